@@ -1,0 +1,1 @@
+//! The data commands: one module per family, each command beside its description.

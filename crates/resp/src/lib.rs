@@ -1,0 +1,1 @@
+//! The Redis serialization protocol: requests in, replies out; no I/O.

@@ -1,0 +1,1 @@
+//! The keyspace: partitions, tables, entries, values, expiry; no networking.
