@@ -1,0 +1,227 @@
+//! The arguments of a request, borrowed ([`Args`]) and owned ([`OwnedArgs`]).
+//!
+//! A request's arguments lie in the connection's input, or, when they could not (a large argument received into a
+//! buffer of its own, an unescaped inline argument), in one of the request's owned buffers. A [`Span`] says where; it
+//! fits in two words and does not borrow, so spans of a whole batch of requests share one reused vector.
+
+use std::fmt;
+use std::ops::Index;
+
+/// How many low bits of [`Span::start`] are the offset; the bits above number the buffer, 0 being the input.
+const OFFSET_BITS: u32 = 40;
+const OFFSET_MASK: usize = (1 << OFFSET_BITS) - 1;
+
+/// The longest argument and the longest input that spans can address: 1 TiB.
+pub(crate) const SPAN_MAX: usize = OFFSET_MASK;
+
+/// Where one argument of a request lies.
+///
+/// Spans are made by [`Parser::parse`](crate::Parser::parse) and read through [`Args`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The offset of the first byte in the input; for an argument in an owned buffer, the offset in that buffer with
+    /// the buffer's number, counted from 1, above the lowest 40 bits.
+    pub start: usize,
+    /// The number of bytes.
+    pub len: usize,
+}
+
+impl Span {
+    /// A span of owned buffer `index`.
+    pub(crate) fn owned(index: usize, start: usize, len: usize) -> Self {
+        debug_assert!(index < usize::MAX >> OFFSET_BITS && start <= OFFSET_MASK);
+        Span {
+            start: ((index + 1) << OFFSET_BITS) | start,
+            len,
+        }
+    }
+
+    /// The owned buffer that holds the argument, if it does not lie in the input.
+    #[inline]
+    fn buffer(self) -> Option<usize> {
+        (self.start >> OFFSET_BITS).checked_sub(1)
+    }
+
+    /// This span after its input moved by `input` bytes and its owned buffers by `buffers` places.
+    pub(crate) fn shifted(self, input: usize, buffers: usize) -> Self {
+        let by = if self.buffer().is_some() {
+            buffers << OFFSET_BITS
+        } else {
+            input
+        };
+        Span {
+            start: self.start + by,
+            len: self.len,
+        }
+    }
+}
+
+/// The arguments of one request, borrowed; `args[0]` is the command's name. Cheap to copy.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    input: &'a [u8],
+    spans: &'a [Span],
+    big: &'a [Vec<u8>],
+}
+
+impl<'a> Args<'a> {
+    /// The arguments that `spans` name in `input` and in the owned buffers `big`, all three as
+    /// [`Parser::parse`](crate::Parser::parse) was given and left them.
+    ///
+    /// A span that does not fit the buffers (an argument whose buffer was taken) reads as empty.
+    #[inline]
+    pub fn new(input: &'a [u8], spans: &'a [Span], big: &'a [Vec<u8>]) -> Self {
+        Args { input, spans, big }
+    }
+
+    /// The number of arguments, the command's name included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there is no argument at all.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Argument `i`, or `None` past the last one.
+    #[inline]
+    pub fn get(&self, i: usize) -> Option<&'a [u8]> {
+        self.spans.get(i).map(|span| self.bytes(*span))
+    }
+
+    /// The arguments in order.
+    #[inline]
+    pub fn iter(
+        &self,
+    ) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone + use<'a> {
+        let args = *self;
+        self.spans.iter().map(move |span| args.bytes(*span))
+    }
+
+    /// The arguments from `i` on, none if there are not so many.
+    #[inline]
+    pub fn slice_from(&self, i: usize) -> Args<'a> {
+        Args {
+            spans: self.spans.get(i..).unwrap_or_default(),
+            ..*self
+        }
+    }
+
+    /// The bytes of all arguments together.
+    pub fn bytes_len(&self) -> usize {
+        self.spans.iter().map(|span| span.len).sum()
+    }
+
+    /// The place in `big` of the buffer that holds argument `i` and nothing else, for a caller that owns `big` and
+    /// wants to keep the argument without copying it: `mem::take(&mut big[place])` is the argument.
+    pub fn big_index(&self, i: usize) -> Option<usize> {
+        let span = self.spans.get(i)?;
+        let place = span.buffer()?;
+        let whole = span.start & OFFSET_MASK == 0 && self.big.get(place)?.len() == span.len;
+        whole.then_some(place)
+    }
+
+    #[inline]
+    fn bytes(&self, span: Span) -> &'a [u8] {
+        match span.buffer() {
+            None => self
+                .input
+                .get(span.start..span.start + span.len)
+                .unwrap_or_default(),
+            Some(place) => self.owned_bytes(place, span),
+        }
+    }
+
+    #[cold]
+    fn owned_bytes(&self, place: usize, span: Span) -> &'a [u8] {
+        let start = span.start & OFFSET_MASK;
+        self.big
+            .get(place)
+            .and_then(|buffer| buffer.get(start..start + span.len))
+            .unwrap_or_default()
+    }
+}
+
+impl Index<usize> for Args<'_> {
+    type Output = [u8];
+
+    /// # Panics
+    ///
+    /// If there is no argument `i`: commands check their arity first.
+    #[inline]
+    fn index(&self, i: usize) -> &[u8] {
+        self.bytes(self.spans[i])
+    }
+}
+
+impl fmt::Debug for Args<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.iter().map(|arg| arg.escape_ascii().to_string()))
+            .finish()
+    }
+}
+
+/// The arguments of one request, kept: one buffer for all bytes, one for the spans.
+#[derive(Clone, Default)]
+pub struct OwnedArgs {
+    bytes: Box<[u8]>,
+    spans: Box<[Span]>,
+}
+
+impl OwnedArgs {
+    /// Copies the arguments.
+    pub fn new<A: AsRef<[u8]>>(args: impl IntoIterator<Item = A>) -> Self {
+        let (mut bytes, mut spans) = (Vec::new(), Vec::new());
+        for arg in args {
+            let arg = arg.as_ref();
+            spans.push(Span {
+                start: bytes.len(),
+                len: arg.len(),
+            });
+            bytes.extend_from_slice(arg);
+        }
+        OwnedArgs {
+            bytes: bytes.into(),
+            spans: spans.into(),
+        }
+    }
+
+    /// The arguments, borrowed.
+    #[inline]
+    pub fn args(&self) -> Args<'_> {
+        Args::new(&self.bytes, &self.spans, &[])
+    }
+
+    /// The heap memory held, in bytes.
+    pub fn memory(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.spans)
+    }
+}
+
+impl From<Args<'_>> for OwnedArgs {
+    fn from(args: Args<'_>) -> Self {
+        let mut bytes = Vec::with_capacity(args.bytes_len());
+        let spans = args.iter().map(|arg| {
+            bytes.extend_from_slice(arg);
+            Span {
+                start: bytes.len() - arg.len(),
+                len: arg.len(),
+            }
+        });
+        let spans = spans.collect();
+        OwnedArgs {
+            bytes: bytes.into(),
+            spans,
+        }
+    }
+}
+
+impl fmt::Debug for OwnedArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.args().fmt(f)
+    }
+}

@@ -1,0 +1,166 @@
+//! Requests typed as a line of text, and the quoting rules they share with configuration files.
+//!
+//! Arguments stand between blanks. Within double quotes `\n`, `\r`, `\t`, `\b`, `\a`, `\xHH` and a backslash before any
+//! other byte are escapes; within single quotes only `\'` is. Quoted and bare parts may follow each other within one
+//! argument. A NUL ends the line.
+
+use std::fmt;
+
+use crate::args::Span;
+use crate::partial::BIG_ARG;
+
+/// A line that opens a quote and does not close it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unbalanced;
+
+impl fmt::Display for Unbalanced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unbalanced quotes")
+    }
+}
+
+impl std::error::Error for Unbalanced {}
+
+/// What a backslash does before the last byte of a line.
+#[derive(Clone, Copy, PartialEq)]
+enum LastEscape {
+    /// It escapes that byte, as everywhere else.
+    Escape,
+    /// It stands for itself, so that `"a\"` is a whole argument. Inline requests are read like this.
+    Literal,
+}
+
+/// Splits a line into arguments, as configuration files are read.
+pub fn split_args(line: &[u8]) -> Result<Vec<Vec<u8>>, Unbalanced> {
+    let mut args = Vec::new();
+    let mut at = skip_blanks(line, 0);
+    while at < line.len() {
+        let mut arg = Vec::new();
+        at = skip_blanks(line, unescape(line, at, LastEscape::Escape, &mut arg)?);
+        args.push(arg);
+    }
+    Ok(args)
+}
+
+/// Splits the inline request `input[start..end]` and appends a span for each argument. Arguments with quotes in them
+/// are unescaped into an owned buffer.
+pub(crate) fn split(
+    input: &[u8],
+    start: usize,
+    end: usize,
+    spans: &mut Vec<Span>,
+    big: &mut Vec<Vec<u8>>,
+) -> Result<(), Unbalanced> {
+    let line = &input[..end];
+    let mut at = skip_blanks(line, start);
+    while at < end {
+        let bare = line[at..]
+            .iter()
+            .position(|&byte| ends_bare(byte) || is_quote(byte))
+            .unwrap_or(end - at);
+        if line.get(at + bare).copied().is_some_and(is_quote) {
+            let place = scratch(big);
+            let buffer = &mut big[place];
+            let from = buffer.len();
+            at = unescape(line, at, LastEscape::Literal, buffer)?;
+            spans.push(Span::owned(place, from, buffer.len() - from));
+        } else {
+            spans.push(Span {
+                start: at,
+                len: bare,
+            });
+            at += bare;
+        }
+        at = skip_blanks(line, at);
+    }
+    Ok(())
+}
+
+/// The place of an owned buffer that may be appended to: the last one, unless it is a big argument's.
+fn scratch(big: &mut Vec<Vec<u8>>) -> usize {
+    if big.last().is_none_or(|last| last.len() >= BIG_ARG) {
+        big.push(Vec::new());
+    }
+    big.len() - 1
+}
+
+/// Where the next argument begins; the line's end if there is none.
+fn skip_blanks(line: &[u8], at: usize) -> usize {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
+    match line
+        .get(at..)
+        .unwrap_or_default()
+        .iter()
+        .position(|byte| !blank(byte))
+    {
+        Some(skipped) if line[at + skipped] != 0 => at + skipped,
+        _ => line.len(),
+    }
+}
+
+fn ends_bare(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0)
+}
+
+fn is_quote(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\'')
+}
+
+/// Appends the argument at `at` to `out` and returns where it ends.
+fn unescape(
+    line: &[u8],
+    mut at: usize,
+    last: LastEscape,
+    out: &mut Vec<u8>,
+) -> Result<usize, Unbalanced> {
+    let mut quote = None;
+    loop {
+        let rest = line.get(at..).unwrap_or_default();
+        let (byte, taken) = match (quote, rest) {
+            (None, []) => return Ok(at),
+            (None, [byte, ..]) if ends_bare(*byte) => return Ok(at),
+            (Some(_), [] | [0, ..]) => return Err(Unbalanced),
+            (None, [byte, ..]) if is_quote(*byte) => {
+                quote = Some(*byte);
+                at += 1;
+                continue;
+            }
+            (Some(quoted), [byte, ..]) if quoted == *byte => {
+                quote = None;
+                at += 1;
+                continue;
+            }
+            (Some(_), [b'\\', _]) if last == LastEscape::Literal => (b'\\', 1),
+            (Some(b'"'), [b'\\', b'x', high, low, ..])
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                (hex(*high) << 4 | hex(*low), 4)
+            }
+            (Some(b'"'), [b'\\', escaped, ..]) if *escaped != 0 => (control(*escaped), 2),
+            (Some(b'\''), [b'\\', b'\'', ..]) => (b'\'', 2),
+            (_, [byte, ..]) => (*byte, 1),
+        };
+        out.push(byte);
+        at += taken;
+    }
+}
+
+/// The byte that `\` and `escaped` stand for.
+fn control(escaped: u8) -> u8 {
+    match escaped {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 0x08,
+        b'a' => 0x07,
+        other => other,
+    }
+}
+
+/// The value of a hexadecimal digit.
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}

@@ -1,0 +1,335 @@
+//! Replies: every shape that a command can answer with, in RESP2 or RESP3.
+//!
+//! A [`Reply`] is a thin view of the connection's output vector. RESP3 has types that RESP2 lacks; in RESP2 they are
+//! written as the nearest older shape: maps as arrays twice as long, sets and pushes as arrays, doubles and big numbers
+//! as bulk strings, booleans as integers.
+
+use crate::format::{format_double, format_i64, format_u64};
+
+/// The protocol version of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Version {
+    /// The version that connections begin with.
+    #[default]
+    Resp2,
+    /// The version with maps, sets, pushes and doubles, after `HELLO 3`.
+    Resp3,
+}
+
+/// The place of a length that is not known yet. Marks are filled in the reverse order of their making.
+#[must_use = "the reply is malformed until the length is filled in"]
+#[derive(Debug)]
+pub struct Mark(usize);
+
+/// What a mark holds until its length is known: as long as the header of a length below 10.
+const PLACEHOLDER: &[u8; 4] = b"*0\r\n";
+
+/// Writes replies to a byte vector in the connection's protocol version.
+pub struct Reply<'a> {
+    out: &'a mut Vec<u8>,
+    version: Version,
+}
+
+impl<'a> Reply<'a> {
+    /// Appends replies to `out`.
+    #[inline]
+    pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
+        Reply { out, version }
+    }
+
+    /// The protocol version.
+    #[inline]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Changes the protocol version of what follows, as `HELLO` does.
+    pub fn set_version(&mut self, version: Version) {
+        self.version = version;
+    }
+
+    /// The length of the output so far, for [`truncate`](Self::truncate).
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Drops what was written since the output was `position` bytes long.
+    #[inline]
+    pub fn truncate(&mut self, position: usize) {
+        self.out.truncate(position);
+    }
+
+    /// What was written since the output was `position` bytes long.
+    #[inline]
+    pub fn since(&self, position: usize) -> &[u8] {
+        self.out.get(position..).unwrap_or_default()
+    }
+
+    /// A status, as in `+PONG`. Line ends in it become blanks.
+    pub fn simple(&mut self, text: impl AsRef<[u8]>) {
+        self.line(b'+', text.as_ref());
+    }
+
+    /// The status `OK`.
+    #[inline]
+    pub fn ok(&mut self) {
+        self.raw(b"+OK\r\n");
+    }
+
+    /// An error: `text` is all of it, the code first, as in `ERR syntax error`. Line ends at its end are dropped, others
+    /// become blanks.
+    #[cold]
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
+        let text = text.as_ref();
+        let len = text
+            .iter()
+            .rposition(|byte| !is_line_end(byte))
+            .map_or(0, |last| last + 1);
+        self.line(b'-', &text[..len]);
+    }
+
+    /// An integer.
+    #[inline]
+    pub fn int(&mut self, n: i64) {
+        if let 0..=9 = n {
+            self.raw(&[b':', b'0' + n as u8, b'\r', b'\n']);
+        } else {
+            self.long_int(n);
+        }
+    }
+
+    fn long_int(&mut self, n: i64) {
+        self.out.reserve(24);
+        self.out.push(b':');
+        format_i64(n, self.out);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// An unsigned integer.
+    #[inline]
+    pub fn uint(&mut self, n: u64) {
+        self.header(b':', n);
+    }
+
+    /// A bulk string.
+    #[inline]
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.out.reserve(bytes.len() + 32);
+        self.header(b'$', bytes.len() as u64);
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// An integer as a bulk string.
+    #[inline]
+    pub fn bulk_int(&mut self, n: i64) {
+        self.bulk(itoa::Buffer::new().format(n).as_bytes());
+    }
+
+    /// No value: the null bulk string in RESP2.
+    #[inline]
+    pub fn null(&mut self) {
+        self.raw(match self.version {
+            Version::Resp2 => b"$-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// No value where an array was due: the null array in RESP2.
+    #[inline]
+    pub fn null_array(&mut self) {
+        self.raw(match self.version {
+            Version::Resp2 => b"*-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// The header of an array; `len` values follow.
+    #[inline]
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len as u64);
+    }
+
+    /// The header of a map; `pairs` times a key and a value follow.
+    #[inline]
+    pub fn map(&mut self, pairs: usize) {
+        let (kind, len) = self.map_header(pairs);
+        self.header(kind, len);
+    }
+
+    /// The header of a set; `len` values follow.
+    #[inline]
+    pub fn set(&mut self, len: usize) {
+        self.header(self.or_array(b'~'), len as u64);
+    }
+
+    /// The header of a push, a message that answers no request; `len` values follow.
+    #[inline]
+    pub fn push(&mut self, len: usize) {
+        self.header(self.or_array(b'>'), len as u64);
+    }
+
+    /// The header of attributes to the reply that comes after; `pairs` times a key and a value follow. RESP2 has no
+    /// attributes: nothing is written then, and the answer is `false`, for the pairs to be left out.
+    #[must_use]
+    pub fn attribute(&mut self, pairs: usize) -> bool {
+        let known = self.version == Version::Resp3;
+        if known {
+            self.header(b'|', pairs as u64);
+        }
+        known
+    }
+
+    /// A double.
+    pub fn double(&mut self, n: f64) {
+        let mut text = Vec::with_capacity(32);
+        format_double(n, &mut text);
+        self.double_text(&text);
+    }
+
+    /// A double that the caller formatted.
+    pub fn double_text(&mut self, text: &[u8]) {
+        self.typed(b',', text);
+    }
+
+    /// A truth value: 1 or 0 in RESP2.
+    #[inline]
+    pub fn boolean(&mut self, value: bool) {
+        self.raw(match (self.version, value) {
+            (Version::Resp2, false) => b":0\r\n",
+            (Version::Resp2, true) => b":1\r\n",
+            (Version::Resp3, false) => b"#f\r\n",
+            (Version::Resp3, true) => b"#t\r\n",
+        });
+    }
+
+    /// An integer of any size, in decimal.
+    pub fn big_number(&mut self, digits: &[u8]) {
+        self.typed(b'(', digits);
+    }
+
+    /// Text to be shown as it is, of the three-letter `format` (`txt`, `mkd`).
+    pub fn verbatim(&mut self, text: &[u8], format: &str) {
+        if self.version == Version::Resp2 {
+            return self.bulk(text);
+        }
+        let mut name = *b"   :";
+        for (to, from) in name[..3].iter_mut().zip(format.bytes()) {
+            *to = from;
+        }
+        self.out.reserve(text.len() + 32);
+        self.header(b'=', (text.len() + name.len()) as u64);
+        self.out.extend_from_slice(&name);
+        self.out.extend_from_slice(text);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Bytes that are in the protocol's form already.
+    #[inline]
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Leaves room for a header whose length is not known yet. Cheap when it turns out to be below 10; otherwise what
+    /// was written since is moved by the digits that are missing.
+    pub fn deferred(&mut self) -> Mark {
+        let mark = Mark(self.out.len());
+        self.raw(PLACEHOLDER);
+        mark
+    }
+
+    /// Makes the mark the header of an array of `len` values.
+    pub fn set_array_len(&mut self, mark: Mark, len: usize) {
+        self.fill(mark, b'*', len as u64);
+    }
+
+    /// Makes the mark the header of a map of `pairs` keys and values.
+    pub fn set_map_len(&mut self, mark: Mark, pairs: usize) {
+        let (kind, len) = self.map_header(pairs);
+        self.fill(mark, kind, len);
+    }
+
+    /// Makes the mark the header of a set of `len` values.
+    pub fn set_set_len(&mut self, mark: Mark, len: usize) {
+        self.fill(mark, self.or_array(b'~'), len as u64);
+    }
+
+    /// Makes the mark the header of a push of `len` values.
+    pub fn set_push_len(&mut self, mark: Mark, len: usize) {
+        self.fill(mark, self.or_array(b'>'), len as u64);
+    }
+
+    fn fill(&mut self, mark: Mark, kind: u8, len: u64) {
+        let mut header = Vec::with_capacity(24);
+        Reply::new(&mut header, self.version).header(kind, len);
+        let held = mark.0..mark.0 + PLACEHOLDER.len();
+        debug_assert!(held.end <= self.out.len());
+        if header.len() == PLACEHOLDER.len() {
+            self.out[held].copy_from_slice(&header);
+        } else {
+            self.out.splice(held, header);
+        }
+    }
+
+    fn or_array(&self, kind: u8) -> u8 {
+        if self.version == Version::Resp3 {
+            kind
+        } else {
+            b'*'
+        }
+    }
+
+    fn map_header(&self, pairs: usize) -> (u8, u64) {
+        match self.version {
+            Version::Resp2 => (b'*', 2 * pairs as u64),
+            Version::Resp3 => (b'%', pairs as u64),
+        }
+    }
+
+    /// A value that RESP3 gives a line of its own and RESP2 a bulk string.
+    fn typed(&mut self, kind: u8, text: &[u8]) {
+        match self.version {
+            Version::Resp2 => self.bulk(text),
+            Version::Resp3 => self.line(kind, text),
+        }
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.out.reserve(text.len() + 3);
+        self.out.push(kind);
+        let from = self.out.len();
+        self.out.extend_from_slice(text);
+        self.out[from..]
+            .iter_mut()
+            .filter(|byte| is_line_end(byte))
+            .for_each(|byte| *byte = b' ');
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn header(&mut self, kind: u8, len: u64) {
+        match len {
+            0..=9 => self.raw(&[kind, b'0' + len as u8, b'\r', b'\n']),
+            10..=99 => self.raw(&[
+                kind,
+                b'0' + (len / 10) as u8,
+                b'0' + (len % 10) as u8,
+                b'\r',
+                b'\n',
+            ]),
+            _ => self.long_header(kind, len),
+        }
+    }
+
+    fn long_header(&mut self, kind: u8, len: u64) {
+        self.out.reserve(24);
+        self.out.push(kind);
+        format_u64(len, self.out);
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn is_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\r' | b'\n')
+}
