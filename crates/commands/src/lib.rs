@@ -1,1 +1,9 @@
 //! The data commands: one module per family, each command beside its description.
+//!
+//! [`spec`] says what there is to know about a command, [`context`] what a handler works with. A family is a module
+//! that exports `COMMANDS`.
+
+pub mod context;
+pub mod spec;
+#[cfg(test)]
+mod testing;

@@ -38,9 +38,7 @@ fn parse(c: &mut Criterion) {
                 spans.clear();
                 loop {
                     let first = spans.len();
-                    if parser.parse(input, &mut pos, &mut spans, &mut big, &limits)
-                        != Parsed::Request
-                    {
+                    if parser.parse(input, &mut pos, &mut spans, &mut big, &limits) != Parsed::Request {
                         break;
                     }
                     let args = Args::new(input, &spans[first..], &big);
@@ -71,9 +69,7 @@ fn reply(c: &mut Criterion) {
     bench("ok", &|reply, _| reply.ok());
     bench("int", &|reply, i| reply.int(i as i64 * 7919));
     bench("bulk_3_bytes", &|reply, _| reply.bulk(black_box(b"xxx")));
-    bench("bulk_100_bytes", &|reply, _| {
-        reply.bulk(black_box(value.as_bytes()))
-    });
+    bench("bulk_100_bytes", &|reply, _| reply.bulk(black_box(value.as_bytes())));
     bench("bulk_int", &|reply, i| reply.bulk_int(i as i64 * 7919));
     bench("double_whole", &|reply, i| reply.double(i as f64 * 7919.0));
     bench("double", &|reply, i| reply.double(i as f64 * 0.1));

@@ -30,10 +30,7 @@ impl Span {
     /// A span of owned buffer `index`.
     pub(crate) fn owned(index: usize, start: usize, len: usize) -> Self {
         debug_assert!(index < usize::MAX >> OFFSET_BITS && start <= OFFSET_MASK);
-        Span {
-            start: ((index + 1) << OFFSET_BITS) | start,
-            len,
-        }
+        Span { start: ((index + 1) << OFFSET_BITS) | start, len }
     }
 
     /// The owned buffer that holds the argument, if it does not lie in the input.
@@ -44,15 +41,8 @@ impl Span {
 
     /// This span after its input moved by `input` bytes and its owned buffers by `buffers` places.
     pub(crate) fn shifted(self, input: usize, buffers: usize) -> Self {
-        let by = if self.buffer().is_some() {
-            buffers << OFFSET_BITS
-        } else {
-            input
-        };
-        Span {
-            start: self.start + by,
-            len: self.len,
-        }
+        let by = if self.buffer().is_some() { buffers << OFFSET_BITS } else { input };
+        Span { start: self.start + by, len: self.len }
     }
 }
 
@@ -94,9 +84,7 @@ impl<'a> Args<'a> {
 
     /// The arguments in order.
     #[inline]
-    pub fn iter(
-        &self,
-    ) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone + use<'a> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone + use<'a> {
         let args = *self;
         self.spans.iter().map(move |span| args.bytes(*span))
     }
@@ -104,10 +92,7 @@ impl<'a> Args<'a> {
     /// The arguments from `i` on, none if there are not so many.
     #[inline]
     pub fn slice_from(&self, i: usize) -> Args<'a> {
-        Args {
-            spans: self.spans.get(i..).unwrap_or_default(),
-            ..*self
-        }
+        Args { spans: self.spans.get(i..).unwrap_or_default(), ..*self }
     }
 
     /// The bytes of all arguments together.
@@ -127,10 +112,7 @@ impl<'a> Args<'a> {
     #[inline]
     fn bytes(&self, span: Span) -> &'a [u8] {
         match span.buffer() {
-            None => self
-                .input
-                .get(span.start..span.start + span.len)
-                .unwrap_or_default(),
+            None => self.input.get(span.start..span.start + span.len).unwrap_or_default(),
             Some(place) => self.owned_bytes(place, span),
         }
     }
@@ -138,10 +120,7 @@ impl<'a> Args<'a> {
     #[cold]
     fn owned_bytes(&self, place: usize, span: Span) -> &'a [u8] {
         let start = span.start & OFFSET_MASK;
-        self.big
-            .get(place)
-            .and_then(|buffer| buffer.get(start..start + span.len))
-            .unwrap_or_default()
+        self.big.get(place).and_then(|buffer| buffer.get(start..start + span.len)).unwrap_or_default()
     }
 }
 
@@ -159,9 +138,7 @@ impl Index<usize> for Args<'_> {
 
 impl fmt::Debug for Args<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.iter().map(|arg| arg.escape_ascii().to_string()))
-            .finish()
+        f.debug_list().entries(self.iter().map(|arg| arg.escape_ascii().to_string())).finish()
     }
 }
 
@@ -178,16 +155,10 @@ impl OwnedArgs {
         let (mut bytes, mut spans) = (Vec::new(), Vec::new());
         for arg in args {
             let arg = arg.as_ref();
-            spans.push(Span {
-                start: bytes.len(),
-                len: arg.len(),
-            });
+            spans.push(Span { start: bytes.len(), len: arg.len() });
             bytes.extend_from_slice(arg);
         }
-        OwnedArgs {
-            bytes: bytes.into(),
-            spans: spans.into(),
-        }
+        OwnedArgs { bytes: bytes.into(), spans: spans.into() }
     }
 
     /// The arguments, borrowed.
@@ -207,16 +178,10 @@ impl From<Args<'_>> for OwnedArgs {
         let mut bytes = Vec::with_capacity(args.bytes_len());
         let spans = args.iter().map(|arg| {
             bytes.extend_from_slice(arg);
-            Span {
-                start: bytes.len() - arg.len(),
-                len: arg.len(),
-            }
+            Span { start: bytes.len() - arg.len(), len: arg.len() }
         });
         let spans = spans.collect();
-        OwnedArgs {
-            bytes: bytes.into(),
-            spans,
-        }
+        OwnedArgs { bytes: bytes.into(), spans }
     }
 }
 

@@ -72,10 +72,7 @@ fn format_fraction(n: f64, out: &mut Vec<u8>) {
 
 /// Takes a positive number's text apart: its digits without zeros at either end, and the power of ten of the last one.
 fn decimal<'a>(text: &[u8], digits: &'a mut [u8; DOUBLE_LEN_MAX]) -> (&'a [u8], i32) {
-    let mantissa = text
-        .iter()
-        .position(|byte| *byte == b'e')
-        .unwrap_or(text.len());
+    let mantissa = text.iter().position(|byte| *byte == b'e').unwrap_or(text.len());
     let mut exponent = text.get(mantissa + 1..).map_or(0, signed);
     let (mut len, mut point) = (0, false);
     for &byte in &text[..mantissa] {
@@ -99,15 +96,8 @@ fn decimal<'a>(text: &[u8], digits: &'a mut [u8; DOUBLE_LEN_MAX]) -> (&'a [u8], 
 
 /// The value of a short number with an optional sign.
 fn signed(text: &[u8]) -> i32 {
-    let value = text
-        .iter()
-        .filter(|byte| byte.is_ascii_digit())
-        .fold(0, |n, byte| n * 10 + i32::from(byte - b'0'));
-    if text.starts_with(b"-") {
-        -value
-    } else {
-        value
-    }
+    let value = text.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| n * 10 + i32::from(byte - b'0'));
+    if text.starts_with(b"-") { -value } else { value }
 }
 
 /// Reads a canonical `i64`: what [`format_i64`] prints, and nothing else. No blanks, no `+`, no leading zeros, no `-0`.
@@ -123,11 +113,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
 /// Reads a canonical `u64`: what [`format_u64`] prints, and nothing else.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
-    if text == b"0" {
-        Some(0)
-    } else {
-        parse_canonical(text)
-    }
+    if text == b"0" { Some(0) } else { parse_canonical(text) }
 }
 
 /// Reads a number without leading zeros that is not zero.
@@ -143,9 +129,7 @@ fn parse_canonical(digits: &[u8]) -> Option<u64> {
         number = number * 10 + u64::from(digit(*byte)?);
     }
     match last {
-        [byte] => number
-            .checked_mul(10)?
-            .checked_add(u64::from(digit(*byte)?)),
+        [byte] => number.checked_mul(10)?.checked_add(u64::from(digit(*byte)?)),
         _ => Some(number),
     }
 }
@@ -164,9 +148,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         n if n.is_nan() => false,
         n if n.is_infinite() => text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'i')),
         0.0 => {
-            let mantissa = text
-                .iter()
-                .take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
+            let mantissa = text.iter().take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
             !mantissa.into_iter().any(|byte| matches!(byte, b'1'..=b'9'))
         }
         _ => true,

@@ -54,10 +54,7 @@ pub(crate) fn split(
     let line = &input[..end];
     let mut at = skip_blanks(line, start);
     while at < end {
-        let bare = line[at..]
-            .iter()
-            .position(|&byte| ends_bare(byte) || is_quote(byte))
-            .unwrap_or(end - at);
+        let bare = line[at..].iter().position(|&byte| ends_bare(byte) || is_quote(byte)).unwrap_or(end - at);
         if line.get(at + bare).copied().is_some_and(is_quote) {
             let place = scratch(big);
             let buffer = &mut big[place];
@@ -65,10 +62,7 @@ pub(crate) fn split(
             at = unescape(line, at, LastEscape::Literal, buffer)?;
             spans.push(Span::owned(place, from, buffer.len() - from));
         } else {
-            spans.push(Span {
-                start: at,
-                len: bare,
-            });
+            spans.push(Span { start: at, len: bare });
             at += bare;
         }
         at = skip_blanks(line, at);
@@ -87,12 +81,7 @@ fn scratch(big: &mut Vec<Vec<u8>>) -> usize {
 /// Where the next argument begins; the line's end if there is none.
 fn skip_blanks(line: &[u8], at: usize) -> usize {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
-    match line
-        .get(at..)
-        .unwrap_or_default()
-        .iter()
-        .position(|byte| !blank(byte))
-    {
+    match line.get(at..).unwrap_or_default().iter().position(|byte| !blank(byte)) {
         Some(skipped) if line[at + skipped] != 0 => at + skipped,
         _ => line.len(),
     }
@@ -107,12 +96,7 @@ fn is_quote(byte: u8) -> bool {
 }
 
 /// Appends the argument at `at` to `out` and returns where it ends.
-fn unescape(
-    line: &[u8],
-    mut at: usize,
-    last: LastEscape,
-    out: &mut Vec<u8>,
-) -> Result<usize, Unbalanced> {
+fn unescape(line: &[u8], mut at: usize, last: LastEscape, out: &mut Vec<u8>) -> Result<usize, Unbalanced> {
     let mut quote = None;
     loop {
         let rest = line.get(at..).unwrap_or_default();
@@ -131,9 +115,7 @@ fn unescape(
                 continue;
             }
             (Some(_), [b'\\', _]) if last == LastEscape::Literal => (b'\\', 1),
-            (Some(b'"'), [b'\\', b'x', high, low, ..])
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-            {
+            (Some(b'"'), [b'\\', b'x', high, low, ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 (hex(*high) << 4 | hex(*low), 4)
             }
             (Some(b'"'), [b'\\', escaped, ..]) if *escaped != 0 => (control(*escaped), 2),

@@ -37,8 +37,7 @@ impl Limits {
 
     /// Whether a connection that holds `bytes` of unexecuted input, [`Parser::buffered`] included, is to be closed.
     pub fn query_buffer_exceeded(&self, bytes: usize) -> bool {
-        bytes > self.query_buffer_max
-            || (!self.authenticated && bytes > Self::UNAUTHENTICATED_QUERY_BUFFER_MAX)
+        bytes > self.query_buffer_max || (!self.authenticated && bytes > Self::UNAUTHENTICATED_QUERY_BUFFER_MAX)
     }
 }
 
@@ -112,11 +111,7 @@ impl Parser {
                 Err(stopped) => stopped,
             }
         } else {
-            Stopped {
-                at: *pos,
-                args: 0,
-                left: 0,
-            }
+            Stopped { at: *pos, args: 0, left: 0 }
         };
         self.parse_carefully(stopped, input, pos, Found { spans, big }, limits)
     }
@@ -150,8 +145,7 @@ impl Parser {
     /// nothing else called on the parser since.
     pub unsafe fn filled(&mut self, n: usize) -> usize {
         // SAFETY: the caller's promise is the one that the callee asks for.
-        self.receiving()
-            .map_or(0, |receiving| unsafe { receiving.filled(n) })
+        self.receiving().map_or(0, |receiving| unsafe { receiving.filled(n) })
     }
 
     fn receiving(&mut self) -> Option<&mut Receiving> {
@@ -211,27 +205,13 @@ const RESERVE_MAX: usize = 64;
 
 /// Parses the request at `start` if it is all there and nothing about it is unusual; returns where it ends.
 #[inline]
-fn whole(
-    input: &[u8],
-    start: usize,
-    spans: &mut Vec<Span>,
-    bulk_len_max: u64,
-) -> Result<usize, Stopped> {
-    let Some((count, mut at)) = length_line(input, start, b'*').filter(|(count, _)| *count > 0)
-    else {
-        return Err(Stopped {
-            at: start,
-            args: 0,
-            left: 0,
-        });
+fn whole(input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -> Result<usize, Stopped> {
+    let Some((count, mut at)) = length_line(input, start, b'*').filter(|(count, _)| *count > 0) else {
+        return Err(Stopped { at: start, args: 0, left: 0 });
     };
     spans.reserve(count.min(RESERVE_MAX));
     for args in 0..count {
-        let stopped = Stopped {
-            at,
-            args,
-            left: count - args,
-        };
+        let stopped = Stopped { at, args, left: count - args };
         let Some((len, body)) = length_line(input, at, b'$') else {
             return Err(stopped);
         };
@@ -260,10 +240,7 @@ fn length_line(input: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
         && *first == kind
         && ones.is_ascii_digit()
     {
-        return Some((
-            usize::from(tens - b'0') * 10 + usize::from(ones - b'0'),
-            at + 5,
-        ));
+        return Some((usize::from(tens - b'0') * 10 + usize::from(ones - b'0'), at + 5));
     }
     long_length_line(line, kind).map(|(number, len)| (number, at + len))
 }
@@ -273,16 +250,10 @@ fn long_length_line(line: &[u8], kind: u8) -> Option<(usize, usize)> {
     let [first, b'1'..=b'9', ..] = line else {
         return None;
     };
-    let digits = line[1..]
-        .iter()
-        .take(10)
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
+    let digits = line[1..].iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
     if *first != kind || digits > 9 || line.get(1 + digits..3 + digits) != Some(b"\r\n") {
         return None;
     }
-    let number = line[1..=digits]
-        .iter()
-        .fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+    let number = line[1..=digits].iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
     Some((number, digits + 3))
 }

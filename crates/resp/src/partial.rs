@@ -60,18 +60,8 @@ impl Partial {
     /// Takes over the request at `pos` where the fast path gave up, with the spans that it found.
     pub(crate) fn new(pos: usize, stopped: Stopped, spans: &mut Vec<Span>) -> Self {
         let found = spans.drain(spans.len() - stopped.args..);
-        let spans = found
-            .map(|span| Span {
-                start: span.start - pos,
-                len: span.len,
-            })
-            .collect();
-        Partial {
-            at: stopped.at - pos,
-            left: stopped.left,
-            spans,
-            ..Partial::default()
-        }
+        let spans = found.map(|span| Span { start: span.start - pos, len: span.len }).collect();
+        Partial { at: stopped.at - pos, left: stopped.left, spans, ..Partial::default() }
     }
 
     /// Whether anything would be lost if the request were parsed anew.
@@ -94,15 +84,8 @@ impl Partial {
     }
 
     /// Goes on with the request over `input[*pos..]`, and moves `*pos` over what is not needed any more.
-    pub(crate) fn advance(
-        &mut self,
-        input: &[u8],
-        pos: &mut usize,
-        found: &mut Found<'_>,
-        limits: &Limits,
-    ) -> Step {
-        self.try_advance(input, pos, found, limits)
-            .unwrap_or_else(Step::Error)
+    pub(crate) fn advance(&mut self, input: &[u8], pos: &mut usize, found: &mut Found<'_>, limits: &Limits) -> Step {
+        self.try_advance(input, pos, found, limits).unwrap_or_else(Step::Error)
     }
 
     fn try_advance(
@@ -115,9 +98,7 @@ impl Partial {
         if let Some(receiving) = &mut self.receiving {
             *pos += receiving.copy_from(input.get(*pos..).unwrap_or_default());
             if receiving.needs() > 0 {
-                return Ok(Step::Big {
-                    needs: receiving.needs(),
-                });
+                return Ok(Step::Big { needs: receiving.needs() });
             }
             self.finish_big()?;
         }
@@ -146,41 +127,28 @@ impl Partial {
                     return Ok(Step::Incomplete);
                 }
                 *pos = input.len();
-                return Ok(Step::Big {
-                    needs: self.begin_big(request, len),
-                });
+                return Ok(Step::Big { needs: self.begin_big(request, len) });
             }
             let end = self.at + len;
             if request[end..end + 2] != *b"\r\n" {
                 return Err(ProtocolError::InvalidCrlf);
             }
-            self.spans.push(Span {
-                start: self.at,
-                len,
-            });
+            self.spans.push(Span { start: self.at, len });
             self.next_argument(end + 2);
         }
         let buffers = found.big.len();
-        found
-            .spans
-            .extend(self.spans.iter().map(|span| span.shifted(*pos, buffers)));
+        found.spans.extend(self.spans.iter().map(|span| span.shifted(*pos, buffers)));
         found.big.append(&mut self.owned);
         *pos += self.at;
         Ok(Step::Request)
     }
 
     /// Reads the request's first line: the number of arguments, 0 if there is none or it is negative.
-    fn count_line(
-        &mut self,
-        request: &[u8],
-        limits: &Limits,
-    ) -> Result<Option<usize>, ProtocolError> {
+    fn count_line(&mut self, request: &[u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let Some(len) = self.line(request, ProtocolError::BigMultibulkCount)? else {
             return Ok(None);
         };
-        let count = self
-            .length(request, len)?
-            .ok_or(ProtocolError::InvalidMultibulkLength)?;
+        let count = self.length(request, len)?.ok_or(ProtocolError::InvalidMultibulkLength)?;
         if count > i64::from(i32::MAX) {
             return Err(ProtocolError::InvalidMultibulkLength);
         }
@@ -193,11 +161,7 @@ impl Partial {
     }
 
     /// Reads the next argument's length, unless it is known.
-    fn bulk_line(
-        &mut self,
-        request: &[u8],
-        limits: &Limits,
-    ) -> Result<Option<usize>, ProtocolError> {
+    fn bulk_line(&mut self, request: &[u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         if self.bulk.is_some() {
             return Ok(self.bulk);
         }
@@ -207,9 +171,7 @@ impl Partial {
         if request[self.at] != b'$' {
             return Err(ProtocolError::ExpectedDollar(request[self.at]));
         }
-        let bulk = self
-            .length(request, len)?
-            .and_then(|bulk| u64::try_from(bulk).ok());
+        let bulk = self.length(request, len)?.and_then(|bulk| u64::try_from(bulk).ok());
         let bulk = bulk.filter(|bulk| limits.replicated || *bulk <= limits.bulk_len_max);
         let bulk = bulk.ok_or(ProtocolError::InvalidBulkLength)? as usize;
         if !limits.authenticated && bulk > Limits::UNAUTHENTICATED_BULK_MAX {
@@ -221,11 +183,7 @@ impl Partial {
     }
 
     /// The length of the line at `at` up to its carriage return, once that and the byte after it are there.
-    fn line(
-        &mut self,
-        request: &[u8],
-        too_long: ProtocolError,
-    ) -> Result<Option<usize>, ProtocolError> {
+    fn line(&mut self, request: &[u8], too_long: ProtocolError) -> Result<Option<usize>, ProtocolError> {
         let line = request.get(self.at..).unwrap_or_default();
         let end = self.scan(line, |unseen| memchr(b'\r', unseen), too_long)?;
         Ok(end.filter(|end| line.len() >= end + 2))
@@ -270,17 +228,9 @@ impl Partial {
         };
         let (start, newline) = (*pos, *pos + newline);
         if input[newline] == 0 {
-            return if input.len() - start > LINE_MAX {
-                Err(ProtocolError::BigInline)
-            } else {
-                Ok(Step::Incomplete)
-            };
+            return if input.len() - start > LINE_MAX { Err(ProtocolError::BigInline) } else { Ok(Step::Incomplete) };
         }
-        let end = if input[start..newline].ends_with(b"\r") {
-            newline - 1
-        } else {
-            newline
-        };
+        let end = if input[start..newline].ends_with(b"\r") { newline - 1 } else { newline };
         if limits.replicated && end > start {
             return Err(ProtocolError::UnexpectedInline);
         }
@@ -290,11 +240,7 @@ impl Partial {
             return Err(ProtocolError::UnbalancedQuotes);
         }
         *pos = newline + 1;
-        Ok(if found.spans.len() > first {
-            Step::Request
-        } else {
-            Step::Skipped
-        })
+        Ok(if found.spans.len() > first { Step::Request } else { Step::Skipped })
     }
 
     /// Begins to receive the argument of `len` bytes at `at`, which `request` ends within; returns how many are missing.

@@ -18,10 +18,7 @@ pub(crate) struct Receiving {
 impl Receiving {
     /// An argument of `len` bytes, of which none has arrived.
     pub(crate) fn new(len: usize) -> Self {
-        Receiving {
-            buffer: Vec::new(),
-            needs: len + 2,
-        }
+        Receiving { buffer: Vec::new(), needs: len + 2 }
     }
 
     /// How many bytes are missing, the line end included.
@@ -59,10 +56,7 @@ impl Receiving {
     /// called since.
     pub(crate) unsafe fn filled(&mut self, n: usize) -> usize {
         let len = self.buffer.len() + n;
-        assert!(
-            n <= self.needs && len <= self.buffer.capacity(),
-            "more bytes than there was room for"
-        );
+        assert!(n <= self.needs && len <= self.buffer.capacity(), "more bytes than there was room for");
         // SAFETY: `len` is within the capacity, and the caller vouches for the bytes between the old length and it.
         unsafe { self.buffer.set_len(len) };
         self.needs -= n;

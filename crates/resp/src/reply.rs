@@ -82,10 +82,7 @@ impl<'a> Reply<'a> {
     #[cold]
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         let text = text.as_ref();
-        let len = text
-            .iter()
-            .rposition(|byte| !is_line_end(byte))
-            .map_or(0, |last| last + 1);
+        let len = text.iter().rposition(|byte| !is_line_end(byte)).map_or(0, |last| last + 1);
         self.line(b'-', &text[..len]);
     }
 
@@ -273,11 +270,7 @@ impl<'a> Reply<'a> {
     }
 
     fn or_array(&self, kind: u8) -> u8 {
-        if self.version == Version::Resp3 {
-            kind
-        } else {
-            b'*'
-        }
+        if self.version == Version::Resp3 { kind } else { b'*' }
     }
 
     fn map_header(&self, pairs: usize) -> (u8, u64) {
@@ -300,10 +293,7 @@ impl<'a> Reply<'a> {
         self.out.push(kind);
         let from = self.out.len();
         self.out.extend_from_slice(text);
-        self.out[from..]
-            .iter_mut()
-            .filter(|byte| is_line_end(byte))
-            .for_each(|byte| *byte = b' ');
+        self.out[from..].iter_mut().filter(|byte| is_line_end(byte)).for_each(|byte| *byte = b' ');
         self.out.extend_from_slice(b"\r\n");
     }
 
@@ -311,13 +301,7 @@ impl<'a> Reply<'a> {
     fn header(&mut self, kind: u8, len: u64) {
         match len {
             0..=9 => self.raw(&[kind, b'0' + len as u8, b'\r', b'\n']),
-            10..=99 => self.raw(&[
-                kind,
-                b'0' + (len / 10) as u8,
-                b'0' + (len % 10) as u8,
-                b'\r',
-                b'\n',
-            ]),
+            10..=99 => self.raw(&[kind, b'0' + (len / 10) as u8, b'0' + (len % 10) as u8, b'\r', b'\n']),
             _ => self.long_header(kind, len),
         }
     }

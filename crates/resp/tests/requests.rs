@@ -13,10 +13,7 @@ struct Outcome {
 /// `spare` when `direct`, otherwise handed in as input.
 fn feed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, direct: bool) -> Outcome {
     let mut parser = Parser::new();
-    let mut outcome = Outcome {
-        requests: Vec::new(),
-        error: None,
-    };
+    let mut outcome = Outcome { requests: Vec::new(), error: None };
     let mut input = Vec::new();
     let mut needs = 0;
     for mut piece in pieces {
@@ -52,9 +49,7 @@ fn feed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, direct:
         }
         for range in ranges {
             let args = Args::new(&input, &spans[range], &big);
-            outcome
-                .requests
-                .push(args.iter().map(<[u8]>::to_vec).collect());
+            outcome.requests.push(args.iter().map(<[u8]>::to_vec).collect());
         }
         if outcome.error.is_some() {
             break;
@@ -81,15 +76,6 @@ fn strings(args: &[&str]) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_pipeline_is_parsed_request_by_request() {
-    let found = requests(
-        b"*1\r\n$4\r\nPING\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$12\r\nabcdefghijkl\r\nGET k\r\n",
-    );
-    assert_eq!(
-        found,
-        [
-            strings(&["PING"]),
-            strings(&["SET", "k", "abcdefghijkl"]),
-            strings(&["GET", "k"])
-        ]
-    );
+    let found = requests(b"*1\r\n$4\r\nPING\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$12\r\nabcdefghijkl\r\nGET k\r\n");
+    assert_eq!(found, [strings(&["PING"]), strings(&["SET", "k", "abcdefghijkl"]), strings(&["GET", "k"])]);
 }

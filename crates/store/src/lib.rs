@@ -1,1 +1,28 @@
-//! The keyspace: partitions, tables, entries, values, expiry; no networking.
+//! The keyspace: databases of partitions, tables of entries, values, expiry and the write log; no networking.
+//!
+//! From the inside out: an [`entry`] is one key with its value; a [`table`] finds entries by hash; a [`partition`] is a
+//! table under a lock; the [`keyspace`] holds the partitions of all databases and their locks; a [`db`] is one database
+//! as a command sees it, under the locks that were taken for it. What a command did is gathered in its [`effects`] and
+//! appended to the write [`log`]. The [`world`] lock stops everything for commands that concern everything.
+
+pub mod access;
+pub mod db;
+pub mod effects;
+pub mod entry;
+pub mod expire;
+pub mod hash;
+pub mod janitor;
+pub mod keyspace;
+pub mod log;
+pub mod memory;
+pub mod partition;
+pub mod table;
+pub mod value;
+pub mod world;
+
+pub use access::Access;
+pub use db::{Counter, Counters, Db, Env, Expiry};
+pub use effects::{Effects, EventClass};
+pub use entry::Entry;
+pub use keyspace::{Key, Keyspace, Locked};
+pub use value::{IntBuf, Kind, Str, Value};

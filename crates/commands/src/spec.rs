@@ -1,0 +1,805 @@
+//! What is known about a command before it runs: its name, arity, flags, keys and documentation.
+//!
+//! One [`Command`] stands beside each handler and is the only place that states these facts. Dispatch, locking, the
+//! COMMAND family, and routing all derive what they need from it, so adding a command touches one file.
+//!
+//! The vocabulary (flag names, key specifications, argument types) is that of Valkey's command tables, because clients
+//! read it through COMMAND INFO and COMMAND DOCS.
+
+use bitflags::bitflags;
+use kvick_resp::Args;
+use smallvec::SmallVec;
+
+/// A command: what is known about it, and the function that runs it.
+///
+/// `H` is the type of handlers. Data commands run on the keyspace alone, session commands also on the connection and the
+/// server; each kind has its own handler type and its own tables.
+pub struct Command<H: 'static> {
+    /// Everything but the code.
+    pub spec: Spec,
+    /// The code; `None` for a container such as OBJECT, which only has subcommands.
+    pub handler: Option<H>,
+    /// Subcommands, for containers.
+    pub subcommands: &'static [Command<H>],
+}
+
+impl<H> Command<H> {
+    /// A command that runs `handler`.
+    pub const fn new(spec: Spec, handler: H) -> Self {
+        Command { spec, handler: Some(handler), subcommands: &[] }
+    }
+
+    /// A container: its first argument names one of `subcommands`.
+    pub const fn container(spec: Spec, subcommands: &'static [Command<H>]) -> Self {
+        Command { spec, handler: None, subcommands }
+    }
+
+    /// A command that runs by itself when no subcommand is given, such as COMMAND.
+    pub const fn with_subcommands(spec: Spec, handler: H, subcommands: &'static [Command<H>]) -> Self {
+        Command { spec, handler: Some(handler), subcommands }
+    }
+}
+
+/// The facts of one command or subcommand.
+pub struct Spec {
+    /// Lower case; for a subcommand its own word alone ("encoding", not "object|encoding").
+    pub name: &'static str,
+    /// Number of arguments with the name(s) counted in; negative for "at least".
+    pub arity: i16,
+    /// How it may run.
+    pub flags: Flags,
+    /// ACL categories named explicitly; [`Spec::categories`] adds the ones that follow from the flags.
+    pub acl: Categories,
+    /// Where its keys are.
+    pub keys: &'static [KeySpec],
+    /// Finds the keys where `keys` cannot say (flags that depend on options, or incomplete specs).
+    pub find_keys: Option<FindKeys>,
+    /// What to lock when it is not simply the keys.
+    pub lock: LockRule,
+    /// Group in the documentation.
+    pub group: Group,
+    /// First version of the reference that had it.
+    pub since: &'static str,
+    /// Asymptotic cost, as text; empty for containers.
+    pub complexity: &'static str,
+    /// One sentence saying what it does.
+    pub summary: &'static str,
+    /// The arguments, for COMMAND DOCS.
+    pub args: &'static [Arg],
+    /// (version, what changed).
+    pub history: &'static [(&'static str, &'static str)],
+    /// Hints for clients and proxies, such as `request_policy:all_shards`.
+    pub tips: &'static [&'static str],
+    /// (version it was deprecated in, what to use instead).
+    pub deprecated: Option<(&'static str, &'static str)>,
+    /// True for commands that only servers send each other.
+    pub internal: bool,
+}
+
+/// Finds key positions by looking at the arguments.
+pub type FindKeys = fn(Args<'_>) -> Option<KeyPositions>;
+/// Positions and access flags of the keys of one request.
+pub type KeyPositions = SmallVec<[KeyPosition; 4]>;
+
+/// One key of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPosition {
+    /// Index into the arguments.
+    pub index: usize,
+    /// How the key is used.
+    pub flags: KeyFlags,
+}
+
+impl Spec {
+    /// A command with `arity` and nothing else known yet.
+    pub const fn new(name: &'static str, arity: i16) -> Self {
+        Spec {
+            name,
+            arity,
+            flags: Flags::empty(),
+            acl: Categories::empty(),
+            keys: &[],
+            find_keys: None,
+            lock: LockRule::Keys,
+            group: Group::Generic,
+            since: "1.0.0",
+            complexity: "",
+            summary: "",
+            args: &[],
+            history: &[],
+            tips: &[],
+            deprecated: None,
+            internal: false,
+        }
+    }
+
+    /// Sets the flags.
+    pub const fn flags(mut self, list: &[Flags]) -> Self {
+        let mut i = 0;
+        while i < list.len() {
+            self.flags = self.flags.union(list[i]);
+            i += 1;
+        }
+        self
+    }
+
+    /// Sets the explicit ACL categories.
+    pub const fn acl(mut self, list: &[Categories]) -> Self {
+        let mut i = 0;
+        while i < list.len() {
+            self.acl = self.acl.union(list[i]);
+            i += 1;
+        }
+        self
+    }
+
+    /// Sets where the keys are.
+    pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Sets the function that finds the keys.
+    pub const fn find_keys(mut self, find: FindKeys) -> Self {
+        self.find_keys = Some(find);
+        self
+    }
+
+    /// Sets what to lock.
+    pub const fn lock(mut self, lock: LockRule) -> Self {
+        self.lock = lock;
+        self
+    }
+
+    /// Sets group, first version, complexity and summary.
+    pub const fn doc(
+        mut self,
+        group: Group,
+        since: &'static str,
+        complexity: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        self.group = group;
+        self.since = since;
+        self.complexity = complexity;
+        self.summary = summary;
+        self
+    }
+
+    /// Sets the documented arguments.
+    pub const fn args(mut self, args: &'static [Arg]) -> Self {
+        self.args = args;
+        self
+    }
+
+    /// Sets the history.
+    pub const fn history(mut self, history: &'static [(&'static str, &'static str)]) -> Self {
+        self.history = history;
+        self
+    }
+
+    /// Sets the client hints.
+    pub const fn tips(mut self, tips: &'static [&'static str]) -> Self {
+        self.tips = tips;
+        self
+    }
+
+    /// Marks it deprecated since a version, with what to use instead.
+    pub const fn deprecated(mut self, since: &'static str, instead: &'static str) -> Self {
+        self.deprecated = Some((since, instead));
+        self
+    }
+
+    /// Marks it as used between servers only.
+    pub const fn internal(mut self) -> Self {
+        self.internal = true;
+        self
+    }
+
+    /// Explicit categories and those that follow from the flags.
+    pub fn categories(&self) -> Categories {
+        let mut acl = self.acl;
+        let implied = [
+            (Flags::WRITE, Categories::WRITE),
+            (Flags::ADMIN, Categories::ADMIN | Categories::DANGEROUS),
+            (Flags::PUBSUB, Categories::PUBSUB),
+            (Flags::FAST, Categories::FAST),
+            (Flags::BLOCKING, Categories::BLOCKING),
+        ];
+        for (flag, categories) in implied {
+            if self.flags.contains(flag) {
+                acl |= categories;
+            }
+        }
+        if self.flags.contains(Flags::READONLY) && !acl.contains(Categories::SCRIPTING) {
+            acl |= Categories::READ;
+        }
+        if !self.flags.contains(Flags::FAST) {
+            acl |= Categories::SLOW;
+        }
+        acl
+    }
+
+    /// True when `argc` arguments satisfy the arity.
+    pub fn accepts(&self, argc: usize) -> bool {
+        let argc = argc as i64;
+        let arity = self.arity as i64;
+        if arity >= 0 { argc == arity } else { argc >= -arity }
+    }
+
+    /// The keys of a request; `None` when the arguments do not say (a wrong key count, for example).
+    pub fn key_positions(&self, args: Args<'_>) -> Option<KeyPositions> {
+        match self.find_keys {
+            Some(find) => find(args),
+            None => {
+                let mut found = KeyPositions::new();
+                for spec in self.keys {
+                    if !spec.flags.contains(KeyFlags::NOT_KEY) {
+                        spec.collect(args, &mut found)?;
+                    }
+                }
+                Some(found)
+            }
+        }
+    }
+
+    /// True when the first, last and step triple of COMMAND INFO cannot describe where the keys are.
+    pub fn has_movable_keys(&self) -> bool {
+        match self.keys {
+            [] => self.find_keys.is_some(),
+            [only] => only.flags.contains(KeyFlags::INCOMPLETE) || only.triple().is_none(),
+            many => many.iter().any(|spec| spec.flags.contains(KeyFlags::INCOMPLETE) || spec.triple().is_none()),
+        }
+    }
+}
+
+/// What the dispatcher locks before a handler runs.
+#[derive(Clone, Copy)]
+pub enum LockRule {
+    /// The partitions of the keys (none, for a command without keys).
+    Keys,
+    /// Everything: no other command runs meanwhile.
+    World,
+    /// Everything when the function says so, else the keys.
+    WorldIf(fn(Args<'_>) -> bool),
+}
+
+bitflags! {
+    /// How a command may run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Flags: u32 {
+        /// May change the keyspace.
+        const WRITE = 1 << 0;
+        /// Only reads the keyspace.
+        const READONLY = 1 << 1;
+        /// Refused when memory is short.
+        const DENYOOM = 1 << 2;
+        /// Administrative.
+        const ADMIN = 1 << 3;
+        /// About publish and subscribe.
+        const PUBSUB = 1 << 4;
+        /// Not allowed in scripts.
+        const NOSCRIPT = 1 << 5;
+        /// May block its connection.
+        const BLOCKING = 1 << 6;
+        /// Allowed while the data set loads.
+        const LOADING = 1 << 7;
+        /// Allowed on a replica whose data is stale.
+        const STALE = 1 << 8;
+        /// Not shown to MONITOR.
+        const SKIP_MONITOR = 1 << 9;
+        /// Not recorded in the command logs.
+        const SKIP_COMMANDLOG = 1 << 10;
+        /// Implies ASKING in cluster mode.
+        const ASKING = 1 << 11;
+        /// Constant or logarithmic time.
+        const FAST = 1 << 12;
+        /// Allowed before authentication.
+        const NO_AUTH = 1 << 13;
+        /// May be replicated although it is no write.
+        const MAY_REPLICATE = 1 << 14;
+        /// May be called with no key although it has key specifications.
+        const NO_MANDATORY_KEYS = 1 << 15;
+        /// Needs `enable-debug-command` or its like.
+        const PROTECTED = 1 << 16;
+        /// Not allowed while a replica loads beside its old data.
+        const NO_ASYNC_LOADING = 1 << 17;
+        /// Not allowed in a transaction.
+        const NO_MULTI = 1 << 18;
+        /// Allowed while a script runs too long.
+        const ALLOW_BUSY = 1 << 19;
+        /// May touch keys that it does not name.
+        const TOUCHES_ARBITRARY_KEYS = 1 << 20;
+        /// Works on every database.
+        const ALL_DBS = 1 << 21;
+    }
+}
+
+impl Flags {
+    /// The flags that COMMAND INFO shows, in its order. `movablekeys` is derived and comes after `no_multi`.
+    pub const SHOWN: &'static [(Flags, &'static str)] = &[
+        (Flags::WRITE, "write"),
+        (Flags::READONLY, "readonly"),
+        (Flags::DENYOOM, "denyoom"),
+        (Flags::ADMIN, "admin"),
+        (Flags::PUBSUB, "pubsub"),
+        (Flags::NOSCRIPT, "noscript"),
+        (Flags::BLOCKING, "blocking"),
+        (Flags::LOADING, "loading"),
+        (Flags::STALE, "stale"),
+        (Flags::SKIP_MONITOR, "skip_monitor"),
+        (Flags::SKIP_COMMANDLOG, "skip_commandlog"),
+        (Flags::ASKING, "asking"),
+        (Flags::FAST, "fast"),
+        (Flags::NO_AUTH, "no_auth"),
+        (Flags::NO_MANDATORY_KEYS, "no_mandatory_keys"),
+        (Flags::NO_ASYNC_LOADING, "no_async_loading"),
+        (Flags::NO_MULTI, "no_multi"),
+        (Flags::ALLOW_BUSY, "allow_busy"),
+    ];
+}
+
+bitflags! {
+    /// ACL categories.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Categories: u32 {
+        #[allow(missing_docs)] const KEYSPACE = 1 << 0;
+        #[allow(missing_docs)] const READ = 1 << 1;
+        #[allow(missing_docs)] const WRITE = 1 << 2;
+        #[allow(missing_docs)] const SET = 1 << 3;
+        #[allow(missing_docs)] const SORTEDSET = 1 << 4;
+        #[allow(missing_docs)] const LIST = 1 << 5;
+        #[allow(missing_docs)] const HASH = 1 << 6;
+        #[allow(missing_docs)] const STRING = 1 << 7;
+        #[allow(missing_docs)] const BITMAP = 1 << 8;
+        #[allow(missing_docs)] const HYPERLOGLOG = 1 << 9;
+        #[allow(missing_docs)] const GEO = 1 << 10;
+        #[allow(missing_docs)] const STREAM = 1 << 11;
+        #[allow(missing_docs)] const PUBSUB = 1 << 12;
+        #[allow(missing_docs)] const ADMIN = 1 << 13;
+        #[allow(missing_docs)] const FAST = 1 << 14;
+        #[allow(missing_docs)] const SLOW = 1 << 15;
+        #[allow(missing_docs)] const BLOCKING = 1 << 16;
+        #[allow(missing_docs)] const DANGEROUS = 1 << 17;
+        #[allow(missing_docs)] const CONNECTION = 1 << 18;
+        #[allow(missing_docs)] const TRANSACTION = 1 << 19;
+        #[allow(missing_docs)] const SCRIPTING = 1 << 20;
+    }
+}
+
+impl Categories {
+    /// The lower-case names of the categories in the set, in Valkey's order.
+    pub fn names(self) -> impl Iterator<Item = String> {
+        self.iter_names().map(|(name, _)| name.to_ascii_lowercase())
+    }
+}
+
+bitflags! {
+    /// How a command uses a key.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct KeyFlags: u16 {
+        /// Reads the value only.
+        const RO = 1 << 0;
+        /// Reads and changes it.
+        const RW = 1 << 1;
+        /// Overwrites it.
+        const OW = 1 << 2;
+        /// Deletes it.
+        const RM = 1 << 3;
+        /// Returns or copies user data from it.
+        const ACCESS = 1 << 4;
+        /// Changes user data in it.
+        const UPDATE = 1 << 5;
+        /// Adds data to it.
+        const INSERT = 1 << 6;
+        /// Deletes data in it.
+        const DELETE = 1 << 7;
+        /// Looks like a key but is none.
+        const NOT_KEY = 1 << 8;
+        /// Not all keys are described.
+        const INCOMPLETE = 1 << 9;
+        /// The flags depend on options.
+        const VARIABLE_FLAGS = 1 << 10;
+    }
+}
+
+impl KeyFlags {
+    /// The names that COMMAND INFO shows, in its order.
+    pub const SHOWN: &'static [(KeyFlags, &'static str)] = &[
+        (KeyFlags::RO, "RO"),
+        (KeyFlags::RW, "RW"),
+        (KeyFlags::OW, "OW"),
+        (KeyFlags::RM, "RM"),
+        (KeyFlags::ACCESS, "access"),
+        (KeyFlags::UPDATE, "update"),
+        (KeyFlags::INSERT, "insert"),
+        (KeyFlags::DELETE, "delete"),
+        (KeyFlags::NOT_KEY, "not_key"),
+        (KeyFlags::INCOMPLETE, "incomplete"),
+        (KeyFlags::VARIABLE_FLAGS, "variable_flags"),
+    ];
+}
+
+/// Where a run of keys begins and how long it is.
+pub struct KeySpec {
+    /// How the keys are used.
+    pub flags: KeyFlags,
+    /// Where to start.
+    pub begin: Begin,
+    /// What to take from there.
+    pub find: Find,
+    /// A remark for the documentation, often empty.
+    pub notes: &'static str,
+}
+
+/// Where keys begin.
+#[derive(Clone, Copy)]
+pub enum Begin {
+    /// At this argument.
+    Index(usize),
+    /// Behind this word, looked for from an argument (negative: backwards, counted from the end).
+    Keyword(&'static str, i32),
+    /// It cannot be told.
+    Unknown,
+}
+
+/// Which arguments from the beginning are keys.
+#[derive(Clone, Copy)]
+pub enum Find {
+    /// Up to `last` (relative to the beginning; negative counts from the end), every `step`th; with `last` -1 and a
+    /// `limit` above 1, only the first 1/limit of them.
+    Range {
+        /// Last key.
+        last: i32,
+        /// Distance between keys.
+        step: usize,
+        /// Divisor of the range.
+        limit: usize,
+    },
+    /// As many as the argument at `num` says, starting at `first`, every `step`th (all relative to the beginning).
+    KeyNum {
+        /// Where the count stands.
+        num: usize,
+        /// The first key.
+        first: usize,
+        /// Distance between keys.
+        step: usize,
+    },
+    /// It cannot be told.
+    Unknown,
+}
+
+impl KeySpec {
+    /// The single key at argument `index`.
+    pub const fn at(index: usize, flags: &[KeyFlags]) -> Self {
+        Self::range(index, 0, 1, flags)
+    }
+
+    /// Every `step`th argument from `index` to `last` (negative counts from the end).
+    pub const fn range(index: usize, last: i32, step: usize, flags: &[KeyFlags]) -> Self {
+        Self::new(Begin::Index(index), Find::Range { last, step, limit: 0 }, flags)
+    }
+
+    /// As many keys as the argument at `index` says, behind it, every `step`th.
+    pub const fn counted(index: usize, step: usize, flags: &[KeyFlags]) -> Self {
+        Self::new(Begin::Index(index), Find::KeyNum { num: 0, first: 1, step }, flags)
+    }
+
+    /// Any combination.
+    pub const fn new(begin: Begin, find: Find, list: &[KeyFlags]) -> Self {
+        let mut flags = KeyFlags::empty();
+        let mut i = 0;
+        while i < list.len() {
+            flags = flags.union(list[i]);
+            i += 1;
+        }
+        KeySpec { flags, begin, find, notes: "" }
+    }
+
+    /// Adds a remark.
+    pub const fn notes(mut self, notes: &'static str) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// First key, last key and step as COMMAND INFO shows them, where they can be told without looking at arguments.
+    pub fn triple(&self) -> Option<(i64, i64, i64)> {
+        match (self.begin, self.find) {
+            (Begin::Index(first), Find::Range { last, step, .. }) => {
+                let last = if last >= 0 { first as i64 + last as i64 } else { last as i64 };
+                Some((first as i64, last, step as i64))
+            }
+            _ => None,
+        }
+    }
+
+    fn collect(&self, args: Args<'_>, found: &mut KeyPositions) -> Option<()> {
+        let Some(begin) = self.beginning(args)? else { return Some(()) };
+        let argc = args.len();
+        let (first, step, count_end) = match self.find {
+            Find::Range { last, step, limit } => {
+                let end = if last >= 0 {
+                    begin + last as usize
+                } else {
+                    let from_end = argc.checked_sub((-last) as usize)?;
+                    if last == -1 && limit > 1 {
+                        begin + (argc - begin).checked_div(limit)?.checked_sub(1)?
+                    } else {
+                        from_end
+                    }
+                };
+                (begin, step, end)
+            }
+            Find::KeyNum { num, first, step } => {
+                let count = kvick_resp::format::parse_i64(args.get(begin + num)?)?;
+                let count = usize::try_from(count).ok()?;
+                if count == 0 {
+                    return Some(());
+                }
+                let first = begin + first;
+                (first, step, first.checked_add((count - 1).checked_mul(step)?)?)
+            }
+            Find::Unknown => return None,
+        };
+        if count_end >= argc {
+            return None;
+        }
+        let mut index = first;
+        while index <= count_end {
+            found.push(KeyPosition { index, flags: self.flags });
+            index += step;
+        }
+        Some(())
+    }
+
+    /// The argument where the keys begin; `Some(None)` when an optional keyword is absent.
+    fn beginning(&self, args: Args<'_>) -> Option<Option<usize>> {
+        match self.begin {
+            Begin::Index(index) => Some(Some(index)),
+            Begin::Unknown => None,
+            Begin::Keyword(word, from) => {
+                let matches = |index: &usize| args[*index].eq_ignore_ascii_case(word.as_bytes());
+                let found = if from > 0 {
+                    (from as usize..args.len().saturating_sub(1)).find(matches)
+                } else {
+                    let last = args.len().checked_sub((-from) as usize)?;
+                    (1..=last).rev().find(matches)
+                };
+                Some(found.map(|index| index + 1))
+            }
+        }
+    }
+}
+
+/// Groups of commands in the documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Group {
+    Generic,
+    String,
+    List,
+    Set,
+    SortedSet,
+    Hash,
+    PubSub,
+    Transactions,
+    Connection,
+    Server,
+    Scripting,
+    HyperLogLog,
+    Cluster,
+    Geo,
+    Stream,
+    Bitmap,
+}
+
+impl Group {
+    /// The name in COMMAND DOCS.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Group::Generic => "generic",
+            Group::String => "string",
+            Group::List => "list",
+            Group::Set => "set",
+            Group::SortedSet => "sorted-set",
+            Group::Hash => "hash",
+            Group::PubSub => "pubsub",
+            Group::Transactions => "transactions",
+            Group::Connection => "connection",
+            Group::Server => "server",
+            Group::Scripting => "scripting",
+            Group::HyperLogLog => "hyperloglog",
+            Group::Cluster => "cluster",
+            Group::Geo => "geo",
+            Group::Stream => "stream",
+            Group::Bitmap => "bitmap",
+        }
+    }
+}
+
+/// A documented argument.
+pub struct Arg {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: ArgKind,
+    /// The literal word before it (or that it is).
+    pub token: Option<&'static str>,
+    /// Which key specification it belongs to.
+    pub key_spec: Option<u8>,
+    /// Whether it may be left out.
+    pub optional: bool,
+    /// Whether it may be repeated.
+    pub multiple: bool,
+    /// Whether the token is repeated with it.
+    pub multiple_token: bool,
+    /// First version that had it; empty when as old as the command.
+    pub since: &'static str,
+    /// Version it was deprecated in, or empty.
+    pub deprecated_since: &'static str,
+    /// Text to show instead of the name, or empty.
+    pub display: &'static str,
+    /// A sentence about it, or empty.
+    pub summary: &'static str,
+    /// The parts of a block or the choices of a one-of.
+    pub args: &'static [Arg],
+}
+
+/// Types of documented arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ArgKind {
+    String,
+    Integer,
+    Double,
+    Key,
+    Pattern,
+    UnixTime,
+    PureToken,
+    OneOf,
+    Block,
+}
+
+impl ArgKind {
+    /// The name in COMMAND DOCS.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ArgKind::String => "string",
+            ArgKind::Integer => "integer",
+            ArgKind::Double => "double",
+            ArgKind::Key => "key",
+            ArgKind::Pattern => "pattern",
+            ArgKind::UnixTime => "unix-time",
+            ArgKind::PureToken => "pure-token",
+            ArgKind::OneOf => "oneof",
+            ArgKind::Block => "block",
+        }
+    }
+}
+
+impl Arg {
+    const fn plain(name: &'static str, kind: ArgKind) -> Self {
+        Arg {
+            name,
+            kind,
+            token: None,
+            key_spec: None,
+            optional: false,
+            multiple: false,
+            multiple_token: false,
+            since: "",
+            deprecated_since: "",
+            display: "",
+            summary: "",
+            args: &[],
+        }
+    }
+
+    /// A key of the first key specification.
+    pub const fn key(name: &'static str) -> Self {
+        let mut arg = Self::plain(name, ArgKind::Key);
+        arg.key_spec = Some(0);
+        arg
+    }
+
+    /// A string.
+    pub const fn string(name: &'static str) -> Self {
+        Self::plain(name, ArgKind::String)
+    }
+
+    /// An integer.
+    pub const fn integer(name: &'static str) -> Self {
+        Self::plain(name, ArgKind::Integer)
+    }
+
+    /// A floating-point number.
+    pub const fn double(name: &'static str) -> Self {
+        Self::plain(name, ArgKind::Double)
+    }
+
+    /// A glob-style pattern.
+    pub const fn pattern(name: &'static str) -> Self {
+        Self::plain(name, ArgKind::Pattern)
+    }
+
+    /// A time since the Unix epoch.
+    pub const fn unix_time(name: &'static str) -> Self {
+        Self::plain(name, ArgKind::UnixTime)
+    }
+
+    /// A literal word alone.
+    pub const fn word(name: &'static str, token: &'static str) -> Self {
+        let mut arg = Self::plain(name, ArgKind::PureToken);
+        arg.token = Some(token);
+        arg
+    }
+
+    /// One of several.
+    pub const fn one_of(name: &'static str, args: &'static [Arg]) -> Self {
+        let mut arg = Self::plain(name, ArgKind::OneOf);
+        arg.args = args;
+        arg
+    }
+
+    /// Several, in order.
+    pub const fn block(name: &'static str, args: &'static [Arg]) -> Self {
+        let mut arg = Self::plain(name, ArgKind::Block);
+        arg.args = args;
+        arg
+    }
+
+    /// Puts a literal word before it.
+    pub const fn token(mut self, token: &'static str) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Names another key specification than the first.
+    pub const fn key_spec(mut self, index: u8) -> Self {
+        self.key_spec = Some(index);
+        self
+    }
+
+    /// May be left out.
+    pub const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// May be repeated.
+    pub const fn multiple(mut self) -> Self {
+        self.multiple = true;
+        self
+    }
+
+    /// May be repeated together with its token.
+    pub const fn multiple_token(mut self) -> Self {
+        self.multiple = true;
+        self.multiple_token = true;
+        self
+    }
+
+    /// First version that had it.
+    pub const fn since(mut self, version: &'static str) -> Self {
+        self.since = version;
+        self
+    }
+
+    /// Version it was deprecated in.
+    pub const fn deprecated_since(mut self, version: &'static str) -> Self {
+        self.deprecated_since = version;
+        self
+    }
+
+    /// Text to show instead of the name.
+    pub const fn display(mut self, text: &'static str) -> Self {
+        self.display = text;
+        self
+    }
+
+    /// A sentence about it.
+    pub const fn summary(mut self, text: &'static str) -> Self {
+        self.summary = text;
+        self
+    }
+}

@@ -1,0 +1,122 @@
+//! Runs commands in-process, one worker's way, for the tests of the families.
+
+use crate::context::{Context, Handler, Settings};
+use crate::spec::{Command, LockRule};
+use kvick_resp::{OwnedArgs, Reply, Version};
+use kvick_store::hash::KeyHasher;
+use kvick_store::log::Follower;
+use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace};
+
+/// A keyspace with one client.
+pub struct Bench {
+    /// Its data.
+    pub keyspace: &'static Keyspace,
+    /// Its settings.
+    pub settings: Settings,
+    /// Present time, moved by tests.
+    pub now_ms: i64,
+    /// The protocol of replies.
+    pub version: Version,
+    /// Hits and misses.
+    pub counters: Counters,
+    commands: Vec<&'static [Command<Handler>]>,
+    effects: Effects,
+    follower: Follower,
+}
+
+impl Bench {
+    /// A bench for some families.
+    pub fn new(families: &[&'static [Command<Handler>]]) -> Self {
+        let keyspace = Keyspace::leak(16, 4, KeyHasher::with_secret(1, 2));
+        let follower = keyspace.log.follow();
+        Bench {
+            keyspace,
+            settings: Settings::default(),
+            now_ms: 1_700_000_000_000,
+            version: Version::Resp2,
+            counters: Counters::default(),
+            commands: families.to_vec(),
+            effects: Effects::default(),
+            follower,
+        }
+    }
+
+    /// Runs a command given as words; its reply as text, with CR LF shown as spaces.
+    pub fn run(&mut self, line: &str) -> String {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let reply = self.run_words(&words);
+        String::from_utf8_lossy(&reply).trim_end().replace("\r\n", " ")
+    }
+
+    /// Runs a command; its reply.
+    pub fn run_words(&mut self, words: &[&[u8]]) -> Vec<u8> {
+        let owned = OwnedArgs::new(words);
+        let args = owned.args();
+        let name = String::from_utf8_lossy(words[0]).to_lowercase();
+        let find = |list: &'static [Command<Handler>], name: &str| list.iter().find(|c| c.spec.name == name);
+        let mut command = self.commands.iter().find_map(|list| find(list, &name)).expect("known command");
+        if !command.subcommands.is_empty() && words.len() > 1 {
+            let sub = String::from_utf8_lossy(words[1]).to_lowercase();
+            command = find(command.subcommands, &sub).expect("known subcommand");
+        }
+        assert!(command.spec.accepts(args.len()), "wrong number of arguments");
+        let world = match command.spec.lock {
+            LockRule::World => true,
+            LockRule::WorldIf(decide) => decide(args),
+            LockRule::Keys => false,
+        };
+        let mut locked = if world {
+            self.keyspace.lock_world()
+        } else {
+            let keys = command.spec.key_positions(args).unwrap_or_default();
+            let address = |index: usize| self.keyspace.address(0, self.keyspace.key(&args[index]));
+            self.keyspace.lock_all(keys.iter().map(|key| address(key.index)).collect())
+        };
+        let mut access = Access::default();
+        access.lfu = self.settings.lfu;
+        access.set_now(self.now_ms);
+        let mut out = Vec::new();
+        self.effects.begin(self.keyspace.log.followed(), EventClass::all(), 0);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &access,
+            touch: true,
+            counters: &self.counters,
+            effects: &mut self.effects,
+        };
+        let mut context = Context {
+            db: Db::new(&mut locked, 0, env),
+            reply: Reply::new(&mut out, self.version),
+            owned: &mut [],
+            settings: &self.settings,
+        };
+        let result = command.handler.expect("not a container")(&mut context, args);
+        if let Err(error) = result {
+            assert_eq!(context.reply.position(), 0, "an error after a reply had begun");
+            context.reply.error(error.0.as_bytes());
+        }
+        self.effects.commit(&self.keyspace.log, args);
+        out
+    }
+
+    /// What was propagated since the last call, as lines of words, without SELECT.
+    pub fn propagated(&mut self) -> Vec<String> {
+        let bytes = self.follower.read().expect("not cut off");
+        let (mut parser, mut pos, mut lines) = (kvick_resp::Parser::new(), 0, Vec::new());
+        let (mut spans, mut big) = (Vec::new(), Vec::new());
+        let limits = kvick_resp::Limits::default();
+        while parser.parse(&bytes, &mut pos, &mut spans, &mut big, &limits) == kvick_resp::Parsed::Request {
+            let args = kvick_resp::Args::new(&bytes, &spans, &big);
+            let words: Vec<_> = args.iter().map(String::from_utf8_lossy).collect();
+            lines.push(words.join(" "));
+            spans.clear();
+        }
+        lines.retain(|line| !line.starts_with("SELECT "));
+        lines
+    }
+
+    /// Names of the events that the last command caused.
+    pub fn events(&self) -> Vec<&'static str> {
+        self.effects.events().iter().map(|event| event.name).collect()
+    }
+}

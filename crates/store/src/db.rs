@@ -1,0 +1,441 @@
+//! One database as a command sees it: lookups with expiry and access time, and every change to a key.
+//!
+//! All changes to the keyspace go through here, so that expiry, statistics, the access clock and the hooks on a changed
+//! key are each in one place.
+
+use crate::access::Access;
+use crate::effects::{Effects, EventClass};
+use crate::entry::{Content, Entry};
+use crate::keyspace::{Address, Key, Keyspace, Locked};
+use crate::partition::Partition;
+use crate::table::Place;
+use crate::value::{INLINE_MAX, Value};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one worker. Only their owner writes them; others may read.
+#[derive(Default)]
+pub struct Counters {
+    /// Lookups that found a key.
+    pub hits: Counter,
+    /// Lookups that found none.
+    pub misses: Counter,
+    /// Keys dropped because their time had come.
+    pub expired: Counter,
+}
+
+/// A counter with one writer.
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owner may call it.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
+    /// The present value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Begins at zero again.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What becomes of a key's expiry when its value is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// It has none.
+    None,
+    /// It keeps the one it has.
+    Keep,
+    /// Unix time in milliseconds.
+    At(i64),
+}
+
+/// What a command runs with, besides the locks.
+pub struct Env<'a> {
+    /// Present Unix time in milliseconds; fixed during a command.
+    pub now_ms: i64,
+    /// How access is recorded.
+    pub access: &'a Access,
+    /// Whether looking at a key touches its access clock.
+    pub touch: bool,
+    /// Where lookups are counted.
+    pub counters: &'a Counters,
+    /// What the command did.
+    pub effects: &'a mut Effects,
+}
+
+/// A database under a command's locks.
+pub struct Db<'a> {
+    locked: &'a mut Locked,
+    number: usize,
+    database: usize,
+    env: Env<'a>,
+}
+
+impl<'a> Db<'a> {
+    /// Database `number` under `locked`.
+    #[inline]
+    pub fn new(locked: &'a mut Locked, number: usize, env: Env<'a>) -> Self {
+        let database = locked.keyspace().database_at(number);
+        Db { locked, number, database, env }
+    }
+
+    /// Present Unix time in milliseconds.
+    #[inline]
+    pub fn now_ms(&self) -> i64 {
+        self.env.now_ms
+    }
+
+    /// The database's number.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The keyspace that the database is part of.
+    pub fn keyspace(&self) -> &'static Keyspace {
+        self.locked.keyspace()
+    }
+
+    /// How access is recorded.
+    pub fn access(&self) -> &Access {
+        self.env.access
+    }
+
+    /// What the command did so far.
+    #[inline]
+    pub fn effects(&mut self) -> &mut Effects {
+        self.env.effects
+    }
+
+    /// Runs `f` with another database. Needs the world.
+    pub fn with_database<T>(&mut self, number: usize, f: impl FnOnce(&mut Self) -> T) -> T {
+        let home = (self.number, self.database);
+        (self.number, self.database) = (number, self.locked.keyspace().database_at(number));
+        let result = f(self);
+        (self.number, self.database) = home;
+        result
+    }
+
+    /// A key with its hash.
+    #[inline]
+    pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        self.locked.keyspace().key(bytes)
+    }
+
+    #[inline]
+    fn address(&self, key: Key<'_>) -> Address {
+        let keyspace = self.locked.keyspace();
+        keyspace.address_of(self.database, keyspace.partition_of(key.hash))
+    }
+
+    /// Where a key is, if it is there and its time has not come; drops it when it has.
+    #[inline]
+    fn locate(&mut self, key: Key<'_>) -> Option<Place> {
+        let address = self.address(key);
+        let partition = self.locked.partition(address);
+        let place = partition.find(key)?;
+        match partition.entry(place).expiry() {
+            Some(at) if at <= self.env.now_ms => {
+                self.expire(address, key, place);
+                None
+            }
+            _ => Some(place),
+        }
+    }
+
+    #[cold]
+    fn expire(&mut self, address: Address, key: Key<'_>, place: Place) {
+        self.locked.with_partition(address, |partition| partition.remove(place));
+        self.env.counters.expired.add(1);
+        self.env.effects.expired(key);
+    }
+
+    #[inline]
+    fn touch(&mut self, key: Key<'_>, place: Place) {
+        if !self.env.touch {
+            return;
+        }
+        let address = self.address(key);
+        let clock = self.locked.partition(address).entry(place).clock();
+        let touched = self.env.access.touched(clock);
+        if touched != clock {
+            self.locked.with_partition(address, |partition| partition.set_clock(place, touched));
+        }
+    }
+
+    /// Lookup of a reading command: counts a hit or a miss, touches the access clock.
+    #[inline]
+    pub fn get(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        match self.locate(key) {
+            None => {
+                self.env.counters.misses.add(1);
+                None
+            }
+            Some(place) => {
+                self.env.counters.hits.add(1);
+                self.touch(key, place);
+                Some(self.entry(key, place))
+            }
+        }
+    }
+
+    /// Lookup of a writing command: touches the access clock, counts nothing.
+    #[inline]
+    pub fn get_for_write(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        let place = self.locate(key)?;
+        self.touch(key, place);
+        Some(self.entry(key, place))
+    }
+
+    /// Looks without touching or counting.
+    #[inline]
+    pub fn peek(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        let place = self.locate(key)?;
+        Some(self.entry(key, place))
+    }
+
+    /// Like [`Db::get`], but leaves the access clock alone (TTL, TYPE, OBJECT).
+    pub fn get_untouched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        let touch = std::mem::replace(&mut self.env.touch, false);
+        let found = self.get(key).is_some();
+        self.env.touch = touch;
+        if found { self.peek(key) } else { None }
+    }
+
+    #[inline]
+    fn entry(&self, key: Key<'_>, place: Place) -> Entry<'_> {
+        self.locked.partition(self.address(key)).entry(place)
+    }
+
+    #[inline]
+    fn change<T>(&mut self, key: Key<'_>, change: impl FnOnce(&mut Partition) -> T) -> T {
+        let address = self.address(key);
+        self.locked.with_partition(address, change)
+    }
+
+    /// Creates or overwrites the key, whatever it holds, with a string; integers are recognised.
+    #[inline]
+    pub fn set_bytes(&mut self, key: Key<'_>, value: &[u8], expiry: Expiry) {
+        self.set(key, Content::from_bytes(value), expiry);
+    }
+
+    /// The same, taking a large value over without a copy.
+    pub fn set_owned(&mut self, key: Key<'_>, value: Vec<u8>, expiry: Expiry) {
+        if value.len() <= INLINE_MAX {
+            self.set_bytes(key, &value, expiry);
+        } else {
+            self.set(key, Content::Raw(Box::new(value)), expiry);
+        }
+    }
+
+    /// The same with an integer.
+    #[inline]
+    pub fn set_int(&mut self, key: Key<'_>, value: i64, expiry: Expiry) {
+        self.set(key, Content::Int(value), expiry);
+    }
+
+    #[inline]
+    fn set(&mut self, key: Key<'_>, content: Content<'_>, expiry: Expiry) {
+        let place = self.locate(key);
+        let address = self.address(key);
+        let access = self.env.access;
+        match place {
+            None => {
+                let at = if let Expiry::At(at) = expiry { Some(at) } else { None };
+                self.locked.with_partition(address, |partition| partition.insert(key, content, at, access.fresh()));
+                self.env.effects.notify(EventClass::NEW, "new", key.bytes);
+            }
+            Some(place) => {
+                let old = self.locked.partition(address).entry(place);
+                let at = match expiry {
+                    Expiry::None => None,
+                    Expiry::Keep => old.expiry(),
+                    Expiry::At(at) => Some(at),
+                };
+                let clock = access.touched(old.clock());
+                self.locked.with_partition(address, |partition| partition.overwrite(place, key, content, at, clock));
+            }
+        }
+    }
+
+    /// The string's bytes for change in place, created empty when absent and padded with zero bytes to `len_min`. Its
+    /// encoding becomes raw. The key must hold a string or nothing: check first.
+    pub fn string_mut(&mut self, key: Key<'_>, len_min: usize) -> &mut [u8] {
+        let buffer = self.raw_string(key);
+        if buffer.len() < len_min {
+            buffer.resize(len_min, 0);
+        }
+        buffer
+    }
+
+    /// Appends, creating the key when absent; the length afterwards. The same condition holds.
+    pub fn append(&mut self, key: Key<'_>, tail: &[u8]) -> usize {
+        let buffer = self.raw_string(key);
+        buffer.extend_from_slice(tail);
+        buffer.len()
+    }
+
+    fn raw_string(&mut self, key: Key<'_>) -> &mut Vec<u8> {
+        let place = match self.locate(key) {
+            Some(place) => place,
+            None => {
+                self.set(key, Content::Raw(Box::default()), Expiry::None);
+                // Just set, and without an expiry.
+                self.locate(key).unwrap_or_else(|| unreachable!("a key that was just set is there"))
+            }
+        };
+        let address = self.address(key);
+        // The sizes of the partition do not change, so there is nothing to publish after the borrow.
+        self.locked
+            .partition_mut(address)
+            .raw_string(place)
+            .unwrap_or_else(|| unreachable!("checked to hold a string before it is changed"))
+    }
+
+    /// Removes the key; false when there was none. A large value is freed in the background when `lazy`.
+    pub fn remove(&mut self, key: Key<'_>, lazy: bool) -> bool {
+        let Some(place) = self.locate(key) else { return false };
+        if lazy && self.entry(key, place).memory() > LAZY_MIN {
+            let (value, _) = self.change(key, |partition| partition.take(place));
+            self.keyspace().janitor.dispose(crate::janitor::Garbage::Value(value));
+        } else {
+            self.change(key, |partition| partition.remove(place));
+        }
+        true
+    }
+
+    /// Takes value and expiry out, removing the key.
+    pub fn take(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
+        let place = self.locate(key)?;
+        Some(self.change(key, |partition| partition.take(place)))
+    }
+
+    /// A copy of value and expiry.
+    pub fn copy_out(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
+        let entry = self.peek(key)?;
+        Some((entry.to_value(), entry.expiry()))
+    }
+
+    /// Creates or overwrites the key with a value that was taken or copied.
+    pub fn put(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) {
+        self.set(key, Content::from_value(&mut value), expiry.map_or(Expiry::None, Expiry::At));
+    }
+
+    /// Sets or clears the expiry of a key; false when there is no such key.
+    pub fn set_expiry(&mut self, key: Key<'_>, at: Option<i64>) -> bool {
+        let Some(place) = self.locate(key) else { return false };
+        self.change(key, |partition| partition.set_expiry(place, at));
+        true
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.keyspace().len(self.number)
+    }
+
+    /// True when there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `visit` with every key whose time has not come. Needs the world.
+    pub fn for_each(&mut self, mut visit: impl FnMut(Entry<'_>)) {
+        let now = self.env.now_ms;
+        for partition in 0..self.keyspace().partitions() {
+            if self.keyspace().partition_len(self.database, partition) > 0 {
+                let address = self.keyspace().address_of(self.database, partition);
+                self.locked.partition(address).for_each(|entry| {
+                    if entry.expiry().is_none_or(|at| at > now) {
+                        visit(entry)
+                    }
+                });
+            }
+        }
+    }
+
+    /// A key chosen with equal chances for all, or nearly so when many have expired. Needs the world.
+    pub fn random_key(&mut self, mut random: impl FnMut() -> u64) -> Option<Vec<u8>> {
+        const TRIES_MAX: u32 = 100;
+        for _ in 0..TRIES_MAX {
+            let len = self.len();
+            if len == 0 {
+                return None;
+            }
+            let address = self.weighted_partition(random() % len as u64);
+            let entry = self.locked.partition(address).random(&mut random)?;
+            let key = entry.key().to_vec();
+            if entry.expiry().is_none_or(|at| at > self.env.now_ms) {
+                return Some(key);
+            }
+            self.peek(self.key(&key));
+        }
+        None
+    }
+
+    /// The partition that holds key number `rank` when keys are counted partition by partition.
+    fn weighted_partition(&self, mut rank: u64) -> Address {
+        let keyspace = self.keyspace();
+        let mut partition = 0;
+        for number in 0..keyspace.partitions() {
+            let len = keyspace.partition_len(self.database, number) as u64;
+            if len > 0 {
+                partition = number;
+            }
+            if rank < len {
+                break;
+            }
+            rank = rank.saturating_sub(len);
+        }
+        keyspace.address_of(self.database, partition)
+    }
+
+    /// Visits some keys from `cursor` on, at least `count` of them or all that are left, and says where to go on; 0 when
+    /// done. Partitions are locked one at a time, so the command must hold no keys' locks (or the world).
+    pub fn scan(&mut self, cursor: u64, count: usize, mut visit: impl FnMut(Entry<'_>)) -> u64 {
+        let partitions = self.keyspace().partitions();
+        let (mut partition, mut position) = decode_cursor(cursor, partitions);
+        let (mut seen, now) = (0, self.env.now_ms);
+        // Empty buckets are looked at too: a sparse table ends the call after some work, not only after `count` keys.
+        let mut buckets = count.saturating_mul(10);
+        while partition < partitions {
+            if self.keyspace().partition_len(self.database, partition) == 0 {
+                (partition, position) = (partition + 1, 0);
+                continue;
+            }
+            if seen >= count || buckets == 0 {
+                return encode_cursor(partition, position, partitions);
+            }
+            buckets -= 1;
+            let address = self.keyspace().address_of(self.database, partition);
+            let next = self.locked.visit(address, |partition| {
+                partition.scan(position, |entry| {
+                    seen += 1;
+                    if entry.expiry().is_none_or(|at| at > now) {
+                        visit(entry);
+                    }
+                })
+            });
+            (partition, position) = next.map_or((partition + 1, 0), |position| (partition, position));
+        }
+        0
+    }
+}
+
+/// Values from this many bytes on are freed in the background when asked for.
+const LAZY_MIN: usize = 64 * 1024;
+
+/// A cursor is the partition in its low bits, and above them the first 48 bits of the place in the hash space.
+fn encode_cursor(partition: usize, position: u64, partitions: usize) -> u64 {
+    (position >> 16) << partitions.trailing_zeros() | partition as u64
+}
+
+fn decode_cursor(cursor: u64, partitions: usize) -> (usize, u64) {
+    let partition = cursor as usize & (partitions - 1);
+    (partition, (cursor >> partitions.trailing_zeros()) << 16)
+}

@@ -1,0 +1,624 @@
+//! One key with its value: a single allocation, laid out by hand.
+//!
+//! ```text
+//! | clock 3 | meta 1 | key length 1 or 4 | value length 1 or 4 (inline strings) | expiry 0, 6 or 14 | key | value |
+//! ```
+//!
+//! - **clock**: 24 bits of access time or access frequency (see [`crate::access`]).
+//! - **meta**: kind of value (3 bits), representation of a string (2), whether there is an expiry (1), whether lengths
+//!   take four bytes (1), snapshot epoch (1).
+//! - **expiry**: Unix time in milliseconds in 48 bits; the value 2^48-1 says that the full 64 bits follow.
+//! - **value**: an inline string's bytes, an integer's eight bytes, or a pointer to a value of its own.
+//!
+//! A key of 16 bytes and a value of 100 take 122 bytes and so the allocator's class of 128, with or without expiry; 16 and
+//! 10 bytes take 32. Allocations are rounded up to the allocator's size classes here, so that a value may be overwritten
+//! in place whenever the new one belongs to the same class.
+//!
+//! # Safety
+//!
+//! A [`Pointer`] made by [`build`] is valid until [`free`]. [`Entry`] borrows one: whoever makes an `Entry` promises that
+//! nobody frees or changes the allocation while it lives, which partitions do by holding their lock. All offsets are
+//! computed from the header that `build` wrote, in one place, [`Layout::read`].
+
+use crate::memory::size_class;
+use crate::value::{INLINE_MAX, Kind, Str, Value};
+use std::alloc::{self, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// The allocation of an entry.
+pub type Pointer = NonNull<u8>;
+
+const META: usize = 3;
+const LENGTHS: usize = 4;
+const KIND_MASK: u8 = 0b0000_0111;
+const REPR_SHIFT: u8 = 3;
+const REPR_MASK: u8 = 0b0001_1000;
+const HAS_EXPIRY: u8 = 1 << 5;
+const WIDE: u8 = 1 << 6;
+const EPOCH: u8 = 1 << 7;
+/// Bytes of a short expiry, and the value that says that a long one follows.
+const EXPIRY_SHORT: usize = 6;
+const EXPIRY_ESCAPE: u64 = (1 << 48) - 1;
+
+/// How a value is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Repr {
+    /// A string's bytes, in the entry.
+    Inline,
+    /// A string that is an integer, in the entry.
+    Int,
+    /// A pointer to the value: `Vec<u8>` for strings.
+    External,
+}
+
+/// Where the parts of an entry lie.
+#[derive(Clone, Copy)]
+struct Layout {
+    meta: u8,
+    expiry: usize,
+    key: usize,
+    key_len: usize,
+    value: usize,
+    value_len: usize,
+}
+
+impl Layout {
+    /// For an entry to be built.
+    #[inline]
+    fn plan(kind: Kind, repr: Repr, key_len: usize, value_len: usize, expiry: Option<i64>) -> Layout {
+        let inline = repr == Repr::Inline;
+        let wide = key_len > 255 || (inline && value_len > 255);
+        let lengths = if wide { 4 } else { 1 } * if inline { 2 } else { 1 };
+        let at_expiry = LENGTHS + lengths;
+        let expiry_len = expiry.map_or(0, expiry_len);
+        let key = at_expiry + expiry_len;
+        let mut meta = kind as u8 | (repr as u8) << REPR_SHIFT;
+        if expiry.is_some() {
+            meta |= HAS_EXPIRY;
+        }
+        if wide {
+            meta |= WIDE;
+        }
+        Layout { meta, expiry: at_expiry, key, key_len, value: key + key_len, value_len }
+    }
+
+    /// Of an entry that exists.
+    ///
+    /// # Safety
+    /// `entry` must be a live allocation made by `build`.
+    #[inline]
+    unsafe fn read(entry: Pointer) -> Layout {
+        // SAFETY: the header was written by `build`, and is read as far as its own flags say it reaches.
+        unsafe {
+            let at = entry.as_ptr();
+            let meta = at.add(META).read();
+            let inline = meta & REPR_MASK == 0;
+            let (key_len, mut value_len, at_expiry);
+            if meta & WIDE == 0 {
+                key_len = at.add(LENGTHS).read() as usize;
+                value_len = at.add(LENGTHS + 1).read() as usize;
+                at_expiry = LENGTHS + if inline { 2 } else { 1 };
+            } else {
+                key_len = at.add(LENGTHS).cast::<u32>().read_unaligned() as usize;
+                value_len = if inline { at.add(LENGTHS + 4).cast::<u32>().read_unaligned() as usize } else { 0 };
+                at_expiry = LENGTHS + if inline { 8 } else { 4 };
+            }
+            if !inline {
+                value_len = size_of::<u64>();
+            }
+            let mut key = at_expiry;
+            if meta & HAS_EXPIRY != 0 {
+                key += if read_48(at.add(at_expiry)) == EXPIRY_ESCAPE { EXPIRY_SHORT + 8 } else { EXPIRY_SHORT };
+            }
+            Layout { meta, expiry: at_expiry, key, key_len, value: key + key_len, value_len }
+        }
+    }
+
+    #[inline]
+    fn size(&self) -> usize {
+        self.value + self.value_len
+    }
+
+    #[inline]
+    fn allocation(&self) -> alloc::Layout {
+        allocation(self.size())
+    }
+
+    #[inline]
+    fn repr(&self) -> Repr {
+        match (self.meta & REPR_MASK) >> REPR_SHIFT {
+            0 => Repr::Inline,
+            1 => Repr::Int,
+            _ => Repr::External,
+        }
+    }
+}
+
+fn expiry_len(at: i64) -> usize {
+    if (0..EXPIRY_ESCAPE as i64).contains(&at) { EXPIRY_SHORT } else { EXPIRY_SHORT + 8 }
+}
+
+#[inline]
+fn allocation(size: usize) -> alloc::Layout {
+    // SAFETY: the alignment is a power of two, and the size is that of lengths below 2^33 in all.
+    unsafe { alloc::Layout::from_size_align_unchecked(size_class(size), 8) }
+}
+
+/// # Safety
+/// Six bytes must be readable at `at`.
+#[inline]
+unsafe fn read_48(at: *const u8) -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: promised by the caller; the ranges do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), EXPIRY_SHORT) };
+    u64::from_le_bytes(bytes)
+}
+
+/// What to build an entry from: a value that is still borrowed, or one that is handed over.
+pub enum Content<'a> {
+    /// A string's bytes, to be copied; at most [`INLINE_MAX`].
+    Bytes(&'a [u8]),
+    /// An integer.
+    Int(i64),
+    /// A string in a buffer of its own.
+    Raw(Box<Vec<u8>>),
+}
+
+impl<'a> Content<'a> {
+    /// What a string of `bytes` is stored as: an integer if it looks like one, in the entry if it is not large.
+    #[inline]
+    pub fn from_bytes(bytes: &'a [u8]) -> Content<'a> {
+        if bytes.len() <= 20
+            && let Some(number) = kvick_resp::format::parse_i64(bytes)
+        {
+            return Content::Int(number);
+        }
+        if bytes.len() <= INLINE_MAX { Content::Bytes(bytes) } else { Content::Raw(Box::new(bytes.to_vec())) }
+    }
+
+    /// What a value without its key is stored as.
+    pub fn from_value(value: &'a mut Value) -> Content<'a> {
+        match value {
+            Value::Int(number) => Content::Int(*number),
+            Value::Bytes(bytes) => Content::from_bytes(bytes),
+            Value::Raw(bytes) => Content::Raw(std::mem::take(bytes)),
+        }
+    }
+
+    fn repr(&self) -> Repr {
+        match self {
+            Content::Bytes(_) => Repr::Inline,
+            Content::Int(_) => Repr::Int,
+            Content::Raw(_) => Repr::External,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Content::Bytes(bytes) => bytes.len(),
+            _ => size_of::<u64>(),
+        }
+    }
+}
+
+/// Makes an entry; `clock` is its 24-bit access clock, `epoch` the snapshot epoch.
+#[inline]
+pub fn build(key: &[u8], content: Content<'_>, expiry: Option<i64>, clock: u32, epoch: bool) -> Pointer {
+    let layout = Layout::plan(Kind::String, content.repr(), key.len(), content.len(), expiry);
+    let allocation = layout.allocation();
+    // SAFETY: the allocation is never empty.
+    let Some(entry) = NonNull::new(unsafe { alloc(allocation) }) else { handle_alloc_error(allocation) };
+    // SAFETY: the allocation is as large as the layout that is written.
+    unsafe { write(entry, &layout, key, content, expiry, clock, epoch) };
+    entry
+}
+
+/// Gives an existing entry a new value and expiry without a new allocation; hands the content back where that is not
+/// possible. What the old value pointed to is freed.
+///
+/// # Safety
+/// `entry` must be live, and nobody else may be using it.
+#[inline]
+pub unsafe fn overwrite<'a>(
+    entry: Pointer,
+    content: Content<'a>,
+    expiry: Option<i64>,
+    clock: u32,
+    epoch: bool,
+) -> Result<(), Content<'a>> {
+    // SAFETY: promised by the caller.
+    let old = unsafe { Layout::read(entry) };
+    let new = Layout::plan(Kind::String, content.repr(), old.key_len, content.len(), expiry);
+    if new.allocation() != old.allocation() {
+        return Err(content);
+    }
+    // SAFETY: the entry is live and exclusively ours; the new layout fits the same allocation. The key may move within it.
+    unsafe {
+        free_external(entry, &old);
+        let at = entry.as_ptr();
+        if new.key != old.key {
+            std::ptr::copy(at.add(old.key), at.add(new.key), old.key_len);
+        }
+        write_around_key(entry, &new, content, expiry, clock, epoch);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The allocation must have the layout's size.
+#[inline]
+unsafe fn write(
+    entry: Pointer,
+    layout: &Layout,
+    key: &[u8],
+    content: Content<'_>,
+    expiry: Option<i64>,
+    clock: u32,
+    epoch: bool,
+) {
+    // SAFETY: offset and length of the key lie within the layout.
+    unsafe {
+        std::ptr::copy_nonoverlapping(key.as_ptr(), entry.as_ptr().add(layout.key), key.len());
+        write_around_key(entry, layout, content, expiry, clock, epoch);
+    }
+}
+
+/// # Safety
+/// As for `write`; the key is in its place already.
+#[inline]
+unsafe fn write_around_key(
+    entry: Pointer,
+    layout: &Layout,
+    content: Content<'_>,
+    expiry: Option<i64>,
+    clock: u32,
+    epoch: bool,
+) {
+    let at = entry.as_ptr();
+    let meta = layout.meta | if epoch { EPOCH } else { 0 };
+    // SAFETY: every write stays within the layout.
+    unsafe {
+        at.cast::<u32>().write_unaligned((clock & 0x00ff_ffff) | u32::from(meta) << 24);
+        let inline = matches!(content, Content::Bytes(_));
+        if meta & WIDE == 0 {
+            at.add(LENGTHS).write(layout.key_len as u8);
+            if inline {
+                at.add(LENGTHS + 1).write(layout.value_len as u8);
+            }
+        } else {
+            at.add(LENGTHS).cast::<u32>().write_unaligned(layout.key_len as u32);
+            if inline {
+                at.add(LENGTHS + 4).cast::<u32>().write_unaligned(layout.value_len as u32);
+            }
+        }
+        if let Some(expiry) = expiry {
+            write_expiry(at.add(layout.expiry), expiry);
+        }
+        let value = at.add(layout.value);
+        match content {
+            Content::Bytes(bytes) => std::ptr::copy_nonoverlapping(bytes.as_ptr(), value, bytes.len()),
+            Content::Int(number) => value.cast::<i64>().write_unaligned(number),
+            Content::Raw(bytes) => value.cast::<*mut Vec<u8>>().write_unaligned(Box::into_raw(bytes)),
+        }
+    }
+}
+
+/// # Safety
+/// As many bytes as `expiry_len` says must be writable.
+unsafe fn write_expiry(at: *mut u8, expiry: i64) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if expiry_len(expiry) == EXPIRY_SHORT {
+            std::ptr::copy_nonoverlapping(expiry.to_le_bytes().as_ptr(), at, EXPIRY_SHORT);
+        } else {
+            std::ptr::copy_nonoverlapping(EXPIRY_ESCAPE.to_le_bytes().as_ptr(), at, EXPIRY_SHORT);
+            at.add(EXPIRY_SHORT).cast::<i64>().write_unaligned(expiry);
+        }
+    }
+}
+
+/// # Safety
+/// `entry` must be live and laid out as `layout` says; its value is not used afterwards.
+unsafe fn free_external(entry: Pointer, layout: &Layout) {
+    if layout.repr() == Repr::External {
+        // SAFETY: an external string's value is a pointer from `Box::into_raw`.
+        unsafe { drop(Box::from_raw(raw_pointer(entry, layout))) }
+    }
+}
+
+/// # Safety
+/// `entry` must be live, and its value external.
+unsafe fn raw_pointer(entry: Pointer, layout: &Layout) -> *mut Vec<u8> {
+    // SAFETY: promised by the caller.
+    unsafe { entry.as_ptr().add(layout.value).cast::<*mut Vec<u8>>().read_unaligned() }
+}
+
+/// Frees an entry and its value.
+///
+/// # Safety
+/// `entry` must come from `build` and not be used again.
+pub unsafe fn free(entry: Pointer) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let layout = Layout::read(entry);
+        free_external(entry, &layout);
+        dealloc(entry.as_ptr(), layout.allocation());
+    }
+}
+
+/// Takes the value out of an entry and frees the rest.
+///
+/// # Safety
+/// As for `free`.
+pub unsafe fn into_value(entry: Pointer) -> (Value, Option<i64>) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let borrowed = Entry::from_pointer(entry);
+        let expiry = borrowed.expiry();
+        let layout = Layout::read(entry);
+        let value = match layout.repr() {
+            Repr::External => Value::Raw(Box::from_raw(raw_pointer(entry, &layout))),
+            _ => borrowed.to_value(),
+        };
+        dealloc(entry.as_ptr(), layout.allocation());
+        (value, expiry)
+    }
+}
+
+/// The buffer of a string held outside, for change.
+///
+/// # Safety
+/// `entry` must be live, and nobody else may be using it while the result lives.
+pub unsafe fn raw_mut<'a>(entry: Pointer) -> Option<&'a mut Vec<u8>> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let layout = Layout::read(entry);
+        (layout.repr() == Repr::External).then(|| &mut *raw_pointer(entry, &layout))
+    }
+}
+
+/// Sets the access clock.
+///
+/// # Safety
+/// As for `raw_mut`.
+#[inline]
+pub unsafe fn set_clock(entry: Pointer, clock: u32) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let at = entry.as_ptr().cast::<u32>();
+        at.write_unaligned(at.read_unaligned() & 0xff00_0000 | (clock & 0x00ff_ffff));
+    }
+}
+
+/// A key with its value, borrowed.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    entry: Pointer,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Entry<'a> {
+    /// Borrows an entry.
+    ///
+    /// # Safety
+    /// It must be live, and nobody may change or free it during `'a`.
+    #[inline]
+    pub unsafe fn from_pointer(entry: Pointer) -> Entry<'a> {
+        Entry { entry, borrowed: PhantomData }
+    }
+
+    #[inline]
+    fn layout(&self) -> Layout {
+        // SAFETY: live, as `from_pointer` was promised.
+        unsafe { Layout::read(self.entry) }
+    }
+
+    #[inline]
+    fn bytes(&self, start: usize, len: usize) -> &'a [u8] {
+        // SAFETY: only called with offsets from the entry's own layout.
+        unsafe { std::slice::from_raw_parts(self.entry.as_ptr().add(start), len) }
+    }
+
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        let layout = self.layout();
+        self.bytes(layout.key, layout.key_len)
+    }
+
+    #[inline]
+    fn meta(&self) -> u8 {
+        self.bytes(META, 1)[0]
+    }
+
+    /// What kind of value it holds.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        Kind::from_bits(self.meta() & KIND_MASK)
+    }
+
+    /// The string; `None` when the value is of another kind.
+    #[inline]
+    pub fn str(&self) -> Option<Str<'a>> {
+        let layout = self.layout();
+        if layout.meta & KIND_MASK != Kind::String as u8 {
+            return None;
+        }
+        Some(match layout.repr() {
+            Repr::Inline => Str::Bytes(self.bytes(layout.value, layout.value_len)),
+            // SAFETY: an integer's eight bytes lie there.
+            Repr::Int => Str::Int(unsafe { self.entry.as_ptr().add(layout.value).cast::<i64>().read_unaligned() }),
+            // SAFETY: the pointer is that of a boxed vector which nobody changes during `'a`.
+            Repr::External => Str::Bytes(unsafe { (*raw_pointer(self.entry, &layout)).as_slice() }),
+        })
+    }
+
+    /// Unix time in milliseconds at which it expires.
+    #[inline]
+    pub fn expiry(&self) -> Option<i64> {
+        if self.meta() & HAS_EXPIRY == 0 {
+            return None;
+        }
+        let layout = self.layout();
+        // SAFETY: the layout says that an expiry lies there, of the length that its own first bytes tell.
+        unsafe {
+            let at = self.entry.as_ptr().add(layout.expiry);
+            match read_48(at) {
+                EXPIRY_ESCAPE => Some(at.add(EXPIRY_SHORT).cast::<i64>().read_unaligned()),
+                short => Some(short as i64),
+            }
+        }
+    }
+
+    /// True when it has an expiry.
+    #[inline]
+    pub fn is_volatile(&self) -> bool {
+        self.meta() & HAS_EXPIRY != 0
+    }
+
+    /// The 24-bit access clock.
+    #[inline]
+    pub fn clock(&self) -> u32 {
+        let bytes = self.bytes(0, META);
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
+    }
+
+    /// The name of the value's encoding, as OBJECT ENCODING tells it.
+    pub fn encoding(&self) -> &'static str {
+        let layout = self.layout();
+        match layout.repr() {
+            Repr::Int => "int",
+            Repr::External => "raw",
+            Repr::Inline if embedded_in_reference(&layout, self.is_volatile()) => "embstr",
+            Repr::Inline => "raw",
+        }
+    }
+
+    /// Bytes of memory that key and value take, allocator's rounding included.
+    pub fn memory(&self) -> usize {
+        let layout = self.layout();
+        let external = match layout.repr() {
+            // SAFETY: as in `str`.
+            Repr::External => unsafe {
+                let capacity = (*raw_pointer(self.entry, &layout)).capacity();
+                size_class(size_of::<Vec<u8>>()) + if capacity == 0 { 0 } else { size_class(capacity) }
+            },
+            _ => 0,
+        };
+        layout.allocation().size() + external
+    }
+
+    /// A copy of the value.
+    pub fn to_value(&self) -> Value {
+        match (self.layout().repr(), self.str()) {
+            (_, Some(Str::Int(number))) => Value::Int(number),
+            (Repr::External, Some(Str::Bytes(bytes))) => Value::Raw(Box::new(bytes.to_vec())),
+            (_, Some(Str::Bytes(bytes))) => Value::Bytes(bytes.to_vec()),
+            (_, None) => Value::Bytes(Vec::new()),
+        }
+    }
+}
+
+/// Whether Valkey would embed this string in its object: clients and tests look at the name, so it follows Valkey's
+/// sizes (an 8-byte header, key and value with their string headers, 128 bytes in all), not ours.
+fn embedded_in_reference(layout: &Layout, volatile: bool) -> bool {
+    let key_header = match layout.key_len {
+        0..32 => 1,
+        32..256 => 3,
+        256..65536 => 5,
+        _ => 9,
+    };
+    let key = layout.key_len + key_header + 2;
+    let value = layout.value_len + 4;
+    layout.value_len <= 255 && 8 + key + if volatile { 8 } else { 0 } + value <= 128
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn with<T>(key: &[u8], content: Content<'_>, expiry: Option<i64>, look: impl FnOnce(Entry<'_>, Pointer) -> T) -> T {
+        let pointer = build(key, content, expiry, 0x00ab_cdef, false);
+        // SAFETY: just built, freed below.
+        let result = look(unsafe { Entry::from_pointer(pointer) }, pointer);
+        // SAFETY: not used again.
+        unsafe { free(pointer) };
+        result
+    }
+
+    #[test]
+    fn common_sizes_land_in_their_classes() {
+        let (key, ten, hundred) = ([b'k'; 16], [b'v'; 10], [b'v'; 100]);
+        let later = Some(1_800_000_000_000);
+        assert_eq!(with(&key, Content::Bytes(&ten), None, |e, _| e.memory()), 32);
+        assert_eq!(with(&key, Content::Bytes(&hundred), None, |e, _| e.memory()), 128);
+        assert_eq!(with(&key, Content::Bytes(&hundred), later, |e, _| e.memory()), 128);
+        assert_eq!(with(&key, Content::Int(7), None, |e, _| e.memory()), 32);
+    }
+
+    #[test]
+    fn integers_are_recognised_strictly() {
+        for text in ["0", "-1", "9223372036854775807", "-9223372036854775808"] {
+            assert!(matches!(Content::from_bytes(text.as_bytes()), Content::Int(n) if n.to_string() == text));
+        }
+        for text in ["", "01", "+1", "-0", "9223372036854775808", " 1", "1 ", "1.0"] {
+            assert!(matches!(Content::from_bytes(text.as_bytes()), Content::Bytes(_)), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_clock_can_be_set_alone() {
+        with(b"key", Content::Bytes(b"value"), None, |entry, pointer| {
+            assert_eq!(entry.clock(), 0x00ab_cdef);
+            // SAFETY: nobody else uses it.
+            unsafe { set_clock(pointer, 0x0012_3456) };
+            assert_eq!((entry.clock(), entry.key(), entry.kind()), (0x0012_3456, &b"key"[..], Kind::String));
+        });
+    }
+
+    fn contents() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..300),
+            any::<i64>().prop_map(|n| n.to_string().into_bytes()),
+            Just(vec![b'x'; INLINE_MAX]),
+            Just(vec![b'x'; INLINE_MAX + 1]),
+        ]
+    }
+
+    fn expiries() -> impl Strategy<Value = Option<i64>> {
+        prop_oneof![Just(None), (0..1i64 << 50).prop_map(Some), Just(Some(i64::MAX)), Just(Some((1 << 48) - 1))]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 10 } else { 256 }))]
+
+        #[test]
+        fn what_is_built_reads_back(
+            key in proptest::collection::vec(any::<u8>(), 0..600),
+            values in proptest::collection::vec((contents(), expiries()), 1..6),
+        ) {
+            let mut pointer = build(&key, Content::from_bytes(&values[0].0), values[0].1, 1, false);
+            for (value, expiry) in &values {
+                // SAFETY: the pointer is live and used here alone.
+                if let Err(content) = unsafe { overwrite(pointer, Content::from_bytes(value), *expiry, 1, true) } {
+                    // SAFETY: not used again.
+                    unsafe { free(pointer) };
+                    pointer = build(&key, content, *expiry, 1, true);
+                }
+                // SAFETY: live.
+                let entry = unsafe { Entry::from_pointer(pointer) };
+                let mut buffer = Default::default();
+                prop_assert_eq!(entry.key(), &key[..]);
+                prop_assert_eq!(entry.str().map(|s| s.bytes(&mut buffer).to_vec()), Some(value.clone()));
+                prop_assert_eq!(entry.expiry(), *expiry);
+                prop_assert_eq!(entry.is_volatile(), expiry.is_some());
+            }
+            // SAFETY: not used again.
+            let (value, expiry) = unsafe { into_value(pointer) };
+            prop_assert_eq!(value.to_bytes(), values[values.len() - 1].0.clone());
+            prop_assert_eq!(expiry, values[values.len() - 1].1);
+        }
+    }
+}

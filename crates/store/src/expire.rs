@@ -1,0 +1,115 @@
+//! Active expiry: dropping keys whose time has come although nobody looks at them.
+//!
+//! Each worker owns a share of the partitions and works on it a little at a time, within a time budget. It walks the
+//! tables' buckets, looking only at words that are marked as having an expiry, and stays with a partition as long as a
+//! good part of what it finds has expired. Where nothing expires soon a pass costs next to nothing.
+
+use crate::db::Counters;
+use crate::effects::{Effects, EventClass};
+use crate::keyspace::Keyspace;
+use std::time::{Duration, Instant};
+
+/// Buckets looked at under one lock.
+const BUCKETS_PER_STEP: usize = 32;
+/// Steps in a row without an expired key, after which a partition is left for the next pass.
+const STALE_STEPS_MAX: u32 = 4;
+
+/// One worker's place in its share of the keyspace.
+#[derive(Default)]
+pub struct Sweeper {
+    next: usize,
+    position: u64,
+}
+
+/// What one pass is given.
+pub struct Pass<'a> {
+    /// The keyspace.
+    pub keyspace: &'static Keyspace,
+    /// This worker's number and the number of workers: partitions are shared out by them.
+    pub share: (usize, usize),
+    /// Present Unix time in milliseconds.
+    pub now_ms: i64,
+    /// How long the pass may take.
+    pub budget: Duration,
+    /// Share of expired keys, in percent of those with an expiry, below which a partition is left alone.
+    pub acceptable_percent: u64,
+    /// Where expired keys are counted.
+    pub counters: &'a Counters,
+    /// Scratch space.
+    pub effects: &'a mut Effects,
+    /// Which events are heard.
+    pub heard: EventClass,
+}
+
+impl Sweeper {
+    /// Works through this worker's partitions until all were looked at or the budget is used up. True when the budget
+    /// ended it. The caller is in a batch.
+    pub fn run(&mut self, mut pass: Pass<'_>) -> bool {
+        let (worker, workers) = pass.share;
+        let partitions = pass.keyspace.partitions();
+        let total = pass.keyspace.databases() * partitions;
+        let owned = (total + workers - 1 - worker) / workers;
+        let deadline = Instant::now() + pass.budget;
+        for _ in 0..owned {
+            self.next %= owned.max(1);
+            let index = worker + self.next * workers;
+            let (number, partition) = (index / partitions, index % partitions);
+            let database = pass.keyspace.database_at(number);
+            if pass.keyspace.partition_volatile(database, partition) > 0
+                && !self.sweep(&mut pass, number, partition, deadline)
+            {
+                return true;
+            }
+            self.next += 1;
+            self.position = 0;
+        }
+        false
+    }
+
+    /// Works on one partition; false when the time is up.
+    fn sweep(&mut self, pass: &mut Pass<'_>, number: usize, partition: usize, deadline: Instant) -> bool {
+        let mut stale_steps = 0;
+        loop {
+            let (looked_at, expired) = self.step(pass, number, partition);
+            if self.position == 0 {
+                return true;
+            }
+            let worthwhile = looked_at == 0 || expired * 100 > looked_at * pass.acceptable_percent;
+            stale_steps = if worthwhile { 0 } else { stale_steps + 1 };
+            if stale_steps > STALE_STEPS_MAX {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+        }
+    }
+
+    /// Looks at some buckets under the partition's lock: how many keys with an expiry it saw, and dropped.
+    fn step(&mut self, pass: &mut Pass<'_>, number: usize, partition: usize) -> (u64, u64) {
+        let keyspace = pass.keyspace;
+        let address = keyspace.address_of(keyspace.database_at(number), partition);
+        let mut locked = keyspace.lock_one(address);
+        let (mut looked_at, mut expired) = (0, Vec::new());
+        let next = locked.partition(address).scan_volatile(self.position, BUCKETS_PER_STEP, |entry| {
+            looked_at += 1;
+            if entry.expiry().is_some_and(|at| at <= pass.now_ms) {
+                expired.push(entry.key().to_vec());
+            }
+        });
+        self.position = next.unwrap_or(0);
+        for key in &expired {
+            let key = keyspace.key(key);
+            pass.effects.begin(keyspace.log.followed(), pass.heard, number);
+            locked.with_partition(address, |partition| {
+                if let Some(place) = partition.find(key) {
+                    partition.remove(place);
+                }
+            });
+            pass.counters.expired.add(1);
+            pass.effects.expired(key);
+            pass.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
+        }
+        (looked_at, expired.len() as u64)
+    }
+}

@@ -1,0 +1,315 @@
+//! Databases, partitions and the locks on them.
+//!
+//! A database is an array of partitions. Before a command runs, the dispatcher locks the partitions of all its keys, in
+//! ascending order of (database, partition), or takes the world; the result, [`Locked`], is what gives a
+//! [`Db`](crate::db::Db) access. **Invariant**: nobody takes a partition lock while holding a higher one, so there is no
+//! deadlock; and a partition's data is touched only by whoever holds its lock or the world.
+
+use crate::hash::KeyHasher;
+use crate::janitor::{Garbage, Janitor};
+use crate::log::WriteLog;
+use crate::partition::Partition;
+use crate::world::{World, WorldGuard};
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use smallvec::SmallVec;
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A key, its hash and its partition, computed once.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    /// The key itself.
+    pub bytes: &'a [u8],
+    /// Its hash.
+    pub hash: u64,
+}
+
+/// All databases of a server.
+pub struct Keyspace {
+    hasher: KeyHasher,
+    databases: Box<[Database]>,
+    /// Which of `databases` has which number: SWAPDB exchanges two.
+    numbers: Box<[AtomicUsize]>,
+    partitions: usize,
+    /// The world lock.
+    pub world: World,
+    /// Every effect on the keyspace, in order.
+    pub log: WriteLog,
+    /// Frees what is large, in the background.
+    pub janitor: Janitor,
+}
+
+#[derive(Default)]
+struct Database {
+    cells: OnceLock<Box<[Cell]>>,
+}
+
+/// A partition with its lock, and its size for those who only want a glance.
+#[repr(align(128))]
+struct Cell {
+    lock: RawMutex,
+    len: AtomicUsize,
+    volatile: AtomicUsize,
+    partition: UnsafeCell<Partition>,
+}
+
+// SAFETY: the partition is only reached through `Locked`, which holds the cell's lock or the world.
+unsafe impl Sync for Cell {}
+
+/// A partition's place in the order of locks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Address {
+    database: u32,
+    partition: u32,
+}
+
+/// The locks under which a command runs; dropping it releases them.
+pub struct Locked {
+    keyspace: &'static Keyspace,
+    held: Held,
+}
+
+enum Held {
+    Nothing,
+    One(Address),
+    Some(SmallVec<[Address; 8]>),
+    World { _guard: WorldGuard<'static> },
+}
+
+impl Keyspace {
+    /// `databases` databases of `partitions` partitions each (a power of two). There is one keyspace in a server and it
+    /// lives as long as the process, which is what lets locks and log followers be held anywhere.
+    pub fn leak(databases: usize, partitions: usize, hasher: KeyHasher) -> &'static Self {
+        assert!(partitions.is_power_of_two(), "partitions are chosen by masking the hash");
+        Box::leak(Box::new(Keyspace {
+            hasher,
+            databases: (0..databases).map(|_| Database::default()).collect(),
+            numbers: (0..databases).map(AtomicUsize::new).collect(),
+            partitions,
+            world: World::default(),
+            log: WriteLog::default(),
+            janitor: Janitor::start(),
+        }))
+    }
+
+    /// Number of databases.
+    pub fn databases(&self) -> usize {
+        self.databases.len()
+    }
+
+    /// Number of partitions of each database.
+    pub fn partitions(&self) -> usize {
+        self.partitions
+    }
+
+    /// A key with its hash.
+    #[inline]
+    pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
+        Key { bytes, hash: self.hasher.hash(bytes) }
+    }
+
+    #[inline]
+    pub(crate) fn partition_of(&self, hash: u64) -> usize {
+        hash as usize & (self.partitions - 1)
+    }
+
+    /// Where database number `number` really is.
+    #[inline]
+    pub(crate) fn database_at(&self, number: usize) -> usize {
+        self.numbers[number].load(Ordering::Relaxed)
+    }
+
+    /// Keys in a database, counted without locks.
+    pub fn len(&self, number: usize) -> usize {
+        self.sum(number, |cell| &cell.len)
+    }
+
+    /// True when the database has no keys.
+    pub fn is_empty(&self, number: usize) -> bool {
+        self.len(number) == 0
+    }
+
+    /// Keys with an expiry in a database, counted without locks.
+    pub fn volatile(&self, number: usize) -> usize {
+        self.sum(number, |cell| &cell.volatile)
+    }
+
+    fn sum(&self, number: usize, of: impl Fn(&Cell) -> &AtomicUsize) -> usize {
+        let cells = self.databases[self.database_at(number)].cells.get();
+        cells.map_or(0, |cells| cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum())
+    }
+
+    /// Keys in one partition, at a glance.
+    pub(crate) fn partition_len(&self, database: usize, partition: usize) -> usize {
+        let cells = self.databases[database].cells.get();
+        cells.map_or(0, |cells| cells[partition].len.load(Ordering::Relaxed))
+    }
+
+    /// Keys with an expiry in one partition, at a glance.
+    pub(crate) fn partition_volatile(&self, database: usize, partition: usize) -> usize {
+        let cells = self.databases[database].cells.get();
+        cells.map_or(0, |cells| cells[partition].volatile.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn cell(&self, address: Address) -> &Cell {
+        let hasher = self.hasher;
+        let cells = self.databases[address.database as usize].cells.get_or_init(|| {
+            let cell = || Cell {
+                lock: RawMutex::INIT,
+                len: AtomicUsize::new(0),
+                volatile: AtomicUsize::new(0),
+                partition: UnsafeCell::new(Partition::new(hasher)),
+            };
+            (0..self.partitions).map(|_| cell()).collect()
+        });
+        &cells[address.partition as usize]
+    }
+
+    /// Where a key of database `number` is locked. Stays true only until the next SWAPDB, which no batch overlaps.
+    #[inline]
+    pub fn address(&self, number: usize, key: Key<'_>) -> Address {
+        Address { database: self.database_at(number) as u32, partition: self.partition_of(key.hash) as u32 }
+    }
+
+    pub(crate) fn address_of(&self, database: usize, partition: usize) -> Address {
+        Address { database: database as u32, partition: partition as u32 }
+    }
+
+    /// For commands without keys.
+    #[inline]
+    pub fn lock_nothing(&'static self) -> Locked {
+        Locked { keyspace: self, held: Held::Nothing }
+    }
+
+    /// Locks one partition.
+    #[inline]
+    pub fn lock_one(&'static self, address: Address) -> Locked {
+        self.cell(address).lock.lock();
+        Locked { keyspace: self, held: Held::One(address) }
+    }
+
+    /// Locks one partition unless somebody else has it.
+    #[inline]
+    pub fn try_lock_one(&'static self, address: Address) -> Option<Locked> {
+        self.cell(address).lock.try_lock().then(|| Locked { keyspace: self, held: Held::One(address) })
+    }
+
+    /// Locks several partitions, each once, in order.
+    pub fn lock_all(&'static self, mut addresses: SmallVec<[Address; 8]>) -> Locked {
+        addresses.sort_unstable();
+        addresses.dedup();
+        for address in &addresses {
+            self.cell(*address).lock.lock();
+        }
+        Locked { keyspace: self, held: Held::Some(addresses) }
+    }
+
+    /// Takes the world: the calling thread must be outside of any batch.
+    pub fn lock_world(&'static self) -> Locked {
+        Locked { keyspace: self, held: Held::World { _guard: self.world.take() } }
+    }
+}
+
+impl Locked {
+    /// The keyspace that is locked.
+    pub fn keyspace(&self) -> &'static Keyspace {
+        self.keyspace
+    }
+
+    /// True when the world is held.
+    pub fn is_world(&self) -> bool {
+        matches!(self.held, Held::World { .. })
+    }
+
+    fn holds(&self, address: Address) -> bool {
+        match &self.held {
+            Held::Nothing => false,
+            Held::One(held) => *held == address,
+            Held::Some(held) => held.contains(&address),
+            Held::World { .. } => true,
+        }
+    }
+
+    /// A partition that is locked.
+    #[inline]
+    pub(crate) fn partition(&self, address: Address) -> &Partition {
+        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
+        // SAFETY: locked by us; exclusive access goes through `&mut self`.
+        unsafe { &*self.keyspace.cell(address).partition.get() }
+    }
+
+    /// The same, for change that leaves the number of keys and of expiries as it is.
+    pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
+        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
+        // SAFETY: locked by us, and `self` is borrowed exclusively.
+        unsafe { &mut *self.keyspace.cell(address).partition.get() }
+    }
+
+    /// The same, for any change; its sizes are published when `change` returns.
+    #[inline]
+    pub(crate) fn with_partition<T>(&mut self, address: Address, change: impl FnOnce(&mut Partition) -> T) -> T {
+        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
+        let cell = self.keyspace.cell(address);
+        // SAFETY: locked by us, and `self` is borrowed exclusively.
+        let partition = unsafe { &mut *cell.partition.get() };
+        let result = change(partition);
+        cell.len.store(partition.len(), Ordering::Relaxed);
+        cell.volatile.store(partition.volatile(), Ordering::Relaxed);
+        result
+    }
+
+    /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
+    pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
+        match self.held {
+            Held::World { .. } => self.with_partition(address, visit),
+            Held::Nothing => self.keyspace.lock_one(address).with_partition(address, visit),
+            _ => unreachable!("one partition is visited while others are held"),
+        }
+    }
+
+    /// Empties a database: instantly, with its old contents freed in the background when `lazy`. Needs the world.
+    pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
+        assert!(self.is_world(), "flushing needs the world");
+        let database = self.keyspace.database_at(number);
+        let removed = self.keyspace.len(number);
+        if removed == 0 {
+            return 0;
+        }
+        for partition in 0..self.keyspace.partitions {
+            let address = self.keyspace.address_of(database, partition);
+            let fresh = Partition::new(self.keyspace.hasher);
+            let old = self.with_partition(address, |partition| std::mem::replace(partition, fresh));
+            if lazy && !old.is_empty() {
+                self.keyspace.janitor.dispose(Garbage::Partition(Box::new(old)));
+            }
+        }
+        removed
+    }
+
+    /// Exchanges two databases. Needs the world.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        assert!(self.is_world(), "swapping needs the world");
+        let numbers = &self.keyspace.numbers;
+        let (at_a, at_b) = (numbers[a].load(Ordering::Relaxed), numbers[b].load(Ordering::Relaxed));
+        numbers[a].store(at_b, Ordering::Relaxed);
+        numbers[b].store(at_a, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Locked {
+    #[inline]
+    fn drop(&mut self) {
+        let unlock = |address: &Address| {
+            // SAFETY: locked when this was made, and released only here.
+            unsafe { self.keyspace.cell(*address).lock.unlock() }
+        };
+        match &self.held {
+            Held::One(address) => unlock(address),
+            Held::Some(addresses) => addresses.iter().rev().for_each(unlock),
+            Held::Nothing | Held::World { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What the allocator makes of a request: jemalloc's size classes.
+
+/// The size of the allocation that `size` bytes get: multiples of 16 up to 128, then four classes for each doubling.
+#[inline]
+pub const fn size_class(size: usize) -> usize {
+    if size <= 128 {
+        return if size <= 8 { 8 } else { (size + 15) & !15 };
+    }
+    let spacing = 1 << ((size - 1).ilog2() - 2);
+    (size + spacing - 1) & !(spacing - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_class;
+
+    #[test]
+    fn classes_are_the_allocators() {
+        let known = [(1, 8), (9, 16), (17, 32), (33, 48), (128, 128), (129, 160), (161, 192), (256, 256), (257, 320)];
+        let large = [(1025, 1280), (4097, 5120), (8193, 10240), (16385, 20480), (65537, 81920)];
+        for (size, class) in known.into_iter().chain(large) {
+            assert_eq!(size_class(size), class, "{size}");
+            assert_eq!(size_class(class), class);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! A partition: one table of entries, and everything that is done to entries, in safe terms.
+//!
+//! # Safety
+//!
+//! Every pointer in a partition's table was made by [`entry::build`] and is freed only after it was taken out of the
+//! table. An [`Entry`] handed out borrows the partition, so the compiler keeps it from changing meanwhile.
+
+use crate::entry::{self, Content, Entry};
+use crate::hash::KeyHasher;
+use crate::keyspace::Key;
+use crate::table::{Place, Pointer, Table};
+use crate::value::Value;
+
+/// Entries under one lock.
+pub struct Partition {
+    table: Table,
+    hasher: KeyHasher,
+    /// Marks entries written since the last snapshot began.
+    epoch: bool,
+}
+
+impl Partition {
+    pub(crate) fn new(hasher: KeyHasher) -> Self {
+        Partition { table: Table::new(), hasher, epoch: false }
+    }
+
+    /// Number of keys, expired ones that are still there included.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// True when there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Number of keys with an expiry.
+    pub fn volatile(&self) -> usize {
+        self.table.flagged()
+    }
+
+    /// The table, for statistics and prefetching.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Where a key stands.
+    #[inline]
+    pub fn find(&self, key: Key<'_>) -> Option<Place> {
+        // SAFETY: pointers in the table are live (see the module's documentation).
+        self.table.find(key.hash, |pointer| unsafe { Entry::from_pointer(pointer) }.key() == key.bytes)
+    }
+
+    /// The entry at a place.
+    #[inline]
+    pub fn entry(&self, place: Place) -> Entry<'_> {
+        // SAFETY: live, and borrowed from `self`.
+        unsafe { Entry::from_pointer(self.table.get(place)) }
+    }
+
+    /// Adds a key that is not there.
+    #[inline]
+    pub fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
+        let pointer = entry::build(key.bytes, content, expiry, clock, self.epoch);
+        let hasher = self.hasher;
+        self.table.insert(key.hash, pointer, expiry.is_some(), |other| {
+            // SAFETY: live.
+            hasher.hash(unsafe { Entry::from_pointer(other) }.key())
+        });
+    }
+
+    /// Gives a key that is there a new value and expiry, in its old allocation where that fits.
+    #[inline]
+    pub fn overwrite(&mut self, place: Place, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
+        let old = self.table.get(place);
+        // SAFETY: live, and `self` is borrowed exclusively; when replaced, the old one is freed after the table let go.
+        unsafe {
+            match entry::overwrite(old, content, expiry, clock, self.epoch) {
+                Ok(()) => self.table.replace(place, old, expiry.is_some()),
+                Err(content) => {
+                    let new = entry::build(key.bytes, content, expiry, clock, self.epoch);
+                    self.table.replace(place, new, expiry.is_some());
+                    entry::free(old);
+                }
+            }
+        }
+    }
+
+    /// Sets or clears the expiry of a key, whatever its value.
+    pub fn set_expiry(&mut self, place: Place, expiry: Option<i64>) {
+        let (old, clock) = (self.table.get(place), self.entry(place).clock());
+        // SAFETY: live; copied from before it is rebuilt, and freed after the table let go of it.
+        let key = unsafe { Entry::from_pointer(old) }.key().to_vec();
+        let (mut value, _) = unsafe { entry::into_value(old) };
+        let new = entry::build(&key, Content::from_value(&mut value), expiry, clock, self.epoch);
+        self.table.replace(place, new, expiry.is_some());
+    }
+
+    /// The buffer of the string at a place, moved out of its entry if it was inside.
+    pub fn raw_string(&mut self, place: Place) -> Option<&mut Vec<u8>> {
+        let old = self.table.get(place);
+        // SAFETY: live and exclusively borrowed; freed after the table let go.
+        unsafe {
+            if entry::raw_mut(old).is_none() {
+                let borrowed = Entry::from_pointer(old);
+                let (key, expiry, clock) = (borrowed.key(), borrowed.expiry(), borrowed.clock());
+                let mut buffer = Default::default();
+                let bytes = Box::new(borrowed.str()?.bytes(&mut buffer).to_vec());
+                let new = entry::build(key, Content::Raw(bytes), expiry, clock, self.epoch);
+                self.table.replace(place, new, expiry.is_some());
+                entry::free(old);
+            }
+            entry::raw_mut(self.table.get(place))
+        }
+    }
+
+    /// Sets the access clock of the entry at a place.
+    #[inline]
+    pub fn set_clock(&mut self, place: Place, clock: u32) {
+        // SAFETY: live and exclusively borrowed.
+        unsafe { entry::set_clock(self.table.get(place), clock) }
+    }
+
+    /// Removes a key and frees it.
+    pub fn remove(&mut self, place: Place) {
+        let pointer = self.table.remove(place);
+        // SAFETY: taken out of the table.
+        unsafe { entry::free(pointer) }
+    }
+
+    /// Removes a key and hands out its value and expiry.
+    pub fn take(&mut self, place: Place) -> (Value, Option<i64>) {
+        let pointer = self.table.remove(place);
+        // SAFETY: taken out of the table.
+        unsafe { entry::into_value(pointer) }
+    }
+
+    /// Calls `visit` with every entry.
+    pub fn for_each(&self, mut visit: impl FnMut(Entry<'_>)) {
+        // SAFETY: live, and borrowed from `self`.
+        self.table.for_each(|pointer| visit(unsafe { Entry::from_pointer(pointer) }));
+    }
+
+    /// Visits the bucket at `position`: see [`Table::scan`].
+    pub fn scan(&self, position: u64, mut visit: impl FnMut(Entry<'_>)) -> Option<u64> {
+        // SAFETY: as above.
+        self.table.scan(position, |pointer, _| visit(unsafe { Entry::from_pointer(pointer) }))
+    }
+
+    /// Visits entries with an expiry in up to `buckets` buckets: see [`Table::scan_flagged`].
+    pub fn scan_volatile(&self, position: u64, buckets: usize, mut visit: impl FnMut(Entry<'_>)) -> Option<u64> {
+        // SAFETY: as above.
+        self.table.scan_flagged(position, buckets, |pointer| visit(unsafe { Entry::from_pointer(pointer) }))
+    }
+
+    /// An entry chosen with equal chances for all.
+    pub fn random(&self, random: impl FnMut() -> u64) -> Option<Entry<'_>> {
+        // SAFETY: as above.
+        self.table.random(random).map(|pointer| unsafe { Entry::from_pointer(pointer) })
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        let free = |pointer: Pointer| {
+            // SAFETY: the table is dropped right after and does not look at its elements.
+            unsafe { entry::free(pointer) }
+        };
+        self.table.for_each(free);
+    }
+}
+
+// SAFETY: a partition owns its entries, and entries own what they point to.
+unsafe impl Send for Partition {}

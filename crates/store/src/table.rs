@@ -1,0 +1,854 @@
+//! The hash table under every database: tagged pointers in cache-line buckets, grown a segment at a time.
+//!
+//! ```text
+//! hash (64 bits):  | directory index (depth) | tag (16) | ...            | partition (low bits, not used here) |
+//!
+//! directory  --->  segments  --->  buckets of one cache line: eight words, each  tag << 48 | pointer | flag
+//! ```
+//!
+//! - The **directory** maps the hash's first bits to a **segment** (extendible hashing). A segment that is full at its
+//!   largest size splits in two by the next bit; nothing else moves, so no growth step costs more than one segment.
+//! - A **segment** is a small array of buckets that grows by a quarter or less ([`STEPS`], each exactly one size class of
+//!   the allocator), which keeps the load between 0.72 and 0.9 at every size.
+//! - A word keeps the 16 hash bits after the segment's own as its **tag**: enough to find its home bucket again, so that
+//!   growing a segment never touches the elements, and to rule out all but one in some thousand of the others.
+//! - A bucket that is full passes elements on to the next one, and around. **Invariant**: all buckets from an element's
+//!   home up to where it is are full. A search may therefore end at the first bucket with room, and a removal from a
+//!   full bucket pulls a passed-on element back.
+//! - Words of a bucket are packed: the first empty one ends it.
+//! - Everything is ordered by hash, from directory to tag. A **scan position** is a place in the hash space, and stays
+//!   meaningful however the table is resized: what lies before it was visited, what lies behind it will be.
+//!
+//! The table stores pointers and one flag bit with each; it never reads what they point to. Comparing keys and finding
+//! the full hash (needed for splits only) is done by functions that the caller passes.
+//!
+//! # Safety
+//!
+//! Buckets are owned by their segment, allocated zeroed with [`STEPS`]' sizes and freed with the same. All bucket indices
+//! are below the segment's `bucket_count`, which [`Segment::home`] and [`Segment::after`] guarantee.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Words in a bucket.
+const BUCKET: usize = 8;
+/// Bucket counts of a segment: every size class of the allocator from 64 bytes to 8 KiB.
+const STEPS: [u16; 24] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
+/// Bits of the hash that a word keeps.
+const TAG_BITS: u32 = 16;
+const POINTER_MASK: u64 = 0x0000_ffff_ffff_fffe;
+const FLAG: u64 = 1;
+
+/// A pointer stored in the table: at least two-byte aligned and below 2^48.
+pub type Pointer = NonNull<u8>;
+
+#[repr(C, align(64))]
+struct Bucket([u64; BUCKET]);
+
+/// Where an element stands; valid until the table changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    segment: u32,
+    bucket: u16,
+    slot: u16,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Table {
+    /// log2 of the directory's length; meaningless while it is empty.
+    depth: u8,
+    directory: Vec<u32>,
+    segments: Vec<Segment>,
+    len: usize,
+    flagged: usize,
+}
+
+struct Segment {
+    buckets: NonNull<Bucket>,
+    count: u32,
+    bucket_count: u16,
+    /// How many of the hash's first bits its elements share.
+    depth: u8,
+}
+
+// SAFETY: a table owns its buckets; the pointers in them are plain values to it.
+unsafe impl Send for Table {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Table {}
+
+impl Table {
+    /// An empty table; allocates nothing.
+    pub const fn new() -> Self {
+        Table { depth: 0, directory: Vec::new(), segments: Vec::new(), len: 0, flagged: 0 }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Number of elements whose flag is set.
+    pub fn flagged(&self) -> usize {
+        self.flagged
+    }
+
+    /// Slots that elements could take, for statistics.
+    pub fn capacity(&self) -> usize {
+        self.segments.iter().map(|s| s.bucket_count as usize * BUCKET).sum()
+    }
+
+    /// Number of segments, for statistics.
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Bytes of memory that the table itself takes.
+    pub fn memory(&self) -> usize {
+        self.capacity() * size_of::<u64>()
+            + self.segments.capacity() * size_of::<Segment>()
+            + self.directory.capacity() * size_of::<u32>()
+    }
+
+    /// Asks the processor to load the bucket where an element with this hash would be.
+    #[inline]
+    pub fn prefetch_bucket(&self, hash: u64) {
+        if let Some(segment) = self.segment_of(hash) {
+            prefetch(segment.bucket(segment.home(tag_of(hash, segment.depth))));
+        }
+    }
+
+    /// Asks the processor to load the element that probably has this hash.
+    #[inline]
+    pub fn prefetch_element(&self, hash: u64) {
+        let Some(segment) = self.segment_of(hash) else { return };
+        let tag = tag_of(hash, segment.depth);
+        let bucket = segment.bucket(segment.home(tag));
+        if let Some(slot) = matches(bucket, tag).next() {
+            prefetch_lines(bucket.0[slot] & POINTER_MASK);
+        }
+    }
+
+    /// Finds the element with this hash for which `is_it` holds.
+    #[inline]
+    pub fn find(&self, hash: u64, mut is_it: impl FnMut(Pointer) -> bool) -> Option<Place> {
+        if self.directory.is_empty() {
+            return None;
+        }
+        let index = self.directory_index(hash);
+        let number = self.directory[index];
+        let segment = &self.segments[number as usize];
+        let tag = tag_of(hash, segment.depth);
+        let home = segment.home(tag);
+        let mut at = home;
+        loop {
+            let bucket = segment.bucket(at);
+            for slot in matches(bucket, tag) {
+                if is_it(pointer_of(bucket.0[slot])) {
+                    return Some(Place { segment: number, bucket: at as u16, slot: slot as u16 });
+                }
+            }
+            if !is_full(bucket) {
+                return None;
+            }
+            at = segment.after(at);
+            if at == home {
+                return None;
+            }
+        }
+    }
+
+    /// The element at `place`.
+    #[inline]
+    pub fn get(&self, place: Place) -> Pointer {
+        pointer_of(self.word(place))
+    }
+
+    /// Puts another element with the same hash, and its flag, at `place`.
+    #[inline]
+    pub fn replace(&mut self, place: Place, pointer: Pointer, flag: bool) {
+        let word = self.word_mut(place);
+        let before = *word & FLAG;
+        *word = *word & !(POINTER_MASK | FLAG) | pointer_bits(pointer) | u64::from(flag);
+        self.flagged = self.flagged - before as usize + usize::from(flag);
+    }
+
+    /// Adds an element that is not there yet. `hash_of` tells the hash of others, should a segment have to split.
+    #[inline]
+    pub fn insert(&mut self, hash: u64, pointer: Pointer, flag: bool, hash_of: impl Fn(Pointer) -> u64) {
+        if self.directory.is_empty() {
+            self.segments.push(Segment::new(STEPS[0], 0));
+            self.directory.push(0);
+            self.depth = 0;
+        }
+        loop {
+            let number = self.directory[self.directory_index(hash)] as usize;
+            let segment = &mut self.segments[number];
+            if segment.count < segment.capacity() {
+                let tag = tag_of(hash, segment.depth);
+                segment.insert(word_of(tag, pointer, flag));
+                break;
+            }
+            self.make_room(number, &hash_of);
+        }
+        self.len += 1;
+        self.flagged += usize::from(flag);
+    }
+
+    /// Takes the element at `place` out.
+    pub fn remove(&mut self, place: Place) -> Pointer {
+        let number = place.segment as usize;
+        let segment = &mut self.segments[number];
+        let word = segment.remove(place.bucket as usize, place.slot as usize);
+        self.len -= 1;
+        self.flagged -= (word & FLAG) as usize;
+        self.give_back(number);
+        pointer_of(word)
+    }
+
+    /// Calls `visit` with every element.
+    pub fn for_each(&self, mut visit: impl FnMut(Pointer)) {
+        for segment in &self.segments {
+            for bucket in segment.all_buckets() {
+                bucket.0.iter().take_while(|word| **word != 0).for_each(|word| visit(pointer_of(*word)));
+            }
+        }
+    }
+
+    /// Visits the elements of the bucket at `position` in the hash space, and says where the next bucket starts; `None`
+    /// after the last one. Starting at 0 and going on until `None` visits every element that is there all the time,
+    /// whatever is inserted, removed or resized meanwhile; one that moves may be visited twice.
+    pub fn scan(&self, position: u64, mut visit: impl FnMut(Pointer, bool)) -> Option<u64> {
+        let segment = self.segment_of(position)?;
+        let first_tag = tag_of(position, segment.depth);
+        let home = segment.home(first_tag);
+        let mut at = home;
+        loop {
+            let bucket = segment.bucket(at);
+            for &word in bucket.0.iter().take_while(|word| **word != 0) {
+                let tag = tag_in(word);
+                if tag >= first_tag && segment.home(tag) == home {
+                    visit(pointer_of(word), word & FLAG != 0);
+                }
+            }
+            if !is_full(bucket) {
+                break;
+            }
+            at = segment.after(at);
+            if at == home {
+                break;
+            }
+        }
+        segment.next_position(position, home)
+    }
+
+    /// Like [`Table::scan`], but visits only flagged elements, and goes on over at most `buckets` buckets.
+    pub fn scan_flagged(&self, position: u64, buckets: usize, mut visit: impl FnMut(Pointer)) -> Option<u64> {
+        let mut position = position;
+        for _ in 0..buckets {
+            let flagged_only = |pointer, flag| {
+                if flag {
+                    visit(pointer)
+                }
+            };
+            position = self.scan(position, flagged_only)?;
+        }
+        Some(position)
+    }
+
+    /// An element chosen with equal chances for all; `random` yields random numbers.
+    pub fn random(&self, mut random: impl FnMut() -> u64) -> Option<Pointer> {
+        if self.len == 0 {
+            return None;
+        }
+        let largest = self.segments.iter().map(|s| s.bucket_count).max()? as u64;
+        loop {
+            let draw = random();
+            let segment = &self.segments[(draw as u32 as usize) % self.segments.len()];
+            let bucket = (draw >> 32) % largest;
+            if bucket >= segment.bucket_count as u64 {
+                continue;
+            }
+            let word = segment.bucket(bucket as usize).0[(random() % BUCKET as u64) as usize];
+            if word != 0 {
+                return Some(pointer_of(word));
+            }
+        }
+    }
+
+    #[inline]
+    fn directory_index(&self, hash: u64) -> usize {
+        if self.depth == 0 { 0 } else { (hash >> (64 - self.depth as u32)) as usize }
+    }
+
+    #[inline]
+    fn segment_of(&self, hash: u64) -> Option<&Segment> {
+        let number = *self.directory.get(self.directory_index(hash))?;
+        Some(&self.segments[number as usize])
+    }
+
+    #[inline]
+    fn word(&self, place: Place) -> u64 {
+        self.segments[place.segment as usize].bucket(place.bucket as usize).0[place.slot as usize]
+    }
+
+    #[inline]
+    fn word_mut(&mut self, place: Place) -> &mut u64 {
+        &mut self.segments[place.segment as usize].bucket_mut(place.bucket as usize).0[place.slot as usize]
+    }
+
+    /// Grows segment `number` by a step, or splits it when it is at its largest.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, number: usize, hash_of: &impl Fn(Pointer) -> u64) {
+        let segment = &mut self.segments[number];
+        match STEPS.iter().find(|step| **step > segment.bucket_count) {
+            Some(&larger) => segment.resize(larger),
+            None => self.split(number, hash_of),
+        }
+    }
+
+    fn split(&mut self, number: usize, hash_of: &impl Fn(Pointer) -> u64) {
+        let old_depth = self.segments[number].depth;
+        if old_depth == self.depth {
+            self.directory = self.directory.iter().flat_map(|n| [*n, *n]).collect();
+            self.depth += 1;
+        }
+        let depth = old_depth + 1;
+        let old = std::mem::replace(&mut self.segments[number], Segment::new(STEPS[0], depth));
+        let mut halves: [Vec<u64>; 2] = [Vec::with_capacity(600), Vec::with_capacity(600)];
+        let words: Vec<u64> = old.words().collect();
+        for (i, &word) in words.iter().enumerate() {
+            if let Some(ahead) = words.get(i + 8) {
+                prefetch_lines(ahead & POINTER_MASK);
+            }
+            let hash = hash_of(pointer_of(word));
+            let half = (hash >> (64 - depth as u32)) & 1;
+            halves[half as usize].push(word_of(tag_of(hash, depth), pointer_of(word), word & FLAG != 0));
+        }
+        let [low, high] = halves.map(|words| Segment::holding(&words, depth));
+        self.segments[number] = low;
+        let added = self.segments.len() as u32;
+        self.segments.push(high);
+        self.point_upper_half_at(number as u32, added, depth);
+    }
+
+    /// After a split: of the directory's entries for `number`, those with the new bit set now lead to `added`.
+    fn point_upper_half_at(&mut self, number: u32, added: u32, depth: u8) {
+        let shift = self.depth - depth;
+        for (index, entry) in self.directory.iter_mut().enumerate() {
+            if *entry == number && (index >> shift) & 1 == 1 {
+                *entry = added;
+            }
+        }
+    }
+
+    /// After a removal: shrinks segment `number` when it is mostly empty, and joins it with its sibling when both are.
+    #[inline]
+    fn give_back(&mut self, number: usize) {
+        let segment = &self.segments[number];
+        let mostly_empty = segment.bucket_count > 1 && segment.count * 3 < segment.capacity();
+        if mostly_empty || (self.len == 0 && self.segments.capacity() > 4) {
+            self.shrink(number);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn shrink(&mut self, number: usize) {
+        if self.len == 0 {
+            *self = Table::new();
+            return;
+        }
+        let segment = &mut self.segments[number];
+        segment.resize(step_for(segment.count as usize));
+        let (depth, count) = (segment.depth, segment.count);
+        if depth == 0 || count > Segment::capacity_of(STEPS[STEPS.len() - 1]) / 4 {
+            return;
+        }
+        let Some(first) = self.directory.iter().position(|n| *n as usize == number) else { return };
+        let sibling_index = first ^ (1 << (self.depth - depth));
+        let sibling = self.directory[sibling_index] as usize;
+        let other = &self.segments[sibling];
+        if other.depth == depth && other.count + count <= Segment::capacity_of(STEPS[STEPS.len() - 1]) / 2 {
+            let (low, high) = if first < sibling_index { (number, sibling) } else { (sibling, number) };
+            self.join(low, high);
+        }
+    }
+
+    /// Joins two siblings: their elements' tags take back the bit that told them apart.
+    fn join(&mut self, low: usize, high: usize) {
+        let depth = self.segments[low].depth - 1;
+        let halves = [(0u64, low), (1 << 63, high)];
+        let words: Vec<u64> = halves
+            .into_iter()
+            .flat_map(|(bit, number)| {
+                self.segments[number].words().map(move |word| {
+                    let tag = bit >> 48 | u64::from(tag_in(word)) >> 1;
+                    word_of(tag as u16, pointer_of(word), word & FLAG != 0)
+                })
+            })
+            .collect();
+        self.segments[low] = Segment::holding(&words, depth);
+        self.segments.swap_remove(high);
+        let moved = self.segments.len() as u32;
+        for entry in &mut self.directory {
+            if *entry == high as u32 {
+                *entry = low as u32;
+            }
+            if *entry == moved {
+                *entry = high as u32;
+            }
+        }
+        while self.depth > 0 && self.segments.iter().all(|s| s.depth < self.depth) {
+            self.directory = self.directory.iter().step_by(2).copied().collect();
+            self.depth -= 1;
+        }
+    }
+}
+
+impl Segment {
+    fn new(bucket_count: u16, depth: u8) -> Self {
+        let layout = Self::layout(bucket_count);
+        // SAFETY: the layout is not empty.
+        let buckets = unsafe { alloc_zeroed(layout) };
+        let Some(buckets) = NonNull::new(buckets.cast::<Bucket>()) else { handle_alloc_error(layout) };
+        Segment { buckets, count: 0, bucket_count, depth }
+    }
+
+    /// A segment just large enough for `words`, with room to grow.
+    fn holding(words: &[u64], depth: u8) -> Self {
+        let mut segment = Segment::new(step_for(words.len()), depth);
+        words.iter().for_each(|word| segment.insert(*word));
+        segment
+    }
+
+    fn layout(bucket_count: u16) -> Layout {
+        // A bucket's size times a step always makes a valid layout.
+        Layout::array::<Bucket>(bucket_count as usize).unwrap_or(Layout::new::<Bucket>())
+    }
+
+    /// How many elements fit before it must grow: nine tenths, or all of a single bucket.
+    #[inline]
+    const fn capacity_of(bucket_count: u16) -> u32 {
+        if bucket_count == 1 { BUCKET as u32 } else { bucket_count as u32 * BUCKET as u32 * 29 / 32 }
+    }
+
+    #[inline]
+    fn capacity(&self) -> u32 {
+        Self::capacity_of(self.bucket_count)
+    }
+
+    /// The bucket where an element with this tag belongs.
+    #[inline]
+    fn home(&self, tag: u16) -> usize {
+        (tag as usize * self.bucket_count as usize) >> TAG_BITS
+    }
+
+    /// The bucket behind `at`, and around.
+    #[inline]
+    fn after(&self, at: usize) -> usize {
+        let next = at + 1;
+        if next == self.bucket_count as usize { 0 } else { next }
+    }
+
+    #[inline]
+    fn bucket(&self, index: usize) -> &Bucket {
+        debug_assert!(index < self.bucket_count as usize);
+        // SAFETY: the index is below the bucket count (see the module's documentation).
+        unsafe { self.buckets.add(index).as_ref() }
+    }
+
+    #[inline]
+    fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
+        debug_assert!(index < self.bucket_count as usize);
+        // SAFETY: as above, and the segment is borrowed exclusively.
+        unsafe { self.buckets.add(index).as_mut() }
+    }
+
+    fn all_buckets(&self) -> &[Bucket] {
+        // SAFETY: the allocation holds that many initialised buckets.
+        unsafe { std::slice::from_raw_parts(self.buckets.as_ptr(), self.bucket_count as usize) }
+    }
+
+    fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.all_buckets().iter().flat_map(|bucket| bucket.0.iter().copied().take_while(|word| *word != 0))
+    }
+
+    /// Adds a word; there must be room.
+    #[inline]
+    fn insert(&mut self, word: u64) {
+        debug_assert!(self.count < self.bucket_count as u32 * BUCKET as u32);
+        let mut at = self.home(tag_in(word));
+        while is_full(self.bucket(at)) {
+            at = self.after(at);
+        }
+        let bucket = self.bucket_mut(at);
+        let slot = used(bucket);
+        bucket.0[slot] = word;
+        self.count += 1;
+    }
+
+    /// Takes a word out and pulls passed-on ones back, so that the module's invariant holds.
+    fn remove(&mut self, bucket: usize, slot: usize) -> u64 {
+        let (mut hole, was_full) = (bucket, is_full(self.bucket(bucket)));
+        let removed = take_word(self.bucket_mut(bucket), slot);
+        self.count -= 1;
+        if !was_full {
+            return removed;
+        }
+        let mut at = self.after(hole);
+        while at != hole {
+            let full = is_full(self.bucket(at));
+            if let Some(slot) = self.passed_on_over(hole, at) {
+                let word = take_word(self.bucket_mut(at), slot);
+                self.bucket_mut(hole).0[BUCKET - 1] = word;
+                hole = at;
+            }
+            if !full {
+                break;
+            }
+            at = self.after(at);
+        }
+        removed
+    }
+
+    /// A word of bucket `at` whose home is `hole` or before it.
+    fn passed_on_over(&self, hole: usize, at: usize) -> Option<usize> {
+        let distance =
+            |from: usize, to: usize| if to >= from { to - from } else { to + self.bucket_count as usize - from };
+        let gap = distance(hole, at);
+        let bucket = self.bucket(at);
+        (0..used(bucket)).find(|slot| distance(self.home(tag_in(bucket.0[*slot])), at) >= gap)
+    }
+
+    fn resize(&mut self, bucket_count: u16) {
+        if bucket_count == self.bucket_count {
+            return;
+        }
+        let mut resized = Segment::new(bucket_count, self.depth);
+        self.words().for_each(|word| resized.insert(word));
+        *self = resized;
+    }
+
+    /// Where the bucket after `home` begins in the hash space.
+    fn next_position(&self, position: u64, home: usize) -> Option<u64> {
+        let depth = self.depth as u32;
+        let base = if depth == 0 { 0 } else { position >> (64 - depth) << (64 - depth) };
+        if home + 1 < self.bucket_count as usize {
+            let tag = ((home as u64 + 1) << TAG_BITS).div_ceil(self.bucket_count as u64);
+            return Some(base | tag << (64 - TAG_BITS - depth));
+        }
+        if depth == 0 { None } else { base.checked_add(1 << (64 - depth)) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout, and not used afterwards.
+        unsafe { dealloc(self.buckets.as_ptr().cast(), Self::layout(self.bucket_count)) }
+    }
+}
+
+/// The smallest step that holds `count` elements with some room.
+fn step_for(count: usize) -> u16 {
+    let wanted = count + count / 8;
+    let largest = STEPS[STEPS.len() - 1];
+    STEPS.into_iter().find(|step| Segment::capacity_of(*step) as usize >= wanted).unwrap_or(largest)
+}
+
+#[inline]
+fn tag_of(hash: u64, depth: u8) -> u16 {
+    ((hash << depth) >> (64 - TAG_BITS)) as u16
+}
+
+#[inline]
+fn tag_in(word: u64) -> u16 {
+    (word >> (64 - TAG_BITS)) as u16
+}
+
+#[inline]
+fn pointer_bits(pointer: Pointer) -> u64 {
+    let bits = pointer.as_ptr().expose_provenance() as u64;
+    debug_assert_eq!(bits & !POINTER_MASK, 0, "pointer out of range or not aligned");
+    bits
+}
+
+#[inline]
+fn word_of(tag: u16, pointer: Pointer, flag: bool) -> u64 {
+    u64::from(tag) << (64 - TAG_BITS) | pointer_bits(pointer) | u64::from(flag)
+}
+
+#[inline]
+fn pointer_of(word: u64) -> Pointer {
+    let pointer = std::ptr::with_exposed_provenance_mut((word & POINTER_MASK) as usize);
+    // SAFETY: only words made by `word_of` from non-null pointers get here.
+    unsafe { NonNull::new_unchecked(pointer) }
+}
+
+#[inline]
+fn is_full(bucket: &Bucket) -> bool {
+    bucket.0[BUCKET - 1] != 0
+}
+
+#[inline]
+fn used(bucket: &Bucket) -> usize {
+    bucket.0.iter().position(|word| *word == 0).unwrap_or(BUCKET)
+}
+
+/// The slots whose tag is `tag`, first to last. All eight words are compared without a branch.
+#[inline]
+fn matches(bucket: &Bucket, tag: u16) -> impl Iterator<Item = usize> {
+    let mut bits = 0u32;
+    for (slot, &word) in bucket.0.iter().enumerate() {
+        bits |= u32::from(tag_in(word) == tag && word != 0) << slot;
+    }
+    std::iter::from_fn(move || {
+        if bits == 0 {
+            return None;
+        }
+        let slot = bits.trailing_zeros() as usize;
+        bits &= bits - 1;
+        Some(slot)
+    })
+}
+
+/// Takes a word out of a bucket and closes the gap with the last one.
+fn take_word(bucket: &mut Bucket, slot: usize) -> u64 {
+    let last = used(bucket) - 1;
+    bucket.0.swap(slot, last);
+    std::mem::take(&mut bucket.0[last])
+}
+
+#[inline]
+fn prefetch(bucket: &Bucket) {
+    prefetch_address(std::ptr::from_ref(bucket).cast());
+}
+
+/// Loads the first two cache lines of an element.
+#[inline]
+fn prefetch_lines(address: u64) {
+    let first = std::ptr::without_provenance::<u8>(address as usize);
+    prefetch_address(first);
+    prefetch_address(first.wrapping_add(64));
+}
+
+#[inline]
+fn prefetch_address(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect but on the caches, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::KeyHasher;
+    use std::collections::{HashMap, HashSet};
+
+    /// Elements are boxed numbers; their hash is that of the number.
+    struct Numbers {
+        table: Table,
+        hasher: KeyHasher,
+    }
+
+    impl Numbers {
+        fn new() -> Self {
+            Numbers { table: Table::new(), hasher: KeyHasher::with_secret(7, 11) }
+        }
+        fn hash(&self, n: u64) -> u64 {
+            self.hasher.hash(&n.to_le_bytes())
+        }
+        fn find(&self, n: u64) -> Option<Place> {
+            self.table.find(self.hash(n), |p| value(p) == n)
+        }
+        fn insert(&mut self, n: u64) {
+            let hasher = self.hasher;
+            let pointer = NonNull::from(Box::leak(Box::new(n))).cast();
+            self.table.insert(self.hash(n), pointer, n % 3 == 0, |p| hasher.hash(&value(p).to_le_bytes()));
+        }
+        fn remove(&mut self, n: u64) -> bool {
+            let Some(place) = self.find(n) else { return false };
+            free(self.table.remove(place));
+            true
+        }
+        fn check(&self) {
+            let mut seen = 0;
+            let mut flagged = 0;
+            for segment in &self.table.segments {
+                let mut count = 0;
+                for (at, bucket) in segment.all_buckets().iter().enumerate() {
+                    let n = used(bucket);
+                    assert!(bucket.0[n..].iter().all(|w| *w == 0), "buckets are packed");
+                    count += n as u32;
+                    for word in &bucket.0[..n] {
+                        flagged += (word & FLAG) as usize;
+                        let mut from = segment.home(tag_in(*word));
+                        while from != at {
+                            assert!(is_full(segment.bucket(from)), "passed on over a bucket with room");
+                            from = segment.after(from);
+                        }
+                    }
+                }
+                assert_eq!(count, segment.count);
+                seen += count as usize;
+            }
+            assert_eq!(seen, self.table.len());
+            assert_eq!(flagged, self.table.flagged());
+        }
+    }
+
+    impl Drop for Numbers {
+        fn drop(&mut self) {
+            self.table.for_each(free);
+        }
+    }
+
+    fn value(pointer: Pointer) -> u64 {
+        // SAFETY: every element of these tests is a boxed number.
+        unsafe { *pointer.cast::<u64>().as_ref() }
+    }
+
+    fn free(pointer: Pointer) {
+        // SAFETY: boxed in `insert`, taken out of the table just now.
+        drop(unsafe { Box::from_raw(pointer.cast::<u64>().as_ptr()) });
+    }
+
+    const MANY: u64 = if cfg!(miri) { 1500 } else { 100_000 };
+
+    #[test]
+    fn finds_everything_inserted_and_nothing_else() {
+        let mut numbers = Numbers::new();
+        for n in 0..MANY {
+            numbers.insert(n);
+        }
+        numbers.check();
+        assert!((0..MANY).all(|n| numbers.find(n).is_some()));
+        assert!((MANY..2 * MANY).all(|n| numbers.find(n).is_none()));
+    }
+
+    #[test]
+    fn gives_memory_back_when_emptied() {
+        let mut numbers = Numbers::new();
+        (0..MANY).for_each(|n| numbers.insert(n));
+        let full = numbers.table.memory();
+        for n in 0..MANY - 10 {
+            assert!(numbers.remove(n));
+        }
+        numbers.check();
+        assert!(numbers.table.memory() * 20 < full, "{} of {full}", numbers.table.memory());
+        assert!((MANY - 10..MANY).all(|n| numbers.find(n).is_some()));
+        (MANY - 10..MANY).for_each(|n| assert!(numbers.remove(n)));
+        assert!(numbers.table.memory() < 200);
+    }
+
+    #[test]
+    fn stays_dense_at_every_size() {
+        let mut numbers = Numbers::new();
+        for n in 0..MANY {
+            numbers.insert(n);
+            if n > 20_000 && n % 1000 == 0 {
+                let load = numbers.table.len() as f64 / numbers.table.capacity() as f64;
+                assert!((0.68..0.91).contains(&load), "load {load} at {n}");
+            }
+        }
+    }
+
+    fn random(seed: &mut u64) -> u64 {
+        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        *seed ^ (*seed >> 29)
+    }
+
+    #[test]
+    fn keeps_its_invariants_through_random_changes() {
+        let (mut numbers, mut model, mut seed) = (Numbers::new(), HashSet::new(), 1u64);
+        for round in 0..MANY * 2 {
+            // The population swings between small and large, so that segments grow, split, shrink and join.
+            let space = if (round / (MANY / 4)) % 2 == 0 { MANY / 2 } else { MANY / 50 };
+            let n = random(&mut seed) % space;
+            let grow = (round / (MANY / 4)) % 2 == 0;
+            if grow && model.insert(n) {
+                numbers.insert(n);
+            } else if !grow {
+                let n = random(&mut seed) % (MANY / 2);
+                assert_eq!(numbers.remove(n), model.remove(&n));
+            }
+            if round % (MANY / 8) == 0 {
+                numbers.check();
+            }
+        }
+        numbers.check();
+        assert_eq!(numbers.table.len(), model.len());
+        assert!(model.iter().all(|n| numbers.find(*n).is_some()));
+    }
+
+    #[test]
+    fn a_scan_visits_everything_that_stays_across_resizes() {
+        for direction in [true, false] {
+            let (mut numbers, mut seen) = (Numbers::new(), HashMap::<u64, u32>::new());
+            let stable = MANY / 50;
+            (0..stable).for_each(|n| numbers.insert(n));
+            if !direction {
+                (stable..MANY).for_each(|n| numbers.insert(n));
+            }
+            let (mut position, mut step, mut next) = (0, 0u64, stable);
+            loop {
+                let after = numbers.table.scan(position, |p, _| *seen.entry(value(p)).or_default() += 1);
+                let Some(after) = after else { break };
+                assert!(after > position);
+                position = after;
+                step += 1;
+                if step % 3 == 0 {
+                    for _ in 0..50.min(MANY - next) {
+                        if direction {
+                            numbers.insert(next)
+                        } else {
+                            assert!(numbers.remove(next))
+                        }
+                        next += 1;
+                    }
+                }
+            }
+            assert!((0..stable).all(|n| seen.contains_key(&n)));
+        }
+    }
+
+    #[test]
+    fn a_scan_of_a_table_at_rest_visits_each_once() {
+        let mut numbers = Numbers::new();
+        (0..MANY / 10).for_each(|n| numbers.insert(n));
+        let (mut seen, mut position) = (HashMap::<u64, u32>::new(), Some(0));
+        while let Some(at) = position {
+            position = numbers.table.scan(at, |p, flag| {
+                assert_eq!(flag, value(p) % 3 == 0);
+                *seen.entry(value(p)).or_default() += 1;
+            });
+        }
+        assert_eq!(seen.len() as u64, MANY / 10);
+        assert!(seen.values().all(|times| *times == 1));
+    }
+
+    #[test]
+    fn random_elements_are_chosen_fairly() {
+        let (mut numbers, mut seed, mut hits) = (Numbers::new(), 3u64, vec![0u32; 100]);
+        (0..100).for_each(|n| numbers.insert(n));
+        let draws = if cfg!(miri) { 2_000 } else { 100_000 };
+        for _ in 0..draws {
+            let pointer = numbers.table.random(|| random(&mut seed) >> 3).expect("not empty");
+            hits[value(pointer) as usize] += 1;
+        }
+        let mean = draws / 100;
+        let spread = 6.0 * f64::from(mean).sqrt();
+        assert!(hits.iter().all(|h| (f64::from(*h) - f64::from(mean)).abs() < spread), "{hits:?}");
+    }
+}
