@@ -29,18 +29,36 @@ pub fn format_double(n: f64, out: &mut Vec<u8>) {
         out.extend_from_slice(if n < 0.0 { b"-inf" } else { b"inf" });
     } else if n == 0.0 {
         out.extend_from_slice(if n.is_sign_negative() { b"-0" } else { b"0" });
-    } else if n.abs() <= INTEGER_MAX && n.trunc() == n {
-        format_i64(n as i64, out);
+    } else if let Some(n) = whole_double(n) {
+        format_i64(n, out);
     } else {
         format_fraction(n, out);
     }
 }
 
+/// The integer that `n` is and prints as. Not zero, which may be `-0`.
+#[inline]
+pub(crate) fn whole_double(n: f64) -> Option<i64> {
+    let whole = n.abs() <= INTEGER_MAX && n as i64 as f64 == n && n != 0.0;
+    whole.then_some(n as i64)
+}
+
 /// Lays out the digits of a finite `n` that is not zero: plain while that takes few zeros, otherwise scientific.
 fn format_fraction(n: f64, out: &mut Vec<u8>) {
     let mut buffer = Buffer::new();
+    let text = buffer.format_finite(n).as_bytes();
+    let point = text
+        .iter()
+        .position(|byte| *byte == b'.')
+        .unwrap_or(text.len());
+    let few_decimals = text.len() - point <= 7 || (1e-3..1e4).contains(&n.abs());
+    if few_decimals && point < text.len() && !text.contains(&b'e') {
+        // Laid out already as it is to be.
+        out.extend_from_slice(text);
+        return;
+    }
     let mut digits = [0; DOUBLE_LEN_MAX];
-    let (digits, exponent) = decimal(buffer.format_finite(n.abs()).as_bytes(), &mut digits);
+    let (digits, exponent) = decimal(text.strip_prefix(b"-").unwrap_or(text), &mut digits);
     if n < 0.0 {
         out.push(b'-');
     }

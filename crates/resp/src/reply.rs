@@ -4,7 +4,7 @@
 //! written as the nearest older shape: maps as arrays twice as long, sets and pushes as arrays, doubles and big numbers
 //! as bulk strings, booleans as integers.
 
-use crate::format::{format_double, format_i64, format_u64};
+use crate::format::{format_double, format_i64, format_u64, whole_double};
 
 /// The protocol version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,6 +23,9 @@ pub struct Mark(usize);
 
 /// What a mark holds until its length is known: as long as the header of a length below 10.
 const PLACEHOLDER: &[u8; 4] = b"*0\r\n";
+
+/// The longest header: its kind, twenty digits and the line end.
+const HEADER_LEN_MAX: usize = 23;
 
 /// Writes replies to a byte vector in the connection's protocol version.
 pub struct Reply<'a> {
@@ -92,15 +95,13 @@ impl<'a> Reply<'a> {
     /// An integer.
     #[inline]
     pub fn int(&mut self, n: i64) {
-        if let 0..=9 = n {
-            self.raw(&[b':', b'0' + n as u8, b'\r', b'\n']);
-        } else {
-            self.long_int(n);
+        match u64::try_from(n) {
+            Ok(n) => self.uint(n),
+            Err(_) => self.negative_int(n),
         }
     }
 
-    fn long_int(&mut self, n: i64) {
-        self.out.reserve(24);
+    fn negative_int(&mut self, n: i64) {
         self.out.push(b':');
         format_i64(n, self.out);
         self.out.extend_from_slice(b"\r\n");
@@ -115,7 +116,7 @@ impl<'a> Reply<'a> {
     /// A bulk string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.out.reserve(bytes.len() + 32);
+        self.out.reserve(bytes.len() + HEADER_LEN_MAX + 2);
         self.header(b'$', bytes.len() as u64);
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
@@ -183,9 +184,19 @@ impl<'a> Reply<'a> {
 
     /// A double.
     pub fn double(&mut self, n: f64) {
-        let mut text = Vec::with_capacity(32);
-        format_double(n, &mut text);
-        self.double_text(&text);
+        if self.version == Version::Resp3 {
+            self.out.push(b',');
+            format_double(n, self.out);
+        } else if let Some(n) = whole_double(n) {
+            return self.bulk_int(n);
+        } else {
+            let at = self.out.len();
+            self.raw(PLACEHOLDER);
+            format_double(n, self.out);
+            let len = self.out.len() - at - PLACEHOLDER.len();
+            self.fill(Mark(at), b'$', len as u64);
+        }
+        self.out.extend_from_slice(b"\r\n");
     }
 
     /// A double that the caller formatted.
@@ -218,7 +229,7 @@ impl<'a> Reply<'a> {
         for (to, from) in name[..3].iter_mut().zip(format.bytes()) {
             *to = from;
         }
-        self.out.reserve(text.len() + 32);
+        self.out.reserve(text.len() + HEADER_LEN_MAX + 6);
         self.header(b'=', (text.len() + name.len()) as u64);
         self.out.extend_from_slice(&name);
         self.out.extend_from_slice(text);
@@ -261,15 +272,18 @@ impl<'a> Reply<'a> {
     }
 
     fn fill(&mut self, mark: Mark, kind: u8, len: u64) {
-        let mut header = Vec::with_capacity(24);
-        Reply::new(&mut header, self.version).header(kind, len);
-        let held = mark.0..mark.0 + PLACEHOLDER.len();
-        debug_assert!(held.end <= self.out.len());
-        if header.len() == PLACEHOLDER.len() {
-            self.out[held].copy_from_slice(&header);
-        } else {
-            self.out.splice(held, header);
-        }
+        let Mark(at) = mark;
+        debug_assert!(at + PLACEHOLDER.len() <= self.out.len());
+        let end = self.out.len();
+        self.header(kind, len);
+        let extra = self.out.len() - end - PLACEHOLDER.len();
+        let mut header = [0; HEADER_LEN_MAX];
+        let header = &mut header[..PLACEHOLDER.len() + extra];
+        header.copy_from_slice(&self.out[end..]);
+        self.out.truncate(end + extra);
+        self.out
+            .copy_within(at + PLACEHOLDER.len()..end, at + header.len());
+        self.out[at..at + header.len()].copy_from_slice(header);
     }
 
     fn or_array(&self, kind: u8) -> u8 {
@@ -309,25 +323,36 @@ impl<'a> Reply<'a> {
 
     #[inline]
     fn header(&mut self, kind: u8, len: u64) {
+        // Copies of a constant length are single stores.
         match len {
-            0..=9 => self.raw(&[kind, b'0' + len as u8, b'\r', b'\n']),
-            10..=99 => self.raw(&[
-                kind,
-                b'0' + (len / 10) as u8,
-                b'0' + (len % 10) as u8,
-                b'\r',
-                b'\n',
-            ]),
+            0..=9 => self.raw(&[kind, ascii(len), b'\r', b'\n']),
+            10..=99 => self.raw(&[kind, ascii(len / 10), ascii(len % 10), b'\r', b'\n']),
+            100..=999 => {
+                self.raw(&[
+                    kind,
+                    ascii(len / 100),
+                    ascii(len / 10 % 10),
+                    ascii(len % 10),
+                    b'\r',
+                    b'\n',
+                ]);
+            }
             _ => self.long_header(kind, len),
         }
     }
 
     fn long_header(&mut self, kind: u8, len: u64) {
-        self.out.reserve(24);
+        self.out.reserve(HEADER_LEN_MAX);
         self.out.push(kind);
         format_u64(len, self.out);
         self.out.extend_from_slice(b"\r\n");
     }
+}
+
+/// The character of a digit.
+#[inline]
+fn ascii(digit: u64) -> u8 {
+    b'0' + digit as u8
 }
 
 fn is_line_end(byte: &u8) -> bool {
