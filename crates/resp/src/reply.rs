@@ -358,3 +358,153 @@ fn ascii(digit: u64) -> u8 {
 fn is_line_end(byte: &u8) -> bool {
     matches!(byte, b'\r' | b'\n')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written in RESP2 and in RESP3.
+    fn written(write: impl Fn(&mut Reply<'_>)) -> [String; 2] {
+        [Version::Resp2, Version::Resp3].map(|version| {
+            let mut out = Vec::new();
+            write(&mut Reply::new(&mut out, version));
+            String::from_utf8(out).unwrap()
+        })
+    }
+
+    fn same(text: &str) -> [String; 2] {
+        [text.to_string(), text.to_string()]
+    }
+
+    #[test]
+    fn lines_hold_no_line_ends() {
+        assert_eq!(written(|reply| reply.ok()), same("+OK\r\n"));
+        assert_eq!(written(|reply| reply.simple("a\r\nb")), same("+a  b\r\n"));
+        assert_eq!(
+            written(|reply| reply.error("ERR it\r\nfailed\r\n\n")),
+            same("-ERR it  failed\r\n")
+        );
+        assert_eq!(written(|reply| reply.error("")), same("-\r\n"));
+        assert_eq!(written(|reply| reply.big_number(b"1\r\n2"))[1], "(1  2\r\n");
+    }
+
+    #[test]
+    fn integers_of_every_length() {
+        let lengths = (0..19).map(|power| 10i64.pow(power));
+        for n in lengths
+            .flat_map(|n| [n - 1, n, n + 1])
+            .chain([i64::MAX, i64::MIN])
+        {
+            for n in [n, n.wrapping_neg()] {
+                let text = n.to_string();
+                assert_eq!(written(|reply| reply.int(n)), same(&format!(":{n}\r\n")));
+                assert_eq!(
+                    written(|reply| reply.bulk_int(n)),
+                    same(&format!("${}\r\n{text}\r\n", text.len()))
+                );
+            }
+        }
+        assert_eq!(
+            written(|reply| reply.uint(u64::MAX)),
+            same(":18446744073709551615\r\n")
+        );
+    }
+
+    #[test]
+    fn bulk_strings_of_every_length() {
+        for len in [0, 1, 9, 10, 99, 100, 999, 1000, 9999, 10_000, 123_456] {
+            let text = "x".repeat(len);
+            assert_eq!(
+                written(|reply| reply.bulk(text.as_bytes())),
+                same(&format!("${len}\r\n{text}\r\n"))
+            );
+        }
+    }
+
+    #[test]
+    fn types_that_resp2_lacks_become_older_ones() {
+        type Write = dyn Fn(&mut Reply<'_>);
+        let cases: [(&Write, _, _); 14] = [
+            (&|reply| reply.null(), "$-1\r\n", "_\r\n"),
+            (&|reply| reply.null_array(), "*-1\r\n", "_\r\n"),
+            (&|reply| reply.array(3), "*3\r\n", "*3\r\n"),
+            (&|reply| reply.map(12), "*24\r\n", "%12\r\n"),
+            (&|reply| reply.set(100), "*100\r\n", "~100\r\n"),
+            (&|reply| reply.push(3), "*3\r\n", ">3\r\n"),
+            (&|reply| reply.boolean(true), ":1\r\n", "#t\r\n"),
+            (&|reply| reply.boolean(false), ":0\r\n", "#f\r\n"),
+            (&|reply| reply.double(-7.0), "$2\r\n-7\r\n", ",-7\r\n"),
+            (&|reply| reply.double(0.0), "$1\r\n0\r\n", ",0\r\n"),
+            (
+                &|reply| reply.double(1.25e-100),
+                "$9\r\n1.25e-100\r\n",
+                ",1.25e-100\r\n",
+            ),
+            (
+                &|reply| reply.double(1.0 / 3.0),
+                "$18\r\n0.3333333333333333\r\n",
+                ",0.3333333333333333\r\n",
+            ),
+            (
+                &|reply| reply.big_number(b"123"),
+                "$3\r\n123\r\n",
+                "(123\r\n",
+            ),
+            (
+                &|reply| reply.verbatim(b"ab", "md"),
+                "$2\r\nab\r\n",
+                "=6\r\nmd :ab\r\n",
+            ),
+        ];
+        for (write, resp2, resp3) in cases {
+            assert_eq!(written(write), [resp2, resp3]);
+        }
+        assert_eq!(
+            written(|reply| assert_eq!(reply.attribute(1), reply.version() == Version::Resp3))[1],
+            "|1\r\n"
+        );
+    }
+
+    #[test]
+    fn deferred_lengths_nest() {
+        let cases = [(1, 3), (9, 10), (10, 9), (150, 1234)];
+        for (outer, inner) in cases {
+            let deferred = written(|reply| {
+                reply.ok();
+                let array = reply.deferred();
+                reply.bulk(b"first");
+                let map = reply.deferred();
+                (0..inner * 2).for_each(|i| reply.int(i));
+                reply.set_map_len(map, inner as usize);
+                reply.bulk(b"last");
+                reply.set_array_len(array, outer);
+                let set = reply.deferred();
+                reply.set_set_len(set, 0);
+                let push = reply.deferred();
+                reply.set_push_len(push, 77);
+            });
+            let known = written(|reply| {
+                reply.ok();
+                reply.array(outer);
+                reply.bulk(b"first");
+                reply.map(inner as usize);
+                (0..inner * 2).for_each(|i| reply.int(i));
+                reply.bulk(b"last");
+                reply.set(0);
+                reply.push(77);
+            });
+            assert_eq!(deferred, known);
+        }
+    }
+
+    #[test]
+    fn replies_can_be_dropped() {
+        let mut out = b"kept".to_vec();
+        let mut reply = Reply::new(&mut out, Version::Resp2);
+        let position = reply.position();
+        reply.bulk(b"dropped");
+        assert_eq!(reply.since(position), b"$7\r\ndropped\r\n");
+        reply.truncate(position);
+        assert_eq!(out, b"kept");
+    }
+}
