@@ -14,8 +14,9 @@ pub struct Context<'a> {
     pub db: Db<'a>,
     /// Where the reply goes.
     pub reply: Reply<'a>,
-    /// Large arguments that were read into buffers of their own and may be taken over.
-    pub owned: &'a mut [Vec<u8>],
+    /// The argument that [`Spec::takes`](crate::spec::Spec::takes) names, when it was large enough to be read into a
+    /// buffer of its own: to be used instead of the argument, which then reads as empty.
+    pub taken: Option<Vec<u8>>,
     /// Settings that commands go by.
     pub settings: &'a Settings,
 }

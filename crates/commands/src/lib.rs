@@ -7,3 +7,11 @@ pub mod context;
 pub mod spec;
 #[cfg(test)]
 mod testing;
+
+use context::Handler;
+use spec::Command;
+
+/// The commands of all families.
+pub fn families() -> &'static [&'static [Command<Handler>]] {
+    &[]
+}

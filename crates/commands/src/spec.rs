@@ -56,6 +56,8 @@ pub struct Spec {
     pub find_keys: Option<FindKeys>,
     /// What to lock when it is not simply the keys.
     pub lock: LockRule,
+    /// The argument whose buffer the handler takes over when it is large, see [`Context::taken`](crate::context::Context).
+    pub takes: Option<usize>,
     /// Group in the documentation.
     pub group: Group,
     /// First version of the reference that had it.
@@ -101,6 +103,7 @@ impl Spec {
             keys: &[],
             find_keys: None,
             lock: LockRule::Keys,
+            takes: None,
             group: Group::Generic,
             since: "1.0.0",
             complexity: "",
@@ -148,6 +151,12 @@ impl Spec {
     /// Sets what to lock.
     pub const fn lock(mut self, lock: LockRule) -> Self {
         self.lock = lock;
+        self
+    }
+
+    /// Names the argument that the handler takes over when it is large.
+    pub const fn takes(mut self, index: usize) -> Self {
+        self.takes = Some(index);
         self
     }
 

@@ -87,7 +87,7 @@ impl Bench {
         let mut context = Context {
             db: Db::new(&mut locked, 0, env),
             reply: Reply::new(&mut out, self.version),
-            owned: &mut [],
+            taken: None,
             settings: &self.settings,
         };
         let result = command.handler.expect("not a container")(&mut context, args);

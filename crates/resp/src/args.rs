@@ -190,3 +190,36 @@ impl fmt::Debug for OwnedArgs {
         self.args().fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owned_arguments_are_those_they_were_made_of() {
+        let made = OwnedArgs::new(["SET", "", "key", "value"]);
+        let args = made.args();
+        assert_eq!(args.iter().collect::<Vec<_>>(), [&b"SET"[..], b"", b"key", b"value"]);
+        assert_eq!((&args[3], args.len(), args.bytes_len()), (&b"value"[..], 4, 11));
+        assert_eq!((args.get(4), args.is_empty(), args.big_index(0)), (None, false, None));
+        let copied = OwnedArgs::from(args.slice_from(2));
+        assert_eq!(format!("{copied:?}"), r#"["key", "value"]"#);
+        assert_eq!(copied.memory(), 8 + 2 * size_of::<Span>());
+        assert!(args.slice_from(4).is_empty() && args.slice_from(9).is_empty());
+    }
+
+    #[test]
+    fn spans_of_input_and_of_owned_buffers_move_apart() {
+        let (input, owned) = (Span { start: 7, len: 2 }, Span::owned(3, 5, 2));
+        assert_eq!(input.shifted(100, 10), Span { start: 107, len: 2 });
+        assert_eq!(owned.shifted(100, 10), Span::owned(13, 5, 2));
+        assert_eq!((input.buffer(), owned.buffer()), (None, Some(3)));
+    }
+
+    #[test]
+    fn spans_outside_the_buffers_read_as_empty() {
+        let spans = [Span { start: 3, len: 9 }, Span::owned(0, 0, 1), Span { start: 1, len: 2 }];
+        let args = Args::new(b"abcd", &spans, &[]);
+        assert_eq!(args.iter().collect::<Vec<_>>(), [&b""[..], b"", b"bc"]);
+    }
+}

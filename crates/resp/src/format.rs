@@ -29,18 +29,33 @@ pub fn format_double(n: f64, out: &mut Vec<u8>) {
         out.extend_from_slice(if n < 0.0 { b"-inf" } else { b"inf" });
     } else if n == 0.0 {
         out.extend_from_slice(if n.is_sign_negative() { b"-0" } else { b"0" });
-    } else if n.abs() <= INTEGER_MAX && n.trunc() == n {
-        format_i64(n as i64, out);
+    } else if let Some(n) = whole_double(n) {
+        format_i64(n, out);
     } else {
         format_fraction(n, out);
     }
 }
 
+/// The integer that `n` is and prints as. Not zero, which may be `-0`.
+#[inline]
+pub(crate) fn whole_double(n: f64) -> Option<i64> {
+    let whole = n.abs() <= INTEGER_MAX && n as i64 as f64 == n && n != 0.0;
+    whole.then_some(n as i64)
+}
+
 /// Lays out the digits of a finite `n` that is not zero: plain while that takes few zeros, otherwise scientific.
 fn format_fraction(n: f64, out: &mut Vec<u8>) {
     let mut buffer = Buffer::new();
+    let text = buffer.format_finite(n).as_bytes();
+    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
+    let few_decimals = text.len() - point <= 7 || (1e-3..1e4).contains(&n.abs());
+    if few_decimals && point < text.len() && !text.contains(&b'e') {
+        // Laid out already as it is to be.
+        out.extend_from_slice(text);
+        return;
+    }
     let mut digits = [0; DOUBLE_LEN_MAX];
-    let (digits, exponent) = decimal(buffer.format_finite(n.abs()).as_bytes(), &mut digits);
+    let (digits, exponent) = decimal(text.strip_prefix(b"-").unwrap_or(text), &mut digits);
     if n < 0.0 {
         out.push(b'-');
     }
@@ -154,4 +169,127 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         _ => true,
     };
     sane.then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn double(n: f64) -> String {
+        let mut out = Vec::new();
+        format_double(n, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn doubles_are_laid_out_like_valkey_lays_them_out() {
+        let cases = [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (3.0, "3"),
+            (-17.5, "-17.5"),
+            (0.1, "0.1"),
+            (3.125, "3.125"),
+            (1e15, "1000000000000000"),
+            (4e18, "4000000000000000000"),
+            (5e18, "5e+18"),
+            (-1e20, "-1e+20"),
+            (1.5e300, "1.5e+300"),
+            (1e100, "1e+100"),
+            (1.234567890123456e20, "123456789012345600000"),
+            (1.2345678901234567e30, "1.2345678901234567e+30"),
+            (1e-5, "0.00001"),
+            (1e-6, "0.000001"),
+            (1e-7, "1e-7"),
+            (1.5e-7, "1.5e-7"),
+            (0.0001234567, "1.234567e-4"),
+            (0.001234567, "0.001234567"),
+            (1234.567890123, "1234.567890123"),
+            (12345.678901234567, "1.2345678901234567e+4"),
+            (1e-108, "1e-108"),
+            (5e-324, "5e-324"),
+            (f64::MAX, "1.7976931348623157e+308"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+            (f64::NAN, "nan"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(double(n), text);
+        }
+    }
+
+    #[test]
+    fn only_canonical_integers_are_read() {
+        for text in ["", "-", "+1", " 1", "1 ", "01", "-0", "00", "1.0", "0x1", "1_0", "a", "--1", "-01"] {
+            assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
+        }
+        for n in [0, 1, -1, 10, i64::MAX, i64::MIN] {
+            assert_eq!(parse_i64(n.to_string().as_bytes()), Some(n));
+        }
+        for text in ["9223372036854775808", "-9223372036854775809", "18446744073709551616", "99999999999999999999999"] {
+            assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_u64(b"18446744073709551616"), None);
+        assert_eq!((parse_u64(b"0"), parse_u64(b"-1"), parse_u64(b"00")), (Some(0), None, None));
+    }
+
+    #[test]
+    fn doubles_are_read_strictly() {
+        let refused = [
+            "", ".", " 1", "1 ", "1e", "0x10", "0x1p3", "nan", "-nan", "nan(1)", "infinit", "inf ", "1_0", "--1",
+            "1e400", "-1e400", "1e-400", "2e-324", "1,5",
+        ];
+        for text in refused {
+            assert_eq!(parse_double(text.as_bytes()), None, "{text}");
+        }
+        let read = [
+            ("1.", 1.0),
+            (".5", 0.5),
+            ("-.5", -0.5),
+            ("+1", 1.0),
+            ("00012", 12.0),
+            ("1e5", 1e5),
+            ("1E+5", 1e5),
+            ("3e-324", 5e-324),
+            ("-0", 0.0),
+            ("0e-999", 0.0),
+            ("inf", f64::INFINITY),
+            ("+Inf", f64::INFINITY),
+            ("-INFINITY", f64::NEG_INFINITY),
+        ];
+        for (text, n) in read {
+            assert_eq!(parse_double(text.as_bytes()), Some(n), "{text}");
+        }
+        assert_eq!(parse_double(b"1\xff"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn doubles_read_back(n in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
+            prop_assert_eq!(parse_double(double(n).as_bytes()).map(f64::to_bits), Some(n.to_bits()));
+        }
+
+        #[test]
+        fn decimals_read_back(digits in 1i64..1_000_000_000, power in -30i32..30) {
+            let n: f64 = format!("{digits}e{power}").parse().unwrap();
+            prop_assert_eq!(parse_double(double(n).as_bytes()), Some(n));
+        }
+
+        #[test]
+        fn integers_read_back(n in any::<i64>(), shift in 0..64) {
+            let n = n >> shift;
+            let mut out = Vec::new();
+            format_i64(n, &mut out);
+            prop_assert_eq!(parse_i64(&out), Some(n));
+        }
+
+        #[test]
+        fn what_reads_as_an_integer_is_canonical(text in "[-+ 0-9]{0,22}") {
+            let canonical = text.parse::<i64>().ok().filter(|n| n.to_string() == text);
+            prop_assert_eq!(parse_i64(text.as_bytes()), canonical);
+        }
+    }
 }

@@ -146,3 +146,22 @@ fn hex(digit: u8) -> u8 {
         _ => (digit | 0x20) - b'a' + 10,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_split_at_blanks_outside_quotes() {
+        let split = |line: &str| split_args(line.as_bytes());
+        let args = |args: &[&str]| Ok(args.iter().map(|arg| arg.as_bytes().to_vec()).collect());
+        assert_eq!(split(""), args(&[]));
+        assert_eq!(split(" \t\r\n"), args(&[]));
+        assert_eq!(split("save 3600  1 \"\" "), args(&["save", "3600", "1", ""]));
+        assert_eq!(split(r#"requirepass "a \"b\" \x63""#), args(&["requirepass", r#"a "b" c"#]));
+        assert_eq!(split("a\0b c"), args(&["a"]));
+        for line in [r#"a "b"#, "a 'b", r#"a "b\""#, r"a 'b\'", "\"a\0\"", "\"\\"] {
+            assert_eq!(split(line), Err(Unbalanced), "{line}");
+        }
+    }
+}

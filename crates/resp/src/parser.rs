@@ -108,6 +108,7 @@ impl Parser {
                     *pos = end;
                     return Parsed::Request;
                 }
+                Err(_) if *pos >= input.len() => return Parsed::Incomplete,
                 Err(stopped) => stopped,
             }
         } else {

@@ -4,7 +4,7 @@
 //! written as the nearest older shape: maps as arrays twice as long, sets and pushes as arrays, doubles and big numbers
 //! as bulk strings, booleans as integers.
 
-use crate::format::{format_double, format_i64, format_u64};
+use crate::format::{format_double, format_i64, format_u64, whole_double};
 
 /// The protocol version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,6 +23,9 @@ pub struct Mark(usize);
 
 /// What a mark holds until its length is known: as long as the header of a length below 10.
 const PLACEHOLDER: &[u8; 4] = b"*0\r\n";
+
+/// The longest header: its kind, twenty digits and the line end.
+const HEADER_LEN_MAX: usize = 23;
 
 /// Writes replies to a byte vector in the connection's protocol version.
 pub struct Reply<'a> {
@@ -89,15 +92,13 @@ impl<'a> Reply<'a> {
     /// An integer.
     #[inline]
     pub fn int(&mut self, n: i64) {
-        if let 0..=9 = n {
-            self.raw(&[b':', b'0' + n as u8, b'\r', b'\n']);
-        } else {
-            self.long_int(n);
+        match u64::try_from(n) {
+            Ok(n) => self.uint(n),
+            Err(_) => self.negative_int(n),
         }
     }
 
-    fn long_int(&mut self, n: i64) {
-        self.out.reserve(24);
+    fn negative_int(&mut self, n: i64) {
         self.out.push(b':');
         format_i64(n, self.out);
         self.out.extend_from_slice(b"\r\n");
@@ -112,7 +113,7 @@ impl<'a> Reply<'a> {
     /// A bulk string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.out.reserve(bytes.len() + 32);
+        self.out.reserve(bytes.len() + HEADER_LEN_MAX + 2);
         self.header(b'$', bytes.len() as u64);
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
@@ -180,9 +181,19 @@ impl<'a> Reply<'a> {
 
     /// A double.
     pub fn double(&mut self, n: f64) {
-        let mut text = Vec::with_capacity(32);
-        format_double(n, &mut text);
-        self.double_text(&text);
+        if self.version == Version::Resp3 {
+            self.out.push(b',');
+            format_double(n, self.out);
+        } else if let Some(n) = whole_double(n) {
+            return self.bulk_int(n);
+        } else {
+            let at = self.out.len();
+            self.raw(PLACEHOLDER);
+            format_double(n, self.out);
+            let len = self.out.len() - at - PLACEHOLDER.len();
+            self.fill(Mark(at), b'$', len as u64);
+        }
+        self.out.extend_from_slice(b"\r\n");
     }
 
     /// A double that the caller formatted.
@@ -215,7 +226,7 @@ impl<'a> Reply<'a> {
         for (to, from) in name[..3].iter_mut().zip(format.bytes()) {
             *to = from;
         }
-        self.out.reserve(text.len() + 32);
+        self.out.reserve(text.len() + HEADER_LEN_MAX + 6);
         self.header(b'=', (text.len() + name.len()) as u64);
         self.out.extend_from_slice(&name);
         self.out.extend_from_slice(text);
@@ -258,15 +269,17 @@ impl<'a> Reply<'a> {
     }
 
     fn fill(&mut self, mark: Mark, kind: u8, len: u64) {
-        let mut header = Vec::with_capacity(24);
-        Reply::new(&mut header, self.version).header(kind, len);
-        let held = mark.0..mark.0 + PLACEHOLDER.len();
-        debug_assert!(held.end <= self.out.len());
-        if header.len() == PLACEHOLDER.len() {
-            self.out[held].copy_from_slice(&header);
-        } else {
-            self.out.splice(held, header);
-        }
+        let Mark(at) = mark;
+        debug_assert!(at + PLACEHOLDER.len() <= self.out.len());
+        let end = self.out.len();
+        self.header(kind, len);
+        let extra = self.out.len() - end - PLACEHOLDER.len();
+        let mut header = [0; HEADER_LEN_MAX];
+        let header = &mut header[..PLACEHOLDER.len() + extra];
+        header.copy_from_slice(&self.out[end..]);
+        self.out.truncate(end + extra);
+        self.out.copy_within(at + PLACEHOLDER.len()..end, at + header.len());
+        self.out[at..at + header.len()].copy_from_slice(header);
     }
 
     fn or_array(&self, kind: u8) -> u8 {
@@ -299,21 +312,147 @@ impl<'a> Reply<'a> {
 
     #[inline]
     fn header(&mut self, kind: u8, len: u64) {
+        // Copies of a constant length are single stores.
         match len {
-            0..=9 => self.raw(&[kind, b'0' + len as u8, b'\r', b'\n']),
-            10..=99 => self.raw(&[kind, b'0' + (len / 10) as u8, b'0' + (len % 10) as u8, b'\r', b'\n']),
+            0..=9 => self.raw(&[kind, ascii(len), b'\r', b'\n']),
+            10..=99 => self.raw(&[kind, ascii(len / 10), ascii(len % 10), b'\r', b'\n']),
+            100..=999 => {
+                self.raw(&[kind, ascii(len / 100), ascii(len / 10 % 10), ascii(len % 10), b'\r', b'\n']);
+            }
             _ => self.long_header(kind, len),
         }
     }
 
     fn long_header(&mut self, kind: u8, len: u64) {
-        self.out.reserve(24);
+        self.out.reserve(HEADER_LEN_MAX);
         self.out.push(kind);
         format_u64(len, self.out);
         self.out.extend_from_slice(b"\r\n");
     }
 }
 
+/// The character of a digit.
+#[inline]
+fn ascii(digit: u64) -> u8 {
+    b'0' + digit as u8
+}
+
 fn is_line_end(byte: &u8) -> bool {
     matches!(byte, b'\r' | b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written in RESP2 and in RESP3.
+    fn written(write: impl Fn(&mut Reply<'_>)) -> [String; 2] {
+        [Version::Resp2, Version::Resp3].map(|version| {
+            let mut out = Vec::new();
+            write(&mut Reply::new(&mut out, version));
+            String::from_utf8(out).unwrap()
+        })
+    }
+
+    fn same(text: &str) -> [String; 2] {
+        [text.to_string(), text.to_string()]
+    }
+
+    #[test]
+    fn lines_hold_no_line_ends() {
+        assert_eq!(written(|reply| reply.ok()), same("+OK\r\n"));
+        assert_eq!(written(|reply| reply.simple("a\r\nb")), same("+a  b\r\n"));
+        assert_eq!(written(|reply| reply.error("ERR it\r\nfailed\r\n\n")), same("-ERR it  failed\r\n"));
+        assert_eq!(written(|reply| reply.error("")), same("-\r\n"));
+        assert_eq!(written(|reply| reply.big_number(b"1\r\n2"))[1], "(1  2\r\n");
+    }
+
+    #[test]
+    fn integers_of_every_length() {
+        let lengths = (0..19).map(|power| 10i64.pow(power));
+        for n in lengths.flat_map(|n| [n - 1, n, n + 1]).chain([i64::MAX, i64::MIN]) {
+            for n in [n, n.wrapping_neg()] {
+                let text = n.to_string();
+                assert_eq!(written(|reply| reply.int(n)), same(&format!(":{n}\r\n")));
+                assert_eq!(written(|reply| reply.bulk_int(n)), same(&format!("${}\r\n{text}\r\n", text.len())));
+            }
+        }
+        assert_eq!(written(|reply| reply.uint(u64::MAX)), same(":18446744073709551615\r\n"));
+    }
+
+    #[test]
+    fn bulk_strings_of_every_length() {
+        for len in [0, 1, 9, 10, 99, 100, 999, 1000, 9999, 10_000, 123_456] {
+            let text = "x".repeat(len);
+            assert_eq!(written(|reply| reply.bulk(text.as_bytes())), same(&format!("${len}\r\n{text}\r\n")));
+        }
+    }
+
+    #[test]
+    fn types_that_resp2_lacks_become_older_ones() {
+        type Write = dyn Fn(&mut Reply<'_>);
+        let cases: [(&Write, _, _); 14] = [
+            (&|reply| reply.null(), "$-1\r\n", "_\r\n"),
+            (&|reply| reply.null_array(), "*-1\r\n", "_\r\n"),
+            (&|reply| reply.array(3), "*3\r\n", "*3\r\n"),
+            (&|reply| reply.map(12), "*24\r\n", "%12\r\n"),
+            (&|reply| reply.set(100), "*100\r\n", "~100\r\n"),
+            (&|reply| reply.push(3), "*3\r\n", ">3\r\n"),
+            (&|reply| reply.boolean(true), ":1\r\n", "#t\r\n"),
+            (&|reply| reply.boolean(false), ":0\r\n", "#f\r\n"),
+            (&|reply| reply.double(-7.0), "$2\r\n-7\r\n", ",-7\r\n"),
+            (&|reply| reply.double(0.0), "$1\r\n0\r\n", ",0\r\n"),
+            (&|reply| reply.double(1.25e-100), "$9\r\n1.25e-100\r\n", ",1.25e-100\r\n"),
+            (&|reply| reply.double(1.0 / 3.0), "$18\r\n0.3333333333333333\r\n", ",0.3333333333333333\r\n"),
+            (&|reply| reply.big_number(b"123"), "$3\r\n123\r\n", "(123\r\n"),
+            (&|reply| reply.verbatim(b"ab", "md"), "$2\r\nab\r\n", "=6\r\nmd :ab\r\n"),
+        ];
+        for (write, resp2, resp3) in cases {
+            assert_eq!(written(write), [resp2, resp3]);
+        }
+        assert_eq!(written(|reply| assert_eq!(reply.attribute(1), reply.version() == Version::Resp3))[1], "|1\r\n");
+    }
+
+    #[test]
+    fn deferred_lengths_nest() {
+        let cases = [(1, 3), (9, 10), (10, 9), (150, 1234)];
+        for (outer, inner) in cases {
+            let deferred = written(|reply| {
+                reply.ok();
+                let array = reply.deferred();
+                reply.bulk(b"first");
+                let map = reply.deferred();
+                (0..inner * 2).for_each(|i| reply.int(i));
+                reply.set_map_len(map, inner as usize);
+                reply.bulk(b"last");
+                reply.set_array_len(array, outer);
+                let set = reply.deferred();
+                reply.set_set_len(set, 0);
+                let push = reply.deferred();
+                reply.set_push_len(push, 77);
+            });
+            let known = written(|reply| {
+                reply.ok();
+                reply.array(outer);
+                reply.bulk(b"first");
+                reply.map(inner as usize);
+                (0..inner * 2).for_each(|i| reply.int(i));
+                reply.bulk(b"last");
+                reply.set(0);
+                reply.push(77);
+            });
+            assert_eq!(deferred, known);
+        }
+    }
+
+    #[test]
+    fn replies_can_be_dropped() {
+        let mut out = b"kept".to_vec();
+        let mut reply = Reply::new(&mut out, Version::Resp2);
+        let position = reply.position();
+        reply.bulk(b"dropped");
+        assert_eq!(reply.since(position), b"$7\r\ndropped\r\n");
+        reply.truncate(position);
+        assert_eq!(out, b"kept");
+    }
 }

@@ -1,0 +1,151 @@
+//! All connected clients: what other threads may know of a connection, and how they find it.
+//!
+//! A connection belongs to one worker. What CLIENT LIST and its like show of it stands in a [`ClientInfo`] that only the
+//! owner writes, with plain stores, and anybody reads. To do something to a connection of another worker, send that
+//! worker a message.
+
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// What everybody may know of a connection.
+pub struct ClientInfo {
+    /// Unique, ascending.
+    pub id: u64,
+    /// Number of the worker that owns the connection.
+    pub worker: usize,
+    /// File descriptor.
+    pub fd: i32,
+    /// The client's address.
+    pub peer: String,
+    /// The server's address that it connected to.
+    pub local: String,
+    /// True for Unix sockets.
+    pub unix: bool,
+    /// Unix time in ms at which it connected.
+    pub connected_ms: i64,
+    /// Unix time in ms of its last request.
+    pub active_ms: AtomicI64,
+    /// Selected database.
+    pub db: AtomicUsize,
+    /// Number of its last command in the command table; `u32::MAX` before the first.
+    pub command: AtomicU32,
+    /// 2 or 3.
+    pub protocol: AtomicU8,
+    /// Bits of [`ClientFlags`].
+    pub flags: AtomicU32,
+    /// Bytes of unexecuted input.
+    pub input: AtomicUsize,
+    /// Bytes allocated for input.
+    pub input_memory: AtomicUsize,
+    /// Bytes of output waiting.
+    pub output: AtomicUsize,
+    /// Blocks of output waiting.
+    pub output_blocks: AtomicUsize,
+    /// Bytes received.
+    pub bytes_in: AtomicU64,
+    /// Bytes sent.
+    pub bytes_out: AtomicU64,
+    /// Commands executed.
+    pub commands: AtomicU64,
+    /// Set by whoever wants the connection closed.
+    pub doomed: AtomicBool,
+    /// Name, library and user.
+    pub names: Mutex<Names>,
+}
+
+/// The names that a client gave itself or was given.
+#[derive(Clone, Default)]
+pub struct Names {
+    /// CLIENT SETNAME.
+    pub name: Box<[u8]>,
+    /// CLIENT SETINFO LIB-NAME.
+    pub lib_name: Box<[u8]>,
+    /// CLIENT SETINFO LIB-VER.
+    pub lib_ver: Box<[u8]>,
+}
+
+bitflags::bitflags! {
+    /// State of a connection that others may see.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ClientFlags: u32 {
+        /// Waiting for something (a blocking command, or the end of CLIENT PAUSE).
+        const BLOCKED = 1 << 0;
+        /// To be closed when its output is written.
+        const CLOSE_AFTER_REPLY = 1 << 1;
+        /// To be closed as soon as possible.
+        const CLOSE_ASAP = 1 << 2;
+        /// CLIENT NO-EVICT.
+        const NO_EVICT = 1 << 3;
+        /// CLIENT NO-TOUCH.
+        const NO_TOUCH = 1 << 4;
+        /// Connected through a Unix socket.
+        const UNIX = 1 << 5;
+        /// Held by CLIENT PAUSE.
+        const PAUSED = 1 << 6;
+        /// Has authenticated, or need not.
+        const AUTHENTICATED = 1 << 7;
+        /// CLIENT REPLY OFF.
+        const REPLY_OFF = 1 << 8;
+        /// CLIENT IMPORT-SOURCE ON.
+        const IMPORT_SOURCE = 1 << 9;
+    }
+}
+
+impl ClientInfo {
+    /// The flags.
+    pub fn flags(&self) -> ClientFlags {
+        ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Sets or clears flags; the owner only.
+    pub fn set_flags(&self, flags: ClientFlags, on: bool) {
+        let mut now = self.flags();
+        now.set(flags, on);
+        self.flags.store(now.bits(), Ordering::Relaxed);
+    }
+}
+
+/// The connected clients by id.
+#[derive(Default)]
+pub struct Clients {
+    by_id: RwLock<BTreeMap<u64, Arc<ClientInfo>>>,
+    count: AtomicUsize,
+    last_id: AtomicU64,
+}
+
+impl Clients {
+    /// The next id.
+    pub fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Clients connected.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of a connection.
+    pub fn add(&self, client: Arc<ClientInfo>) {
+        self.by_id.write().insert(client.id, client);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection has ended.
+    pub fn remove(&self, id: u64) {
+        if self.by_id.write().remove(&id).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// One client.
+    pub fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
+        self.by_id.read().get(&id).cloned()
+    }
+
+    /// All clients, oldest first.
+    pub fn all(&self) -> Vec<Arc<ClientInfo>> {
+        self.by_id.read().values().cloned().collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! Time without syscalls: the processor's time stamp counter for durations, the kernel's shared page for dates.
+//!
+//! Each command is timed, so reading the clock must cost a few nanoseconds. Where the counter runs at a constant rate in
+//! all power states it is read directly and calibrated once against the monotonic clock; elsewhere the monotonic clock
+//! is used.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A point in time, for durations.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticks(u64);
+
+struct Source {
+    /// Ticks of the counter in a microsecond; `None` where the monotonic clock is used, in nanoseconds.
+    ticks_per_us: Option<f64>,
+    origin: Instant,
+}
+
+static SOURCE: OnceLock<Source> = OnceLock::new();
+
+/// Chooses and calibrates the source; takes some milliseconds. Called once at start.
+pub fn calibrate() {
+    source();
+}
+
+fn source() -> &'static Source {
+    SOURCE.get_or_init(|| {
+        let origin = Instant::now();
+        Source { ticks_per_us: counter_is_constant().then(|| measure(origin)).flatten(), origin }
+    })
+}
+
+fn measure(origin: Instant) -> Option<f64> {
+    let first = counter();
+    while origin.elapsed() < Duration::from_millis(10) {
+        std::hint::spin_loop();
+    }
+    let ticks = counter().wrapping_sub(first) as f64;
+    let rate = ticks / origin.elapsed().as_secs_f64() / 1e6;
+    (rate > 100.0).then_some(rate)
+}
+
+fn counter_is_constant() -> bool {
+    if !cfg!(target_arch = "x86_64") {
+        return false;
+    }
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = flags.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split_whitespace().any(|f| f == *flag))
+}
+
+#[inline]
+fn counter() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction only reads a register.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    0
+}
+
+impl Ticks {
+    /// Now.
+    #[inline]
+    pub fn now() -> Ticks {
+        let source = source();
+        if source.ticks_per_us.is_some() { Ticks(counter()) } else { Ticks(source.origin.elapsed().as_nanos() as u64) }
+    }
+
+    /// Ticks since an earlier point, in the source's own unit: see [`ticks_to_us`].
+    #[inline]
+    pub fn since(self, earlier: Ticks) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// Microseconds since an earlier point.
+    #[inline]
+    pub fn us_since(self, earlier: Ticks) -> u64 {
+        ticks_to_us(self.since(earlier))
+    }
+}
+
+/// Converts a sum of ticks to microseconds.
+#[inline]
+pub fn ticks_to_us(ticks: u64) -> u64 {
+    (ticks as f64 / source().ticks_per_us.unwrap_or(1000.0)) as u64
+}
+
+/// Converts microseconds to ticks.
+pub fn us_to_ticks(us: u64) -> u64 {
+    (us as f64 * source().ticks_per_us.unwrap_or(1000.0)) as u64
+}
+
+/// What the source is, for INFO and the log.
+pub fn description() -> String {
+    match source().ticks_per_us {
+        Some(rate) => format!("X86 TSC @ {rate:.0} ticks/us"),
+        None => "POSIX clock_gettime".to_string(),
+    }
+}
+
+/// Unix time in microseconds.
+pub fn unix_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64
+}
+
+/// Unix time in milliseconds.
+pub fn unix_ms() -> i64 {
+    unix_us() / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_agree_with_the_monotonic_clock() {
+        calibrate();
+        let (ticks, instant) = (Ticks::now(), Instant::now());
+        while instant.elapsed() < Duration::from_millis(20) {}
+        let (ours, theirs) = (Ticks::now().us_since(ticks) as f64, instant.elapsed().as_micros() as f64);
+        assert!((ours / theirs - 1.0).abs() < 0.05, "{ours} us against {theirs} us");
+    }
+}

@@ -1,0 +1,64 @@
+//! How one thread tells a worker something: a lock-free queue and a wake-up.
+
+use crossbeam_queue::SegQueue;
+use mio::Waker;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A worker's mailbox.
+pub struct Mailbox<M> {
+    messages: SegQueue<M>,
+    /// True from the first message until the worker begins to read: one wake-up serves them all.
+    notified: AtomicBool,
+    waker: Waker,
+}
+
+impl<M> Mailbox<M> {
+    /// A mailbox that wakes the poll that `waker` belongs to.
+    pub fn new(waker: Waker) -> Self {
+        Mailbox { messages: SegQueue::new(), notified: AtomicBool::new(false), waker }
+    }
+
+    /// Delivers a message.
+    pub fn send(&self, message: M) {
+        self.messages.push(message);
+        if !self.notified.swap(true, Ordering::SeqCst) {
+            // A worker that cannot be woken has ended, and its messages with it.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// The messages that are there. Those that come later cause a wake-up.
+    pub fn drain(&self) -> impl Iterator<Item = M> + '_ {
+        self.notified.store(false, Ordering::SeqCst);
+        std::iter::from_fn(|| self.messages.pop())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::{Events, Poll, Token};
+    use std::sync::Arc;
+
+    #[test]
+    fn no_message_is_left_without_a_wake_up() {
+        const SENDERS: u32 = 4;
+        const EACH: u32 = 5_000;
+        let mut poll = Poll::new().expect("poll");
+        let waker = Waker::new(poll.registry(), Token(0)).expect("waker");
+        let mailbox = Arc::new(Mailbox::new(waker));
+        let senders: Vec<_> = (0..SENDERS)
+            .map(|_| {
+                let mailbox = mailbox.clone();
+                std::thread::spawn(move || (0..EACH).for_each(|n| mailbox.send(n)))
+            })
+            .collect();
+        let (mut got, mut events) = (0, Events::with_capacity(4));
+        while got < SENDERS * EACH {
+            poll.poll(&mut events, None).expect("poll");
+            got += mailbox.drain().count() as u32;
+        }
+        senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
+        assert_eq!(got, SENDERS * EACH);
+    }
+}

@@ -1,0 +1,122 @@
+//! What a session command works with: the connection it came from, the server, and the keyspace under the locks that the
+//! command's rule asked for.
+
+use crate::clients::{ClientFlags, ClientInfo};
+use crate::server::Server;
+use crate::stats::WorkerStats;
+use kvick_commands::context::{Error, Settings};
+use kvick_resp::{Args, Reply, Version};
+use kvick_store::{Access, Db, Effects, Env, Locked};
+use std::sync::Arc;
+
+/// A session command. As with data commands, on an error it must have written no reply.
+pub type SessionHandler = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
+
+/// Everything a session command works with.
+pub struct Session<'a> {
+    /// The server.
+    pub server: &'static Server,
+    /// The connection.
+    pub client: &'a mut Client,
+    /// Where the reply goes.
+    pub reply: Reply<'a>,
+    /// The locks.
+    pub locked: &'a mut Locked,
+    /// What the command did to the keyspace.
+    pub effects: &'a mut Effects,
+    /// Present Unix time in milliseconds.
+    pub now_ms: i64,
+    /// How access is recorded.
+    pub access: &'a Access,
+    /// Settings that commands go by.
+    pub settings: &'a Settings,
+    /// The worker's number.
+    pub worker: usize,
+    /// The worker's statistics.
+    pub stats: &'a WorkerStats,
+}
+
+impl Session<'_> {
+    /// A database under the command's locks.
+    pub fn db(&mut self, number: usize) -> Db<'_> {
+        let env = Env {
+            now_ms: self.now_ms,
+            access: self.access,
+            touch: self.client.touches(),
+            counters: &self.stats.keyspace,
+            effects: self.effects,
+        };
+        Db::new(self.locked, number, env)
+    }
+}
+
+/// The state of a connection that commands see and change. Its worker alone has it.
+pub struct Client {
+    /// What others may see.
+    pub info: Arc<ClientInfo>,
+    /// Selected database.
+    pub db: usize,
+    /// Protocol of replies.
+    pub version: Version,
+    /// Whether it has authenticated, or need not.
+    pub authenticated: bool,
+    /// CLIENT REPLY.
+    pub reply_mode: ReplyMode,
+    /// What becomes of the connection after the present command.
+    pub fate: Fate,
+    /// CLIENT CAPA.
+    pub capabilities: u32,
+}
+
+/// CLIENT REPLY.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplyMode {
+    /// Replies are sent.
+    On,
+    /// None is.
+    Off,
+    /// The present command's is not; set when it began with `SkipNext`.
+    Skip,
+    /// The next command's will not be.
+    SkipNext,
+}
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It goes on.
+    Open,
+    /// It is closed when its replies are written.
+    CloseAfterReply,
+    /// It is closed at once.
+    Close,
+}
+
+impl Client {
+    /// A new connection's state.
+    pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Self {
+        let mut client = Client {
+            info,
+            db: 0,
+            version: Version::Resp2,
+            authenticated: false,
+            reply_mode: ReplyMode::On,
+            fate: Fate::Open,
+            capabilities: 0,
+        };
+        client.set_authenticated(authenticated);
+        client
+    }
+
+    /// Takes note that the client has authenticated, or lost that.
+    pub fn set_authenticated(&mut self, authenticated: bool) {
+        self.authenticated = authenticated;
+        self.info.set_flags(ClientFlags::AUTHENTICATED, authenticated);
+    }
+
+    /// Whether looking at a key touches its access clock.
+    #[inline]
+    pub fn touches(&self) -> bool {
+        !self.info.flags().contains(ClientFlags::NO_TOUCH)
+    }
+}
