@@ -178,6 +178,30 @@ impl Keyspace {
         Address { database: database as u32, partition: partition as u32 }
     }
 
+    /// Asks the processor to load the bucket of the key with this hash, unless its partition is busy.
+    #[inline]
+    pub fn prefetch_bucket(&self, number: usize, hash: u64) {
+        self.glance(number, hash, |partition| partition.table().prefetch_bucket(hash));
+    }
+
+    /// Asks the processor to load the entry that probably has this hash, unless its partition is busy.
+    #[inline]
+    pub fn prefetch_entry(&self, number: usize, hash: u64) {
+        self.glance(number, hash, |partition| partition.table().prefetch_element(hash));
+    }
+
+    #[inline]
+    fn glance(&self, number: usize, hash: u64, look: impl FnOnce(&Partition)) {
+        let cell = self.cell(self.address_of(self.database_at(number), self.partition_of(hash)));
+        if cell.lock.try_lock() {
+            // SAFETY: locked just now, and released right after the look.
+            unsafe {
+                look(&*cell.partition.get());
+                cell.lock.unlock();
+            }
+        }
+    }
+
     /// For commands without keys.
     #[inline]
     pub fn lock_nothing(&'static self) -> Locked {

@@ -1,0 +1,227 @@
+//! One connection: its socket, the input that is not yet executed, and the output that is not yet written.
+//!
+//! While nothing is under way a connection holds no buffers: input is read into the worker's, and replies are written
+//! from the worker's. Only what cannot be finished in a turn is kept here.
+
+use crate::session::Client;
+use kvick_resp::{OwnedArgs, Parser};
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
+
+/// Output is kept in blocks of this size, or larger ones for larger replies.
+const BLOCK: usize = 16 * 1024;
+/// Blocks handed to the kernel at once.
+const BLOCKS_PER_WRITE: usize = 64;
+
+/// A stream socket.
+pub enum Socket {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Reads what is there.
+    #[inline]
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read(into),
+            Socket::Unix(stream) => stream.read(into),
+        }
+    }
+
+    /// Writes what fits.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write(bytes),
+            Socket::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write_vectored(blocks),
+            Socket::Unix(stream) => stream.write_vectored(blocks),
+        }
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Socket::Tcp(stream) => stream,
+            Socket::Unix(stream) => stream,
+        }
+    }
+
+    /// Has the poll tell of input and of room for output, each time there is more.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.source().register(registry, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// The opposite.
+    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.source().deregister(registry)
+    }
+
+    /// The file descriptor.
+    pub fn fd(&self) -> RawFd {
+        match self {
+            Socket::Tcp(stream) => stream.as_raw_fd(),
+            Socket::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+}
+
+/// A connection of a worker.
+pub struct Connection {
+    /// Its socket.
+    pub socket: Socket,
+    /// What commands see and change.
+    pub client: Client,
+    /// Finds its requests.
+    pub parser: Parser,
+    /// Input from the beginning of an incomplete request on, or that may not be executed yet.
+    pub pending: Vec<u8>,
+    /// Requests that were parsed before the connection was stopped.
+    pub deferred: VecDeque<OwnedArgs>,
+    /// Output that the socket did not take yet.
+    pub output: Output,
+    /// Since when the output has been above the soft limit.
+    pub above_soft_since: Option<Instant>,
+    /// True while it waits its turn to be read.
+    pub queued: bool,
+    /// True while its requests may not be executed.
+    pub stopped: bool,
+    /// True when the other end will send nothing more.
+    pub ended: bool,
+}
+
+impl Connection {
+    /// A new connection.
+    pub fn new(socket: Socket, client: Client) -> Self {
+        Connection {
+            socket,
+            client,
+            parser: Parser::new(),
+            pending: Vec::new(),
+            deferred: VecDeque::new(),
+            output: Output::default(),
+            above_soft_since: None,
+            queued: false,
+            stopped: false,
+            ended: false,
+        }
+    }
+
+    /// Bytes of input that are held.
+    pub fn input_held(&self) -> usize {
+        self.pending.len() + self.parser.buffered() + self.deferred.iter().map(OwnedArgs::memory).sum::<usize>()
+    }
+}
+
+/// Output waiting to be written.
+#[derive(Default)]
+pub struct Output {
+    blocks: VecDeque<Vec<u8>>,
+    /// Bytes of the first block that are written already.
+    written: usize,
+    /// Bytes waiting.
+    len: usize,
+}
+
+impl Output {
+    /// Bytes waiting.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Blocks waiting.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Adds output behind what waits.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.len += bytes.len();
+        if let Some(last) = self.blocks.back_mut()
+            && last.len() + bytes.len() <= last.capacity()
+        {
+            return last.extend_from_slice(bytes);
+        }
+        let mut block = Vec::with_capacity(bytes.len().max(BLOCK));
+        block.extend_from_slice(bytes);
+        self.blocks.push_back(block);
+    }
+
+    /// Writes as much as the socket takes; the bytes written.
+    pub fn flush(&mut self, socket: &mut Socket) -> io::Result<usize> {
+        let mut total = 0;
+        while !self.is_empty() {
+            let mut slices = [const { IoSlice::new(&[]) }; BLOCKS_PER_WRITE];
+            let blocks = self.blocks.len().min(BLOCKS_PER_WRITE);
+            for (i, (slice, block)) in slices.iter_mut().zip(&self.blocks).enumerate() {
+                *slice = IoSlice::new(&block[if i == 0 { self.written } else { 0 }..]);
+            }
+            match socket.write_vectored(&slices[..blocks]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    total += n;
+                    self.advance(n);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(total)
+    }
+
+    fn advance(&mut self, mut n: usize) {
+        self.len -= n;
+        while let Some(first) = self.blocks.front() {
+            let left = first.len() - self.written;
+            if n < left {
+                self.written += n;
+                return;
+            }
+            n -= left;
+            self.written = 0;
+            self.blocks.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_keeps_its_order_through_partial_writes() {
+        let (mut ours, mut theirs) = UnixStream::pair().expect("pair");
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+        let mut output = Output::default();
+        bytes.chunks(7_001).for_each(|chunk| output.push(chunk));
+        let (mut socket, mut got, mut buffer) = (Socket::Unix(UnixStream::pair().expect("pair").0), Vec::new(), vec![0; 65536]);
+        std::mem::swap(&mut socket, &mut Socket::Unix(std::mem::replace(&mut ours, UnixStream::pair().expect("pair").0)));
+        while got.len() < bytes.len() {
+            let waiting = output.len();
+            let written = output.flush(&mut socket).expect("open");
+            assert_eq!(output.len(), waiting - written);
+            while let Ok(n) = theirs.read(&mut buffer) {
+                got.extend_from_slice(&buffer[..n]);
+            }
+        }
+        assert!(got == bytes && output.is_empty() && output.blocks() == 0);
+    }
+}

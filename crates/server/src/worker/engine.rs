@@ -1,0 +1,339 @@
+//! Runs one request: checks, locks, handler, write log, statistics.
+//!
+//! This is the only place where handlers are called and locks are taken for them. The order of the checks is Valkey's,
+//! since clients see which error comes first.
+
+use super::batch::Request;
+use crate::clock::{self, Ticks};
+use crate::commandlog::Kind as LogKind;
+use crate::server::{Server, Tunables};
+use crate::session::{Client, Fate, ReplyMode, Session};
+use crate::stats::WorkerStats;
+use crate::table::{Handler, Registered, Resolved};
+use kvick_commands::context::{Context, Error};
+use kvick_commands::spec::{Flags, LockRule};
+use kvick_resp::{Args, Reply};
+use kvick_store::world::Participant;
+use kvick_store::{Access, Db, Effects, Env, EventClass, Locked};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A command that takes longer than this makes the worker read the clock again.
+const LONG_US: u64 = 500;
+
+/// What a worker executes with.
+pub struct Engine {
+    /// The server.
+    pub server: &'static Server,
+    /// The worker's number.
+    pub worker: usize,
+    /// Its counters.
+    pub stats: Arc<WorkerStats>,
+    /// Its flag in the world lock.
+    pub participant: Participant,
+    /// Its copy of the settings.
+    pub tunables: Arc<Tunables>,
+    /// Unix time in ms, as of the turn's beginning or the last long command.
+    pub now_ms: i64,
+    /// How access to keys is recorded.
+    pub access: Access,
+    effects: Effects,
+    last: Ticks,
+}
+
+/// Whether a request was executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was, or answered an error.
+    Done,
+    /// It has to wait for the end of CLIENT PAUSE.
+    Paused,
+}
+
+impl Engine {
+    /// A worker's engine.
+    pub fn new(server: &'static Server, worker: usize, stats: Arc<WorkerStats>, participant: Participant) -> Self {
+        let mut engine = Engine {
+            server,
+            worker,
+            stats,
+            participant,
+            tunables: server.tunables(),
+            now_ms: 0,
+            access: Access::default(),
+            effects: Effects::default(),
+            last: Ticks::now(),
+        };
+        engine.update_clock();
+        engine
+    }
+
+    /// Reads the clock, and the settings if they changed.
+    pub fn update_clock(&mut self) {
+        self.now_ms = clock::unix_ms();
+        self.access.set_now(self.now_ms);
+        self.last = Ticks::now();
+        if self.tunables.generation != self.server.config_generation() {
+            self.tunables = self.server.tunables();
+            self.access.lfu = self.tunables.commands.lfu;
+            self.access.lfu_log_factor = self.tunables.lfu_log_factor;
+            self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
+        }
+    }
+
+    /// Scratch space for background work between batches.
+    pub fn effects(&mut self) -> &mut Effects {
+        &mut self.effects
+    }
+
+    /// Runs a request that was parsed with `hint` known about it, and appends its reply to `out`.
+    #[inline]
+    pub fn execute(
+        &mut self,
+        client: &mut Client,
+        args: Args<'_>,
+        big: Option<&mut [Vec<u8>]>,
+        hint: Option<&Request>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let reply_start = out.len();
+        let known = hint.and_then(|request| Some((request.command?, request.hash)));
+        let (command, hash) = match known {
+            Some(known) => known,
+            None => match self.server.table.resolve(args) {
+                Resolved::Command(command) => (command, None),
+                Resolved::Unknown => {
+                    self.refuse(client, None, &unknown_command(args), out);
+                    return self.finish(client, reply_start, out);
+                }
+                Resolved::UnknownSubcommand(container) => {
+                    self.refuse(client, None, &unknown_subcommand(container, args), out);
+                    return self.finish(client, reply_start, out);
+                }
+            },
+        };
+        if let Some(error) = self.objection(client, command, args) {
+            self.refuse(client, Some(command), &error, out);
+            return self.finish(client, reply_start, out);
+        }
+        if self.server.pause.holds(command, self.now_ms) {
+            return Outcome::Paused;
+        }
+        self.call(client, command, hash, args, big, out);
+        self.finish(client, reply_start, out)
+    }
+
+    /// Why a command may not run.
+    #[inline]
+    fn objection(&self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+        if !command.spec.accepts(args.len()) || command.handler.is_none() {
+            return Some(wrong_arity(command));
+        }
+        if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) {
+            return Some(Error::text("NOAUTH Authentication required."));
+        }
+        if command.spec.flags.contains(Flags::PROTECTED) {
+            return self.server.protected_refusal(client, command);
+        }
+        None
+    }
+
+    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
+        if let Some(command) = command {
+            self.stats.commands[command.id as usize].rejected.add(1);
+        }
+        self.stats.count_error(error.0.as_bytes());
+        Reply::new(out, client.version).error(error.0.as_bytes());
+    }
+
+    /// Takes the locks that the command asks for, and runs it.
+    #[inline]
+    fn call(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        hash: Option<u64>,
+        args: Args<'_>,
+        big: Option<&mut [Vec<u8>]>,
+        out: &mut Vec<u8>,
+    ) {
+        let taken = self.take_large(command, args, big);
+        let keyspace = self.server.keyspace;
+        let mut world = false;
+        let mut locked = match (hash, command.single_key) {
+            (Some(hash), Some(_)) => keyspace.lock_one(keyspace.address_of_hash(client.db, hash)),
+            _ => {
+                world = self.needs_world(command, args);
+                if world {
+                    keyspace.world.leave(self.participant);
+                    keyspace.lock_world()
+                } else {
+                    self.lock_keys(client, command, args)
+                }
+            }
+        };
+        let result = self.run(client, command, args, taken, &mut locked, out);
+        self.effects.commit(&keyspace.log, args);
+        drop(locked);
+        if world {
+            keyspace.world.enter(self.participant);
+        }
+        self.account(client, command, args, result);
+    }
+
+    /// A large argument's buffer, where the command would keep it. While the write log is followed the argument is
+    /// needed there as well, and is copied instead.
+    #[inline]
+    fn take_large(&self, command: &Registered, args: Args<'_>, big: Option<&mut [Vec<u8>]>) -> Option<Vec<u8>> {
+        let (index, big) = (command.spec.takes?, big?);
+        if big.is_empty() || self.server.keyspace.log.followed() {
+            return None;
+        }
+        let place = args.big_index(index)?;
+        big.get_mut(place).map(std::mem::take)
+    }
+
+    fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
+        match command.spec.lock {
+            LockRule::Keys => false,
+            LockRule::World => true,
+            LockRule::WorldIf(decide) => decide(args),
+        }
+    }
+
+    fn lock_keys(&self, client: &Client, command: &Registered, args: Args<'_>) -> Locked {
+        let keyspace = self.server.keyspace;
+        if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
+            return keyspace.lock_nothing();
+        }
+        // Arguments that do not say where the keys are make the handler answer an error before it looks at any.
+        let positions = command.spec.key_positions(args).unwrap_or_default();
+        let keys = positions.iter().filter_map(|position| args.get(position.index));
+        keyspace.lock_all(keys.map(|key| keyspace.address(client.db, keyspace.key(key))).collect())
+    }
+
+    #[inline]
+    fn run(
+        &mut self,
+        client: &mut Client,
+        command: &Registered,
+        args: Args<'_>,
+        taken: Option<Vec<u8>>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let server = self.server;
+        self.effects.begin(server.keyspace.log.followed(), EventClass::empty(), client.db);
+        let reply = Reply::new(out, client.version);
+        let result = match command.handler {
+            Some(Handler::Data(handler)) => {
+                let env = Env {
+                    now_ms: self.now_ms,
+                    access: &self.access,
+                    touch: client.touches(),
+                    counters: &self.stats.keyspace,
+                    effects: &mut self.effects,
+                };
+                let db = Db::new(locked, client.db, env);
+                handler(&mut Context { db, reply, taken, settings: &self.tunables.commands }, args)
+            }
+            Some(Handler::Session(handler)) => handler(
+                &mut Session {
+                    server,
+                    client,
+                    reply,
+                    locked,
+                    effects: &mut self.effects,
+                    now_ms: self.now_ms,
+                    access: &self.access,
+                    settings: &self.tunables.commands,
+                    worker: self.worker,
+                    stats: &self.stats,
+                },
+                args,
+            ),
+            None => Err(wrong_arity(command)),
+        };
+        if let Err(error) = &result {
+            Reply::new(out, client.version).error(error.0.as_bytes());
+        }
+        result
+    }
+
+    /// Statistics, and the logs of slow commands.
+    #[inline]
+    fn account(&mut self, client: &Client, command: &Registered, args: Args<'_>, result: Result<(), Error>) {
+        let now = Ticks::now();
+        let ticks = now.since(self.last);
+        self.last = now;
+        let stats = &self.stats.commands[command.id as usize];
+        stats.calls.add(1);
+        stats.ticks.add(ticks);
+        self.stats.requests.add(1);
+        client.info.command.store(command.id, Ordering::Relaxed);
+        if let Err(error) = result {
+            stats.failed.add(1);
+            self.stats.count_error(error.0.as_bytes());
+        }
+        if ticks >= self.tunables.slow_ticks {
+            self.slow(client, command, args, clock::ticks_to_us(ticks));
+        }
+    }
+
+    #[cold]
+    fn slow(&mut self, client: &Client, command: &Registered, args: Args<'_>, us: u64) {
+        if us >= LONG_US {
+            self.now_ms = clock::unix_ms();
+            self.access.set_now(self.now_ms);
+        }
+        if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
+            self.server.commandlog.offer(LogKind::Slow, us as i64, args, client, &self.tunables.commandlog);
+        }
+        let event = if command.spec.flags.contains(Flags::FAST) { "fast-command" } else { "command" };
+        self.server.latency.record(event, us / 1000, self.tunables.latency_threshold_ms);
+    }
+
+    /// Applies CLIENT REPLY to what was written since `start`.
+    #[inline]
+    fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
+        match client.reply_mode {
+            ReplyMode::On => {}
+            ReplyMode::Off => out.truncate(start),
+            ReplyMode::Skip => {
+                out.truncate(start);
+                client.reply_mode = ReplyMode::On;
+            }
+            ReplyMode::SkipNext => client.reply_mode = ReplyMode::Skip,
+        }
+        if client.fate == Fate::Close {
+            out.truncate(start);
+        }
+        Outcome::Done
+    }
+}
+
+fn wrong_arity(command: &Registered) -> Error {
+    Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name))
+}
+
+/// Valkey's text, which shows the beginning of the arguments within 128 characters.
+fn unknown_command(args: Args<'_>) -> Error {
+    const SHOWN_MAX: usize = 128;
+    let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
+    let mut shown = String::new();
+    for arg in args.iter().skip(1) {
+        if shown.len() >= SHOWN_MAX {
+            break;
+        }
+        shown += &format!("'{}' ", clip(arg, SHOWN_MAX - shown.len()));
+    }
+    let name = clip(args.get(0).unwrap_or_default(), SHOWN_MAX);
+    Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
+}
+
+fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+    let word = args.get(1).unwrap_or_default();
+    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
+    let container = container.full_name.to_ascii_uppercase();
+    Error::new(format!("ERR unknown subcommand '{word}'. Try {container} HELP."))
+}
