@@ -23,6 +23,8 @@ pub struct ClientInfo {
     pub local: String,
     /// True for Unix sockets.
     pub unix: bool,
+    /// True when it comes from this machine.
+    pub loopback: bool,
     /// Unix time in ms at which it connected.
     pub connected_ms: i64,
     /// Unix time in ms of its last request.

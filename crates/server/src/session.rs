@@ -114,6 +114,11 @@ impl Client {
         self.info.set_flags(ClientFlags::AUTHENTICATED, authenticated);
     }
 
+    /// Whether it comes from this machine.
+    pub fn is_local(&self) -> bool {
+        self.info.loopback
+    }
+
     /// Whether looking at a key touches its access clock.
     #[inline]
     pub fn touches(&self) -> bool {

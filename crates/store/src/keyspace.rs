@@ -171,9 +171,16 @@ impl Keyspace {
     /// Where a key of database `number` is locked. Stays true only until the next SWAPDB, which no batch overlaps.
     #[inline]
     pub fn address(&self, number: usize, key: Key<'_>) -> Address {
-        Address { database: self.database_at(number) as u32, partition: self.partition_of(key.hash) as u32 }
+        self.address_of_hash(number, key.hash)
     }
 
+    /// The same for a hash alone.
+    #[inline]
+    pub fn address_of_hash(&self, number: usize, hash: u64) -> Address {
+        self.address_of(self.database_at(number), self.partition_of(hash))
+    }
+
+    #[inline]
     pub(crate) fn address_of(&self, database: usize, partition: usize) -> Address {
         Address { database: database as u32, partition: partition as u32 }
     }

@@ -4,7 +4,7 @@
 //! being parsed or executed: first the bucket of its key, then the entry.
 
 use crate::table::Registered;
-use kvick_resp::{Args, Span};
+use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
 use std::ops::Range;
 
@@ -17,6 +17,17 @@ pub enum Source {
     Held(usize),
 }
 
+/// What is known of a request before it is executed.
+#[derive(Clone, Copy)]
+pub enum Asks {
+    /// For a command, told from its first word alone; with the hash of its key if it has exactly one.
+    For(&'static Registered, Option<u64>),
+    /// For something that is looked up when its turn comes: a subcommand, or nothing known.
+    Unresolved,
+    /// Nothing: it breaks the protocol.
+    Broken(ProtocolError),
+}
+
 /// A parsed request.
 pub struct Request {
     /// The connection that sent it.
@@ -25,10 +36,8 @@ pub struct Request {
     pub source: Source,
     /// Its arguments.
     pub spans: Range<usize>,
-    /// What it asks for, if that could be told from its first word alone.
-    pub command: Option<&'static Registered>,
-    /// The hash of its only key, for commands that have exactly one.
-    pub hash: Option<u64>,
+    /// What it asks for.
+    pub asks: Asks,
     /// The database it was parsed for.
     pub db: usize,
 }
@@ -68,9 +77,22 @@ impl Batch {
         if self.requests.len() < 2 {
             return;
         }
-        let keys = || self.requests.iter().filter_map(|request| Some((request.db, request.hash?)));
+        let keys = || {
+            self.requests.iter().filter_map(|request| match request.asks {
+                Asks::For(_, Some(hash)) => Some((request.db, hash)),
+                _ => None,
+            })
+        };
         keys().for_each(|(db, hash)| keyspace.prefetch_bucket(db, hash));
         keys().for_each(|(db, hash)| keyspace.prefetch_entry(db, hash));
+    }
+
+    /// The buffer of the large argument that the request's command would keep, moved out. Until it is put back the argument
+    /// reads as empty.
+    pub fn take_large(&mut self, request: &Request, shared: &[u8]) -> Option<(usize, Vec<u8>)> {
+        let Asks::For(command, _) = request.asks else { return None };
+        let place = self.args(request, shared).big_index(command.spec.takes?)?;
+        self.big.get_mut(place).map(|buffer| (place, std::mem::take(buffer)))
     }
 
     /// Forgets the requests; the caller has put the held inputs back.

@@ -8,8 +8,10 @@ use kvick_resp::{OwnedArgs, Parser};
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
+use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
@@ -33,6 +35,22 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.read(into),
             Socket::Unix(stream) => stream.read(into),
+        }
+    }
+
+    /// Reads what is there, at most `max` bytes, behind what `held` holds; it must have that much room.
+    pub fn read_behind(&mut self, held: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+        let n = self.read_uninitialised(&mut held.spare_capacity_mut()[..max])?;
+        // SAFETY: the socket wrote that many bytes there.
+        unsafe { held.set_len(held.len() + n) };
+        Ok(n)
+    }
+
+    /// Reads what is there into memory that need not be initialised.
+    pub fn read_uninitialised(&mut self, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => SockRef::from(stream).recv(into),
+            Socket::Unix(stream) => SockRef::from(stream).recv(into),
         }
     }
 
@@ -98,8 +116,6 @@ pub struct Connection {
     pub queued: bool,
     /// True while its requests may not be executed.
     pub stopped: bool,
-    /// True when the other end will send nothing more.
-    pub ended: bool,
 }
 
 impl Connection {
@@ -115,7 +131,6 @@ impl Connection {
             above_soft_since: None,
             queued: false,
             stopped: false,
-            ended: false,
         }
     }
 

@@ -3,7 +3,7 @@
 //! This is the only place where handlers are called and locks are taken for them. The order of the checks is Valkey's,
 //! since clients see which error comes first.
 
-use super::batch::Request;
+use super::batch::Asks;
 use crate::clock::{self, Ticks};
 use crate::commandlog::Kind as LogKind;
 use crate::server::{Server, Tunables};
@@ -12,7 +12,7 @@ use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
 use kvick_commands::context::{Context, Error};
 use kvick_commands::spec::{Flags, LockRule};
-use kvick_resp::{Args, Reply};
+use kvick_resp::{Args, ProtocolError, Reply};
 use kvick_store::world::Participant;
 use kvick_store::{Access, Db, Effects, Env, EventClass, Locked};
 use std::sync::Arc;
@@ -86,21 +86,24 @@ impl Engine {
         &mut self.effects
     }
 
-    /// Runs a request that was parsed with `hint` known about it, and appends its reply to `out`.
+    /// Runs a request and appends its reply to `out`. `taken` is the large argument that the command keeps.
     #[inline]
     pub fn execute(
         &mut self,
         client: &mut Client,
         args: Args<'_>,
-        big: Option<&mut [Vec<u8>]>,
-        hint: Option<&Request>,
+        asks: Asks,
+        taken: &mut Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let reply_start = out.len();
-        let known = hint.and_then(|request| Some((request.command?, request.hash)));
-        let (command, hash) = match known {
-            Some(known) => known,
-            None => match self.server.table.resolve(args) {
+        let (command, hash) = match asks {
+            Asks::For(command, hash) => (command, hash),
+            Asks::Broken(error) => {
+                self.break_off(client, error, out);
+                return Outcome::Done;
+            }
+            Asks::Unresolved => match self.server.table.resolve(args) {
                 Resolved::Command(command) => (command, None),
                 Resolved::Unknown => {
                     self.refuse(client, None, &unknown_command(args), out);
@@ -119,7 +122,7 @@ impl Engine {
         if self.server.pause.holds(command, self.now_ms) {
             return Outcome::Paused;
         }
-        self.call(client, command, hash, args, big, out);
+        self.call(client, command, hash, args, taken.take(), out);
         self.finish(client, reply_start, out)
     }
 
@@ -138,6 +141,23 @@ impl Engine {
         None
     }
 
+    /// A request broke the protocol: tells the client why, and has it closed.
+    #[cold]
+    fn break_off(&mut self, client: &mut Client, error: ProtocolError, out: &mut Vec<u8>) {
+        if error != ProtocolError::UnexpectedInline {
+            let text = [b"ERR ", &error.text()[..]].concat();
+            self.stats.count_error(&text);
+            Reply::new(out, client.version).error(text);
+        }
+        crate::logging::verbose(format_args!(
+            "Protocol error ({}) from client: id={} addr={}",
+            error.log_reason(),
+            client.info.id,
+            client.info.peer
+        ));
+        client.fate = Fate::CloseAfterReply;
+    }
+
     fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
         if let Some(command) = command {
             self.stats.commands[command.id as usize].rejected.add(1);
@@ -154,10 +174,9 @@ impl Engine {
         command: &'static Registered,
         hash: Option<u64>,
         args: Args<'_>,
-        big: Option<&mut [Vec<u8>]>,
+        taken: Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) {
-        let taken = self.take_large(command, args, big);
         let keyspace = self.server.keyspace;
         let mut world = false;
         let mut locked = match (hash, command.single_key) {
@@ -179,18 +198,6 @@ impl Engine {
             keyspace.world.enter(self.participant);
         }
         self.account(client, command, args, result);
-    }
-
-    /// A large argument's buffer, where the command would keep it. While the write log is followed the argument is
-    /// needed there as well, and is copied instead.
-    #[inline]
-    fn take_large(&self, command: &Registered, args: Args<'_>, big: Option<&mut [Vec<u8>]>) -> Option<Vec<u8>> {
-        let (index, big) = (command.spec.takes?, big?);
-        if big.is_empty() || self.server.keyspace.log.followed() {
-            return None;
-        }
-        let place = args.big_index(index)?;
-        big.get_mut(place).map(std::mem::take)
     }
 
     fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {

@@ -1,0 +1,11 @@
+//! The session commands: those about connections and the server.
+
+pub mod connection;
+
+use crate::session::SessionHandler;
+use kvick_commands::spec::Command;
+
+/// The commands of all families.
+pub fn families() -> &'static [&'static [Command<SessionHandler>]] {
+    &[connection::COMMANDS]
+}

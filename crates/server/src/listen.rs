@@ -1,0 +1,275 @@
+//! Listening sockets, and who is let in.
+
+use crate::clients::ClientInfo;
+use crate::config::Values;
+use crate::config::tables::network;
+use crate::server::{Server, Tunables};
+use crate::worker::connection::Socket;
+use mio::net::{TcpListener, UnixListener};
+use mio::{Interest, Registry, Token};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket as RawSocket, TcpKeepalive, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+use std::time::Duration;
+
+/// All sockets that one worker listens on.
+#[derive(Default)]
+pub struct Listeners {
+    sockets: Vec<Listener>,
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// Where a connection comes from and where it came to.
+pub struct Peer {
+    peer: String,
+    local: String,
+    unix: bool,
+    loopback: bool,
+}
+
+impl Listeners {
+    /// Opens the sockets that the settings ask for. Errors say which address could not be had and why.
+    pub fn open(values: &Values) -> io::Result<Self> {
+        let mut sockets = Vec::new();
+        let port = values.read(network::PORT);
+        if port != 0 {
+            let backlog = values.read(network::TCP_BACKLOG);
+            let mark = values.read(network::SOCKET_MARK_ID);
+            sockets = open_tcp(values.read(network::BIND).list().iter().map(|text| &**text), port, backlog, mark)?;
+        }
+        if let Some(path) = values.read(network::UNIXSOCKET) {
+            sockets.push(open_unix(path.as_path().to_path_buf(), values.read(network::UNIXSOCKETPERM))?);
+        }
+        Ok(Listeners { sockets })
+    }
+
+    /// What is listened on, for people.
+    pub fn describe(&self) -> Vec<String> {
+        let describe = |listener: &Listener| match listener {
+            Listener::Tcp(socket) => socket.local_addr().map_or_else(|e| e.to_string(), |address| address.to_string()),
+            Listener::Unix(_, path) => path.display().to_string(),
+        };
+        self.sockets.iter().map(describe).collect()
+    }
+
+    /// Has the poll tell of connections waiting on socket n with token `first + n`.
+    pub fn register(&mut self, registry: &Registry, first: usize) -> io::Result<()> {
+        for (number, listener) in self.sockets.iter_mut().enumerate() {
+            match listener {
+                Listener::Tcp(socket) => registry.register(socket, Token(first + number), Interest::READABLE)?,
+                Listener::Unix(socket, _) => registry.register(socket, Token(first + number), Interest::READABLE)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The opposite.
+    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        for listener in &mut self.sockets {
+            match listener {
+                Listener::Tcp(socket) => registry.deregister(socket)?,
+                Listener::Unix(socket, _) => registry.deregister(socket)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next connection waiting on socket `number`.
+    pub fn accept(&mut self, number: usize) -> Option<(Socket, Peer)> {
+        loop {
+            let accepted = match self.sockets.get(number)? {
+                Listener::Tcp(socket) => socket.accept().map(|(stream, peer)| {
+                    let local = stream.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
+                    let peer = Peer { peer: peer.to_string(), local, unix: false, loopback: is_loopback(&peer.ip()) };
+                    (Socket::Tcp(stream), peer)
+                }),
+                Listener::Unix(socket, path) => socket.accept().map(|(stream, _)| {
+                    let name = format!("{}:0", path.display());
+                    (Socket::Unix(stream), Peer { peer: name.clone(), local: name, unix: true, loopback: true })
+                }),
+            };
+            match accepted {
+                Ok(connection) => return Some(connection),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    crate::logging::warning(format_args!("Error accepting a client connection: {error}"));
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+fn is_loopback(ip: &IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Opens one socket for each address; a "-" in front of an address makes it optional.
+fn open_tcp<'a>(
+    addresses: impl Iterator<Item = &'a [u8]>,
+    port: u16,
+    backlog: i32,
+    mark: u32,
+) -> io::Result<Vec<Listener>> {
+    let mut sockets = Vec::new();
+    for text in addresses {
+        let text = String::from_utf8_lossy(text);
+        let (text, optional) = text.strip_prefix('-').map_or((&*text, false), |rest| (rest, true));
+        match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), backlog, mark)) {
+            Ok(socket) => sockets.push(Listener::Tcp(socket)),
+            Err(error) if optional && may_be_missing(&error) => {}
+            Err(error) => {
+                let reason = format!("Could not create server TCP listening socket {text}:{port}: {error}");
+                return Err(io::Error::new(error.kind(), reason));
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+fn parse_address(text: &str) -> io::Result<IpAddr> {
+    match text {
+        "*" => Ok(Ipv4Addr::UNSPECIFIED.into()),
+        "::*" => Ok(Ipv6Addr::UNSPECIFIED.into()),
+        _ => match text.parse() {
+            Ok(ip) => Ok(ip),
+            // A name: resolved once, before any worker runs.
+            Err(_) => std::net::ToSocketAddrs::to_socket_addrs(&(text, 0))?
+                .next()
+                .map(|address| address.ip())
+                .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+        },
+    }
+}
+
+fn may_be_missing(error: &io::Error) -> bool {
+    let missing = [libc::EADDRNOTAVAIL, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ESOCKTNOSUPPORT];
+    error.raw_os_error().is_some_and(|code| missing.contains(&code) || code == libc::EPFNOSUPPORT)
+}
+
+fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<TcpListener> {
+    let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    if mark != 0 {
+        socket.set_mark(mark)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn open_unix(path: PathBuf, mode: u32) -> io::Result<Listener> {
+    let open = || -> io::Result<UnixListener> {
+        // A socket that an earlier run left behind is in the way.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SockAddr::unix(&path)?)?;
+        socket.listen(511)?;
+        if mode != 0 {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
+        }
+        Ok(UnixListener::from_std(socket.into()))
+    };
+    match open() {
+        Ok(socket) => Ok(Listener::Unix(socket, path)),
+        Err(error) => {
+            let reason = format!("Failed opening Unix socket {}: {error}", path.display());
+            Err(io::Error::new(error.kind(), reason))
+        }
+    }
+}
+
+/// Decides whether a new connection is let in, and which worker gets it. Who is not gets a line saying why.
+pub fn admit(
+    server: &'static Server,
+    mut socket: Socket,
+    peer: Peer,
+    tunables: &Tunables,
+) -> Option<(Socket, Arc<ClientInfo>, usize)> {
+    if server.clients.count() >= tunables.maxclients {
+        server.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
+    }
+    if tunables.protected_mode && tunables.password.is_none() && !peer.loopback {
+        server.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        return refuse(&mut socket, PROTECTED.as_bytes());
+    }
+    if let Socket::Tcp(stream) = &socket {
+        // A socket that does not know these options works without them.
+        let _ = stream.set_nodelay(true);
+        set_keepalive(&SockRef::from(stream), tunables.tcp_keepalive);
+    }
+    let id = server.clients.next_id();
+    let worker = (id as usize - 1) % server.workers();
+    let now = crate::clock::unix_ms();
+    let info = Arc::new(ClientInfo {
+        id,
+        worker,
+        fd: socket.fd().as_raw_fd(),
+        peer: peer.peer,
+        local: peer.local,
+        unix: peer.unix,
+        loopback: peer.loopback,
+        connected_ms: now,
+        active_ms: AtomicI64::new(now),
+        db: AtomicUsize::new(0),
+        command: AtomicU32::new(u32::MAX),
+        protocol: AtomicU8::new(2),
+        flags: AtomicU32::new(0),
+        input: AtomicUsize::new(0),
+        input_memory: AtomicUsize::new(0),
+        output: AtomicUsize::new(0),
+        output_blocks: AtomicUsize::new(0),
+        bytes_in: AtomicU64::new(0),
+        bytes_out: AtomicU64::new(0),
+        commands: AtomicU64::new(0),
+        doomed: AtomicBool::new(false),
+        names: Default::default(),
+    });
+    server.clients.add(info.clone());
+    Some((socket, info, worker))
+}
+
+const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is set for \
+    the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere: \
+    set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure the server \
+    cannot be reached from the internet), or start the server with '--protected-mode no'.\r\n";
+
+fn refuse<T>(socket: &mut Socket, line: &[u8]) -> Option<T> {
+    // The connection is closed in any case; the line is a courtesy.
+    let _ = socket.write(line);
+    None
+}
+
+fn set_keepalive(socket: &SockRef<'_>, idle: Duration) {
+    if idle.is_zero() {
+        return;
+    }
+    let interval = (idle / 3).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(3);
+    // As above: without it, a dead peer is noticed later.
+    let _ = socket.set_tcp_keepalive(&keepalive);
+}

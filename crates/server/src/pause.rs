@@ -1,0 +1,51 @@
+//! CLIENT PAUSE: until when which commands wait.
+
+use crate::table::Registered;
+use kvick_commands::spec::Flags;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// The state of CLIENT PAUSE. Reading it when there is none costs one load.
+#[derive(Default)]
+pub struct Pause {
+    until_ms: AtomicI64,
+    /// Whether all commands wait, or only those that may write.
+    all: AtomicBool,
+}
+
+impl Pause {
+    /// Begins or prolongs a pause: the later end and the stricter kind win.
+    pub fn begin(&self, now_ms: i64, until_ms: i64, all: bool) {
+        let running = self.until_ms.load(Ordering::SeqCst) > now_ms;
+        let all = all || (running && self.all.load(Ordering::SeqCst));
+        self.all.store(all, Ordering::SeqCst);
+        self.until_ms.fetch_max(until_ms, Ordering::SeqCst);
+    }
+
+    /// Ends it.
+    pub fn end(&self) {
+        self.until_ms.store(0, Ordering::SeqCst);
+        self.all.store(false, Ordering::SeqCst);
+    }
+
+    /// Until when it lasts, and whether for all commands.
+    pub fn state(&self, now_ms: i64) -> Option<(i64, bool)> {
+        let until = self.until_ms.load(Ordering::SeqCst);
+        (until > now_ms).then(|| (until, self.all.load(Ordering::SeqCst)))
+    }
+
+    /// Whether a command has to wait.
+    #[inline]
+    pub fn holds(&self, command: &Registered, now_ms: i64) -> bool {
+        self.until_ms.load(Ordering::Relaxed) != 0 && self.holds_slowly(command, now_ms)
+    }
+
+    #[cold]
+    fn holds_slowly(&self, command: &Registered, now_ms: i64) -> bool {
+        let Some((_, all)) = self.state(now_ms) else { return false };
+        if all {
+            // CLIENT stays usable: it is what ends the pause.
+            return !command.full_name.starts_with("client");
+        }
+        command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+    }
+}

@@ -1,0 +1,190 @@
+//! What all threads of the server share.
+
+use crate::clients::Clients;
+use crate::commandlog::CommandLog;
+use crate::config::tables::{network, security};
+use crate::config::words::ProtectedAction;
+use crate::config::{Config, Values};
+use crate::latency::LatencyMonitor;
+use crate::mailbox::Mailbox;
+use crate::pause::Pause;
+use crate::session::Client;
+use crate::stats::WorkerStats;
+use crate::table::{CommandTable, Registered};
+use crate::tunables::Tunables as Snapshot;
+use crate::worker::Message;
+use kvick_commands::context::Error;
+use kvick_store::Keyspace;
+use kvick_store::hash::KeyHasher;
+use parking_lot::RwLock;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+pub use crate::tunables::Tunables;
+
+/// Partitions of a database for each worker, and at least.
+const PARTITIONS_PER_WORKER: usize = 64;
+const PARTITIONS_MIN: usize = 256;
+const PARTITIONS_MAX: usize = 16384;
+
+/// The server. There is one, and it lives as long as the process.
+pub struct Server {
+    /// The data.
+    pub keyspace: &'static Keyspace,
+    /// The settings.
+    pub config: Config,
+    /// Where the settings were read from, for CONFIG REWRITE.
+    pub config_file: Option<PathBuf>,
+    /// How the process was started.
+    pub executable: PathBuf,
+    /// All commands.
+    pub table: CommandTable,
+    /// All connections.
+    pub clients: Clients,
+    /// CLIENT PAUSE.
+    pub pause: Pause,
+    /// COMMANDLOG and SLOWLOG.
+    pub commandlog: CommandLog,
+    /// LATENCY.
+    pub latency: LatencyMonitor,
+    /// The workers' mailboxes, by number.
+    mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
+    /// The workers' counters, by number.
+    pub stats: Vec<Arc<WorkerStats>>,
+    tunables: RwLock<Arc<Snapshot>>,
+    /// When it started.
+    pub started: Instant,
+    /// Unix time in ms when it started.
+    pub started_ms: i64,
+    /// Forty hexadecimal digits that tell this run from others.
+    pub run_id: String,
+    /// Connections refused because there were too many.
+    pub rejected_connections: AtomicU64,
+    /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
+    pub active_expire: AtomicBool,
+    /// Set when the server is to end.
+    ending: AtomicBool,
+    /// Addresses that are listened on, for the banner and INFO.
+    pub listening: RwLock<Vec<String>>,
+}
+
+impl Server {
+    /// A server with these settings, not yet listening.
+    pub fn leak(values: Values, config_file: Option<PathBuf>, executable: PathBuf) -> &'static Server {
+        let workers = values.read(network::IO_THREADS).max(1) as usize;
+        let databases = values.read(crate::config::tables::process::DATABASES) as usize;
+        let partitions =
+            (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
+        let table = CommandTable::new();
+        let commands = table.all().len();
+        let tunables = Snapshot::read(&values, 1);
+        Box::leak(Box::new(Server {
+            keyspace: Keyspace::leak(databases, partitions, KeyHasher::random()),
+            config: Config::new(values),
+            config_file,
+            executable,
+            table,
+            clients: Clients::default(),
+            pause: Pause::default(),
+            commandlog: CommandLog::default(),
+            latency: LatencyMonitor::default(),
+            mailboxes: OnceLock::new(),
+            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            tunables: RwLock::new(Arc::new(tunables)),
+            started: Instant::now(),
+            started_ms: crate::clock::unix_ms(),
+            run_id: random_hex(),
+            rejected_connections: AtomicU64::new(0),
+            active_expire: AtomicBool::new(true),
+            ending: AtomicBool::new(false),
+            listening: RwLock::default(),
+        }))
+    }
+
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.stats.len()
+    }
+
+    /// Tells the workers' addresses, once.
+    pub fn set_mailboxes(&self, mailboxes: Vec<Arc<Mailbox<Message>>>) {
+        // A second call would be a mistake of `main` alone; the first stays.
+        let _ = self.mailboxes.set(mailboxes);
+    }
+
+    /// Sends a worker a message.
+    pub fn send(&self, worker: usize, message: Message) {
+        if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
+            mailbox.send(message);
+        }
+    }
+
+    /// Sends every worker a message.
+    pub fn send_all(&self, message: impl Fn() -> Message) {
+        (0..self.workers()).for_each(|worker| self.send(worker, message()));
+    }
+
+    /// Moves whenever settings change.
+    #[inline]
+    pub fn config_generation(&self) -> u64 {
+        self.config.generation()
+    }
+
+    /// The settings that workers go by, as of now.
+    pub fn tunables(&self) -> Arc<Tunables> {
+        let generation = self.config.generation();
+        let current = self.tunables.read().clone();
+        if current.generation == generation {
+            return current;
+        }
+        let fresh = Arc::new(Snapshot::read(&self.config.values(), generation));
+        *self.tunables.write() = fresh.clone();
+        fresh
+    }
+
+    /// Why a protected command may not run for this client.
+    pub fn protected_refusal(&self, client: &Client, command: &Registered) -> Option<Error> {
+        let (setting, directive) = match command.full_name.split('|').next() {
+            Some("debug") => (self.config.read(security::ENABLE_DEBUG_COMMAND), "enable-debug-command"),
+            _ => (self.config.read(security::ENABLE_MODULE_COMMAND), "enable-module-command"),
+        };
+        let allowed = match setting {
+            ProtectedAction::Yes => true,
+            ProtectedAction::No => false,
+            ProtectedAction::Local => client.is_local(),
+        };
+        (!allowed).then(|| {
+            let name = command.full_name.split('|').next().unwrap_or_default().to_uppercase();
+            Error::new(format!(
+                "ERR {name} command not allowed. If the {directive} option is set to \"local\", you can run it from a \
+                 local connection, otherwise you need to set this option in the configuration file, and then restart \
+                 the server."
+            ))
+        })
+    }
+
+    /// What the first worker does for all of them, several times a second.
+    pub fn tick(&self) {}
+
+    /// Has the server end: workers notice at their next turn.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.send_all(|| Message::Wake);
+    }
+
+    /// Whether the server is to end.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+}
+
+/// Forty hexadecimal digits from the system's random source.
+fn random_hex() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let word = || RandomState::new().build_hasher().finish();
+    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
+    digits[..40].to_string()
+}

@@ -1,0 +1,95 @@
+//! The settings that workers look at often, in plain fields: a snapshot that is made anew when settings change.
+
+use crate::clock;
+use crate::commandlog::Thresholds;
+use crate::config::Values;
+use crate::config::shapes::OutputLimits;
+use crate::config::tables::{logging, memory, network, process, security, types};
+use crate::config::words::EvictionPolicy;
+use kvick_commands::context::Settings;
+use kvick_resp::Limits;
+use std::time::Duration;
+
+/// See the module's documentation.
+pub struct Tunables {
+    /// The configuration's generation that it was read from.
+    pub generation: u64,
+    /// What commands go by.
+    pub commands: Settings,
+    /// What clients may send.
+    pub limits: Limits,
+    /// Output that may wait.
+    pub output_limits: OutputLimits,
+    /// Most connections.
+    pub maxclients: usize,
+    /// Idle time after which a connection is closed; zero for never.
+    pub timeout: Duration,
+    /// Idle time after which TCP probes the other end; zero for never.
+    pub tcp_keepalive: Duration,
+    /// Whether strangers are kept out while there is no password.
+    pub protected_mode: bool,
+    /// The password.
+    pub password: Option<Vec<u8>>,
+    /// Background passes in a second.
+    pub hz: u32,
+    /// 1 to 10.
+    pub expire_effort: u32,
+    /// Ticks from which on a command is looked at as slow: the least of the thresholds below.
+    pub slow_ticks: u64,
+    /// What COMMANDLOG records.
+    pub commandlog: Thresholds,
+    /// What LATENCY records; 0 for nothing.
+    pub latency_threshold_ms: u64,
+    /// `lfu-log-factor`.
+    pub lfu_log_factor: u32,
+    /// `lfu-decay-time`.
+    pub lfu_decay_minutes: u32,
+}
+
+impl Tunables {
+    /// The snapshot of `values`.
+    pub fn read(values: &Values, generation: u64) -> Self {
+        let commandlog = Thresholds::read(values);
+        let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
+        let policy = values.read(memory::MAXMEMORY_POLICY);
+        Tunables {
+            generation,
+            commands: Settings {
+                proto_max_bulk_len: values.read(network::PROTO_MAX_BULK_LEN),
+                hll_sparse_max_bytes: values.read(types::HLL_SPARSE_MAX_BYTES) as usize,
+                lazy_user_del: values.read(memory::LAZYFREE_LAZY_USER_DEL),
+                lazy_user_flush: values.read(memory::LAZYFREE_LAZY_USER_FLUSH),
+                lazy_server_del: values.read(memory::LAZYFREE_LAZY_SERVER_DEL),
+                lfu: matches!(policy, EvictionPolicy::AllkeysLfu | EvictionPolicy::VolatileLfu),
+            },
+            limits: Limits {
+                bulk_len_max: values.read(network::PROTO_MAX_BULK_LEN),
+                authenticated: true,
+                query_buffer_max: values.read(network::CLIENT_QUERY_BUFFER_LIMIT) as usize,
+                replicated: false,
+            },
+            output_limits: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT),
+            maxclients: values.read(network::MAXCLIENTS) as usize,
+            timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
+            tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
+            protected_mode: values.read(network::PROTECTED_MODE),
+            password: values.read(security::REQUIREPASS).map(|text| text.to_vec()),
+            hz: values.read(process::HZ).clamp(1, 500),
+            expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
+            slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
+            commandlog,
+            latency_threshold_ms,
+            lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
+            lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+        }
+    }
+}
+
+/// Commands beyond this duration are always looked at, so that the clock is read again after them.
+const LOOKED_AT_US: u64 = 500;
+
+fn slow_ticks(slow_us: i64, latency_ms: u64) -> u64 {
+    let slow = u64::try_from(slow_us).unwrap_or(u64::MAX);
+    let latency = if latency_ms == 0 { u64::MAX } else { latency_ms.saturating_mul(1000) };
+    clock::us_to_ticks(slow.min(latency).min(LOOKED_AT_US))
+}

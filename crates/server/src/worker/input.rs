@@ -1,0 +1,338 @@
+//! Reading and parsing: from sockets into a batch.
+
+use super::Worker;
+use super::batch::{Asks, Batch, Request, Source};
+use super::connection::Connection;
+use super::engine::Outcome;
+use super::output::Run;
+use crate::clients::ClientFlags;
+use crate::session::Fate;
+use crate::server::Server;
+use kvick_resp::{Args, Limits, OwnedArgs, Parsed};
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// Bytes read from one connection in a turn.
+const READ: usize = 32 * 1024;
+/// The input buffer that connections share, in bytes: as much as a batch reads.
+pub const SHARED: usize = 8 * READ;
+/// Requests in a batch; one more connection may take it beyond.
+const REQUESTS: usize = 128;
+/// Bytes of replies after which a batch's replies are written before it goes on.
+const REPLIES_MAX: usize = 1024 * 1024;
+/// Bytes read straight into a large argument in a turn.
+const BIG_READ: usize = 1024 * 1024;
+
+/// What became of an attempt to read.
+enum Read {
+    /// This much came, and there may be more.
+    More(usize),
+    /// This much came, and the socket is empty now.
+    Drained(usize),
+    /// The other end has closed, or the connection broke.
+    Ended,
+}
+
+impl Worker {
+    /// Serves the connections that were ready when the turn began, batch by batch.
+    pub(super) fn serve_ready(&mut self) {
+        let mut left = self.ready.len();
+        if left == 0 {
+            return;
+        }
+        let world = &self.server.keyspace.world;
+        world.enter(self.engine.participant);
+        while left > 0 {
+            left -= 1;
+            let Some(token) = self.ready.pop_front() else { break };
+            self.read_connection(token);
+            let full = self.shared.len() - self.shared_used < READ || self.batch.requests.len() >= REQUESTS;
+            if full || left == 0 {
+                self.execute_batch();
+            }
+        }
+        world.leave(self.engine.participant);
+        self.write_replies();
+    }
+
+    /// Reads once from a connection and parses what came.
+    fn read_connection(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        connection.queued = false;
+        if Self::is_doomed(connection) {
+            return self.close(token);
+        }
+        if connection.stopped {
+            return;
+        }
+        if !connection.deferred.is_empty() {
+            return self.serve_deferred(token);
+        }
+        let limits = Limits { authenticated: connection.client.authenticated, ..self.engine.tunables.limits };
+        let read = if connection.parser.spare().is_empty() {
+            if connection.pending.is_empty() { self.read_shared(token, &limits) } else { self.read_held(token, &limits) }
+        } else {
+            self.read_big(token, &limits)
+        };
+        self.after_read(token, read, &limits);
+    }
+
+    fn after_read(&mut self, token: usize, read: Read, limits: &Limits) {
+        let stats = &self.engine.stats;
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let (n, more) = match read {
+            Read::More(n) => (n, true),
+            Read::Drained(n) => (n, false),
+            Read::Ended => return self.close(token),
+        };
+        stats.bytes_in.add(n as u64);
+        stats.reads.add(1);
+        let info = &connection.client.info;
+        info.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
+        info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
+        let held = connection.input_held();
+        if held > 0 || info.input.load(Ordering::Relaxed) > 0 {
+            info.input.store(held, Ordering::Relaxed);
+            info.input_memory.store(connection.pending.capacity() + connection.parser.buffered(), Ordering::Relaxed);
+        }
+        if limits.query_buffer_exceeded(held) {
+            stats.input_limit_disconnections.add(1);
+            crate::logging::warning(format_args!(
+                "Closing client that reached max query buffer length: id={} addr={} qbuf={held}",
+                info.id, info.peer
+            ));
+            return self.close(token);
+        }
+        if more {
+            self.queue(token);
+        }
+    }
+
+    /// Reads into the shared buffer: the usual case, without a copy.
+    fn read_shared(&mut self, token: usize, limits: &Limits) -> Read {
+        let connection = &mut self.connections[token];
+        let start = self.shared_used;
+        let read = outcome(connection.socket.read(&mut self.shared[start..start + READ]), READ);
+        let (Read::More(n) | Read::Drained(n)) = read else { return read };
+        let end = start + n;
+        let input = &self.shared[start..end];
+        let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
+        let parsed = parse.all(Source::Shared(start, end), input);
+        connection.pending.extend_from_slice(&input[parsed.bytes..]);
+        self.shared_used = end;
+        if parsed.more { Read::More(n) } else { read }
+    }
+
+    /// Reads behind the beginning of a request that came earlier.
+    fn read_held(&mut self, token: usize, limits: &Limits) -> Read {
+        let connection = &mut self.connections[token];
+        let mut held = std::mem::take(&mut connection.pending);
+        held.reserve(READ);
+        let read = outcome(connection.socket.read_behind(&mut held, READ), READ);
+        let number = self.batch.held.len();
+        let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
+        let parsed = parse.all(Source::Held(number), &held);
+        if parsed.requests {
+            self.batch.held.push((token, held, parsed.bytes));
+        } else {
+            held.drain(..parsed.bytes);
+            connection.pending = held;
+        }
+        match read {
+            Read::Drained(n) if parsed.more => Read::More(n),
+            read => read,
+        }
+    }
+
+    /// Reads straight into a large argument's own buffer.
+    fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
+        let connection = &mut self.connections[token];
+        let mut total = 0;
+        let (missing, full) = loop {
+            let spare = connection.parser.spare();
+            let room = spare.len();
+            match outcome(connection.socket.read_uninitialised(spare), room) {
+                Read::Ended => return Read::Ended,
+                Read::More(n) | Read::Drained(n) => {
+                    total += n;
+                    // SAFETY: the socket wrote n bytes to what `spare` returned.
+                    let missing = unsafe { connection.parser.filled(n) };
+                    if missing == 0 || n < room || total >= BIG_READ {
+                        break (missing, n == room);
+                    }
+                }
+            }
+        };
+        if missing == 0 {
+            let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
+            parse.all(Source::Shared(0, 0), &[]);
+        }
+        if full { Read::More(total) } else { Read::Drained(total) }
+    }
+
+    /// Executes the batch and puts the inputs it held back.
+    fn execute_batch(&mut self) {
+        self.batch.prefetch(self.server.keyspace);
+        let mut batch = std::mem::take(&mut self.batch);
+        let requests = std::mem::take(&mut batch.requests);
+        let mut at = 0;
+        while at < requests.len() {
+            let token = requests[at].connection;
+            let count = requests[at..].iter().take_while(|request| request.connection == token).count();
+            self.execute_run(token, &requests[at..at + count], &mut batch);
+            at += count;
+        }
+        batch.requests = requests;
+        for (token, mut held, parsed) in batch.held.drain(..) {
+            if let Some(connection) = self.connections.get_mut(token) {
+                if parsed < held.len() {
+                    held.drain(..parsed);
+                    connection.pending = held;
+                }
+            }
+        }
+        batch.clear();
+        self.batch = batch;
+        self.shared_used = 0;
+    }
+
+    /// Executes the requests of one connection.
+    fn execute_run(&mut self, token: usize, requests: &[Request], batch: &mut Batch) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let start = self.replies.len();
+        let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
+        for (number, request) in requests.iter().enumerate() {
+            if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
+                break;
+            }
+            let large = if may_take { batch.take_large(request, &self.shared) } else { None };
+            let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
+            let args = batch.args(request, &self.shared);
+            let outcome =
+                self.engine.execute(&mut connection.client, args, request.asks, &mut taken, &mut self.replies);
+            if outcome == Outcome::Paused {
+                if let Some(buffer) = taken {
+                    batch.big[place] = buffer;
+                }
+                let left = requests[number..].iter().filter(|request| !matches!(request.asks, Asks::Broken(_)));
+                connection.deferred.extend(left.map(|request| OwnedArgs::new(batch.args(request, &self.shared).iter())));
+                stop(connection);
+                self.paused.push(token);
+                break;
+            }
+        }
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        if self.replies.len() > REPLIES_MAX {
+            self.write_replies();
+        }
+    }
+
+    /// Executes requests that were parsed before the connection was stopped.
+    fn serve_deferred(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let start = self.replies.len();
+        while let Some(owned) = connection.deferred.pop_front() {
+            let (args, out) = (owned.args(), &mut self.replies);
+            let outcome = self.engine.execute(&mut connection.client, args, Asks::Unresolved, &mut None, out);
+            if outcome == Outcome::Paused {
+                connection.deferred.push_front(owned);
+                stop(connection);
+                self.paused.push(token);
+                break;
+            }
+            if connection.client.fate != Fate::Open {
+                break;
+            }
+        }
+        let resumed = !connection.stopped;
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        if resumed {
+            self.queue(token);
+        }
+    }
+}
+
+fn stop(connection: &mut Connection) {
+    connection.stopped = true;
+    connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, true);
+}
+
+/// Parsing what one connection sent.
+struct Parse<'a> {
+    server: &'static Server,
+    batch: &'a mut Batch,
+    connection: &'a mut Connection,
+    token: usize,
+    limits: &'a Limits,
+}
+
+/// What parsing found.
+struct Found {
+    /// Bytes that are done with.
+    bytes: usize,
+    /// Whether requests were added to the batch.
+    requests: bool,
+    /// Whether there is more to parse in the input, which has to wait for what was found.
+    more: bool,
+}
+
+impl Parse<'_> {
+    /// Parses all requests in `input`; but before authentication only one, because what may follow depends on it.
+    #[inline]
+    fn all(&mut self, source: Source, input: &[u8]) -> Found {
+        let (mut pos, before) = (0, self.batch.requests.len());
+        let mut more = false;
+        loop {
+            let first_span = self.batch.spans.len();
+            let Batch { spans, big, .. } = &mut *self.batch;
+            match self.connection.parser.parse(input, &mut pos, spans, big, self.limits) {
+                Parsed::Request => self.add(source, input, first_span),
+                Parsed::Incomplete => break,
+                Parsed::Big { .. } => {
+                    pos = input.len();
+                    break;
+                }
+                Parsed::Error(error) => {
+                    pos = input.len();
+                    self.push(source, first_span, Asks::Broken(error));
+                    break;
+                }
+            }
+            if !self.limits.authenticated {
+                more = pos < input.len();
+                break;
+            }
+        }
+        Found { bytes: pos, requests: self.batch.requests.len() > before, more }
+    }
+
+    #[inline]
+    fn add(&mut self, source: Source, input: &[u8], first_span: usize) {
+        let args = Args::new(input, &self.batch.spans[first_span..], &self.batch.big);
+        let asks = match args.get(0).and_then(|name| self.server.table.find(name)) {
+            Some(command) if command.subcommands.is_empty() => {
+                let key = command.single_key.and_then(|index| args.get(index));
+                Asks::For(command, key.map(|key| self.server.keyspace.key(key).hash))
+            }
+            _ => Asks::Unresolved,
+        };
+        self.push(source, first_span, asks);
+    }
+
+    #[inline]
+    fn push(&mut self, source: Source, first_span: usize, asks: Asks) {
+        let (spans, db) = (first_span..self.batch.spans.len(), self.connection.client.db);
+        self.batch.requests.push(Request { connection: self.token, source, spans, asks, db });
+    }
+}
+
+fn outcome(read: io::Result<usize>, room: usize) -> Read {
+    match read {
+        Ok(0) => Read::Ended,
+        Ok(n) if n == room => Read::More(n),
+        Ok(n) => Read::Drained(n),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read::Drained(0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Read::More(0),
+        Err(_) => Read::Ended,
+    }
+}

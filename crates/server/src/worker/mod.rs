@@ -1,0 +1,244 @@
+//! A worker: a thread with an event loop of its own that reads, parses, executes and replies.
+//!
+//! One turn: wait for events; read and parse what is readable into a [`batch`]; ask for the memory it will touch; execute
+//! it on the [`engine`]; write each connection's replies once. What one connection may have read in a turn is bounded,
+//! so a deep pipeline waits its turn like everybody else.
+//!
+//! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
+//! any other is put on the `ready` list and read again in the next turn.
+
+pub mod batch;
+pub mod connection;
+pub mod engine;
+mod input;
+mod output;
+mod timers;
+
+use crate::clients::{ClientFlags, ClientInfo};
+use crate::listen::Listeners;
+use crate::mailbox::Mailbox;
+use crate::server::Server;
+use crate::session::{Client, Fate};
+use batch::Batch;
+use connection::{Connection, Socket};
+use engine::Engine;
+use mio::{Events, Poll, Token, Waker};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Events taken from the poll at once.
+const EVENTS: usize = 1024;
+const WAKE: Token = Token(usize::MAX);
+/// Listeners have the tokens from here up.
+const FIRST_LISTENER: usize = usize::MAX - 1024;
+
+/// What one worker is told by other threads.
+pub enum Message {
+    /// A connection to take over.
+    Connection(Socket, Arc<ClientInfo>),
+    /// Close this client's connection if it is still there.
+    Close(u64),
+    /// CLIENT PAUSE may have ended: run what waited.
+    Resume,
+    /// Look at the server's state.
+    Wake,
+    /// Settings of the listeners changed.
+    Listen(Box<Listeners>),
+}
+
+/// See the module's documentation.
+pub struct Worker {
+    server: &'static Server,
+    number: usize,
+    poll: Poll,
+    mailbox: Arc<Mailbox<Message>>,
+    connections: Slab<Connection>,
+    /// Connections that may have input.
+    ready: VecDeque<usize>,
+    /// Connections whose requests wait for the end of CLIENT PAUSE.
+    paused: Vec<usize>,
+    listeners: Listeners,
+    engine: Engine,
+    batch: Batch,
+    /// Input of the present batch.
+    shared: Vec<u8>,
+    shared_used: usize,
+    /// Replies of the present batch, and whose they are.
+    replies: Vec<u8>,
+    runs: Vec<output::Run>,
+    timers: timers::Timers,
+}
+
+impl Worker {
+    /// A worker that does not run yet.
+    pub fn new(server: &'static Server, number: usize, listeners: Listeners) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), WAKE)?));
+        let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
+        let stats = server.stats[number].clone();
+        let mut worker = Worker {
+            server,
+            number,
+            poll,
+            mailbox,
+            connections: Slab::new(),
+            ready: VecDeque::new(),
+            paused: Vec::new(),
+            listeners: Listeners::default(),
+            engine: Engine::new(server, number, stats, participant),
+            batch: Batch::default(),
+            shared: vec![0; input::SHARED],
+            shared_used: 0,
+            replies: Vec::new(),
+            runs: Vec::new(),
+            timers: timers::Timers::new(),
+        };
+        worker.listen(listeners)?;
+        Ok(worker)
+    }
+
+    /// Where to send the worker messages.
+    pub fn mailbox(&self) -> Arc<Mailbox<Message>> {
+        self.mailbox.clone()
+    }
+
+    fn listen(&mut self, listeners: Listeners) -> io::Result<()> {
+        self.listeners.deregister(self.poll.registry())?;
+        self.listeners = listeners;
+        self.listeners.register(self.poll.registry(), FIRST_LISTENER)
+    }
+
+    /// Runs until the server ends.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.server.is_ending() {
+            let timeout = if self.ready.is_empty() { Some(self.timers.wait()) } else { Some(std::time::Duration::ZERO) };
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    crate::logging::warning(format_args!("Worker {} cannot poll: {error}", self.number));
+                    self.server.end();
+                    break;
+                }
+                _ => self.turn(&events),
+            }
+        }
+        self.flush_everything();
+    }
+
+    fn turn(&mut self, events: &Events) {
+        let began = Instant::now();
+        self.engine.update_clock();
+        self.engine.stats.turns.add(1);
+        for event in events {
+            match event.token() {
+                WAKE => {}
+                Token(token) if token >= FIRST_LISTENER => self.accept(token - FIRST_LISTENER),
+                Token(token) => {
+                    if event.is_writable() {
+                        self.write_waiting(token);
+                    }
+                    if event.is_read_closed() && self.connections.get(token).is_some_and(|c| c.stopped) {
+                        self.close(token);
+                    } else if event.is_readable() || event.is_read_closed() || event.is_error() {
+                        self.queue(token);
+                    }
+                }
+            }
+        }
+        self.read_messages();
+        self.serve_ready();
+        self.run_timers();
+        self.engine.stats.busy_us.add(began.elapsed().as_micros() as u64);
+    }
+
+    fn queue(&mut self, token: usize) {
+        if let Some(connection) = self.connections.get_mut(token)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.ready.push_back(token);
+        }
+    }
+
+    fn read_messages(&mut self) {
+        let mailbox = self.mailbox.clone();
+        for message in mailbox.drain() {
+            match message {
+                Message::Connection(socket, info) => self.add(socket, info),
+                Message::Close(id) => self.close_client(id),
+                Message::Resume => self.resume_paused(),
+                Message::Wake => {}
+                Message::Listen(listeners) => {
+                    if let Err(error) = self.listen(*listeners) {
+                        crate::logging::warning(format_args!("Cannot listen: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a connection over.
+    fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
+        let authenticated = self.engine.tunables.password.is_none();
+        let id = info.id;
+        let entry = self.connections.vacant_entry();
+        let token = entry.key();
+        let connection = entry.insert(Connection::new(socket, Client::new(info, authenticated)));
+        self.engine.stats.connections.add(1);
+        if connection.socket.register(self.poll.registry(), Token(token)).is_err() {
+            self.connections.remove(token);
+            self.server.clients.remove(id);
+        }
+    }
+
+    /// Ends a connection.
+    fn close(&mut self, token: usize) {
+        let Some(mut connection) = self.connections.try_remove(token) else { return };
+        // A socket that cannot be deregistered is closed all the same.
+        let _ = connection.socket.deregister(self.poll.registry());
+        self.server.clients.remove(connection.client.info.id);
+        self.ready.retain(|ready| *ready != token || !connection.queued);
+        self.paused.retain(|paused| *paused != token);
+    }
+
+    fn close_client(&mut self, id: u64) {
+        let found = self.connections.iter().find(|(_, connection)| connection.client.info.id == id);
+        if let Some((token, _)) = found {
+            self.close(token);
+        }
+    }
+
+    fn resume_paused(&mut self) {
+        for token in std::mem::take(&mut self.paused) {
+            if let Some(connection) = self.connections.get_mut(token) {
+                connection.stopped = false;
+                connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, false);
+                self.queue(token);
+            }
+        }
+    }
+
+    /// Accepts what waits on a listener, and hands the connections to the workers in turn.
+    fn accept(&mut self, listener: usize) {
+        while let Some((socket, peer)) = self.listeners.accept(listener) {
+            let Some((socket, info, worker)) = crate::listen::admit(self.server, socket, peer, &self.engine.tunables)
+            else {
+                continue;
+            };
+            if worker == self.number {
+                self.add(socket, info);
+            } else {
+                self.server.send(worker, Message::Connection(socket, info));
+            }
+        }
+    }
+
+    /// Whether a connection is to be closed by somebody's wish.
+    fn is_doomed(connection: &Connection) -> bool {
+        connection.client.fate == Fate::Close || connection.client.info.doomed.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,124 @@
+//! Writing replies, and what becomes of connections that do not read them.
+
+use super::Worker;
+use super::connection::Connection;
+use crate::clients::ClientFlags;
+use crate::session::Fate;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A stretch of the batch's replies that belongs to one connection.
+pub struct Run {
+    /// The connection.
+    pub token: usize,
+    /// Where its replies begin.
+    pub start: usize,
+    /// Where they end.
+    pub end: usize,
+}
+
+/// A scratch buffer that grew beyond this is given back.
+const REPLIES_KEPT: usize = 4 * 1024 * 1024;
+
+impl Worker {
+    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    pub(super) fn write_replies(&mut self) {
+        let runs = std::mem::take(&mut self.runs);
+        let replies = std::mem::take(&mut self.replies);
+        for run in &runs {
+            self.write_run(run, &replies[run.start..run.end]);
+        }
+        self.runs = runs;
+        self.runs.clear();
+        if replies.capacity() <= REPLIES_KEPT {
+            self.replies = replies;
+            self.replies.clear();
+        }
+    }
+
+    fn write_run(&mut self, run: &Run, bytes: &[u8]) {
+        let stats = &self.engine.stats;
+        let Some(connection) = self.connections.get_mut(run.token) else { return };
+        let mut rest = bytes;
+        if !rest.is_empty() && connection.output.is_empty() && connection.client.fate != Fate::Close {
+            match connection.socket.write(rest) {
+                Ok(n) => {
+                    stats.writes.add(1);
+                    stats.bytes_out.add(n as u64);
+                    connection.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    rest = &rest[n..];
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(_) => return self.close(run.token),
+            }
+        }
+        if !rest.is_empty() {
+            connection.output.push(rest);
+            // The socket may have made room since: an edge that has passed does not come again.
+            return self.write_waiting(run.token);
+        }
+        self.after_write(run.token);
+    }
+
+    /// Writes output that is waiting.
+    pub(super) fn write_waiting(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        if !connection.output.is_empty() {
+            let Connection { output, socket, client, .. } = connection;
+            match output.flush(socket) {
+                Ok(n) => {
+                    self.engine.stats.writes.add(1);
+                    self.engine.stats.bytes_out.add(n as u64);
+                    client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                }
+                Err(_) => return self.close(token),
+            }
+            client.info.output.store(output.len(), Ordering::Relaxed);
+            client.info.output_blocks.store(output.blocks(), Ordering::Relaxed);
+        }
+        self.after_write(token);
+    }
+
+    /// Closes a connection that is done, or whose output is more than it may be.
+    fn after_write(&mut self, token: usize) {
+        let Some(connection) = self.connections.get(token) else { return };
+        match connection.client.fate {
+            Fate::Close => return self.close(token),
+            Fate::CloseAfterReply if connection.output.is_empty() => return self.close(token),
+            _ if Self::is_doomed(connection) => return self.close(token),
+            _ => {}
+        }
+        if !connection.output.is_empty() || connection.above_soft_since.is_some() {
+            self.enforce_output_limit(token);
+        }
+    }
+
+    /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
+    pub(super) fn enforce_output_limit(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let (limit, waiting) = (self.engine.tunables.output_limits.normal, connection.output.len() as u64);
+        let above = |bytes: u64| bytes > 0 && waiting > bytes;
+        connection.above_soft_since =
+            above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
+        let too_long = connection.above_soft_since.is_some_and(|since| since.elapsed().as_secs() > limit.soft_seconds.into());
+        if above(limit.hard_bytes) || too_long {
+            let info = &connection.client.info;
+            info.set_flags(ClientFlags::CLOSE_ASAP, true);
+            self.engine.stats.output_limit_disconnections.add(1);
+            crate::logging::warning(format_args!(
+                "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
+                info.id, info.peer
+            ));
+            self.close(token);
+        }
+    }
+
+    /// Tries once more to write everything that waits, before the process ends.
+    pub(super) fn flush_everything(&mut self) {
+        for (_, connection) in &mut self.connections {
+            // The process is ending: what cannot be written now is lost with the connection.
+            let _ = connection.output.flush(&mut connection.socket);
+        }
+    }
+}

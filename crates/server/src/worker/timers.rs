@@ -1,0 +1,110 @@
+//! What a worker does now and then: expire keys, close idle connections, end pauses.
+
+use super::Worker;
+use crate::clients::ClientFlags;
+use crate::session::Client;
+use kvick_store::EventClass;
+use kvick_store::expire::{Pass, Sweeper};
+use std::time::{Duration, Instant};
+
+/// Connections looked at in one pass are this share of all, so that each is seen about once in a second.
+const SHARE_PER_PASS: usize = 10;
+const CONNECTIONS_PER_PASS_MIN: usize = 5;
+
+/// When what is due.
+pub struct Timers {
+    next: Instant,
+    sweeper: Sweeper,
+    /// Where the walk over the connections goes on.
+    next_connection: usize,
+}
+
+impl Timers {
+    /// Timers that are due at once.
+    pub fn new() -> Self {
+        Timers { next: Instant::now(), sweeper: Sweeper::default(), next_connection: 0 }
+    }
+
+    /// How long until something is due.
+    pub fn wait(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+}
+
+impl Worker {
+    /// Does what is due.
+    pub(super) fn run_timers(&mut self) {
+        let now = Instant::now();
+        if now < self.timers.next {
+            return;
+        }
+        let period = Duration::from_secs(1) / self.engine.tunables.hz;
+        self.timers.next = now + period;
+        self.expire(period);
+        self.look_at_connections();
+        if !self.paused.is_empty() && self.server.pause.state(self.engine.now_ms).is_none() {
+            self.resume_paused();
+        } else if let Some((until, _)) = self.server.pause.state(self.engine.now_ms) {
+            let left = Duration::from_millis(until.saturating_sub(self.engine.now_ms).clamp(0, 1000) as u64);
+            self.timers.next = self.timers.next.min(now + left);
+        }
+        if self.number == 0 {
+            self.server.tick();
+        }
+    }
+
+    /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.
+    fn expire(&mut self, period: Duration) {
+        if !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
+        let effort = self.engine.tunables.expire_effort.saturating_sub(1);
+        let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
+        let keyspace = self.server.keyspace;
+        keyspace.world.enter(self.engine.participant);
+        let stats = self.engine.stats.clone();
+        let ran_out = self.timers.sweeper.run(Pass {
+            keyspace,
+            share: (self.number, self.server.workers()),
+            now_ms: self.engine.now_ms,
+            budget: period * percent / 100,
+            acceptable_percent,
+            counters: &stats.keyspace,
+            effects: self.engine.effects(),
+            heard: EventClass::empty(),
+        });
+        keyspace.world.leave(self.engine.participant);
+        if ran_out {
+            stats.expire_cap_reached.add(1);
+        }
+    }
+
+    /// Closes connections that have been idle or above their soft output limit for too long.
+    fn look_at_connections(&mut self) {
+        let count = (self.connections.len() / SHARE_PER_PASS).max(CONNECTIONS_PER_PASS_MIN);
+        let timeout_ms = self.engine.tunables.timeout.as_millis() as i64;
+        let from = self.timers.next_connection;
+        let tokens: Vec<usize> =
+            self.connections.iter().skip_while(|(token, _)| *token < from).take(count).map(|(token, _)| token).collect();
+        self.timers.next_connection = if tokens.len() < count { 0 } else { tokens[count - 1] + 1 };
+        for token in tokens {
+            let Some(connection) = self.connections.get(token) else { continue };
+            let idle_ms = idle_ms(&connection.client, self.engine.now_ms);
+            if Self::is_doomed(connection) {
+                self.close(token);
+            } else if timeout_ms > 0 && idle_ms > timeout_ms && !connection.stopped {
+                crate::logging::verbose(format_args!("Closing idle client"));
+                self.close(token);
+            } else if connection.above_soft_since.is_some() {
+                self.enforce_output_limit(token);
+            }
+        }
+    }
+}
+
+fn idle_ms(client: &Client, now_ms: i64) -> i64 {
+    if client.info.flags().contains(ClientFlags::BLOCKED) {
+        return 0;
+    }
+    now_ms - client.info.active_ms.load(std::sync::atomic::Ordering::Relaxed)
+}
