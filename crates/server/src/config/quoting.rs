@@ -1,0 +1,209 @@
+//! The quoting rules of configuration files: a line splits into arguments, and an argument is quoted so that
+//! the splitter reads it back.
+//!
+//! Outside quotes, blanks separate and everything else stands for itself. Inside `"double quotes"` a backslash
+//! escapes: `\n \r \t \b \a`, `\xHH` for any byte, and any other character stands for itself. Inside
+//! `'single quotes'` only `\'` is an escape. A closing quote must be followed by a blank or the end of the line;
+//! an opening quote may stand in the middle of an argument.
+
+/// Splits a line into its arguments; `None` when quotes are not balanced or a closing quote touches the next
+/// argument. As in C, a NUL byte outside quotes ends the line, and one inside quotes leaves them open.
+pub fn split_args(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut args = Vec::new();
+    let mut rest = line;
+    loop {
+        while let [first, tail @ ..] = rest
+            && is_space(*first)
+        {
+            rest = tail;
+        }
+        if matches!(rest, [] | [0, ..]) {
+            return Some(args);
+        }
+        let (arg, tail) = next_arg(rest)?;
+        args.push(arg);
+        rest = tail;
+    }
+}
+
+/// Reads one argument from the start of `rest`; the caller has skipped the blanks before it.
+fn next_arg(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut arg = Vec::new();
+    loop {
+        match rest {
+            [] | [0, ..] => return Some((arg, rest)),
+            [b' ' | b'\n' | b'\r' | b'\t', tail @ ..] => return Some((arg, tail)),
+            [b'"', tail @ ..] => rest = end_of_quotes(double_quoted(tail, &mut arg)?)?,
+            [b'\'', tail @ ..] => rest = end_of_quotes(single_quoted(tail, &mut arg)?)?,
+            [byte, tail @ ..] => {
+                arg.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+}
+
+/// What follows a closing quote must be a blank or the end.
+fn end_of_quotes(rest: &[u8]) -> Option<&[u8]> {
+    matches!(rest.first(), None | Some(0))
+        .then_some(rest)
+        .or_else(|| is_space(rest[0]).then_some(rest))
+}
+
+fn double_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        match rest {
+            [] | [0, ..] => return None,
+            [b'\\', b'x', high, low, tail @ ..]
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                arg.push(hex_digit(*high) << 4 | hex_digit(*low));
+                rest = tail;
+            }
+            [b'\\', escaped, tail @ ..] if *escaped != 0 => {
+                arg.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 0x08,
+                    b'a' => 0x07,
+                    other => *other,
+                });
+                rest = tail;
+            }
+            [b'"', tail @ ..] => return Some(tail),
+            [byte, tail @ ..] => {
+                arg.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+}
+
+fn single_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        match rest {
+            [] | [0, ..] => return None,
+            [b'\\', b'\'', tail @ ..] => {
+                arg.push(b'\'');
+                rest = tail;
+            }
+            [b'\'', tail @ ..] => return Some(tail),
+            [byte, tail @ ..] => {
+                arg.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+}
+
+/// White space as C's `isspace` has it.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+fn hex_digit(byte: u8) -> u8 {
+    match byte {
+        b'0'..=b'9' => byte - b'0',
+        _ => (byte | 0x20) - b'a' + 10,
+    }
+}
+
+/// Appends `text` in double quotes, with everything that is not printable ASCII escaped.
+pub fn push_quoted(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for &byte in text {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', byte]),
+            b'\n' => out.extend(b"\\n"),
+            b'\r' => out.extend(b"\\r"),
+            b'\t' => out.extend(b"\\t"),
+            0x07 => out.extend(b"\\a"),
+            0x08 => out.extend(b"\\b"),
+            b' '..=b'~' => out.push(byte),
+            _ => out.extend(format!("\\x{byte:02x}").bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn split(line: &str) -> Option<Vec<String>> {
+        let args = split_args(line.as_bytes())?;
+        Some(
+            args.into_iter()
+                .map(|arg| String::from_utf8_lossy(&arg).into_owned())
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn blanks_separate_arguments() {
+        assert_eq!(split("  port\t 6379 \r\n").unwrap(), ["port", "6379"]);
+        assert_eq!(split(" \t").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn double_quotes_know_escapes() {
+        assert_eq!(
+            split(r#"a "b \"c\" \x41\n\t\q" "#).unwrap(),
+            ["a", "b \"c\" A\n\tq"]
+        );
+        assert_eq!(split_args(br#""\xff\x0""#).unwrap(), [b"\xffx0".to_vec()]);
+        assert_eq!(
+            split_args(br#""\a\b\r""#).unwrap(),
+            [b"\x07\x08\r".to_vec()]
+        );
+    }
+
+    #[test]
+    fn single_quotes_know_only_their_own_escape() {
+        assert_eq!(split(r"'a\n' '\'' ''").unwrap(), ["a\\n", "'", ""]);
+    }
+
+    #[test]
+    fn quotes_may_open_but_not_close_within_an_argument() {
+        assert_eq!(split(r#"a"b c""#).unwrap(), ["ab c"]);
+        assert_eq!(split(r#""a"b"#), None);
+        assert_eq!(split("'a'b"), None);
+    }
+
+    #[test]
+    fn open_quotes_are_an_error() {
+        for line in ["\"", "'", "a \"b", "a 'b", "\"a\\", "\"a\\\""] {
+            assert_eq!(split(line), None, "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_split_without_panic(line: Vec<u8>) {
+            let _ = split_args(&line);
+        }
+
+        #[test]
+        fn lines_of_quotes_and_escapes_split_without_panic(line in "[\"'\\\\xnaf0 \\x00]{0,24}") {
+            let _ = split_args(line.as_bytes());
+        }
+
+        #[test]
+        fn quoted_arguments_come_back_unchanged(args: Vec<Vec<u8>>) {
+            let mut line = Vec::new();
+            for arg in &args {
+                push_quoted(&mut line, arg);
+                line.push(b' ');
+            }
+            prop_assert_eq!(split_args(&line), Some(args));
+        }
+
+        #[test]
+        fn plain_words_split_at_blanks(words in proptest::collection::vec("[a-z0-9./:*-]{1,9}", 0..9)) {
+            let line = words.join(" \t ");
+            prop_assert_eq!(split(&line).unwrap(), words);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Encrypted connections.
+
+use super::*;
+use crate::config::directive::{Directive, Key, Typed, boolean, integer, optional, theme, word};
+use crate::config::value::Text;
+use crate::config::words::{TlsAuthClients, TlsAuthClientsUser};
+
+theme! {
+    after cluster::END;
+    TLS_PORT: u16 = integer("tls-port", 0, 65535, 0);
+    TLS_REPLICATION: bool = boolean("tls-replication", false);
+    TLS_CLUSTER: bool = boolean("tls-cluster", false);
+    TLS_CERT_FILE: Option<Text> = optional("tls-cert-file").volatile();
+    TLS_KEY_FILE: Option<Text> = optional("tls-key-file").volatile();
+    TLS_KEY_FILE_PASS: Option<Text> = optional("tls-key-file-pass").sensitive();
+    TLS_CLIENT_CERT_FILE: Option<Text> = optional("tls-client-cert-file").volatile();
+    TLS_CLIENT_KEY_FILE: Option<Text> = optional("tls-client-key-file").volatile();
+    TLS_CLIENT_KEY_FILE_PASS: Option<Text> = optional("tls-client-key-file-pass").sensitive();
+    TLS_DH_PARAMS_FILE: Option<Text> = optional("tls-dh-params-file").volatile();
+    TLS_CA_CERT_FILE: Option<Text> = optional("tls-ca-cert-file").volatile();
+    TLS_CA_CERT_DIR: Option<Text> = optional("tls-ca-cert-dir").volatile();
+    TLS_AUTH_CLIENTS: TlsAuthClients = word("tls-auth-clients", TlsAuthClients::Yes as u8);
+    TLS_AUTH_CLIENTS_USER: TlsAuthClientsUser = word("tls-auth-clients-user", TlsAuthClientsUser::Off as u8);
+    TLS_PROTOCOLS: Option<Text> = optional("tls-protocols");
+    TLS_CIPHERS: Option<Text> = optional("tls-ciphers");
+    TLS_CIPHERSUITES: Option<Text> = optional("tls-ciphersuites");
+    TLS_PREFER_SERVER_CIPHERS: bool = boolean("tls-prefer-server-ciphers", false);
+    TLS_SESSION_CACHING: bool = boolean("tls-session-caching", true);
+    TLS_SESSION_CACHE_SIZE: u32 = integer("tls-session-cache-size", 0, I32_MAX, 20480);
+    TLS_SESSION_CACHE_TIMEOUT: u32 = integer("tls-session-cache-timeout", 0, I32_MAX, 300);
+    TLS_AUTO_RELOAD_INTERVAL: u32 = integer("tls-auto-reload-interval", 0, I32_MAX, 0);
+}
