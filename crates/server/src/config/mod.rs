@@ -18,6 +18,8 @@ pub mod load;
 mod numbers;
 pub mod proc_title;
 mod quoting;
+#[cfg(test)]
+mod reference;
 pub mod rewrite;
 pub mod set;
 pub mod shapes;
