@@ -1,8 +1,8 @@
 //! The command line: which configuration it asks for, or which other task.
 //!
-//! `kvick-server [/path/to/kvick.conf] [--directive value ...] [-]`. Options become lines of configuration that are
-//! read last: `--port 7777` is the line `port "7777"`. A lone `-` first or last asks for standard input, which is read
-//! between the file and the options.
+//! `kvick-server [/path/to/kvick.conf] [--directive value ...] [-]`. Options become lines of
+//! configuration that are read last: `--port 7777` is the line `port "7777"`. A lone `-` first or
+//! last asks for standard input, which is read between the file and the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -99,9 +99,9 @@ impl Sources {
     }
 }
 
-/// Starts a line with an option; whether the option needs no value from the arguments that follow it. That is so when
-/// its own argument holds one, as in `"--port 7777"`, and for `--save` before another option, which means no save
-/// points.
+/// Starts a line with an option; whether the option needs no value from the arguments that follow
+/// it. That is so when its own argument holds one, as in `"--port 7777"`, and for `--save` before
+/// another option, which means no save points.
 fn push_option(lines: &mut Vec<u8>, option: &[u8], next: Option<&OsStr>) -> bool {
     if !lines.is_empty() {
         lines.push(b'\n');

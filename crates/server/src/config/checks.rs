@@ -23,6 +23,12 @@ pub fn hz(value: &mut Value, _: &Values) -> Checked {
     Ok(())
 }
 
+/// Less than 16 KiB is taken as 16 KiB.
+pub fn repl_backlog_size(value: &mut Value, _: &Values) -> Checked {
+    *value = u64::of(value).max(16 << 10).into_value();
+    Ok(())
+}
+
 pub fn no_active_defrag(value: &mut Value, _: &Values) -> Checked {
     ensure(
         !bool::of(value),
@@ -108,7 +114,8 @@ pub fn announced_ip(value: &mut Value, _: &Values) -> Checked {
     )
 }
 
-/// Whether the text may stand in the cluster's configuration file: no blanks, control characters or separators.
+/// Whether the text may stand in the cluster's configuration file: no blanks, control characters or
+/// separators.
 fn is_announceable(text: &[u8]) -> bool {
     text.iter()
         .all(|byte| *byte > b',' && *byte != 0x7f && !b";<=>?@[]^{|}~\\".contains(byte))

@@ -1,12 +1,13 @@
 //! What a directive is: its name, the shape of its values, its default, and how it may be changed.
 //!
-//! The tables under [`tables`](super::tables) are lists of these, one line or few per directive, written with the
-//! builders below: `integer("port", 0, 65535, 6379).works()`. A builder yields a [`Typed`] directive whose type
-//! parameter is what reading the setting gives (`u16`, `bool`, `LogLevel`, ...); the table macro [`theme!`] turns
-//! each line into a [`Key`] of that type, so that a misspelt name or a wrong type does not compile.
+//! The tables under [`tables`](super::tables) are lists of these, one line or few per directive,
+//! written with the builders below: `integer("port", 0, 65535, 6379).works()`. A builder yields a
+//! [`Typed`] directive whose type parameter is what reading the setting gives (`u16`, `bool`,
+//! `LogLevel`, ...); the table macro [`theme!`] turns each line into a [`Key`] of that type, so
+//! that a misspelt name or a wrong type does not compile.
 //!
-//! A directive starts out as [`Effect::Kept`]: accepted, kept, shown and rewritten, but without effect. The word
-//! `.works()` declares that the server acts on it.
+//! A directive starts out as [`Effect::Kept`]: accepted, kept, shown and rewritten, but without
+//! effect. The word `.works()` declares that the server acts on it.
 
 use std::marker::PhantomData;
 
@@ -29,8 +30,8 @@ bitflags::bitflags! {
         const MULTI_ARG = 1 << 4;
         /// CONFIG SET refuses it while a data set is loaded.
         const DENY_LOADING = 1 << 5;
-        /// Its value refers to something that may change without it (a file, an address), so setting it again
-        /// applies it again.
+        /// Its value refers to something that may change without it (a file, an address), so
+        /// setting it again applies it again.
         const VOLATILE = 1 << 6;
     }
 }
@@ -44,7 +45,8 @@ pub enum Effect {
     Kept,
 }
 
-/// The words of a setting and the number each stands for, in the order in which error texts list them.
+/// The words of a setting and the number each stands for, in the order in which error texts list
+/// them.
 pub type Words = &'static [(&'static str, u8)];
 
 /// The shape of a directive's values.
@@ -369,8 +371,8 @@ impl<T: Setting> Key<T> {
 
 /// Declares the directives of one theme: a [`Key`] for each, and their `TABLE`.
 ///
-/// `after` is the number of directives in the themes before, so that every directive has a number of its own;
-/// `END` is that of the theme after.
+/// `after` is the number of directives in the themes before, so that every directive has a number
+/// of its own; `END` is that of the theme after.
 macro_rules! theme {
     (after $first:expr; $($id:ident: $shape:ty = $directive:expr;)+) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]

@@ -1,4 +1,5 @@
-//! Reading the configuration at the start: a file, then standard input, then the options of the command line.
+//! Reading the configuration at the start: a file, then standard input, then the options of the
+//! command line.
 //!
 //! Lines are taken in order and a later line prevails over an earlier one, except that
 //! - `save` lines after the first add save points, until one with an empty argument takes all away,
@@ -69,7 +70,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why the configuration could not be read. The text is for standard error, and then the process exits with 1.
+/// Why the configuration could not be read. The text is for standard error, and then the process
+/// exits with 1.
 #[derive(Debug)]
 pub enum LoadError {
     /// A file cannot be read.
@@ -138,8 +140,8 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
 }
 
-/// Reads a configuration from its sources. `stdin` is read if the sources ask for it, and `accept` is given each
-/// [`Entry`] as it comes; what it refuses is an error of that line.
+/// Reads a configuration from its sources. `stdin` is read if the sources ask for it, and `accept`
+/// is given each [`Entry`] as it comes; what it refuses is an error of that line.
 pub fn load(
     sources: &Sources,
     stdin: &mut dyn Read,

@@ -1,14 +1,15 @@
 //! The configuration: every directive, its value now, and the ways in which values come and go.
 //!
-//! - [`tables`] lists the directives, and makes a typed [`Key`] of each; [`directive`], [`value`], [`words`] and
-//!   [`shapes`] say what they are made of.
-//! - [`Config`] holds the values of a running server. Any thread reads them; [`Config::set_many`] changes some of
-//!   them, all or none, as CONFIG SET does.
-//! - [`arguments`] reads the command line and [`load`] the configuration it leads to; [`rewrite`] writes it back to
-//!   its file.
+//! - [`tables`] lists the directives, and makes a typed [`Key`] of each; [`directive`], [`value`],
+//!   [`words`] and [`shapes`] say what they are made of.
+//! - [`Config`] holds the values of a running server. Any thread reads them; [`Config::set_many`]
+//!   changes some of them, all or none, as CONFIG SET does.
+//! - [`arguments`] reads the command line and [`load`] the configuration it leads to; [`rewrite`]
+//!   writes it back to its file.
 //!
-//! What always holds: a value has the shape, lies within the bounds and passes the check of its directive; the values
-//! that others see have been put into effect; and every change moves the generation.
+//! What always holds: a value has the shape, lies within the bounds and passes the check of its
+//! directive; the values that others see have been put into effect; and every change moves the
+//! generation.
 
 pub mod arguments;
 mod checks;
@@ -59,8 +60,9 @@ impl Config {
         }
     }
 
-    /// A number that is greater after every change: whoever keeps copies of settings reads them again when it has
-    /// moved. It moves after the values, so that who sees it moved sees them changed.
+    /// A number that is greater after every change: whoever keeps copies of settings reads them
+    /// again when it has moved. It moves after the values, so that who sees it moved sees them
+    /// changed.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -83,8 +85,8 @@ impl Config {
 
     /// What CONFIG GET replies to these patterns: names with their values, sorted by name.
     ///
-    /// An argument without a wildcard is looked up in any case and listed as it was written. A pattern lists every
-    /// name and every alias that it matches, except those of hidden directives.
+    /// An argument without a wildcard is looked up in any case and listed as it was written. A
+    /// pattern lists every name and every alias that it matches, except those of hidden directives.
     pub fn match_names<'a>(
         &self,
         patterns: impl IntoIterator<Item = &'a [u8]>,
@@ -112,8 +114,8 @@ impl Config {
             .collect()
     }
 
-    /// Puts a value in place that the server itself found, without checking or applying it: the primary that
-    /// REPLICAOF named, or the number of clients that the limit of open files allows.
+    /// Puts a value in place that the server itself found, without checking or applying it: the
+    /// primary that REPLICAOF named, or the number of clients that the limit of open files allows.
     pub fn put<T: Setting>(&self, key: Key<T>, value: T) {
         let _changing = self.changing.lock();
         let mut values = Values::clone(&self.values());

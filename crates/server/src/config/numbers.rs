@@ -1,7 +1,7 @@
 //! Numbers as configuration files and CONFIG SET spell them.
 //!
-//! Every parser takes the whole argument and answers `None` when any byte of it is left over or when the
-//! number does not fit; none of them panics or wraps.
+//! Every parser takes the whole argument and answers `None` when any byte of it is left over or
+//! when the number does not fit; none of them panics or wraps.
 
 /// A plain decimal integer: an optional minus, no plus, no leading zeros, no spaces.
 pub fn integer(text: &[u8]) -> Option<i64> {
@@ -15,7 +15,8 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// An integer as C's `strtoll` reads it: leading white space and a plus are allowed, and nothing at all is 0.
+/// An integer as C's `strtoll` reads it: leading white space and a plus are allowed, and nothing at
+/// all is 0.
 pub fn lenient_integer(text: &[u8]) -> Option<i64> {
     lenient(text, 10)
 }
@@ -37,8 +38,8 @@ fn lenient(text: &[u8], radix: u32) -> Option<i64> {
     .ok()
 }
 
-/// An amount of memory in bytes: digits and an optional unit in any case. `k`, `m`, `g` are powers of 1000;
-/// `kb`, `mb`, `gb` are powers of 1024; `b` is one byte. A bare unit is 0, as in Valkey.
+/// An amount of memory in bytes: digits and an optional unit in any case. `k`, `m`, `g` are powers
+/// of 1000; `kb`, `mb`, `gb` are powers of 1024; `b` is one byte. A bare unit is 0, as in Valkey.
 pub fn memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = text.split_at(digits);
@@ -62,7 +63,8 @@ pub fn memory(text: &[u8]) -> Option<u64> {
         .checked_mul(factor)
 }
 
-/// Writes an amount of memory with the largest unit that divides it, so that [`memory`] reads it back.
+/// Writes an amount of memory with the largest unit that divides it, so that [`memory`] reads it
+/// back.
 pub fn memory_with_unit(bytes: u64) -> String {
     for (shift, unit) in [(30, "gb"), (20, "mb"), (10, "kb")] {
         if bytes != 0 && bytes.trailing_zeros() >= shift {
@@ -72,10 +74,11 @@ pub fn memory_with_unit(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// A finite or infinite decimal number without surrounding white space; not-a-number is refused.
+/// A finite or infinite decimal number without surrounding white space; not-a-number is refused and
+/// minus zero is zero.
 pub fn float(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    (!number.is_nan()).then_some(number)
+    (!number.is_nan()).then_some(number + 0.0)
 }
 
 /// Writes a number with at most six decimals and no trailing zeros.
@@ -163,6 +166,7 @@ mod tests {
         assert_eq!(trimmed_float(99.9), "99.9");
         assert_eq!(trimmed_float(50.0), "50");
         assert_eq!(trimmed_float(0.0), "0");
+        assert_eq!(float(b"-0").map(trimmed_float).as_deref(), Some("0"));
         assert_eq!(float(b"nan"), None);
         assert_eq!(float(b" 1"), None);
     }

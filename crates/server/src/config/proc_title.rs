@@ -7,8 +7,8 @@ use super::tables::network::{BIND, PORT, UNIXSOCKET};
 use super::tables::tls::TLS_PORT;
 use super::values::Values;
 
-/// Puts the variables of a template in place: `{name}` is a variable and `{{` a brace. `None` if a variable is
-/// unknown or a brace is left open. Blanks around the result are cut off.
+/// Puts the variables of a template in place: `{name}` is a variable and `{{` a brace. `None` if a
+/// variable is unknown or a brace is left open. Blanks around the result are cut off.
 pub fn expand(
     template: &[u8],
     title: &str,

@@ -11,11 +11,12 @@ use super::words::ProtectedAction;
 
 /// Puts changed settings into effect.
 pub trait Apply {
-    /// Brings what the server does in line with one directive. `values` are all settings as they shall be, this one
-    /// and others that change with it included; other threads do not see them yet.
+    /// Brings what the server does in line with one directive. `values` are all settings as they
+    /// shall be, this one and others that change with it included; other threads do not see them
+    /// yet.
     ///
-    /// On refusal nothing changes for anybody: the directives that were applied before are applied again, this one
-    /// too, with the values as they were.
+    /// On refusal nothing changes for anybody: the directives that were applied before are applied
+    /// again, this one too, with the values as they were.
     fn apply(&mut self, id: Id, values: &Values) -> Result<(), Refusal>;
 }
 
@@ -34,14 +35,16 @@ pub struct Caller {
     pub is_loading: bool,
 }
 
-/// The directives that were set, in the order in which they were given, by the names by which they were called.
+/// The directives that were set, in the order in which they were given, by the names by which they
+/// were called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed(pub Vec<Name>);
 
 /// Why settings were not changed. The text is that of the error reply, without its code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// A directive cannot be set while a data set is loaded; the reply is that of any command refused for it.
+    /// A directive cannot be set while a data set is loaded; the reply is that of any command
+    /// refused for it.
     Loading,
     /// There is no such directive.
     Unknown {
@@ -50,7 +53,8 @@ pub enum ConfigError {
     },
     /// A directive or its value was refused.
     Refused {
-        /// The directive: as it was written if it may not be set, and as the table has it if its value was refused.
+        /// The directive: as it was written if it may not be set, and as the table has it if its
+        /// value was refused.
         name: Vec<u8>,
         /// Why.
         reason: Refusal,
@@ -82,8 +86,8 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Changes settings, all or none: finds and checks every name, then every value, then applies every change in
-    /// the order given, and only then shows the new values to other threads.
+    /// Changes settings, all or none: finds and checks every name, then every value, then applies
+    /// every change in the order given, and only then shows the new values to other threads.
     ///
     /// A directive is applied if its value differs or if it is volatile.
     pub fn set_many(
@@ -175,7 +179,8 @@ fn apply_all(
                 .iter()
                 .filter(|name| name.id.directive().refused_at_runtime.is_none())
             {
-                // What was in effect before is in effect again as far as it can be: there is nothing to fall back on.
+                // What was in effect before is in effect again as far as it can be: there is
+                // nothing to fall back on.
                 let _ = apply.apply(undone.id, before);
             }
             return Err(ConfigError::Refused {
@@ -435,6 +440,8 @@ mod tests {
         assert_eq!(config.read(process::HZ), 1);
         set(&config, &[("hz", "501")]).unwrap();
         assert_eq!(config.read(process::HZ), 500);
+        set(&config, &[("repl-backlog-size", "100")]).unwrap();
+        assert_eq!(config.get(b"repl-backlog-size").unwrap(), b"16384");
         let cases = [
             (
                 "shutdown-on-sigint",

@@ -1,4 +1,5 @@
-//! Settings with a shape of their own: save points, output buffer limits, keyspace events and the like.
+//! Settings with a shape of their own: save points, output buffer limits, keyspace events and the
+//! like.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use super::numbers;
 use super::value::{Refusal, Text};
 
-/// The working directory, absolute and without symbolic links. Entering it is the server's business.
+/// The working directory, absolute and without symbolic links. Entering it is the server's
+/// business.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory(Arc<Path>);
 
@@ -153,7 +155,8 @@ impl Default for OutputLimits {
 }
 
 impl OutputLimits {
-    /// These limits with those of some classes changed: groups of class, hard limit, soft limit and seconds.
+    /// These limits with those of some classes changed: groups of class, hard limit, soft limit and
+    /// seconds.
     pub(super) fn changed(&self, args: &[&[u8]]) -> Result<Self, Refusal> {
         let (groups, []) = args.as_chunks::<4>() else {
             return Err(Refusal::new(
@@ -218,7 +221,8 @@ impl fmt::Display for OutputLimits {
     }
 }
 
-/// Scores for the kernel's out-of-memory killer: as a primary, as a replica, in a background process.
+/// Scores for the kernel's out-of-memory killer: as a primary, as a replica, in a background
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomScores(pub [i16; 3]);
 
@@ -254,8 +258,8 @@ impl fmt::Display for OomScores {
 }
 
 bitflags::bitflags! {
-    /// Classes of keyspace events, and the channels on which they are published. The bits are those that the
-    /// module API exposes.
+    /// Classes of keyspace events, and the channels on which they are published. The bits are those
+    /// that the module API exposes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct KeyspaceEvents: u16 {
         /// `K`: published to the channel of the key.
@@ -294,7 +298,8 @@ bitflags::bitflags! {
 }
 
 impl KeyspaceEvents {
-    /// The letters in the order in which they are shown, without `A`, which stands for the first ten.
+    /// The letters in the order in which they are shown, without `A`, which stands for the first
+    /// ten.
     const LETTERS: [(char, Self); 14] = [
         ('g', Self::GENERIC),
         ('$', Self::STRING),
@@ -345,7 +350,8 @@ impl KeyspaceEvents {
         letters
     }
 
-    /// The letters as CONFIG GET shows them: like [`classes`](Self::classes), but `n` is not shown beside `A`.
+    /// The letters as CONFIG GET shows them: like [`classes`](Self::classes), but `n` is not shown
+    /// beside `A`.
     pub(super) fn show(&self) -> String {
         if self.contains(Self::ALL) {
             (*self - Self::NEW).classes()
@@ -355,8 +361,8 @@ impl KeyspaceEvents {
     }
 }
 
-/// Addresses to listen on, as they were given: `*` is every IPv4 address, and a leading `-` means that the address
-/// need not be there.
+/// Addresses to listen on, as they were given: `*` is every IPv4 address, and a leading `-` means
+/// that the address need not be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses(Arc<[Text]>);
 

@@ -128,7 +128,8 @@ pub enum Value {
 }
 
 impl Value {
-    /// Reads a value of this kind. `current` is the value so far: some kinds change only a part of it.
+    /// Reads a value of this kind. `current` is the value so far: some kinds change only a part of
+    /// it.
     pub(super) fn parse(kind: &Kind, args: &[&[u8]], current: &Value) -> Result<Self, Refusal> {
         match *kind {
             Kind::Bool => parse_bool(only(args)?).map(Self::Bool),
@@ -182,8 +183,8 @@ impl Value {
         }
     }
 
-    /// The value as arguments on one line of a configuration file, or `None` if the line must be absent for the
-    /// setting to have this value.
+    /// The value as arguments on one line of a configuration file, or `None` if the line must be
+    /// absent for the setting to have this value.
     pub(super) fn rewrite(&self, kind: &Kind) -> Option<Vec<u8>> {
         let mut line = Vec::new();
         match self {
@@ -329,8 +330,8 @@ fn show_words(bits: u8, kind: &Kind) -> String {
 
 /// A type in which a setting can be read.
 ///
-/// The tables pair every directive with a type that fits its kind, so the conversions cannot fail; they panic on a
-/// pairing that does not fit, which no input from outside can bring about.
+/// The tables pair every directive with a type that fits its kind, so the conversions cannot fail;
+/// they panic on a pairing that does not fit, which no input from outside can bring about.
 pub trait Setting: Sized {
     /// The value in this type.
     fn of(value: &Value) -> Self;

@@ -52,8 +52,8 @@ impl Values {
         Ok(value)
     }
 
-    /// Reads and checks a new value given as one text, which for directives with several arguments is cut at every
-    /// single blank.
+    /// Reads and checks a new value given as one text, which for directives with several arguments
+    /// is cut at every single blank.
     pub(super) fn parse_text(&self, id: Id, text: &[u8]) -> Result<Value, Refusal> {
         if !id.directive().flags.contains(Flags::MULTI_ARG) {
             return self.parse(id, &[text]);

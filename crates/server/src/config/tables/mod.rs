@@ -1,7 +1,8 @@
 //! Every directive, in tables by theme, and the words that configuration files know beyond them.
 //!
-//! The themes follow each other in one numbering, so that a [`Key`](super::Key) is an index into the values. To add
-//! a directive, add its line to a theme; to declare that one takes effect, append `.works()` to its line.
+//! The themes follow each other in one numbering, so that a [`Key`](super::Key) is an index into
+//! the values. To add a directive, add its line to a theme; to declare that one takes effect,
+//! append `.works()` to its line.
 
 pub mod cluster;
 pub mod logging;
@@ -118,7 +119,8 @@ pub struct FileWord {
     pub effect: Effect,
 }
 
-/// The words that only configuration files and the command line know. Any of them may be given many times.
+/// The words that only configuration files and the command line know. Any of them may be given many
+/// times.
 pub const FILE_WORDS: [FileWord; 4] = [
     FileWord {
         name: "include",
@@ -138,7 +140,8 @@ pub const FILE_WORDS: [FileWord; 4] = [
     },
 ];
 
-/// Directives of earlier versions: with one argument they are read over, and otherwise they are unknown.
+/// Directives of earlier versions: with one argument they are read over, and otherwise they are
+/// unknown.
 pub const RETIRED: [&str; 7] = [
     "dynamic-hz",
     "events-per-io-thread",
