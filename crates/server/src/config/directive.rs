@@ -164,10 +164,7 @@ impl<T> Typed<T> {
             check: None,
             refused_at_runtime: None,
         };
-        Self {
-            directive,
-            reads_as: PhantomData,
-        }
+        Self { directive, reads_as: PhantomData }
     }
 
     /// The same without its type, for the table.
@@ -246,28 +243,13 @@ pub(super) const fn boolean(name: &'static str, default: bool) -> Typed<bool> {
 }
 
 /// A plain number from `min` to `max`; `T` must hold both.
-pub(super) const fn integer<T>(
-    name: &'static str,
-    min: i128,
-    max: i128,
-    default: i128,
-) -> Typed<T> {
+pub(super) const fn integer<T>(name: &'static str, min: i128, max: i128, default: i128) -> Typed<T> {
     number(name, min, max, default, Form::Plain)
 }
 
 /// A number from `min` to `max` in a given spelling; `T` must hold both.
-pub(super) const fn number<T>(
-    name: &'static str,
-    min: i128,
-    max: i128,
-    default: i128,
-    form: Form,
-) -> Typed<T> {
-    Typed::new(
-        name,
-        Kind::Integer { min, max, form },
-        Initial::Integer(default),
-    )
+pub(super) const fn number<T>(name: &'static str, min: i128, max: i128, default: i128, form: Form) -> Typed<T> {
+    Typed::new(name, Kind::Integer { min, max, form }, Initial::Integer(default))
 }
 
 /// An amount of memory in bytes from `min` to `max`; `T` must hold both.
@@ -277,15 +259,7 @@ pub(super) const fn memory<T>(name: &'static str, min: i128, max: i128, default:
 
 /// A number from 1 to `max` whose default is the number of cores that the process may use.
 pub(super) const fn cores<T>(name: &'static str, max: i128) -> Typed<T> {
-    Typed::new(
-        name,
-        Kind::Integer {
-            min: 1,
-            max,
-            form: Form::Plain,
-        },
-        Initial::Cores,
-    )
+    Typed::new(name, Kind::Integer { min: 1, max, form: Form::Plain }, Initial::Cores)
 }
 
 /// A setting that is made of words.
@@ -305,24 +279,12 @@ pub(super) const fn word_set<T: Worded>(name: &'static str) -> Typed<T> {
 
 /// Any bytes, also none.
 pub(super) const fn text(name: &'static str, default: &'static str) -> Typed<super::value::Text> {
-    Typed::new(
-        name,
-        Kind::Text {
-            empty_is_unset: false,
-        },
-        Initial::Text(Some(default)),
-    )
+    Typed::new(name, Kind::Text { empty_is_unset: false }, Initial::Text(Some(default)))
 }
 
 /// Any bytes, where none means that there is no value, which is the default.
 pub(super) const fn optional(name: &'static str) -> Typed<Option<super::value::Text>> {
-    Typed::new(
-        name,
-        Kind::Text {
-            empty_is_unset: true,
-        },
-        Initial::Text(None),
-    )
+    Typed::new(name, Kind::Text { empty_is_unset: true }, Initial::Text(None))
 }
 
 /// A shape of its own.
@@ -357,10 +319,7 @@ impl<T> Copy for Key<T> {}
 
 impl<T: Setting> Key<T> {
     pub(super) const fn at(position: u16) -> Self {
-        Self {
-            id: Id(position),
-            reads_as: PhantomData,
-        }
+        Self { id: Id(position), reads_as: PhantomData }
     }
 
     /// Which directive this is; a constant of it serves as a pattern in a `match`.

@@ -48,11 +48,7 @@ pub fn matches(pattern: &[u8], text: &[u8], fold_case: bool) -> bool {
 /// if it does.
 fn match_one(pattern: &[u8], byte: u8, fold_case: bool) -> Option<usize> {
     let fold = |byte: u8| {
-        if fold_case {
-            byte.to_ascii_lowercase()
-        } else {
-            byte
-        }
+        if fold_case { byte.to_ascii_lowercase() } else { byte }
     };
     match pattern {
         [] => None,
@@ -107,11 +103,7 @@ pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
         let name = shell_to_glob(name);
         let mut next = Vec::new();
         for folder in &found {
-            let folder = if folder.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                folder
-            };
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             let Ok(entries) = folder.read_dir() else {
                 continue;
             };
@@ -175,10 +167,7 @@ mod tests {
         }
         let names = |pattern: &str| -> Vec<String> {
             let found = expand(&folder.path().join(pattern)).unwrap();
-            found
-                .iter()
-                .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
-                .collect()
+            found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
         };
         assert_eq!(names("*.conf"), ["a.conf", "b.conf"]);
         assert_eq!(names("[!a].conf"), ["b.conf"]);

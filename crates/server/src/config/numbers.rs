@@ -8,9 +8,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {
         [b'0'] if text.len() == 1 => Some(0),
-        [b'1'..=b'9', ..] if digits.iter().all(u8::is_ascii_digit) => {
-            std::str::from_utf8(text).ok()?.parse().ok()
-        }
+        [b'1'..=b'9', ..] if digits.iter().all(u8::is_ascii_digit) => std::str::from_utf8(text).ok()?.parse().ok(),
         _ => None,
     }
 }
@@ -31,11 +29,7 @@ fn lenient(text: &[u8], radix: u32) -> Option<i64> {
         return Some(0);
     }
     let text = std::str::from_utf8(text).ok()?;
-    i64::from_str_radix(
-        text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']),
-        radix,
-    )
-    .ok()
+    i64::from_str_radix(text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']), radix).ok()
 }
 
 /// An amount of memory in bytes: digits and an optional unit in any case. `k`, `m`, `g` are powers
@@ -56,11 +50,7 @@ pub fn memory(text: &[u8]) -> Option<u64> {
     if number.is_empty() {
         return Some(0);
     }
-    std::str::from_utf8(number)
-        .ok()?
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(factor)
+    std::str::from_utf8(number).ok()?.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// Writes an amount of memory with the largest unit that divides it, so that [`memory`] reads it
@@ -95,17 +85,7 @@ mod tests {
     fn plain_integers_are_strict() {
         assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(integer(b"0"), Some(0));
-        for bad in [
-            "",
-            "-",
-            "-0",
-            "+1",
-            "01",
-            " 1",
-            "1 ",
-            "1a",
-            "9223372036854775808",
-        ] {
+        for bad in ["", "-", "-0", "+1", "01", " 1", "1 ", "1a", "9223372036854775808"] {
             assert_eq!(integer(bad.as_bytes()), None, "{bad:?}");
         }
     }
@@ -135,27 +115,14 @@ mod tests {
         for (text, bytes) in cases {
             assert_eq!(memory(text.as_bytes()), Some(bytes), "{text}");
         }
-        for bad in [
-            "-1",
-            "1t",
-            "1 mb",
-            "1kbb",
-            "18446744073709551616",
-            "20000000000gb",
-        ] {
+        for bad in ["-1", "1t", "1 mb", "1kbb", "18446744073709551616", "20000000000gb"] {
             assert_eq!(memory(bad.as_bytes()), None, "{bad}");
         }
     }
 
     #[test]
     fn memory_is_written_with_the_largest_exact_unit() {
-        for (bytes, text) in [
-            (0, "0"),
-            (1023, "1023"),
-            (1024, "1kb"),
-            (3 << 20, "3mb"),
-            (1 << 33, "8gb"),
-        ] {
+        for (bytes, text) in [(0, "0"), (1023, "1023"), (1024, "1kb"), (3 << 20, "3mb"), (1 << 33, "8gb")] {
             assert_eq!(memory_with_unit(bytes), text);
             assert_eq!(memory(text.as_bytes()), Some(bytes));
         }

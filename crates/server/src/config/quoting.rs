@@ -47,9 +47,7 @@ fn double_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> 
     loop {
         match rest {
             [] | [0, ..] => return None,
-            [b'\\', b'x', high, low, tail @ ..]
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-            {
+            [b'\\', b'x', high, low, tail @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 arg.push(hex_digit(*high) << 4 | hex_digit(*low));
                 rest = tail;
             }
@@ -127,11 +125,7 @@ mod tests {
 
     fn split(line: &str) -> Option<Vec<String>> {
         let args = split_args(line.as_bytes())?;
-        Some(
-            args.into_iter()
-                .map(|arg| String::from_utf8_lossy(&arg).into_owned())
-                .collect(),
-        )
+        Some(args.into_iter().map(|arg| String::from_utf8_lossy(&arg).into_owned()).collect())
     }
 
     #[test]
@@ -142,15 +136,9 @@ mod tests {
 
     #[test]
     fn double_quotes_know_escapes() {
-        assert_eq!(
-            split(r#"a "b \"c\" \x41\n\t\q" "#).unwrap(),
-            ["a", "b \"c\" A\n\tq"]
-        );
+        assert_eq!(split(r#"a "b \"c\" \x41\n\t\q" "#).unwrap(), ["a", "b \"c\" A\n\tq"]);
         assert_eq!(split_args(br#""\xff\x0""#).unwrap(), [b"\xffx0".to_vec()]);
-        assert_eq!(
-            split_args(br#""\a\b\r""#).unwrap(),
-            [b"\x07\x08\r".to_vec()]
-        );
+        assert_eq!(split_args(br#""\a\b\r""#).unwrap(), [b"\x07\x08\r".to_vec()]);
     }
 
     #[test]

@@ -50,20 +50,11 @@ pub fn rewrite(path: &Path, values: &Values, extras: Extras<'_>, add: Add) -> io
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         old => old?,
     };
-    replace(
-        path,
-        &rewritten(&old, values, &Values::defaults()?, extras, add),
-    )
+    replace(path, &rewritten(&old, values, &Values::defaults()?, extras, add))
 }
 
 /// The text of the new file.
-fn rewritten(
-    old: &[u8],
-    values: &Values,
-    defaults: &Values,
-    extras: Extras<'_>,
-    add: Add,
-) -> Vec<u8> {
+fn rewritten(old: &[u8], values: &Values, defaults: &Values, extras: Extras<'_>, add: Add) -> Vec<u8> {
     let mut draft = Draft::of(old, add);
     for id in tables::ids() {
         draft.write_directive(id, values, defaults);
@@ -92,17 +83,11 @@ struct Draft {
 
 impl Draft {
     fn of(old: &[u8], add: Add) -> Self {
-        let mut draft = Self {
-            lines: Vec::new(),
-            places: HashMap::new(),
-            done: HashSet::new(),
-            has_marker: false,
-            add,
-        };
+        let mut draft =
+            Self { lines: Vec::new(), places: HashMap::new(), done: HashSet::new(), has_marker: false, add };
         let old = old.strip_suffix(b"\n").unwrap_or(old);
         if !old.is_empty() {
-            old.split(|byte| *byte == b'\n')
-                .for_each(|line| draft.read(trim(line)));
+            old.split(|byte| *byte == b'\n').for_each(|line| draft.read(trim(line)));
         }
         draft
     }
@@ -111,10 +96,7 @@ impl Draft {
         if line.is_empty() || line[0] == b'#' {
             self.has_marker |= line == MARKER.as_bytes();
         } else if let Some(name) = directive_of(line) {
-            self.places
-                .entry(name)
-                .or_default()
-                .push_back(self.lines.len());
+            self.places.entry(name).or_default().push_back(self.lines.len());
         } else {
             self.lines.push([b"# ??? ", line].concat());
             return;
@@ -127,13 +109,8 @@ impl Draft {
         let (value, default) = (values.value(id), defaults.value(id));
         self.done.insert(name);
         if let (Value::OutputLimits(limits), Value::OutputLimits(defaults)) = (value, default) {
-            for ((class, limit), (_, default)) in
-                limits.classes().into_iter().zip(defaults.classes())
-            {
-                let (hard, soft) = (
-                    memory_with_unit(limit.hard_bytes),
-                    memory_with_unit(limit.soft_bytes),
-                );
+            for ((class, limit), (_, default)) in limits.classes().into_iter().zip(defaults.classes()) {
+                let (hard, soft) = (memory_with_unit(limit.hard_bytes), memory_with_unit(limit.soft_bytes));
                 let args = format!("{class} {hard} {soft} {}", limit.soft_seconds);
                 self.write(name, args.as_bytes(), limit != default);
             }
@@ -164,13 +141,10 @@ impl Draft {
     fn finish(mut self) -> Vec<u8> {
         for (name, places) in self.places {
             if self.done.contains(name.as_str()) {
-                places
-                    .into_iter()
-                    .for_each(|place| self.lines[place].clear());
+                places.into_iter().for_each(|place| self.lines[place].clear());
             }
         }
-        self.lines
-            .dedup_by(|line, before| line.is_empty() && before.is_empty());
+        self.lines.dedup_by(|line, before| line.is_empty() && before.is_empty());
         self.lines.push(Vec::new());
         self.lines.join(&b'\n')
     }
@@ -183,19 +157,14 @@ fn directive_of(line: &[u8]) -> Option<String> {
     if let Some(found) = tables::find(word) {
         return Some(found.id.directive().name.to_owned());
     }
-    let known = tables::FILE_WORDS
-        .iter()
-        .find(|known| word.eq_ignore_ascii_case(known.name.as_bytes()))?;
+    let known = tables::FILE_WORDS.iter().find(|known| word.eq_ignore_ascii_case(known.name.as_bytes()))?;
     Some(known.name.to_owned())
 }
 
 /// Whether a setting is written even at its default: its meaning would change with the place of the
 /// start, or it has an old meaning when it is missing.
 fn is_always_written(kind: &Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Special(Special::Directory | Special::SavePoints | Special::Percentiles)
-    )
+    matches!(kind, Kind::Special(Special::Directory | Special::SavePoints | Special::Percentiles))
 }
 
 /// Whether a setting must not be written: at its default there is nothing that could be said, or
@@ -209,19 +178,13 @@ fn is_left_out(id: Id, values: &Values, defaults: &Values) -> bool {
 /// Puts a file in the place of another, after it has reached the disk.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let (mut file, beside) = create_beside(path)?;
-    let replaced = file
-        .write_all(content)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&beside, path));
+    let replaced = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, path));
     if replaced.is_err() {
         // The first error is the one to tell.
         let _ = fs::remove_file(&beside);
     }
     replaced?;
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
 
@@ -231,12 +194,7 @@ fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     for attempt in 0..100 {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{pid}-{attempt}"));
-        match OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o644)
-            .open(&beside)
-        {
+        match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             created => return Ok((created?, beside.into())),
         }
@@ -262,20 +220,11 @@ mod tests {
 
     /// The new lines, without those that are always there.
     fn lines(old: &str, settings: &[(&str, &str)], extras: Extras<'_>) -> Vec<String> {
-        let new = rewritten(
-            old.as_bytes(),
-            &values(settings),
-            &values(&[]),
-            extras,
-            Add::Changed,
-        );
+        let new = rewritten(old.as_bytes(), &values(settings), &values(&[]), extras, Add::Changed);
         let new = String::from_utf8(new).unwrap();
         assert!(new.ends_with('\n'));
         let always = ["dir ", "save ", "latency-tracking-info-percentiles "];
-        new.lines()
-            .filter(|line| !always.iter().any(|name| line.starts_with(name)))
-            .map(str::to_owned)
-            .collect()
+        new.lines().filter(|line| !always.iter().any(|name| line.starts_with(name))).map(str::to_owned).collect()
     }
 
     fn plain(old: &str, settings: &[(&str, &str)]) -> Vec<String> {
@@ -285,31 +234,14 @@ mod tests {
     #[test]
     fn lines_keep_their_places_and_comments() {
         let old = "# my server\nport 1\n\n# how long\ntimeout 5\nmaxmemory 1mb\n";
-        let new = plain(
-            old,
-            &[("port", "2"), ("timeout", "5"), ("maxmemory", "2gb")],
-        );
-        assert_eq!(
-            new,
-            [
-                "# my server",
-                "port 2",
-                "",
-                "# how long",
-                "timeout 5",
-                "maxmemory 2gb",
-                MARKER
-            ]
-        );
+        let new = plain(old, &[("port", "2"), ("timeout", "5"), ("maxmemory", "2gb")]);
+        assert_eq!(new, ["# my server", "port 2", "", "# how long", "timeout 5", "maxmemory 2gb", MARKER]);
     }
 
     #[test]
     fn changed_settings_are_added_after_the_marker_once() {
         let new = plain("port 6379\n", &[("hz", "20"), ("requirepass", "a \"b")]);
-        assert_eq!(
-            new,
-            ["port 6379", MARKER, "hz 20", "requirepass \"a \\\"b\""]
-        );
+        assert_eq!(new, ["port 6379", MARKER, "hz 20", "requirepass \"a \\\"b\""]);
         let again = plain(&format!("{}\n", new.join("\n")), &[("hz", "30")]);
         assert_eq!(again, ["port 6379", MARKER, "hz 30", ""]);
     }
@@ -323,22 +255,11 @@ mod tests {
     #[test]
     fn many_lines_of_one_setting_become_one() {
         let old = "save 900 1\nsave 60 5\n\n\n\nport 1\nport 2\n";
-        let new = rewritten(
-            old.as_bytes(),
-            &values(&[("save", "60 5 1 1")]),
-            &values(&[]),
-            Extras::default(),
-            Add::Changed,
-        );
+        let new =
+            rewritten(old.as_bytes(), &values(&[("save", "60 5 1 1")]), &values(&[]), Extras::default(), Add::Changed);
         let new = String::from_utf8(new).unwrap();
         assert!(new.starts_with("save 60 5 1 1\n\nport 6379\n\n"), "{new}");
-        let new = rewritten(
-            b"save 900 1\n",
-            &values(&[("save", "")]),
-            &values(&[]),
-            Extras::default(),
-            Add::Changed,
-        );
+        let new = rewritten(b"save 900 1\n", &values(&[("save", "")]), &values(&[]), Extras::default(), Add::Changed);
         assert!(new.starts_with(b"save \"\"\n"));
     }
 
@@ -355,8 +276,7 @@ mod tests {
     fn output_limits_have_a_line_for_each_class() {
         let old = "client-output-buffer-limit replica 1 1 1\n";
         let new = plain(old, &[("client-output-buffer-limit", "pubsub 1mb 0 0")]);
-        let expected = ["normal 0 0 0", "pubsub 1mb 0 0"]
-            .map(|args| format!("client-output-buffer-limit {args}"));
+        let expected = ["normal 0 0 0", "pubsub 1mb 0 0"].map(|args| format!("client-output-buffer-limit {args}"));
         assert_eq!(new, [expected[0].as_str(), MARKER, expected[1].as_str()]);
     }
 
@@ -369,10 +289,7 @@ mod tests {
     #[test]
     fn users_and_modules_take_the_place_of_those_before() {
         let (users, modules) = ([b"default on".to_vec(), b"al off".to_vec()], []);
-        let extras = Extras {
-            users: Some(&users),
-            modules: Some(&modules),
-        };
+        let extras = Extras { users: Some(&users), modules: Some(&modules) };
         let new = lines("user bob on\nloadmodule /m.so\n", &[], extras);
         assert_eq!(new, ["user default on", "", MARKER, "user al off"]);
     }
@@ -380,15 +297,7 @@ mod tests {
     #[test]
     fn lines_that_nobody_understands_become_comments() {
         let new = plain("nosuch 1\nport \"1\ndynamic-hz yes\n", &[]);
-        assert_eq!(
-            new,
-            [
-                "# ??? nosuch 1",
-                "# ??? port \"1",
-                "# ??? dynamic-hz yes",
-                MARKER
-            ]
-        );
+        assert_eq!(new, ["# ??? nosuch 1", "# ??? port \"1", "# ??? dynamic-hz yes", MARKER]);
     }
 
     #[test]
@@ -402,18 +311,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kvick.conf");
         rewrite(&path, values, Extras::default(), add).unwrap();
-        assert_eq!(
-            fs::read_dir(folder.path()).unwrap().count(),
-            1,
-            "nothing else is left in the folder"
-        );
-        let sources = Sources {
-            file: Some(path),
-            ..Sources::default()
-        };
-        load(&sources, &mut io::empty(), &mut |_| Ok(()))
-            .unwrap()
-            .values
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left in the folder");
+        let sources = Sources { file: Some(path), ..Sources::default() };
+        load(&sources, &mut io::empty(), &mut |_| Ok(())).unwrap().values
     }
 
     #[test]

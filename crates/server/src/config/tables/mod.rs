@@ -57,25 +57,19 @@ pub(super) fn read_all(values: &super::Values) -> Vec<super::value::Value> {
         tls::read_all,
         security::read_all,
     ];
-    themes
-        .iter()
-        .flat_map(|read_all| read_all(values))
-        .collect()
+    themes.iter().flat_map(|read_all| read_all(values)).collect()
 }
 
 /// The number of directives.
 pub const COUNT: usize = security::END as usize;
 
-static ALL: LazyLock<Vec<&'static Directive>> =
-    LazyLock::new(|| THEMES.iter().copied().flatten().collect());
+static ALL: LazyLock<Vec<&'static Directive>> = LazyLock::new(|| THEMES.iter().copied().flatten().collect());
 
 static BY_NAME: LazyLock<HashMap<&'static str, Name>> = LazyLock::new(|| {
     ids()
         .flat_map(|id| {
             let Directive { name, alias, .. } = id.directive();
-            std::iter::once(*name)
-                .chain(*alias)
-                .map(move |name| (name, Name { name, id }))
+            std::iter::once(*name).chain(*alias).map(move |name| (name, Name { name, id }))
         })
         .collect()
 });
@@ -122,22 +116,10 @@ pub struct FileWord {
 /// The words that only configuration files and the command line know. Any of them may be given many
 /// times.
 pub const FILE_WORDS: [FileWord; 4] = [
-    FileWord {
-        name: "include",
-        effect: Effect::Works,
-    },
-    FileWord {
-        name: "rename-command",
-        effect: Effect::Works,
-    },
-    FileWord {
-        name: "user",
-        effect: Effect::Kept,
-    },
-    FileWord {
-        name: "loadmodule",
-        effect: Effect::Kept,
-    },
+    FileWord { name: "include", effect: Effect::Works },
+    FileWord { name: "rename-command", effect: Effect::Works },
+    FileWord { name: "user", effect: Effect::Kept },
+    FileWord { name: "loadmodule", effect: Effect::Kept },
 ];
 
 /// Directives of earlier versions: with one argument they are read over, and otherwise they are
