@@ -1,8 +1,8 @@
 //! The command line: which configuration it asks for, or which other task.
 //!
-//! `kvick-server [/path/to/kvick.conf] [--directive value ...] [-]`. Options become lines of configuration that are
-//! read last: `--port 7777` is the line `port "7777"`. A lone `-` first or last asks for standard input, which is read
-//! between the file and the options.
+//! `kvick-server [/path/to/kvick.conf] [--directive value ...] [-]`. Options become lines of
+//! configuration that are read last: `--port 7777` is the line `port "7777"`. A lone `-` first or
+//! last asks for standard input, which is read between the file and the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -46,19 +46,9 @@ impl Invocation {
             Some(b"-v" | b"--version") => Self::Version,
             Some(b"-h" | b"--help") => Self::Help,
             Some(b"--test-memory") => {
-                let megabytes = if args.len() == 2 {
-                    Some(&args[1])
-                } else {
-                    None
-                };
-                let number = |text: &OsString| {
-                    text.to_str()
-                        .and_then(|text| text.trim().parse().ok())
-                        .unwrap_or(0)
-                };
-                Self::TestMemory {
-                    megabytes: megabytes.map(number),
-                }
+                let megabytes = if args.len() == 2 { Some(&args[1]) } else { None };
+                let number = |text: &OsString| text.to_str().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+                Self::TestMemory { megabytes: megabytes.map(number) }
             }
             Some(b"--check-system") => Self::CheckSystem,
             _ => Self::Serve(Sources::parse(args)),
@@ -84,11 +74,7 @@ impl Sources {
             if arg == "-" && (is_first || is_last) {
                 sources.stdin = true;
             } else if has_value && let Some(option) = arg.as_bytes().strip_prefix(b"--") {
-                has_value = push_option(
-                    &mut sources.options,
-                    option,
-                    rest.get(position + 1).map(OsString::as_os_str),
-                );
+                has_value = push_option(&mut sources.options, option, rest.get(position + 1).map(OsString::as_os_str));
             } else {
                 push_quoted(&mut sources.options, arg.as_bytes());
                 sources.options.push(b' ');
@@ -99,9 +85,9 @@ impl Sources {
     }
 }
 
-/// Starts a line with an option; whether the option needs no value from the arguments that follow it. That is so when
-/// its own argument holds one, as in `"--port 7777"`, and for `--save` before another option, which means no save
-/// points.
+/// Starts a line with an option; whether the option needs no value from the arguments that follow
+/// it. That is so when its own argument holds one, as in `"--port 7777"`, and for `--save` before
+/// another option, which means no save points.
 fn push_option(lines: &mut Vec<u8>, option: &[u8], next: Option<&OsStr>) -> bool {
     if !lines.is_empty() {
         lines.push(b'\n');
@@ -128,15 +114,9 @@ mod tests {
     }
 
     fn sources(args: &[&str]) -> (Option<String>, bool, String) {
-        let Invocation::Serve(sources) = parse(args) else {
-            panic!("{args:?} do not serve")
-        };
+        let Invocation::Serve(sources) = parse(args) else { panic!("{args:?} do not serve") };
         let file = sources.file.map(|path| path.to_string_lossy().into_owned());
-        (
-            file,
-            sources.stdin,
-            String::from_utf8(sources.options).unwrap(),
-        )
+        (file, sources.stdin, String::from_utf8(sources.options).unwrap())
     }
 
     fn options(args: &[&str]) -> String {
@@ -150,23 +130,14 @@ mod tests {
         assert_eq!(parse(&["--help"]), Invocation::Help);
         assert_eq!(parse(&["-h"]), Invocation::Help);
         assert_eq!(parse(&["--check-system"]), Invocation::CheckSystem);
-        assert_eq!(
-            parse(&["--test-memory", "64"]),
-            Invocation::TestMemory {
-                megabytes: Some(64)
-            }
-        );
-        assert_eq!(
-            parse(&["--test-memory"]),
-            Invocation::TestMemory { megabytes: None }
-        );
+        assert_eq!(parse(&["--test-memory", "64"]), Invocation::TestMemory { megabytes: Some(64) });
+        assert_eq!(parse(&["--test-memory"]), Invocation::TestMemory { megabytes: None });
         assert_eq!(parse(&[]), Invocation::Serve(Sources::default()));
     }
 
     #[test]
     fn a_file_comes_first_and_options_become_lines() {
-        let (file, stdin, options) =
-            sources(&["/etc/k.conf", "--port", "7777", "--loglevel", "verbose"]);
+        let (file, stdin, options) = sources(&["/etc/k.conf", "--port", "7777", "--loglevel", "verbose"]);
         assert_eq!((file.as_deref(), stdin), (Some("/etc/k.conf"), false));
         assert_eq!(options, "port \"7777\" \nloglevel \"verbose\" ");
     }
@@ -176,18 +147,12 @@ mod tests {
         assert_eq!(sources(&["-"]), (None, true, String::new()));
         assert!(sources(&["-", "--port", "1"]).1);
         assert!(sources(&["k.conf", "--port", "1", "-"]).1);
-        assert_eq!(
-            sources(&["--logfile", "-", "--port", "1"]),
-            (None, false, "logfile \"-\" \nport \"1\" ".into())
-        );
+        assert_eq!(sources(&["--logfile", "-", "--port", "1"]), (None, false, "logfile \"-\" \nport \"1\" ".into()));
     }
 
     #[test]
     fn a_value_may_begin_with_dashes() {
-        assert_eq!(
-            options(&["--port", "--loglevel", "verbose"]),
-            "port \"--loglevel\" \"verbose\" "
-        );
+        assert_eq!(options(&["--port", "--loglevel", "verbose"]), "port \"--loglevel\" \"verbose\" ");
         assert_eq!(
             options(&["--logfile", "--my--log", "--loglevel", "--bla"]),
             "logfile \"--my--log\" \nloglevel \"--bla\" "
@@ -196,26 +161,14 @@ mod tests {
 
     #[test]
     fn an_option_may_hold_its_value() {
-        assert_eq!(
-            options(&["--maxmemory 700mb", "--port 1"]),
-            "maxmemory 700mb \nport 1 "
-        );
+        assert_eq!(options(&["--maxmemory 700mb", "--port 1"]), "maxmemory 700mb \nport 1 ");
         assert_eq!(options(&["--port=7777"]), "port=7777 ");
     }
 
     #[test]
     fn save_without_a_value_means_no_save_points() {
-        assert_eq!(
-            options(&["--save", "--loglevel", "verbose"]),
-            "save \"\"\nloglevel \"verbose\" "
-        );
-        assert_eq!(
-            options(&["--port", "1", "--save"]),
-            "port \"1\" \nsave \"\""
-        );
-        assert_eq!(
-            options(&["--save", "", "--port", "1"]),
-            "save \"\" \nport \"1\" "
-        );
+        assert_eq!(options(&["--save", "--loglevel", "verbose"]), "save \"\"\nloglevel \"verbose\" ");
+        assert_eq!(options(&["--port", "1", "--save"]), "port \"1\" \nsave \"\"");
+        assert_eq!(options(&["--save", "", "--port", "1"]), "save \"\" \nport \"1\" ");
     }
 }

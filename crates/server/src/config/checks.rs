@@ -10,16 +10,18 @@ use super::words::ShutdownFlags;
 type Checked = Result<(), Refusal>;
 
 fn ensure(holds: bool, otherwise: &'static str) -> Checked {
-    if holds {
-        Ok(())
-    } else {
-        Err(Refusal::new(otherwise))
-    }
+    if holds { Ok(()) } else { Err(Refusal::new(otherwise)) }
 }
 
 /// Outside 1 to 500 the nearest of the two is taken.
 pub fn hz(value: &mut Value, _: &Values) -> Checked {
     *value = u32::of(value).clamp(1, 500).into_value();
+    Ok(())
+}
+
+/// Less than 16 KiB is taken as 16 KiB.
+pub fn repl_backlog_size(value: &mut Value, _: &Values) -> Checked {
+    *value = u64::of(value).max(16 << 10).into_value();
     Ok(())
 }
 
@@ -33,52 +35,34 @@ pub fn no_active_defrag(value: &mut Value, _: &Values) -> Checked {
 
 pub fn shutdown_flags(value: &mut Value, _: &Values) -> Checked {
     let both = ShutdownFlags::SAVE | ShutdownFlags::NOSAVE;
-    ensure(
-        !ShutdownFlags::of(value).contains(both),
-        "shutdown options SAVE and NOSAVE can't be used simultaneously",
-    )
+    ensure(!ShutdownFlags::of(value).contains(both), "shutdown options SAVE and NOSAVE can't be used simultaneously")
 }
 
 pub fn hash_seed(value: &mut Value, _: &Values) -> Checked {
-    ensure(
-        Text::of(value).len() <= 256,
-        "hash-seed must be less than or equal to 256 characters",
-    )
+    ensure(Text::of(value).len() <= 256, "hash-seed must be less than or equal to 256 characters")
 }
 
 pub fn proc_title_template(value: &mut Value, values: &Values) -> Checked {
     let title = proc_title::expand(&Text::of(value), "", None, values);
-    ensure(
-        title.is_some_and(|title| !title.is_empty()),
-        "template format is invalid or contains unknown variables",
-    )
+    ensure(title.is_some_and(|title| !title.is_empty()), "template format is invalid or contains unknown variables")
 }
 
 pub fn dbfilename(value: &mut Value, _: &Values) -> Checked {
     let name = Text::of(value);
     ensure(!name.is_empty(), "dbfilename can't be empty")?;
-    ensure(
-        is_base_name(&name),
-        "dbfilename can't be a path, just a filename",
-    )
+    ensure(is_base_name(&name), "dbfilename can't be a path, just a filename")
 }
 
 pub fn appendfilename(value: &mut Value, _: &Values) -> Checked {
     let name = Text::of(value);
     ensure(!name.is_empty(), "appendfilename can't be empty")?;
-    ensure(
-        is_base_name(&name),
-        "appendfilename can't be a path, just a filename",
-    )
+    ensure(is_base_name(&name), "appendfilename can't be a path, just a filename")
 }
 
 pub fn appenddirname(value: &mut Value, _: &Values) -> Checked {
     let name = Text::of(value);
     ensure(!name.is_empty(), "appenddirname can't be empty")?;
-    ensure(
-        is_base_name(&name),
-        "appenddirname can't be a path, just a dirname",
-    )
+    ensure(is_base_name(&name), "appenddirname can't be a path, just a dirname")
 }
 
 fn is_base_name(name: &[u8]) -> bool {
@@ -86,59 +70,40 @@ fn is_base_name(name: &[u8]) -> bool {
 }
 
 pub fn cluster_config_file(value: &mut Value, _: &Values) -> Checked {
-    ensure(
-        !Text::of(value).is_empty(),
-        "cluster-config-file can't be empty",
-    )
+    ensure(!Text::of(value).is_empty(), "cluster-config-file can't be empty")
 }
 
 pub fn announced_nodename(value: &mut Value, _: &Values) -> Checked {
-    ensure(
-        is_announceable(&Text::of(value)),
-        "Announced human node name contained invalid character",
-    )
+    ensure(is_announceable(&Text::of(value)), "Announced human node name contained invalid character")
 }
 
 pub fn announced_ip(value: &mut Value, _: &Values) -> Checked {
     let address = Text::of(value);
     ensure(address.len() < 46, "cluster-announce-ip is too long")?;
-    ensure(
-        is_announceable(&address),
-        "cluster-announce-ip contains invalid character",
-    )
+    ensure(is_announceable(&address), "cluster-announce-ip contains invalid character")
 }
 
-/// Whether the text may stand in the cluster's configuration file: no blanks, control characters or separators.
+/// Whether the text may stand in the cluster's configuration file: no blanks, control characters or
+/// separators.
 fn is_announceable(text: &[u8]) -> bool {
-    text.iter()
-        .all(|byte| *byte > b',' && *byte != 0x7f && !b";<=>?@[]^{|}~\\".contains(byte))
+    text.iter().all(|byte| *byte > b',' && *byte != 0x7f && !b";<=>?@[]^{|}~\\".contains(byte))
 }
 
 pub fn announced_hostname(value: &mut Value, _: &Values) -> Checked {
     let name = Text::of(value);
+    ensure(name.len() < 256, "Hostnames must be less than 256 characters")?;
     ensure(
-        name.len() < 256,
-        "Hostnames must be less than 256 characters",
-    )?;
-    ensure(
-        name.iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')),
+        name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')),
         "Hostnames may only contain alphanumeric characters, hyphens or dots",
     )
 }
 
 pub fn ipv4(value: &mut Value, _: &Values) -> Checked {
     let address = Text::of(value);
-    ensure(
-        address.is_empty() || address.to_string().parse::<Ipv4Addr>().is_ok(),
-        "Invalid IPv4 address",
-    )
+    ensure(address.is_empty() || address.to_string().parse::<Ipv4Addr>().is_ok(), "Invalid IPv4 address")
 }
 
 pub fn ipv6(value: &mut Value, _: &Values) -> Checked {
     let address = Text::of(value);
-    ensure(
-        address.is_empty() || address.to_string().parse::<Ipv6Addr>().is_ok(),
-        "Invalid IPv6 address",
-    )
+    ensure(address.is_empty() || address.to_string().parse::<Ipv6Addr>().is_ok(), "Invalid IPv6 address")
 }

@@ -1,12 +1,13 @@
 //! What a directive is: its name, the shape of its values, its default, and how it may be changed.
 //!
-//! The tables under [`tables`](super::tables) are lists of these, one line or few per directive, written with the
-//! builders below: `integer("port", 0, 65535, 6379).works()`. A builder yields a [`Typed`] directive whose type
-//! parameter is what reading the setting gives (`u16`, `bool`, `LogLevel`, ...); the table macro [`theme!`] turns
-//! each line into a [`Key`] of that type, so that a misspelt name or a wrong type does not compile.
+//! The tables under [`tables`](super::tables) are lists of these, one line or few per directive,
+//! written with the builders below: `integer("port", 0, 65535, 6379).works()`. A builder yields a
+//! [`Typed`] directive whose type parameter is what reading the setting gives (`u16`, `bool`,
+//! `LogLevel`, ...); the table macro [`theme!`] turns each line into a [`Key`] of that type, so
+//! that a misspelt name or a wrong type does not compile.
 //!
-//! A directive starts out as [`Effect::Kept`]: accepted, kept, shown and rewritten, but without effect. The word
-//! `.works()` declares that the server acts on it.
+//! A directive starts out as [`Effect::Kept`]: accepted, kept, shown and rewritten, but without
+//! effect. The word `.works()` declares that the server acts on it.
 
 use std::marker::PhantomData;
 
@@ -29,8 +30,8 @@ bitflags::bitflags! {
         const MULTI_ARG = 1 << 4;
         /// CONFIG SET refuses it while a data set is loaded.
         const DENY_LOADING = 1 << 5;
-        /// Its value refers to something that may change without it (a file, an address), so setting it again
-        /// applies it again.
+        /// Its value refers to something that may change without it (a file, an address), so
+        /// setting it again applies it again.
         const VOLATILE = 1 << 6;
     }
 }
@@ -44,7 +45,8 @@ pub enum Effect {
     Kept,
 }
 
-/// The words of a setting and the number each stands for, in the order in which error texts list them.
+/// The words of a setting and the number each stands for, in the order in which error texts list
+/// them.
 pub type Words = &'static [(&'static str, u8)];
 
 /// The shape of a directive's values.
@@ -162,10 +164,7 @@ impl<T> Typed<T> {
             check: None,
             refused_at_runtime: None,
         };
-        Self {
-            directive,
-            reads_as: PhantomData,
-        }
+        Self { directive, reads_as: PhantomData }
     }
 
     /// The same without its type, for the table.
@@ -244,28 +243,13 @@ pub(super) const fn boolean(name: &'static str, default: bool) -> Typed<bool> {
 }
 
 /// A plain number from `min` to `max`; `T` must hold both.
-pub(super) const fn integer<T>(
-    name: &'static str,
-    min: i128,
-    max: i128,
-    default: i128,
-) -> Typed<T> {
+pub(super) const fn integer<T>(name: &'static str, min: i128, max: i128, default: i128) -> Typed<T> {
     number(name, min, max, default, Form::Plain)
 }
 
 /// A number from `min` to `max` in a given spelling; `T` must hold both.
-pub(super) const fn number<T>(
-    name: &'static str,
-    min: i128,
-    max: i128,
-    default: i128,
-    form: Form,
-) -> Typed<T> {
-    Typed::new(
-        name,
-        Kind::Integer { min, max, form },
-        Initial::Integer(default),
-    )
+pub(super) const fn number<T>(name: &'static str, min: i128, max: i128, default: i128, form: Form) -> Typed<T> {
+    Typed::new(name, Kind::Integer { min, max, form }, Initial::Integer(default))
 }
 
 /// An amount of memory in bytes from `min` to `max`; `T` must hold both.
@@ -275,15 +259,7 @@ pub(super) const fn memory<T>(name: &'static str, min: i128, max: i128, default:
 
 /// A number from 1 to `max` whose default is the number of cores that the process may use.
 pub(super) const fn cores<T>(name: &'static str, max: i128) -> Typed<T> {
-    Typed::new(
-        name,
-        Kind::Integer {
-            min: 1,
-            max,
-            form: Form::Plain,
-        },
-        Initial::Cores,
-    )
+    Typed::new(name, Kind::Integer { min: 1, max, form: Form::Plain }, Initial::Cores)
 }
 
 /// A setting that is made of words.
@@ -303,24 +279,12 @@ pub(super) const fn word_set<T: Worded>(name: &'static str) -> Typed<T> {
 
 /// Any bytes, also none.
 pub(super) const fn text(name: &'static str, default: &'static str) -> Typed<super::value::Text> {
-    Typed::new(
-        name,
-        Kind::Text {
-            empty_is_unset: false,
-        },
-        Initial::Text(Some(default)),
-    )
+    Typed::new(name, Kind::Text { empty_is_unset: false }, Initial::Text(Some(default)))
 }
 
 /// Any bytes, where none means that there is no value, which is the default.
 pub(super) const fn optional(name: &'static str) -> Typed<Option<super::value::Text>> {
-    Typed::new(
-        name,
-        Kind::Text {
-            empty_is_unset: true,
-        },
-        Initial::Text(None),
-    )
+    Typed::new(name, Kind::Text { empty_is_unset: true }, Initial::Text(None))
 }
 
 /// A shape of its own.
@@ -355,10 +319,7 @@ impl<T> Copy for Key<T> {}
 
 impl<T: Setting> Key<T> {
     pub(super) const fn at(position: u16) -> Self {
-        Self {
-            id: Id(position),
-            reads_as: PhantomData,
-        }
+        Self { id: Id(position), reads_as: PhantomData }
     }
 
     /// Which directive this is; a constant of it serves as a pattern in a `match`.
@@ -369,8 +330,8 @@ impl<T: Setting> Key<T> {
 
 /// Declares the directives of one theme: a [`Key`] for each, and their `TABLE`.
 ///
-/// `after` is the number of directives in the themes before, so that every directive has a number of its own;
-/// `END` is that of the theme after.
+/// `after` is the number of directives in the themes before, so that every directive has a number
+/// of its own; `END` is that of the theme after.
 macro_rules! theme {
     (after $first:expr; $($id:ident: $shape:ty = $directive:expr;)+) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]

@@ -1,7 +1,7 @@
 //! Glob patterns: CONFIG GET matches names with them, and `include` matches files.
 //!
-//! `*` is any run of bytes, `?` any one byte, `[abc]`, `[a-z]` and `[^abc]` one byte of a set, and a backslash
-//! takes the next byte literally.
+//! `*` is any run of bytes, `?` any one byte, `[abc]`, `[a-z]` and `[^abc]` one byte of a set, and
+//! a backslash takes the next byte literally.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -14,8 +14,8 @@ pub fn is_pattern(text: &[u8]) -> bool {
 
 /// Whether `pattern` matches the whole of `text`, without regard to ASCII case if `fold_case`.
 ///
-/// Runs in `O(pattern * text)`: after a mismatch only the latest `*` is tried again, which suffices because an
-/// earlier one could only match the same bytes later.
+/// Runs in `O(pattern * text)`: after a mismatch only the latest `*` is tried again, which suffices
+/// because an earlier one could only match the same bytes later.
 pub fn matches(pattern: &[u8], text: &[u8], fold_case: bool) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
@@ -44,14 +44,11 @@ pub fn matches(pattern: &[u8], text: &[u8], fold_case: bool) -> bool {
     }
 }
 
-/// Matches one byte against the first element of `pattern` (not a `*`); the length of that element if it does.
+/// Matches one byte against the first element of `pattern` (not a `*`); the length of that element
+/// if it does.
 fn match_one(pattern: &[u8], byte: u8, fold_case: bool) -> Option<usize> {
     let fold = |byte: u8| {
-        if fold_case {
-            byte.to_ascii_lowercase()
-        } else {
-            byte
-        }
+        if fold_case { byte.to_ascii_lowercase() } else { byte }
     };
     match pattern {
         [] => None,
@@ -92,8 +89,8 @@ fn match_set(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<usize>
     (found != negated).then_some(at)
 }
 
-/// The existing files that a path pattern names, sorted. A wildcard never matches a leading dot. Folders that
-/// cannot be read count as empty, as the shell treats them.
+/// The existing files that a path pattern names, sorted. A wildcard never matches a leading dot.
+/// Folders that cannot be read count as empty, as the shell treats them.
 pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![PathBuf::new()];
     for component in pattern.components() {
@@ -106,11 +103,7 @@ pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
         let name = shell_to_glob(name);
         let mut next = Vec::new();
         for folder in &found {
-            let folder = if folder.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                folder
-            };
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             let Ok(entries) = folder.read_dir() else {
                 continue;
             };
@@ -174,10 +167,7 @@ mod tests {
         }
         let names = |pattern: &str| -> Vec<String> {
             let found = expand(&folder.path().join(pattern)).unwrap();
-            found
-                .iter()
-                .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
-                .collect()
+            found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
         };
         assert_eq!(names("*.conf"), ["a.conf", "b.conf"]);
         assert_eq!(names("[!a].conf"), ["b.conf"]);

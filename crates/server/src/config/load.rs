@@ -1,4 +1,5 @@
-//! Reading the configuration at the start: a file, then standard input, then the options of the command line.
+//! Reading the configuration at the start: a file, then standard input, then the options of the
+//! command line.
 //!
 //! Lines are taken in order and a later line prevails over an earlier one, except that
 //! - `save` lines after the first add save points, until one with an empty argument takes all away,
@@ -69,7 +70,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why the configuration could not be read. The text is for standard error, and then the process exits with 1.
+/// Why the configuration could not be read. The text is for standard error, and then the process
+/// exits with 1.
 #[derive(Debug)]
 pub enum LoadError {
     /// A file cannot be read.
@@ -97,28 +99,12 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Open { path, reason } = self {
-            return write!(
-                f,
-                "Fatal error, can't open config file '{}': {reason}",
-                path.display()
-            );
+            return write!(f, "Fatal error, can't open config file '{}': {reason}", path.display());
         }
-        writeln!(
-            f,
-            "\n*** FATAL CONFIG FILE ERROR (Version {}) ***",
-            super::VALKEY_VERSION
-        )?;
+        writeln!(f, "\n*** FATAL CONFIG FILE ERROR (Version {}) ***", super::VALKEY_VERSION)?;
         match self {
-            Self::Line {
-                origin,
-                number,
-                line,
-                reason,
-            } => {
-                writeln!(
-                    f,
-                    "Reading the configuration file, at line {number} of {origin}"
-                )?;
+            Self::Line { origin, number, line, reason } => {
+                writeln!(f, "Reading the configuration file, at line {number} of {origin}")?;
                 writeln!(f, ">>> '{}'", String::from_utf8_lossy(line))?;
                 write!(f, "{reason}")
             }
@@ -138,8 +124,8 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
 }
 
-/// Reads a configuration from its sources. `stdin` is read if the sources ask for it, and `accept` is given each
-/// [`Entry`] as it comes; what it refuses is an error of that line.
+/// Reads a configuration from its sources. `stdin` is read if the sources ask for it, and `accept`
+/// is given each [`Entry`] as it comes; what it refuses is an error of that line.
 pub fn load(
     sources: &Sources,
     stdin: &mut dyn Read,
@@ -147,18 +133,8 @@ pub fn load(
 ) -> Result<Loaded, LoadError> {
     let whole = |error: io::Error| LoadError::Whole(error.into());
     let values = Values::defaults().map_err(whole)?;
-    let file = sources
-        .file
-        .as_deref()
-        .map(std::path::absolute)
-        .transpose()
-        .map_err(whole)?;
-    let mut reader = Reader {
-        values,
-        save_seen: false,
-        depth: 0,
-        accept,
-    };
+    let file = sources.file.as_deref().map(std::path::absolute).transpose().map_err(whole)?;
+    let mut reader = Reader { values, save_seen: false, depth: 0, accept };
     if let Some(file) = &file {
         reader.read_files(file)?;
     }
@@ -169,10 +145,7 @@ pub fn load(
     }
     reader.read_lines(&sources.options, &Origin::CommandLine)?;
     check_whole(&reader.values).map_err(LoadError::Whole)?;
-    Ok(Loaded {
-        values: reader.values,
-        file,
-    })
+    Ok(Loaded { values: reader.values, file })
 }
 
 /// Checks what only all lines together tell.
@@ -181,14 +154,10 @@ fn check_whole(values: &Values) -> Result<(), Refusal> {
     if !logfile.is_empty() {
         let path = values.read(process::DIR).resolve(&logfile);
         let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-        opened.map_err(|error| {
-            Refusal::new(format!("Can't open the log file: {}", Refusal::from(error)))
-        })?;
+        opened.map_err(|error| Refusal::new(format!("Can't open the log file: {}", Refusal::from(error))))?;
     }
     if values.read(cluster::CLUSTER_ENABLED) && values.read(replication::REPLICAOF).is_some() {
-        return Err(Refusal::new(
-            "replicaof directive not allowed in cluster mode",
-        ));
+        return Err(Refusal::new("replicaof directive not allowed in cluster mode"));
     }
     Ok(())
 }
@@ -216,10 +185,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads a file, or the files that a pattern finds, which may be none.
     fn read_files(&mut self, path: &Path) -> Result<(), LoadError> {
-        let open_error = |path: &Path, error: io::Error| LoadError::Open {
-            path: path.into(),
-            reason: error.into(),
-        };
+        let open_error = |path: &Path, error: io::Error| LoadError::Open { path: path.into(), reason: error.into() };
         let files = if glob::is_pattern(path.as_os_str().as_bytes()) {
             glob::expand(path).map_err(|error| open_error(path, error))?
         } else {
@@ -240,33 +206,23 @@ impl Reader<'_> {
             }
             self.read_line(line).map_err(|stop| match stop {
                 Stop::Included(error) => error,
-                Stop::Here(reason) => LoadError::Line {
-                    origin: origin.clone(),
-                    number: index + 1,
-                    line: line.into(),
-                    reason,
-                },
+                Stop::Here(reason) => {
+                    LoadError::Line { origin: origin.clone(), number: index + 1, line: line.into(), reason }
+                }
             })?;
         }
         Ok(())
     }
 
     fn read_line(&mut self, line: &[u8]) -> Result<(), Stop> {
-        let mut args =
-            split_args(line).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
+        let mut args = split_args(line).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
         if args.is_empty() {
             return Ok(());
         }
         let name = args.remove(0).to_ascii_lowercase();
         match tables::find(&name) {
             Some(found) => Ok(self.set(found.id, &args)?),
-            None if args.len() == 1
-                && tables::RETIRED
-                    .iter()
-                    .any(|retired| retired.as_bytes() == name) =>
-            {
-                Ok(())
-            }
+            None if args.len() == 1 && tables::RETIRED.iter().any(|retired| retired.as_bytes() == name) => Ok(()),
             None => self.read_entry(name, args),
         }
     }
@@ -277,8 +233,7 @@ impl Reader<'_> {
         let args = match args {
             // `"arg1 arg2"` in quotes is as good as `arg1 arg2`; an empty argument stays one.
             [whole] if several && !whole.is_empty() => {
-                split = split_args(whole)
-                    .ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
+                split = split_args(whole).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
                 &split
             }
             args => args,
@@ -304,17 +259,13 @@ impl Reader<'_> {
     fn read_entry(&mut self, name: Vec<u8>, mut args: Vec<Vec<u8>>) -> Result<(), Stop> {
         let entry = match (name.as_slice(), args.as_mut_slice()) {
             (b"include", [path]) => return self.include(path),
-            (b"rename-command", [from, to]) => Entry::RenameCommand {
-                from: std::mem::take(from),
-                to: std::mem::take(to),
-            },
+            (b"rename-command", [from, to]) => {
+                Entry::RenameCommand { from: std::mem::take(from), to: std::mem::take(to) }
+            }
             (b"user", [_, ..]) => Entry::User(args),
             (b"loadmodule", [_, ..]) => Entry::LoadModule(args),
             (b"sentinel", []) => {
-                return Err(Refusal::new(
-                    "this server does not run as Sentinel, use valkey-sentinel",
-                )
-                .into());
+                return Err(Refusal::new("this server does not run as Sentinel, use valkey-sentinel").into());
             }
             (b"sentinel", _) => {
                 return Err(Refusal::new("sentinel directive while not in sentinel mode").into());
@@ -323,10 +274,7 @@ impl Reader<'_> {
                 if args.is_empty() {
                     return Err(Refusal::new("Module config specified without value").into());
                 }
-                Entry::ModuleSetting {
-                    name: name.into(),
-                    value: args.join(&b' '),
-                }
+                Entry::ModuleSetting { name: name.into(), value: args.join(&b' ') }
             }
             _ => return Err(Refusal::new("Bad directive or wrong number of arguments").into()),
         };
@@ -348,14 +296,8 @@ impl Reader<'_> {
 /// Cuts blanks off both ends.
 pub(super) fn trim(line: &[u8]) -> &[u8] {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
-    let start = line
-        .iter()
-        .position(|byte| !blank(byte))
-        .unwrap_or(line.len());
-    let end = line
-        .iter()
-        .rposition(|byte| !blank(byte))
-        .map_or(start, |last| last + 1);
+    let start = line.iter().position(|byte| !blank(byte)).unwrap_or(line.len());
+    let end = line.iter().rposition(|byte| !blank(byte)).map_or(start, |last| last + 1);
     &line[start..end]
 }
 
@@ -371,10 +313,7 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            Self {
-                folder: tempfile::tempdir().unwrap(),
-                entries: Vec::new(),
-            }
+            Self { folder: tempfile::tempdir().unwrap(), entries: Vec::new() }
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -400,14 +339,7 @@ mod tests {
         /// Loads these lines as a file.
         fn load(&mut self, lines: &str) -> Result<Values, String> {
             let file = Some(self.write("kvick.conf", lines));
-            self.load_all(
-                Sources {
-                    file,
-                    ..Sources::default()
-                },
-                "",
-            )
-            .map(|loaded| loaded.values)
+            self.load_all(Sources { file, ..Sources::default() }, "").map(|loaded| loaded.values)
         }
     }
 
@@ -418,13 +350,7 @@ mod tests {
 
     /// The reason why a single line is refused.
     fn refused(line: &str) -> String {
-        Case::new()
-            .load(line)
-            .unwrap_err()
-            .lines()
-            .last()
-            .unwrap()
-            .to_owned()
+        Case::new().load(line).unwrap_err().lines().last().unwrap().to_owned()
     }
 
     #[test]
@@ -434,14 +360,8 @@ mod tests {
 
     #[test]
     fn quoted_arguments_are_read() {
-        assert_eq!(
-            shown(r#"requirepass "a \"b\" \x63""#, "requirepass"),
-            r#"a "b" c"#
-        );
-        assert_eq!(
-            shown("proc-title-template '{title} x'", "proc-title-template"),
-            "{title} x"
-        );
+        assert_eq!(shown(r#"requirepass "a \"b\" \x63""#, "requirepass"), r#"a "b" c"#);
+        assert_eq!(shown("proc-title-template '{title} x'", "proc-title-template"), "{title} x");
     }
 
     #[test]
@@ -463,20 +383,14 @@ mod tests {
             ("nosuch 1", "Bad directive or wrong number of arguments"),
             ("port=1", "Bad directive or wrong number of arguments"),
             ("include", "Bad directive or wrong number of arguments"),
-            (
-                "rename-command get",
-                "Bad directive or wrong number of arguments",
-            ),
+            ("rename-command get", "Bad directive or wrong number of arguments"),
             ("dynamic-hz", "Bad directive or wrong number of arguments"),
             ("port \"1", "Unbalanced quotes in configuration line"),
             ("bind '\"1'", "Unbalanced quotes in configuration line"),
             ("port", "wrong number of arguments"),
             ("port x", "argument couldn't be parsed into an integer"),
             ("port -1", "argument must be between 0 and 65535 inclusive"),
-            (
-                "unixsocketperm 8",
-                "argument couldn't be parsed as an octal number",
-            ),
+            ("unixsocketperm 8", "argument couldn't be parsed as an octal number"),
             ("replicaof h", "wrong number of arguments"),
             ("replicaof h x", "Invalid primary port"),
             (
@@ -484,28 +398,13 @@ mod tests {
                 "argument(s) must be one of the following: default, save, nosave, now, force, safe, failover",
             ),
             ("notify-keyspace-events a b", "wrong number of arguments"),
-            (
-                "dbfilename a/b",
-                "dbfilename can't be a path, just a filename",
-            ),
+            ("dbfilename a/b", "dbfilename can't be a path, just a filename"),
             ("dir /nosuch/folder", "No such file or directory"),
             ("mod.setting", "Module config specified without value"),
-            (
-                "sentinel monitor x",
-                "sentinel directive while not in sentinel mode",
-            ),
-            (
-                "rename-command nosuch x",
-                "No such command in rename-command",
-            ),
-            (
-                "cluster-enabled yes\nreplicaof h 1",
-                "replicaof directive not allowed in cluster mode",
-            ),
-            (
-                "logfile /nosuch/folder/log",
-                "Can't open the log file: No such file or directory",
-            ),
+            ("sentinel monitor x", "sentinel directive while not in sentinel mode"),
+            ("rename-command nosuch x", "No such command in rename-command"),
+            ("cluster-enabled yes\nreplicaof h 1", "replicaof directive not allowed in cluster mode"),
+            ("logfile /nosuch/folder/log", "Can't open the log file: No such file or directory"),
         ];
         for (line, reason) in cases {
             assert_eq!(refused(line), reason, "{line}");
@@ -514,14 +413,8 @@ mod tests {
 
     #[test]
     fn retired_directives_are_read_over() {
-        let lines: String = tables::RETIRED
-            .iter()
-            .map(|name| format!("{name} yes\n"))
-            .collect();
-        assert_eq!(
-            Case::new().load(&lines).unwrap(),
-            Values::defaults().unwrap()
-        );
+        let lines: String = tables::RETIRED.iter().map(|name| format!("{name} yes\n")).collect();
+        assert_eq!(Case::new().load(&lines).unwrap(), Values::defaults().unwrap());
     }
 
     #[test]
@@ -537,23 +430,16 @@ mod tests {
     fn other_lines_replace_those_before() {
         assert_eq!(shown("port 1\nport 2", "port"), "2");
         assert_eq!(
-            shown(
-                "hash-max-ziplist-entries 20\nhash-max-listpack-entries 21",
-                "hash-max-ziplist-entries"
-            ),
+            shown("hash-max-ziplist-entries 20\nhash-max-listpack-entries 21", "hash-max-ziplist-entries"),
             "21"
         );
-        assert_eq!(
-            shown("bind 1.1.1.1\nbind 2.2.2.2 3.3.3.3", "bind"),
-            "2.2.2.2 3.3.3.3"
-        );
+        assert_eq!(shown("bind 1.1.1.1\nbind 2.2.2.2 3.3.3.3", "bind"), "2.2.2.2 3.3.3.3");
         assert_eq!(shown("bind ''", "bind"), "");
     }
 
     #[test]
     fn output_limits_change_class_by_class() {
-        let lines =
-            "client-output-buffer-limit replica 1kb 2 3\nclient-output-buffer-limit normal 4 5 6";
+        let lines = "client-output-buffer-limit replica 1kb 2 3\nclient-output-buffer-limit normal 4 5 6";
         let expected = "normal 4 5 6 slave 1024 2 3 pubsub 33554432 8388608 60";
         assert_eq!(shown(lines, "client-output-buffer-limit"), expected);
     }
@@ -562,45 +448,20 @@ mod tests {
     fn the_file_comes_before_standard_input_and_that_before_options() {
         let mut case = Case::new();
         let file = Some(case.write("kvick.conf", "port 1\ntimeout 1\nhz 1"));
-        let sources = Sources {
-            file: file.clone(),
-            stdin: true,
-            options: b"port \"3\" \nsave \"\"".to_vec(),
-        };
+        let sources = Sources { file: file.clone(), stdin: true, options: b"port \"3\" \nsave \"\"".to_vec() };
         let loaded = case.load_all(sources, "port 2\ntimeout 2").unwrap();
         let read = |key| loaded.values.read(key);
-        assert_eq!(
-            (
-                loaded.values.read(network::PORT),
-                read(network::TIMEOUT),
-                read(process::HZ)
-            ),
-            (3, 2, 1)
-        );
+        assert_eq!((loaded.values.read(network::PORT), read(network::TIMEOUT), read(process::HZ)), (3, 2, 1));
         assert_eq!(loaded.file, file);
     }
 
     #[test]
     fn errors_outside_files_name_their_place() {
         let mut case = Case::new();
-        let sources = Sources {
-            options: b"port \"6379\" \"6380\" ".to_vec(),
-            ..Sources::default()
-        };
+        let sources = Sources { options: b"port \"6379\" \"6380\" ".to_vec(), ..Sources::default() };
         let text = case.load_all(sources, "").unwrap_err();
-        assert!(
-            text.contains("at line 1 of the command line\n>>> 'port \"6379\" \"6380\"'\nwrong"),
-            "{text}"
-        );
-        let text = case
-            .load_all(
-                Sources {
-                    stdin: true,
-                    ..Sources::default()
-                },
-                "\nx",
-            )
-            .unwrap_err();
+        assert!(text.contains("at line 1 of the command line\n>>> 'port \"6379\" \"6380\"'\nwrong"), "{text}");
+        let text = case.load_all(Sources { stdin: true, ..Sources::default() }, "\nx").unwrap_err();
         assert!(text.contains("at line 2 of standard input\n"), "{text}");
     }
 
@@ -610,15 +471,8 @@ mod tests {
         case.write("a.inc", "port 2\ntimeout 2");
         case.write("b.inc", "timeout 3");
         let folder = case.path("").display().to_string();
-        let values = case
-            .load(&format!(
-                "timeout 1\ndir {folder}\ninclude *.inc\nport 9\ninclude none*"
-            ))
-            .unwrap();
-        assert_eq!(
-            (values.read(network::PORT), values.read(network::TIMEOUT)),
-            (9, 3)
-        );
+        let values = case.load(&format!("timeout 1\ndir {folder}\ninclude *.inc\nport 9\ninclude none*")).unwrap();
+        assert_eq!((values.read(network::PORT), values.read(network::TIMEOUT)), (9, 3));
     }
 
     #[test]
@@ -626,16 +480,10 @@ mod tests {
         let mut case = Case::new();
         let missing = case.path("missing").display().to_string();
         let text = case.load(&format!("include {missing}")).unwrap_err();
-        assert_eq!(
-            text,
-            format!("Fatal error, can't open config file '{missing}': No such file or directory")
-        );
+        assert_eq!(text, format!("Fatal error, can't open config file '{missing}': No such file or directory"));
         let wrong = case.write("wrong", "port 1\nport x").display().to_string();
         let text = case.load(&format!("\n\ninclude {wrong}")).unwrap_err();
-        assert!(
-            text.contains(&format!("at line 2 of {wrong}\n>>> 'port x'\n")),
-            "{text}"
-        );
+        assert!(text.contains(&format!("at line 2 of {wrong}\n>>> 'port x'\n")), "{text}");
     }
 
     #[test]
@@ -643,10 +491,7 @@ mod tests {
         let mut case = Case::new();
         let path = case.path("kvick.conf").display().to_string();
         let text = case.load(&format!("include {path}")).unwrap_err();
-        assert!(
-            text.ends_with("Configuration files include each other too deeply"),
-            "{text}"
-        );
+        assert!(text.ends_with("Configuration files include each other too deeply"), "{text}");
     }
 
     #[test]
@@ -654,22 +499,12 @@ mod tests {
         let mut case = Case::new();
         let lines = "rename-command FLUSHALL ''\nuser bob on >x\nloadmodule /m.so a 'b c'\nMod.Level a b\nuser al off";
         case.load(lines).unwrap();
-        let words = |line: &str| {
-            line.split(' ')
-                .map(|word| word.as_bytes().to_vec())
-                .collect::<Vec<_>>()
-        };
+        let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
         let expected = [
-            Entry::RenameCommand {
-                from: b"FLUSHALL".to_vec(),
-                to: Vec::new(),
-            },
+            Entry::RenameCommand { from: b"FLUSHALL".to_vec(), to: Vec::new() },
             Entry::User(words("bob on >x")),
             Entry::LoadModule(vec![b"/m.so".to_vec(), b"a".to_vec(), b"b c".to_vec()]),
-            Entry::ModuleSetting {
-                name: b"mod.level".to_vec(),
-                value: b"a b".to_vec(),
-            },
+            Entry::ModuleSetting { name: b"mod.level".to_vec(), value: b"a b".to_vec() },
             Entry::User(words("al off")),
         ];
         assert_eq!(case.entries, expected);
@@ -679,35 +514,19 @@ mod tests {
     fn the_log_file_is_created_where_dir_says() {
         let mut case = Case::new();
         let folder = case.path("").display().to_string();
-        case.load(&format!("dir {folder}\nlogfile the.log"))
-            .unwrap();
+        case.load(&format!("dir {folder}\nlogfile the.log")).unwrap();
         assert!(case.path("the.log").exists());
     }
 
     #[test]
     fn one_argument_may_hold_several() {
-        assert_eq!(
-            shown("shutdown-on-sigterm 'nosave force'", "shutdown-on-sigterm"),
-            "nosave force"
-        );
-        assert_eq!(
-            shown("oom-score-adj-values '1 2 3'", "oom-score-adj-values"),
-            "1 2 3"
-        );
-        assert_eq!(
-            shown("shutdown-on-sigint nosave force now", "shutdown-on-sigint"),
-            "nosave now force"
-        );
+        assert_eq!(shown("shutdown-on-sigterm 'nosave force'", "shutdown-on-sigterm"), "nosave force");
+        assert_eq!(shown("oom-score-adj-values '1 2 3'", "oom-score-adj-values"), "1 2 3");
+        assert_eq!(shown("shutdown-on-sigint nosave force now", "shutdown-on-sigint"), "nosave now force");
     }
 
     #[test]
     fn a_list_size_may_be_negative() {
-        assert_eq!(
-            Case::new()
-                .load("list-max-ziplist-size -5")
-                .unwrap()
-                .read(types::LIST_MAX_LISTPACK_SIZE),
-            -5
-        );
+        assert_eq!(Case::new().load("list-max-ziplist-size -5").unwrap().read(types::LIST_MAX_LISTPACK_SIZE), -5);
     }
 }

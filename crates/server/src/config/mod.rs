@@ -1,14 +1,15 @@
 //! The configuration: every directive, its value now, and the ways in which values come and go.
 //!
-//! - [`tables`] lists the directives, and makes a typed [`Key`] of each; [`directive`], [`value`], [`words`] and
-//!   [`shapes`] say what they are made of.
-//! - [`Config`] holds the values of a running server. Any thread reads them; [`Config::set_many`] changes some of
-//!   them, all or none, as CONFIG SET does.
-//! - [`arguments`] reads the command line and [`load`] the configuration it leads to; [`rewrite`] writes it back to
-//!   its file.
+//! - [`tables`] lists the directives, and makes a typed [`Key`] of each; [`directive`], [`value`],
+//!   [`words`] and [`shapes`] say what they are made of.
+//! - [`Config`] holds the values of a running server. Any thread reads them; [`Config::set_many`]
+//!   changes some of them, all or none, as CONFIG SET does.
+//! - [`arguments`] reads the command line and [`load`] the configuration it leads to; [`rewrite`]
+//!   writes it back to its file.
 //!
-//! What always holds: a value has the shape, lies within the bounds and passes the check of its directive; the values
-//! that others see have been put into effect; and every change moves the generation.
+//! What always holds: a value has the shape, lies within the bounds and passes the check of its
+//! directive; the values that others see have been put into effect; and every change moves the
+//! generation.
 
 pub mod arguments;
 mod checks;
@@ -52,15 +53,12 @@ pub struct Config {
 impl Config {
     /// A configuration that starts with these values, at generation 1.
     pub fn new(values: Values) -> Self {
-        Self {
-            values: RwLock::new(Arc::new(values)),
-            generation: AtomicU64::new(1),
-            changing: Mutex::new(()),
-        }
+        Self { values: RwLock::new(Arc::new(values)), generation: AtomicU64::new(1), changing: Mutex::new(()) }
     }
 
-    /// A number that is greater after every change: whoever keeps copies of settings reads them again when it has
-    /// moved. It moves after the values, so that who sees it moved sees them changed.
+    /// A number that is greater after every change: whoever keeps copies of settings reads them
+    /// again when it has moved. It moves after the values, so that who sees it moved sees them
+    /// changed.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -83,22 +81,17 @@ impl Config {
 
     /// What CONFIG GET replies to these patterns: names with their values, sorted by name.
     ///
-    /// An argument without a wildcard is looked up in any case and listed as it was written. A pattern lists every
-    /// name and every alias that it matches, except those of hidden directives.
-    pub fn match_names<'a>(
-        &self,
-        patterns: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+    /// An argument without a wildcard is looked up in any case and listed as it was written. A
+    /// pattern lists every name and every alias that it matches, except those of hidden directives.
+    pub fn match_names<'a>(&self, patterns: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Id)> = Vec::new();
         for pattern in patterns {
             if !glob::is_pattern(pattern) {
                 found.extend(tables::find(pattern).map(|name| (pattern.to_vec(), name.id)));
                 continue;
             }
-            let visible =
-                tables::names().filter(|name| !name.id.directive().flags.contains(Flags::HIDDEN));
-            let matching =
-                visible.filter(|name| glob::matches(pattern, name.name.as_bytes(), true));
+            let visible = tables::names().filter(|name| !name.id.directive().flags.contains(Flags::HIDDEN));
+            let matching = visible.filter(|name| glob::matches(pattern, name.name.as_bytes(), true));
             found.extend(matching.map(|name| (name.name.as_bytes().to_vec(), name.id)));
         }
         // A name that several patterns found is listed once, in the spelling that came first.
@@ -106,14 +99,11 @@ impl Config {
         found.retain(|(name, _)| seen.insert(name.to_ascii_lowercase()));
         found.sort();
         let values = self.values();
-        found
-            .into_iter()
-            .map(|(name, id)| (name, values.show(id)))
-            .collect()
+        found.into_iter().map(|(name, id)| (name, values.show(id))).collect()
     }
 
-    /// Puts a value in place that the server itself found, without checking or applying it: the primary that
-    /// REPLICAOF named, or the number of clients that the limit of open files allows.
+    /// Puts a value in place that the server itself found, without checking or applying it: the
+    /// primary that REPLICAOF named, or the number of clients that the limit of open files allows.
     pub fn put<T: Setting>(&self, key: Key<T>, value: T) {
         let _changing = self.changing.lock();
         let mut values = Values::clone(&self.values());
@@ -139,10 +129,7 @@ mod tests {
 
     fn names(patterns: &[&str]) -> Vec<String> {
         let found = config().match_names(patterns.iter().map(|pattern| pattern.as_bytes()));
-        found
-            .into_iter()
-            .map(|(name, _)| String::from_utf8(name).unwrap())
-            .collect()
+        found.into_iter().map(|(name, _)| String::from_utf8(name).unwrap()).collect()
     }
 
     #[test]
@@ -165,17 +152,8 @@ mod tests {
             let Directive { name, alias, .. } = id.directive();
             for name in std::iter::once(name).chain(alias) {
                 assert!(seen.insert(*name), "{name} is there twice");
-                assert_eq!(
-                    tables::find(name.to_ascii_uppercase().as_bytes())
-                        .unwrap()
-                        .id,
-                    id
-                );
-                assert!(
-                    name.bytes()
-                        .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')),
-                    "{name}"
-                );
+                assert_eq!(tables::find(name.to_ascii_uppercase().as_bytes()).unwrap().id, id);
+                assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')), "{name}");
             }
         }
         assert!(tables::RETIRED.iter().all(|name| !seen.contains(name)));
@@ -192,10 +170,7 @@ mod tests {
     #[test]
     fn exact_names_are_listed_as_written_and_once() {
         assert_eq!(names(&["MaxClients", "maxclient*"]), ["MaxClients"]);
-        assert_eq!(
-            names(&["slowlog-max-len", "slowlog-max-len"]),
-            ["slowlog-max-len"]
-        );
+        assert_eq!(names(&["slowlog-max-len", "slowlog-max-len"]), ["slowlog-max-len"]);
     }
 
     #[test]
@@ -220,13 +195,7 @@ mod tests {
     fn a_value_that_the_server_puts_moves_the_generation() {
         let config = config();
         let before = config.generation();
-        config.put(
-            replication::REPLICAOF,
-            Some(shapes::Primary {
-                host: "h".into(),
-                port: 1,
-            }),
-        );
+        config.put(replication::REPLICAOF, Some(shapes::Primary { host: "h".into(), port: 1 }));
         assert!(config.generation() > before);
         assert_eq!(config.get(b"slaveof").unwrap(), b"h 1");
     }

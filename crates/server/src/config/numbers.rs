@@ -1,21 +1,20 @@
 //! Numbers as configuration files and CONFIG SET spell them.
 //!
-//! Every parser takes the whole argument and answers `None` when any byte of it is left over or when the
-//! number does not fit; none of them panics or wraps.
+//! Every parser takes the whole argument and answers `None` when any byte of it is left over or
+//! when the number does not fit; none of them panics or wraps.
 
 /// A plain decimal integer: an optional minus, no plus, no leading zeros, no spaces.
 pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {
         [b'0'] if text.len() == 1 => Some(0),
-        [b'1'..=b'9', ..] if digits.iter().all(u8::is_ascii_digit) => {
-            std::str::from_utf8(text).ok()?.parse().ok()
-        }
+        [b'1'..=b'9', ..] if digits.iter().all(u8::is_ascii_digit) => std::str::from_utf8(text).ok()?.parse().ok(),
         _ => None,
     }
 }
 
-/// An integer as C's `strtoll` reads it: leading white space and a plus are allowed, and nothing at all is 0.
+/// An integer as C's `strtoll` reads it: leading white space and a plus are allowed, and nothing at
+/// all is 0.
 pub fn lenient_integer(text: &[u8]) -> Option<i64> {
     lenient(text, 10)
 }
@@ -30,15 +29,11 @@ fn lenient(text: &[u8], radix: u32) -> Option<i64> {
         return Some(0);
     }
     let text = std::str::from_utf8(text).ok()?;
-    i64::from_str_radix(
-        text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']),
-        radix,
-    )
-    .ok()
+    i64::from_str_radix(text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']), radix).ok()
 }
 
-/// An amount of memory in bytes: digits and an optional unit in any case. `k`, `m`, `g` are powers of 1000;
-/// `kb`, `mb`, `gb` are powers of 1024; `b` is one byte. A bare unit is 0, as in Valkey.
+/// An amount of memory in bytes: digits and an optional unit in any case. `k`, `m`, `g` are powers
+/// of 1000; `kb`, `mb`, `gb` are powers of 1024; `b` is one byte. A bare unit is 0, as in Valkey.
 pub fn memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = text.split_at(digits);
@@ -55,14 +50,11 @@ pub fn memory(text: &[u8]) -> Option<u64> {
     if number.is_empty() {
         return Some(0);
     }
-    std::str::from_utf8(number)
-        .ok()?
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(factor)
+    std::str::from_utf8(number).ok()?.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Writes an amount of memory with the largest unit that divides it, so that [`memory`] reads it back.
+/// Writes an amount of memory with the largest unit that divides it, so that [`memory`] reads it
+/// back.
 pub fn memory_with_unit(bytes: u64) -> String {
     for (shift, unit) in [(30, "gb"), (20, "mb"), (10, "kb")] {
         if bytes != 0 && bytes.trailing_zeros() >= shift {
@@ -72,10 +64,11 @@ pub fn memory_with_unit(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// A finite or infinite decimal number without surrounding white space; not-a-number is refused.
+/// A finite or infinite decimal number without surrounding white space; not-a-number is refused and
+/// minus zero is zero.
 pub fn float(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    (!number.is_nan()).then_some(number)
+    (!number.is_nan()).then_some(number + 0.0)
 }
 
 /// Writes a number with at most six decimals and no trailing zeros.
@@ -92,17 +85,7 @@ mod tests {
     fn plain_integers_are_strict() {
         assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(integer(b"0"), Some(0));
-        for bad in [
-            "",
-            "-",
-            "-0",
-            "+1",
-            "01",
-            " 1",
-            "1 ",
-            "1a",
-            "9223372036854775808",
-        ] {
+        for bad in ["", "-", "-0", "+1", "01", " 1", "1 ", "1a", "9223372036854775808"] {
             assert_eq!(integer(bad.as_bytes()), None, "{bad:?}");
         }
     }
@@ -132,27 +115,14 @@ mod tests {
         for (text, bytes) in cases {
             assert_eq!(memory(text.as_bytes()), Some(bytes), "{text}");
         }
-        for bad in [
-            "-1",
-            "1t",
-            "1 mb",
-            "1kbb",
-            "18446744073709551616",
-            "20000000000gb",
-        ] {
+        for bad in ["-1", "1t", "1 mb", "1kbb", "18446744073709551616", "20000000000gb"] {
             assert_eq!(memory(bad.as_bytes()), None, "{bad}");
         }
     }
 
     #[test]
     fn memory_is_written_with_the_largest_exact_unit() {
-        for (bytes, text) in [
-            (0, "0"),
-            (1023, "1023"),
-            (1024, "1kb"),
-            (3 << 20, "3mb"),
-            (1 << 33, "8gb"),
-        ] {
+        for (bytes, text) in [(0, "0"), (1023, "1023"), (1024, "1kb"), (3 << 20, "3mb"), (1 << 33, "8gb")] {
             assert_eq!(memory_with_unit(bytes), text);
             assert_eq!(memory(text.as_bytes()), Some(bytes));
         }
@@ -163,6 +133,7 @@ mod tests {
         assert_eq!(trimmed_float(99.9), "99.9");
         assert_eq!(trimmed_float(50.0), "50");
         assert_eq!(trimmed_float(0.0), "0");
+        assert_eq!(float(b"-0").map(trimmed_float).as_deref(), Some("0"));
         assert_eq!(float(b"nan"), None);
         assert_eq!(float(b" 1"), None);
     }

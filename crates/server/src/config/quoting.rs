@@ -1,13 +1,13 @@
-//! The quoting rules of configuration files: a line splits into arguments, and an argument is quoted so that
-//! the splitter reads it back.
+//! The quoting rules of configuration files: a line splits into arguments, and an argument is
+//! quoted so that the splitter reads it back.
 //!
-//! Outside quotes, blanks separate and everything else stands for itself. Inside `"double quotes"` a backslash
-//! escapes: `\n \r \t \b \a`, `\xHH` for any byte, and any other character stands for itself. Inside
-//! `'single quotes'` only `\'` is an escape. A closing quote must be followed by a blank or the end of the line;
-//! an opening quote may stand in the middle of an argument.
+//! Outside quotes, blanks separate and everything else stands for itself. Inside `"double quotes"`
+//! a backslash escapes: `\n \r \t \b \a`, `\xHH` for any byte, and any other character stands for
+//! itself. Inside `'single quotes'` only `\'` is an escape. Quotes may open and close anywhere:
+//! `a"b c"d` is one argument.
 
-/// Splits a line into its arguments; `None` when quotes are not balanced or a closing quote touches the next
-/// argument. As in C, a NUL byte outside quotes ends the line, and one inside quotes leaves them open.
+/// Splits a line into its arguments; `None` when quotes are not balanced. As in C, a NUL byte
+/// outside quotes ends the line, and one inside quotes leaves them open.
 pub fn split_args(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut args = Vec::new();
     let mut rest = line;
@@ -33,8 +33,8 @@ fn next_arg(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
         match rest {
             [] | [0, ..] => return Some((arg, rest)),
             [b' ' | b'\n' | b'\r' | b'\t', tail @ ..] => return Some((arg, tail)),
-            [b'"', tail @ ..] => rest = end_of_quotes(double_quoted(tail, &mut arg)?)?,
-            [b'\'', tail @ ..] => rest = end_of_quotes(single_quoted(tail, &mut arg)?)?,
+            [b'"', tail @ ..] => rest = double_quoted(tail, &mut arg)?,
+            [b'\'', tail @ ..] => rest = single_quoted(tail, &mut arg)?,
             [byte, tail @ ..] => {
                 arg.push(*byte);
                 rest = tail;
@@ -43,20 +43,11 @@ fn next_arg(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// What follows a closing quote must be a blank or the end.
-fn end_of_quotes(rest: &[u8]) -> Option<&[u8]> {
-    matches!(rest.first(), None | Some(0))
-        .then_some(rest)
-        .or_else(|| is_space(rest[0]).then_some(rest))
-}
-
 fn double_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         match rest {
             [] | [0, ..] => return None,
-            [b'\\', b'x', high, low, tail @ ..]
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-            {
+            [b'\\', b'x', high, low, tail @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 arg.push(hex_digit(*high) << 4 | hex_digit(*low));
                 rest = tail;
             }
@@ -134,11 +125,7 @@ mod tests {
 
     fn split(line: &str) -> Option<Vec<String>> {
         let args = split_args(line.as_bytes())?;
-        Some(
-            args.into_iter()
-                .map(|arg| String::from_utf8_lossy(&arg).into_owned())
-                .collect(),
-        )
+        Some(args.into_iter().map(|arg| String::from_utf8_lossy(&arg).into_owned()).collect())
     }
 
     #[test]
@@ -149,15 +136,9 @@ mod tests {
 
     #[test]
     fn double_quotes_know_escapes() {
-        assert_eq!(
-            split(r#"a "b \"c\" \x41\n\t\q" "#).unwrap(),
-            ["a", "b \"c\" A\n\tq"]
-        );
+        assert_eq!(split(r#"a "b \"c\" \x41\n\t\q" "#).unwrap(), ["a", "b \"c\" A\n\tq"]);
         assert_eq!(split_args(br#""\xff\x0""#).unwrap(), [b"\xffx0".to_vec()]);
-        assert_eq!(
-            split_args(br#""\a\b\r""#).unwrap(),
-            [b"\x07\x08\r".to_vec()]
-        );
+        assert_eq!(split_args(br#""\a\b\r""#).unwrap(), [b"\x07\x08\r".to_vec()]);
     }
 
     #[test]
@@ -166,10 +147,9 @@ mod tests {
     }
 
     #[test]
-    fn quotes_may_open_but_not_close_within_an_argument() {
-        assert_eq!(split(r#"a"b c""#).unwrap(), ["ab c"]);
-        assert_eq!(split(r#""a"b"#), None);
-        assert_eq!(split("'a'b"), None);
+    fn quotes_may_open_and_close_within_an_argument() {
+        assert_eq!(split(r#"a"b c"d'e f'"#).unwrap(), ["ab cde f"]);
+        assert_eq!(split(r#""""#).unwrap(), [""]);
     }
 
     #[test]

@@ -11,11 +11,12 @@ use super::words::ProtectedAction;
 
 /// Puts changed settings into effect.
 pub trait Apply {
-    /// Brings what the server does in line with one directive. `values` are all settings as they shall be, this one
-    /// and others that change with it included; other threads do not see them yet.
+    /// Brings what the server does in line with one directive. `values` are all settings as they
+    /// shall be, this one and others that change with it included; other threads do not see them
+    /// yet.
     ///
-    /// On refusal nothing changes for anybody: the directives that were applied before are applied again, this one
-    /// too, with the values as they were.
+    /// On refusal nothing changes for anybody: the directives that were applied before are applied
+    /// again, this one too, with the values as they were.
     fn apply(&mut self, id: Id, values: &Values) -> Result<(), Refusal>;
 }
 
@@ -34,14 +35,16 @@ pub struct Caller {
     pub is_loading: bool,
 }
 
-/// The directives that were set, in the order in which they were given, by the names by which they were called.
+/// The directives that were set, in the order in which they were given, by the names by which they
+/// were called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed(pub Vec<Name>);
 
 /// Why settings were not changed. The text is that of the error reply, without its code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// A directive cannot be set while a data set is loaded; the reply is that of any command refused for it.
+    /// A directive cannot be set while a data set is loaded; the reply is that of any command
+    /// refused for it.
     Loading,
     /// There is no such directive.
     Unknown {
@@ -50,7 +53,8 @@ pub enum ConfigError {
     },
     /// A directive or its value was refused.
     Refused {
-        /// The directive: as it was written if it may not be set, and as the table has it if its value was refused.
+        /// The directive: as it was written if it may not be set, and as the table has it if its
+        /// value was refused.
         name: Vec<u8>,
         /// Why.
         reason: Refusal,
@@ -63,17 +67,11 @@ impl fmt::Display for ConfigError {
             Self::Loading => f.write_str("Valkey is loading the dataset in memory"),
             Self::Unknown { name } => {
                 let name = String::from_utf8_lossy(name);
-                write!(
-                    f,
-                    "Unknown option or number of arguments for CONFIG SET - '{name}'"
-                )
+                write!(f, "Unknown option or number of arguments for CONFIG SET - '{name}'")
             }
             Self::Refused { name, reason } => {
                 let name = String::from_utf8_lossy(name);
-                write!(
-                    f,
-                    "CONFIG SET failed (possibly related to argument '{name}') - {reason}"
-                )
+                write!(f, "CONFIG SET failed (possibly related to argument '{name}') - {reason}")
             }
         }
     }
@@ -82,8 +80,8 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Changes settings, all or none: finds and checks every name, then every value, then applies every change in
-    /// the order given, and only then shows the new values to other threads.
+    /// Changes settings, all or none: finds and checks every name, then every value, then applies
+    /// every change in the order given, and only then shows the new values to other threads.
     ///
     /// A directive is applied if its value differs or if it is volatile.
     pub fn set_many(
@@ -98,10 +96,7 @@ impl Config {
         let mut after = Values::clone(&before);
         let mut to_apply = Vec::new();
         for (name, (_, text)) in names.iter().zip(pairs) {
-            let refused = |reason| ConfigError::Refused {
-                name: name.name.into(),
-                reason,
-            };
+            let refused = |reason| ConfigError::Refused { name: name.name.into(), reason };
             let value = after.parse_text(name.id, text).map_err(refused)?;
             let directive = name.id.directive();
             if value == *after.value(name.id) && !directive.flags.contains(Flags::VOLATILE) {
@@ -117,11 +112,7 @@ impl Config {
 }
 
 /// Finds the directives that are named, and checks that each may be set.
-fn find_all(
-    caller: Caller,
-    pairs: &[(&[u8], &[u8])],
-    values: &Values,
-) -> Result<Vec<Name>, ConfigError> {
+fn find_all(caller: Caller, pairs: &[(&[u8], &[u8])], values: &Values) -> Result<Vec<Name>, ConfigError> {
     let protected_allowed = match values.read(security::ENABLE_PROTECTED_CONFIGS) {
         ProtectedAction::No => false,
         ProtectedAction::Yes => true,
@@ -130,16 +121,9 @@ fn find_all(
     let mut found: Vec<Name> = Vec::with_capacity(pairs.len());
     for (written, _) in pairs {
         let Some(name) = tables::find(written) else {
-            return Err(ConfigError::Unknown {
-                name: written.to_vec(),
-            });
+            return Err(ConfigError::Unknown { name: written.to_vec() });
         };
-        let refuse = |why| {
-            Err(ConfigError::Refused {
-                name: written.to_vec(),
-                reason: Refusal::new(why),
-            })
-        };
+        let refuse = |why| Err(ConfigError::Refused { name: written.to_vec(), reason: Refusal::new(why) });
         let flags = name.id.directive().flags;
         if flags.contains(Flags::IMMUTABLE) {
             return refuse("can't set immutable config");
@@ -159,29 +143,19 @@ fn find_all(
     Ok(found)
 }
 
-fn apply_all(
-    names: &[Name],
-    before: &Values,
-    after: &Values,
-    apply: &mut impl Apply,
-) -> Result<(), ConfigError> {
+fn apply_all(names: &[Name], before: &Values, after: &Values, apply: &mut impl Apply) -> Result<(), ConfigError> {
     for (position, name) in names.iter().enumerate() {
         let applied = match name.id.directive().refused_at_runtime {
             Some(why) => Err(Refusal::new(why)),
             None => apply.apply(name.id, after),
         };
         if let Err(reason) = applied {
-            for undone in names[..=position]
-                .iter()
-                .filter(|name| name.id.directive().refused_at_runtime.is_none())
-            {
-                // What was in effect before is in effect again as far as it can be: there is nothing to fall back on.
+            for undone in names[..=position].iter().filter(|name| name.id.directive().refused_at_runtime.is_none()) {
+                // What was in effect before is in effect again as far as it can be: there is
+                // nothing to fall back on.
                 let _ = apply.apply(undone.id, before);
             }
-            return Err(ConfigError::Refused {
-                name: name.name.into(),
-                reason,
-            });
+            return Err(ConfigError::Refused { name: name.name.into(), reason });
         }
     }
     Ok(())
@@ -210,28 +184,15 @@ mod tests {
         pairs: &[(&str, &str)],
         apply: &mut impl Apply,
     ) -> Result<Changed, String> {
-        let pairs: Vec<(&[u8], &[u8])> = pairs
-            .iter()
-            .map(|(name, text)| (name.as_bytes(), text.as_bytes()))
-            .collect();
-        config
-            .set_many(caller, &pairs, apply)
-            .map_err(|error| error.to_string())
+        let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(name, text)| (name.as_bytes(), text.as_bytes())).collect();
+        config.set_many(caller, &pairs, apply).map_err(|error| error.to_string())
     }
 
     #[test]
     fn settings_change_together() {
         let config = config();
         let generation = config.generation();
-        let changed = set(
-            &config,
-            &[
-                ("MAXMEMORY", "10mb"),
-                ("save", "3000 5"),
-                ("slowlog-max-len", "7"),
-            ],
-        )
-        .unwrap();
+        let changed = set(&config, &[("MAXMEMORY", "10mb"), ("save", "3000 5"), ("slowlog-max-len", "7")]).unwrap();
         let names: Vec<&str> = changed.0.iter().map(|name| name.name).collect();
         assert_eq!(names, ["maxmemory", "save", "slowlog-max-len"]);
         assert_eq!(config.read(memory::MAXMEMORY), 10 << 20);
@@ -244,24 +205,13 @@ mod tests {
     fn one_bad_value_changes_nothing() {
         let config = config();
         let generation = config.generation();
-        let text = set(
-            &config,
-            &[
-                ("maxmemory", "1"),
-                ("maxmemory-clients", "200%"),
-                ("hz", "x"),
-            ],
-        )
-        .unwrap_err();
+        let text = set(&config, &[("maxmemory", "1"), ("maxmemory-clients", "200%"), ("hz", "x")]).unwrap_err();
         assert_eq!(
             text,
             "CONFIG SET failed (possibly related to argument 'maxmemory-clients') - \
              percentage argument must be less or equal to 100"
         );
-        assert_eq!(
-            (config.read(memory::MAXMEMORY), config.generation()),
-            (0, generation)
-        );
+        assert_eq!((config.read(memory::MAXMEMORY), config.generation()), (0, generation));
     }
 
     #[test]
@@ -269,66 +219,32 @@ mod tests {
         let config = config();
         let mut effects = Vec::new();
         let mut apply = |id: Id, values: &Values| {
-            effects.push((
-                id.directive().name,
-                String::from_utf8(values.show(id)).unwrap(),
-            ));
+            effects.push((id.directive().name, String::from_utf8(values.show(id)).unwrap()));
             let refused = id == network::PORT.id() && values.read(network::PORT) == 1;
-            if refused {
-                Err(Refusal::new(
-                    "Unable to listen on this port. Check server logs.",
-                ))
-            } else {
-                Ok(())
-            }
+            if refused { Err(Refusal::new("Unable to listen on this port. Check server logs.")) } else { Ok(()) }
         };
-        let pairs = [
-            ("maxclients", "5"),
-            ("timeout", "0"),
-            ("port", "1"),
-            ("hz", "50"),
-        ];
+        let pairs = [("maxclients", "5"), ("timeout", "0"), ("port", "1"), ("hz", "50")];
         let text = set_as(&config, Caller::default(), &pairs, &mut apply).unwrap_err();
         assert_eq!(
             text,
             "CONFIG SET failed (possibly related to argument 'port') - \
              Unable to listen on this port. Check server logs."
         );
-        let effects: Vec<(&str, &str)> = effects
-            .iter()
-            .map(|(name, value)| (*name, value.as_str()))
-            .collect();
-        let expected = [
-            ("maxclients", "5"),
-            ("port", "1"),
-            ("maxclients", "10000"),
-            ("port", "6379"),
-        ];
+        let effects: Vec<(&str, &str)> = effects.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let expected = [("maxclients", "5"), ("port", "1"), ("maxclients", "10000"), ("port", "6379")];
         assert_eq!(effects, expected);
-        assert_eq!(
-            (config.read(network::MAXCLIENTS), config.read(process::HZ)),
-            (10000, 10)
-        );
+        assert_eq!((config.read(network::MAXCLIENTS), config.read(process::HZ)), (10000, 10));
     }
 
     #[test]
     fn effects_see_the_values_before_others_do() {
         let config = config();
         let mut apply = |_: Id, values: &Values| {
-            assert_eq!(
-                (values.read(network::PORT), values.read(network::TIMEOUT)),
-                (7, 8)
-            );
+            assert_eq!((values.read(network::PORT), values.read(network::TIMEOUT)), (7, 8));
             assert_eq!(config.read(network::PORT), 6379);
             Ok(())
         };
-        set_as(
-            &config,
-            Caller::default(),
-            &[("port", "7"), ("timeout", "8")],
-            &mut apply,
-        )
-        .unwrap();
+        set_as(&config, Caller::default(), &[("port", "7"), ("timeout", "8")], &mut apply).unwrap();
         assert_eq!(config.read(network::PORT), 7);
     }
 
@@ -338,17 +254,9 @@ mod tests {
         let text = |pairs| set(&config, pairs).unwrap_err();
         let unknown = "Unknown option or number of arguments for CONFIG SET - 'noSuch'";
         assert_eq!(text(&[("port", "x"), ("noSuch", "1")]), unknown);
-        let failed = |name, why| {
-            format!("CONFIG SET failed (possibly related to argument '{name}') - {why}")
-        };
-        assert_eq!(
-            text(&[("Daemonize", "yes")]),
-            failed("Daemonize", "can't set immutable config")
-        );
-        assert_eq!(
-            text(&[("DIR", "/")]),
-            failed("DIR", "can't set protected config")
-        );
+        let failed = |name, why| format!("CONFIG SET failed (possibly related to argument '{name}') - {why}");
+        assert_eq!(text(&[("Daemonize", "yes")]), failed("Daemonize", "can't set immutable config"));
+        assert_eq!(text(&[("DIR", "/")]), failed("DIR", "can't set protected config"));
         let twice = [("maxmemory", "1"), ("MAXMEMORY", "2")];
         assert_eq!(text(&twice), failed("MAXMEMORY", "duplicate parameter"));
         assert_eq!(
@@ -360,53 +268,28 @@ mod tests {
     #[test]
     fn a_directive_and_its_alias_may_be_set_together() {
         let config = config();
-        set(
-            &config,
-            &[
-                ("slowlog-max-len", "1"),
-                ("commandlog-slow-execution-max-len", "2"),
-            ],
-        )
-        .unwrap();
+        set(&config, &[("slowlog-max-len", "1"), ("commandlog-slow-execution-max-len", "2")]).unwrap();
         assert_eq!(config.get(b"slowlog-max-len").unwrap(), b"2");
     }
 
     #[test]
     fn protected_settings_open_to_everybody_or_to_this_machine() {
-        let local = Caller {
-            is_local: true,
-            is_loading: false,
-        };
-        for (allowed, far, near) in [
-            ("no", false, false),
-            ("yes", true, true),
-            ("local", false, true),
-        ] {
+        let local = Caller { is_local: true, is_loading: false };
+        for (allowed, far, near) in [("no", false, false), ("yes", true, true), ("local", false, true)] {
             let mut values = Values::defaults().unwrap();
             let id = security::ENABLE_PROTECTED_CONFIGS.id();
             values.put(id, values.parse_text(id, allowed.as_bytes()).unwrap());
             let config = Config::new(values);
-            let works =
-                |caller| set_as(&config, caller, &[("dbfilename", "x.rdb")], &mut accept).is_ok();
-            assert_eq!(
-                (works(Caller::default()), works(local)),
-                (far, near),
-                "{allowed}"
-            );
+            let works = |caller| set_as(&config, caller, &[("dbfilename", "x.rdb")], &mut accept).is_ok();
+            assert_eq!((works(Caller::default()), works(local)), (far, near), "{allowed}");
         }
     }
 
     #[test]
     fn some_settings_are_denied_while_loading() {
-        let loading = Caller {
-            is_local: true,
-            is_loading: true,
-        };
+        let loading = Caller { is_local: true, is_loading: true };
         let (config, pairs) = (config(), [(&b"appendonly"[..], &b"yes"[..])]);
-        assert_eq!(
-            config.set_many(loading, &pairs, &mut accept),
-            Err(ConfigError::Loading)
-        );
+        assert_eq!(config.set_many(loading, &pairs, &mut accept), Err(ConfigError::Loading));
         assert!(set_as(&config, loading, &[("loglevel", "debug")], &mut accept).is_ok());
     }
 
@@ -418,12 +301,7 @@ mod tests {
             applied.push(id.directive().name);
             Ok(())
         };
-        let pairs = [
-            ("port", "6379"),
-            ("tls-cert-file", ""),
-            ("timeout", "1"),
-            ("bind", "* -::*"),
-        ];
+        let pairs = [("port", "6379"), ("tls-cert-file", ""), ("timeout", "1"), ("bind", "* -::*")];
         set_as(&config, Caller::default(), &pairs, &mut apply).unwrap();
         assert_eq!(applied, ["tls-cert-file", "timeout", "bind"]);
     }
@@ -435,12 +313,10 @@ mod tests {
         assert_eq!(config.read(process::HZ), 1);
         set(&config, &[("hz", "501")]).unwrap();
         assert_eq!(config.read(process::HZ), 500);
+        set(&config, &[("repl-backlog-size", "100")]).unwrap();
+        assert_eq!(config.get(b"repl-backlog-size").unwrap(), b"16384");
         let cases = [
-            (
-                "shutdown-on-sigint",
-                "save nosave",
-                "shutdown options SAVE and NOSAVE can't be used simultaneously",
-            ),
+            ("shutdown-on-sigint", "save nosave", "shutdown options SAVE and NOSAVE can't be used simultaneously"),
             (
                 "activedefrag",
                 "yes",
@@ -449,54 +325,19 @@ mod tests {
             ),
             ("rdma-bind", "1.2.3.4", "No RDMA building support."),
             ("rdma-port", "1", "No RDMA building support."),
-            (
-                "proc-title-template",
-                "",
-                "template format is invalid or contains unknown variables",
-            ),
-            (
-                "proc-title-template",
-                "{x}",
-                "template format is invalid or contains unknown variables",
-            ),
-            (
-                "cluster-announce-hostname",
-                "a_b",
-                "Hostnames may only contain alphanumeric characters, hyphens or dots",
-            ),
-            (
-                "cluster-announce-ip",
-                "a b",
-                "cluster-announce-ip contains invalid character",
-            ),
-            (
-                "cluster-announce-client-ipv4",
-                "1.2.3",
-                "Invalid IPv4 address",
-            ),
-            (
-                "cluster-announce-client-ipv6",
-                "::g",
-                "Invalid IPv6 address",
-            ),
-            (
-                "cluster-announce-human-nodename",
-                "a,b",
-                "Announced human node name contained invalid character",
-            ),
+            ("proc-title-template", "", "template format is invalid or contains unknown variables"),
+            ("proc-title-template", "{x}", "template format is invalid or contains unknown variables"),
+            ("cluster-announce-hostname", "a_b", "Hostnames may only contain alphanumeric characters, hyphens or dots"),
+            ("cluster-announce-ip", "a b", "cluster-announce-ip contains invalid character"),
+            ("cluster-announce-client-ipv4", "1.2.3", "Invalid IPv4 address"),
+            ("cluster-announce-client-ipv6", "::g", "Invalid IPv6 address"),
+            ("cluster-announce-human-nodename", "a,b", "Announced human node name contained invalid character"),
         ];
         for (name, text, why) in cases {
-            let expected =
-                format!("CONFIG SET failed (possibly related to argument '{name}') - {why}");
+            let expected = format!("CONFIG SET failed (possibly related to argument '{name}') - {why}");
             assert_eq!(set(&config, &[(name, text)]), Err(expected));
         }
-        assert!(
-            set(
-                &config,
-                &[("activedefrag", "no"), ("cluster-announce-ip", "::1")]
-            )
-            .is_ok()
-        );
+        assert!(set(&config, &[("activedefrag", "no"), ("cluster-announce-ip", "::1")]).is_ok());
     }
 
     #[test]
@@ -508,10 +349,7 @@ mod tests {
                     let mut seen = config.generation();
                     while config.read(network::TIMEOUT) < 200 {
                         let values = config.values();
-                        assert_eq!(
-                            values.read(network::TIMEOUT),
-                            values.read(network::TCP_KEEPALIVE) - 300
-                        );
+                        assert_eq!(values.read(network::TIMEOUT), values.read(network::TCP_KEEPALIVE) - 300);
                         assert!(config.generation() >= seen);
                         seen = config.generation();
                     }
@@ -519,11 +357,7 @@ mod tests {
             }
             for timeout in 1..=200 {
                 let (timeout, keepalive) = (timeout.to_string(), (timeout + 300).to_string());
-                set(
-                    &config,
-                    &[("timeout", &timeout), ("tcp-keepalive", &keepalive)],
-                )
-                .unwrap();
+                set(&config, &[("timeout", &timeout), ("tcp-keepalive", &keepalive)]).unwrap();
             }
         });
     }

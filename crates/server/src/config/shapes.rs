@@ -1,4 +1,5 @@
-//! Settings with a shape of their own: save points, output buffer limits, keyspace events and the like.
+//! Settings with a shape of their own: save points, output buffer limits, keyspace events and the
+//! like.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use super::numbers;
 use super::value::{Refusal, Text};
 
-/// The working directory, absolute and without symbolic links. Entering it is the server's business.
+/// The working directory, absolute and without symbolic links. Entering it is the server's
+/// business.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory(Arc<Path>);
 
@@ -56,12 +58,7 @@ pub struct SavePoints(Arc<[SavePoint]>);
 impl Default for SavePoints {
     fn default() -> Self {
         let points = [(3600, 1), (300, 100), (60, 10000)];
-        Self(
-            points
-                .into_iter()
-                .map(|(seconds, changes)| SavePoint { seconds, changes })
-                .collect(),
-        )
+        Self(points.into_iter().map(|(seconds, changes)| SavePoint { seconds, changes }).collect())
     }
 }
 
@@ -86,32 +83,17 @@ impl SavePoints {
             return Err(invalid());
         };
         let point = |[seconds, changes]: &[&[u8]; 2]| {
-            let seconds = u64::try_from(numbers::lenient_integer(seconds)?)
-                .ok()
-                .filter(|&seconds| seconds >= 1)?;
-            let changes = i32::try_from(numbers::lenient_integer(changes)?)
-                .ok()?
-                .try_into()
-                .ok()?;
+            let seconds = u64::try_from(numbers::lenient_integer(seconds)?).ok().filter(|&seconds| seconds >= 1)?;
+            let changes = i32::try_from(numbers::lenient_integer(changes)?).ok()?.try_into().ok()?;
             Some(SavePoint { seconds, changes })
         };
-        pairs
-            .iter()
-            .map(point)
-            .collect::<Option<_>>()
-            .map(Self)
-            .ok_or_else(invalid)
+        pairs.iter().map(point).collect::<Option<_>>().map(Self).ok_or_else(invalid)
     }
 }
 
 impl fmt::Display for SavePoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        join(
-            f,
-            self.0
-                .iter()
-                .map(|point| format!("{} {}", point.seconds, point.changes)),
-        )
+        join(f, self.0.iter().map(|point| format!("{} {}", point.seconds, point.changes)))
     }
 }
 
@@ -144,21 +126,16 @@ impl Default for OutputLimits {
             soft_bytes: soft_mb << 20,
             soft_seconds: 60,
         };
-        Self {
-            normal: OutputLimit::default(),
-            replica: limit(256, 64),
-            pubsub: limit(32, 8),
-        }
+        Self { normal: OutputLimit::default(), replica: limit(256, 64), pubsub: limit(32, 8) }
     }
 }
 
 impl OutputLimits {
-    /// These limits with those of some classes changed: groups of class, hard limit, soft limit and seconds.
+    /// These limits with those of some classes changed: groups of class, hard limit, soft limit and
+    /// seconds.
     pub(super) fn changed(&self, args: &[&[u8]]) -> Result<Self, Refusal> {
         let (groups, []) = args.as_chunks::<4>() else {
-            return Err(Refusal::new(
-                "Wrong number of arguments in buffer limit configuration.",
-            ));
+            return Err(Refusal::new("Wrong number of arguments in buffer limit configuration."));
         };
         let mut limits = *self;
         for [class, hard, soft, seconds] in groups {
@@ -167,13 +144,10 @@ impl OutputLimits {
                 b"slave" | b"replica" => &mut limits.replica,
                 b"pubsub" => &mut limits.pubsub,
                 _ => {
-                    return Err(Refusal::new(
-                        "Invalid client class specified in buffer limit configuration.",
-                    ));
+                    return Err(Refusal::new("Invalid client class specified in buffer limit configuration."));
                 }
             };
-            let seconds =
-                numbers::lenient_integer(seconds).and_then(|seconds| i32::try_from(seconds).ok());
+            let seconds = numbers::lenient_integer(seconds).and_then(|seconds| i32::try_from(seconds).ok());
             let parsed = (|| {
                 Some(OutputLimit {
                     hard_bytes: numbers::memory(hard)?,
@@ -181,44 +155,33 @@ impl OutputLimits {
                     soft_seconds: seconds?.try_into().ok()?,
                 })
             })();
-            *limit = parsed.ok_or(Refusal::new(
-                "Error in hard, soft or soft_seconds setting in buffer limit configuration.",
-            ))?;
+            *limit = parsed
+                .ok_or(Refusal::new("Error in hard, soft or soft_seconds setting in buffer limit configuration."))?;
         }
         Ok(limits)
     }
 
     /// The classes by the names that configuration files use, with their limits.
     pub(super) fn classes(&self) -> [(&'static str, OutputLimit); 3] {
-        [
-            ("normal", self.normal),
-            ("replica", self.replica),
-            ("pubsub", self.pubsub),
-        ]
+        [("normal", self.normal), ("replica", self.replica), ("pubsub", self.pubsub)]
     }
 }
 
 impl fmt::Display for OutputLimits {
     /// As CONFIG GET shows it, which keeps the old name for replicas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let classes = [
-            ("normal", self.normal),
-            ("slave", self.replica),
-            ("pubsub", self.pubsub),
-        ];
+        let classes = [("normal", self.normal), ("slave", self.replica), ("pubsub", self.pubsub)];
         join(
             f,
             classes.into_iter().map(|(class, limit)| {
-                format!(
-                    "{class} {} {} {}",
-                    limit.hard_bytes, limit.soft_bytes, limit.soft_seconds
-                )
+                format!("{class} {} {} {}", limit.hard_bytes, limit.soft_bytes, limit.soft_seconds)
             }),
         )
     }
 }
 
-/// Scores for the kernel's out-of-memory killer: as a primary, as a replica, in a background process.
+/// Scores for the kernel's out-of-memory killer: as a primary, as a replica, in a background
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomScores(pub [i16; 3]);
 
@@ -231,17 +194,13 @@ impl Default for OomScores {
 impl OomScores {
     /// Reads three scores.
     pub(super) fn parse(args: &[&[u8]]) -> Result<Self, Refusal> {
-        let args: [&[u8]; 3] = args
-            .try_into()
-            .map_err(|_| Refusal::new("wrong number of arguments"))?;
+        let args: [&[u8]; 3] = args.try_into().map_err(|_| Refusal::new("wrong number of arguments"))?;
         let mut scores = [0; 3];
         for (score, arg) in scores.iter_mut().zip(args) {
             *score = numbers::lenient_integer(arg)
                 .filter(|score| (-2000..=2000).contains(score))
                 .and_then(|score| score.try_into().ok())
-                .ok_or(Refusal::new(
-                    "Invalid oom-score-adj-values, elements must be between -2000 and 2000.",
-                ))?;
+                .ok_or(Refusal::new("Invalid oom-score-adj-values, elements must be between -2000 and 2000."))?;
         }
         Ok(Self(scores))
     }
@@ -254,8 +213,8 @@ impl fmt::Display for OomScores {
 }
 
 bitflags::bitflags! {
-    /// Classes of keyspace events, and the channels on which they are published. The bits are those that the
-    /// module API exposes.
+    /// Classes of keyspace events, and the channels on which they are published. The bits are those
+    /// that the module API exposes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct KeyspaceEvents: u16 {
         /// `K`: published to the channel of the key.
@@ -294,7 +253,8 @@ bitflags::bitflags! {
 }
 
 impl KeyspaceEvents {
-    /// The letters in the order in which they are shown, without `A`, which stands for the first ten.
+    /// The letters in the order in which they are shown, without `A`, which stands for the first
+    /// ten.
     const LETTERS: [(char, Self); 14] = [
         ('g', Self::GENERIC),
         ('$', Self::STRING),
@@ -316,47 +276,33 @@ impl KeyspaceEvents {
     pub(super) fn parse(letters: &[u8]) -> Result<Self, Refusal> {
         let class = |letter: &u8| match letter {
             b'A' => Some(Self::ALL),
-            _ => Self::LETTERS
-                .iter()
-                .find(|(known, _)| u32::from(*known) == u32::from(*letter))
-                .map(|(_, class)| *class),
+            _ => {
+                Self::LETTERS.iter().find(|(known, _)| u32::from(*known) == u32::from(*letter)).map(|(_, class)| *class)
+            }
         };
         letters
             .iter()
             .try_fold(Self::empty(), |all, letter| Some(all | class(letter)?))
-            .ok_or(Refusal::new(
-                "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.",
-            ))
+            .ok_or(Refusal::new("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."))
     }
 
     /// The letters of every class, so that they read back as the same classes.
     pub fn classes(&self) -> String {
-        let (mut letters, rest) = if self.contains(Self::ALL) {
-            ("A".to_owned(), *self - Self::ALL)
-        } else {
-            (String::new(), *self)
-        };
-        letters.extend(
-            Self::LETTERS
-                .iter()
-                .filter(|(_, class)| rest.contains(*class))
-                .map(|(letter, _)| letter),
-        );
+        let (mut letters, rest) =
+            if self.contains(Self::ALL) { ("A".to_owned(), *self - Self::ALL) } else { (String::new(), *self) };
+        letters.extend(Self::LETTERS.iter().filter(|(_, class)| rest.contains(*class)).map(|(letter, _)| letter));
         letters
     }
 
-    /// The letters as CONFIG GET shows them: like [`classes`](Self::classes), but `n` is not shown beside `A`.
+    /// The letters as CONFIG GET shows them: like [`classes`](Self::classes), but `n` is not shown
+    /// beside `A`.
     pub(super) fn show(&self) -> String {
-        if self.contains(Self::ALL) {
-            (*self - Self::NEW).classes()
-        } else {
-            self.classes()
-        }
+        if self.contains(Self::ALL) { (*self - Self::NEW).classes() } else { self.classes() }
     }
 }
 
-/// Addresses to listen on, as they were given: `*` is every IPv4 address, and a leading `-` means that the address
-/// need not be there.
+/// Addresses to listen on, as they were given: `*` is every IPv4 address, and a leading `-` means
+/// that the address need not be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses(Arc<[Text]>);
 
@@ -389,11 +335,7 @@ impl Addresses {
     }
 
     pub(super) fn join(&self) -> Vec<u8> {
-        self.0
-            .iter()
-            .map(|address| &address[..])
-            .collect::<Vec<_>>()
-            .join(&b' ')
+        self.0.iter().map(|address| &address[..]).collect::<Vec<_>>().join(&b' ')
     }
 }
 
@@ -418,30 +360,21 @@ impl Percentiles {
         if matches!(args, [[]]) {
             return Ok(Self([].into()));
         }
-        let percentile =
-            |arg: &&[u8]| {
-                let number = numbers::float(arg).ok_or(Refusal::new(
-                    "Invalid latency-tracking-info-percentiles parameters",
-                ))?;
-                (0.0..=100.0).contains(&number).then_some(number).ok_or(Refusal::new(
-                "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]",
-            ))
-            };
-        args.iter()
-            .map(percentile)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let percentile = |arg: &&[u8]| {
+            let number =
+                numbers::float(arg).ok_or(Refusal::new("Invalid latency-tracking-info-percentiles parameters"))?;
+            (0.0..=100.0)
+                .contains(&number)
+                .then_some(number)
+                .ok_or(Refusal::new("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]"))
+        };
+        args.iter().map(percentile).collect::<Result<_, _>>().map(Self)
     }
 }
 
 impl fmt::Display for Percentiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        join(
-            f,
-            self.0
-                .iter()
-                .map(|percentile| numbers::trimmed_float(*percentile)),
-        )
+        join(f, self.0.iter().map(|percentile| numbers::trimmed_float(*percentile)))
     }
 }
 
@@ -465,10 +398,7 @@ impl Primary {
         }
         let port = numbers::lenient_integer(port).and_then(|port| port.try_into().ok());
         let port = port.ok_or(Refusal::new("Invalid primary port"))?;
-        Ok(Some(Self {
-            host: (*host).into(),
-            port,
-        }))
+        Ok(Some(Self { host: (*host).into(), port }))
     }
 
     /// Host and port.
@@ -478,10 +408,7 @@ impl Primary {
 }
 
 /// Writes items with a blank between them.
-fn join<T: fmt::Display>(
-    f: &mut fmt::Formatter<'_>,
-    items: impl Iterator<Item = T>,
-) -> fmt::Result {
+fn join<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = T>) -> fmt::Result {
     for (position, item) in items.enumerate() {
         write!(f, "{}{item}", if position == 0 { "" } else { " " })?;
     }
@@ -499,56 +426,22 @@ mod tests {
     #[test]
     fn save_points_are_pairs() {
         assert_eq!(SavePoints::default().to_string(), "3600 1 300 100 60 10000");
-        assert_eq!(
-            SavePoints::parse(&args("900 1 60 0")).unwrap().to_string(),
-            "900 1 60 0"
-        );
+        assert_eq!(SavePoints::parse(&args("900 1 60 0")).unwrap().to_string(), "900 1 60 0");
         assert_eq!(SavePoints::parse(&[b""]).unwrap().to_string(), "");
         for bad in ["900", "0 1", "1 -1", "1 x", "1 1  1", "1 99999999999"] {
-            assert_eq!(
-                SavePoints::parse(&args(bad)).unwrap_err().to_string(),
-                "Invalid save parameters",
-                "{bad}"
-            );
+            assert_eq!(SavePoints::parse(&args(bad)).unwrap_err().to_string(), "Invalid save parameters", "{bad}");
         }
     }
 
     #[test]
     fn output_limits_change_only_the_classes_named() {
-        let limits = OutputLimits::default()
-            .changed(&args("SLAVE 1mb 1kb 5 normal 1k 0 0"))
-            .unwrap();
-        assert_eq!(
-            limits.to_string(),
-            "normal 1000 0 0 slave 1048576 1024 5 pubsub 33554432 8388608 60"
-        );
-        assert_eq!(
-            OutputLimits::default()
-                .changed(&args("replica 0 0 0"))
-                .unwrap()
-                .replica,
-            OutputLimit::default()
-        );
-        let refusal = |line| {
-            OutputLimits::default()
-                .changed(&args(line))
-                .unwrap_err()
-                .to_string()
-        };
-        assert_eq!(
-            refusal("normal 1 1"),
-            "Wrong number of arguments in buffer limit configuration."
-        );
-        assert_eq!(
-            refusal("master 1 1 1"),
-            "Invalid client class specified in buffer limit configuration."
-        );
-        for bad in [
-            "normal x 0 0",
-            "normal 0 -1 0",
-            "normal 0 0 -1",
-            "normal 0 0 1s",
-        ] {
+        let limits = OutputLimits::default().changed(&args("SLAVE 1mb 1kb 5 normal 1k 0 0")).unwrap();
+        assert_eq!(limits.to_string(), "normal 1000 0 0 slave 1048576 1024 5 pubsub 33554432 8388608 60");
+        assert_eq!(OutputLimits::default().changed(&args("replica 0 0 0")).unwrap().replica, OutputLimit::default());
+        let refusal = |line| OutputLimits::default().changed(&args(line)).unwrap_err().to_string();
+        assert_eq!(refusal("normal 1 1"), "Wrong number of arguments in buffer limit configuration.");
+        assert_eq!(refusal("master 1 1 1"), "Invalid client class specified in buffer limit configuration.");
+        for bad in ["normal x 0 0", "normal 0 -1 0", "normal 0 0 -1", "normal 0 0 1s"] {
             let text = "Error in hard, soft or soft_seconds setting in buffer limit configuration.";
             assert_eq!(refusal(bad), text, "{bad}");
         }
@@ -562,51 +455,30 @@ mod tests {
         assert_eq!(shown("g$lshzxetd"), "A");
         assert_eq!(shown(""), "");
         let text = KeyspaceEvents::parse(b"Kq").unwrap_err().to_string();
-        assert_eq!(
-            text,
-            "Invalid event class character. Use 'Ag$lshzxeKEtmdn'."
-        );
+        assert_eq!(text, "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.");
     }
 
     #[test]
     fn keyspace_events_read_back_as_they_are_written() {
         for bits in 0..=u16::MAX {
             let events = KeyspaceEvents::from_bits_truncate(bits);
-            assert_eq!(
-                KeyspaceEvents::parse(events.classes().as_bytes()),
-                Ok(events)
-            );
+            assert_eq!(KeyspaceEvents::parse(events.classes().as_bytes()), Ok(events));
         }
         let all_and_new = KeyspaceEvents::parse(b"An").unwrap();
-        assert_eq!(
-            (all_and_new.show(), all_and_new.classes()),
-            ("A".to_owned(), "An".to_owned())
-        );
+        assert_eq!((all_and_new.show(), all_and_new.classes()), ("A".to_owned(), "An".to_owned()));
     }
 
     #[test]
     fn oom_scores_are_three_within_bounds() {
-        assert_eq!(
-            OomScores::parse(&args("1 -2 2000")).unwrap().to_string(),
-            "1 -2 2000"
-        );
-        assert_eq!(
-            OomScores::parse(&args("1 2")).unwrap_err().to_string(),
-            "wrong number of arguments"
-        );
+        assert_eq!(OomScores::parse(&args("1 -2 2000")).unwrap().to_string(), "1 -2 2000");
+        assert_eq!(OomScores::parse(&args("1 2")).unwrap_err().to_string(), "wrong number of arguments");
         let text = OomScores::parse(&args("1 2 2001")).unwrap_err().to_string();
-        assert_eq!(
-            text,
-            "Invalid oom-score-adj-values, elements must be between -2000 and 2000."
-        );
+        assert_eq!(text, "Invalid oom-score-adj-values, elements must be between -2000 and 2000.");
     }
 
     #[test]
     fn at_most_sixteen_addresses() {
-        assert_eq!(
-            Addresses::parse(&args("127.0.0.1 -::1")).unwrap().join(),
-            b"127.0.0.1 -::1"
-        );
+        assert_eq!(Addresses::parse(&args("127.0.0.1 -::1")).unwrap().join(), b"127.0.0.1 -::1");
         assert!(Addresses::parse(&[b""]).unwrap().list().is_empty());
         let text = Addresses::parse(&[&b"*"[..]; 17]).unwrap_err().to_string();
         assert_eq!(text, "Too many bind addresses specified.");
@@ -614,37 +486,20 @@ mod tests {
 
     #[test]
     fn percentiles_sit_between_0_and_100() {
-        assert_eq!(
-            Percentiles::parse(&args("50.125 99 0"))
-                .unwrap()
-                .to_string(),
-            "50.125 99 0"
-        );
+        assert_eq!(Percentiles::parse(&args("50.125 99 0")).unwrap().to_string(), "50.125 99 0");
         assert!(Percentiles::parse(&[b""]).unwrap().list().is_empty());
         let refusal = |line| Percentiles::parse(&args(line)).unwrap_err().to_string();
-        assert_eq!(
-            refusal("x"),
-            "Invalid latency-tracking-info-percentiles parameters"
-        );
+        assert_eq!(refusal("x"), "Invalid latency-tracking-info-percentiles parameters");
         let text = "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]";
-        assert_eq!(
-            (refusal("100.1"), refusal("-1")),
-            (text.to_owned(), text.to_owned())
-        );
+        assert_eq!((refusal("100.1"), refusal("-1")), (text.to_owned(), text.to_owned()));
     }
 
     #[test]
     fn a_primary_is_a_host_and_a_port() {
-        assert_eq!(
-            Primary::parse(&args("h 6379")).unwrap().unwrap().show(),
-            b"h 6379"
-        );
+        assert_eq!(Primary::parse(&args("h 6379")).unwrap().unwrap().show(), b"h 6379");
         assert_eq!(Primary::parse(&args("NO one")).unwrap(), None);
         for bad in ["h x", "h -1", "h 65536"] {
-            assert_eq!(
-                Primary::parse(&args(bad)).unwrap_err().to_string(),
-                "Invalid primary port"
-            );
+            assert_eq!(Primary::parse(&args(bad)).unwrap_err().to_string(), "Invalid primary port");
         }
     }
 
@@ -653,10 +508,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("inner")).unwrap();
         std::fs::write(folder.path().join("file"), "").unwrap();
-        let outer = Directory::current()
-            .unwrap()
-            .enter(folder.path().as_os_str().as_bytes())
-            .unwrap();
+        let outer = Directory::current().unwrap().enter(folder.path().as_os_str().as_bytes()).unwrap();
         let inner = outer.enter(b"./inner").unwrap();
         assert_eq!(inner.enter(b"..").unwrap(), outer);
         let refusal = |name: &[u8]| outer.enter(name).unwrap_err().to_string();

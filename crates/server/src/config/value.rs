@@ -11,9 +11,7 @@ use std::sync::Arc;
 use super::directive::{Form, Kind, Special, Words};
 use super::numbers;
 use super::quoting::push_quoted;
-use super::shapes::{
-    Addresses, Directory, KeyspaceEvents, OomScores, OutputLimits, Percentiles, Primary, SavePoints,
-};
+use super::shapes::{Addresses, Directory, KeyspaceEvents, OomScores, OutputLimits, Percentiles, Primary, SavePoints};
 
 /// Why a value or a change is refused, in words for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +36,7 @@ impl From<std::io::Error> for Refusal {
     /// The operating system's words without Rust's note of the error number.
     fn from(error: std::io::Error) -> Self {
         let text = error.to_string();
-        Self::new(
-            text.find(" (os error ")
-                .map_or(text.as_str(), |end| &text[..end])
-                .to_owned(),
-        )
+        Self::new(text.find(" (os error ").map_or(text.as_str(), |end| &text[..end]).to_owned())
     }
 }
 
@@ -128,20 +122,17 @@ pub enum Value {
 }
 
 impl Value {
-    /// Reads a value of this kind. `current` is the value so far: some kinds change only a part of it.
+    /// Reads a value of this kind. `current` is the value so far: some kinds change only a part of
+    /// it.
     pub(super) fn parse(kind: &Kind, args: &[&[u8]], current: &Value) -> Result<Self, Refusal> {
         match *kind {
             Kind::Bool => parse_bool(only(args)?).map(Self::Bool),
-            Kind::Integer { min, max, form } => {
-                parse_integer(only(args)?, min, max, form).map(Self::Integer)
-            }
+            Kind::Integer { min, max, form } => parse_integer(only(args)?, min, max, form).map(Self::Integer),
             Kind::Word(words) => parse_words(words, args, false).map(Self::Word),
             Kind::WordSet(words) => parse_words(words, args, true).map(Self::Word),
             Kind::Text { empty_is_unset } => {
                 let text = only(args)?;
-                Ok(Self::Text(
-                    (!(empty_is_unset && text.is_empty())).then(|| text.into()),
-                ))
+                Ok(Self::Text((!(empty_is_unset && text.is_empty())).then(|| text.into())))
             }
             Kind::Special(Special::Directory) => match current {
                 Self::Directory(from) => from.enter(only(args)?).map(Self::Directory),
@@ -149,15 +140,11 @@ impl Value {
             },
             Kind::Special(Special::OutputLimits) => match current {
                 Self::OutputLimits(limits) => limits.changed(args).map(Self::OutputLimits),
-                _ => OutputLimits::default()
-                    .changed(args)
-                    .map(Self::OutputLimits),
+                _ => OutputLimits::default().changed(args).map(Self::OutputLimits),
             },
             Kind::Special(Special::SavePoints) => SavePoints::parse(args).map(Self::SavePoints),
             Kind::Special(Special::OomScores) => OomScores::parse(args).map(Self::OomScores),
-            Kind::Special(Special::KeyspaceEvents) => {
-                KeyspaceEvents::parse(only(args)?).map(Self::KeyspaceEvents)
-            }
+            Kind::Special(Special::KeyspaceEvents) => KeyspaceEvents::parse(only(args)?).map(Self::KeyspaceEvents),
             Kind::Special(Special::Addresses) => Addresses::parse(args).map(Self::Addresses),
             Kind::Special(Special::Percentiles) => Percentiles::parse(args).map(Self::Percentiles),
             Kind::Special(Special::Primary) => Primary::parse(args).map(Self::Primary),
@@ -182,21 +169,17 @@ impl Value {
         }
     }
 
-    /// The value as arguments on one line of a configuration file, or `None` if the line must be absent for the
-    /// setting to have this value.
+    /// The value as arguments on one line of a configuration file, or `None` if the line must be
+    /// absent for the setting to have this value.
     pub(super) fn rewrite(&self, kind: &Kind) -> Option<Vec<u8>> {
         let mut line = Vec::new();
         match self {
             Self::Text(None) | Self::Primary(None) => return None,
             Self::Text(Some(text)) => push_quoted(&mut line, text),
-            Self::Directory(directory) => {
-                push_quoted(&mut line, directory.path().as_os_str().as_bytes())
-            }
+            Self::Directory(directory) => push_quoted(&mut line, directory.path().as_os_str().as_bytes()),
             Self::KeyspaceEvents(events) => push_quoted(&mut line, events.classes().as_bytes()),
             Self::Integer(number) if *number >= 0 && is_memory(kind) => {
-                line = u64::try_from(*number)
-                    .map_or_else(|_| number.to_string(), numbers::memory_with_unit)
-                    .into();
+                line = u64::try_from(*number).map_or_else(|_| number.to_string(), numbers::memory_with_unit).into();
             }
             _ => line = self.show(kind),
         }
@@ -238,16 +221,10 @@ fn parse_integer(arg: &[u8], min: i128, max: i128, form: Form) -> Result<i128, R
     let plain = || numbers::integer(arg).map(i128::from);
     let number = match form {
         Form::Plain => plain().ok_or("argument couldn't be parsed into an integer"),
-        Form::Octal => numbers::octal(arg)
-            .map(i128::from)
-            .ok_or("argument couldn't be parsed as an octal number"),
+        Form::Octal => numbers::octal(arg).map(i128::from).ok_or("argument couldn't be parsed as an octal number"),
         Form::Memory => memory().ok_or("argument must be a memory value"),
-        Form::SignedMemory => memory()
-            .or_else(plain)
-            .ok_or("argument must be a memory value"),
-        Form::MemoryOrPercent => memory()
-            .or_else(percent)
-            .ok_or("argument must be a memory or percent value"),
+        Form::SignedMemory => memory().or_else(plain).ok_or("argument must be a memory value"),
+        Form::MemoryOrPercent => memory().or_else(percent).ok_or("argument must be a memory or percent value"),
     }
     .map_err(Refusal::new)?;
 
@@ -264,50 +241,27 @@ fn parse_integer(arg: &[u8], min: i128, max: i128, form: Form) -> Result<i128, R
 }
 
 fn is_memory(kind: &Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Integer {
-            form: Form::Memory | Form::MemoryOrPercent | Form::SignedMemory,
-            ..
-        }
-    )
+    matches!(kind, Kind::Integer { form: Form::Memory | Form::MemoryOrPercent | Form::SignedMemory, .. })
 }
 
 fn show_integer(number: i128, kind: &Kind) -> String {
     match kind {
-        Kind::Integer {
-            form: Form::Octal, ..
-        } => format!("{number:o}"),
-        Kind::Integer {
-            form: Form::MemoryOrPercent,
-            ..
-        } if number < 0 => format!("{}%", -number),
+        Kind::Integer { form: Form::Octal, .. } => format!("{number:o}"),
+        Kind::Integer { form: Form::MemoryOrPercent, .. } if number < 0 => format!("{}%", -number),
         _ => number.to_string(),
     }
 }
 
 fn parse_words(words: Words, args: &[&[u8]], several: bool) -> Result<u8, Refusal> {
     let bits_of = |arg: &[u8]| {
-        let (_, bits) = words
-            .iter()
-            .find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes()))?;
+        let (_, bits) = words.iter().find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes()))?;
         Some(*bits)
     };
-    let all = || {
-        args.iter()
-            .try_fold(0, |bits, arg| Some(bits | bits_of(arg)?))
-    };
-    let count_fits = if several {
-        !args.is_empty()
-    } else {
-        args.len() == 1
-    };
+    let all = || args.iter().try_fold(0, |bits, arg| Some(bits | bits_of(arg)?));
+    let count_fits = if several { !args.is_empty() } else { args.len() == 1 };
     count_fits.then(all).flatten().ok_or_else(|| {
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        Refusal::new(format!(
-            "argument(s) must be one of the following: {}",
-            words.join(", ")
-        ))
+        Refusal::new(format!("argument(s) must be one of the following: {}", words.join(", ")))
     })
 }
 
@@ -319,18 +273,14 @@ fn show_words(bits: u8, kind: &Kind) -> String {
     if let Some((word, _)) = words.iter().find(|(_, all)| *all == bits) {
         return (*word).to_owned();
     }
-    let set: Vec<&str> = words
-        .iter()
-        .filter(|(_, bit)| bits & bit != 0)
-        .map(|(word, _)| *word)
-        .collect();
+    let set: Vec<&str> = words.iter().filter(|(_, bit)| bits & bit != 0).map(|(word, _)| *word).collect();
     set.join(" ")
 }
 
 /// A type in which a setting can be read.
 ///
-/// The tables pair every directive with a type that fits its kind, so the conversions cannot fail; they panic on a
-/// pairing that does not fit, which no input from outside can bring about.
+/// The tables pair every directive with a type that fits its kind, so the conversions cannot fail;
+/// they panic on a pairing that does not fit, which no input from outside can bring about.
 pub trait Setting: Sized {
     /// The value in this type.
     fn of(value: &Value) -> Self;
@@ -417,31 +367,11 @@ impl Setting for MemoryOrPercent {
 mod tests {
     use super::*;
 
-    const COUNT: Kind = Kind::Integer {
-        min: 0,
-        max: 10,
-        form: Form::Plain,
-    };
-    const SHARE: Kind = Kind::Integer {
-        min: -100,
-        max: i64::MAX as i128,
-        form: Form::MemoryOrPercent,
-    };
-    const LIMIT: Kind = Kind::Integer {
-        min: -1,
-        max: i64::MAX as i128,
-        form: Form::SignedMemory,
-    };
-    const MODE: Kind = Kind::Integer {
-        min: 0,
-        max: 0o777,
-        form: Form::Octal,
-    };
-    const SIZE: Kind = Kind::Integer {
-        min: 0,
-        max: u64::MAX as i128,
-        form: Form::Memory,
-    };
+    const COUNT: Kind = Kind::Integer { min: 0, max: 10, form: Form::Plain };
+    const SHARE: Kind = Kind::Integer { min: -100, max: i64::MAX as i128, form: Form::MemoryOrPercent };
+    const LIMIT: Kind = Kind::Integer { min: -1, max: i64::MAX as i128, form: Form::SignedMemory };
+    const MODE: Kind = Kind::Integer { min: 0, max: 0o777, form: Form::Octal };
+    const SIZE: Kind = Kind::Integer { min: 0, max: u64::MAX as i128, form: Form::Memory };
     const SET: Kind = Kind::WordSet(&[("none", 0), ("one", 1), ("two", 2), ("four", 4)]);
 
     fn parse(kind: &Kind, args: &[&str]) -> Result<Value, String> {
@@ -460,75 +390,29 @@ mod tests {
     #[test]
     fn booleans_are_yes_or_no_in_any_case() {
         assert_eq!(shown(&Kind::Bool, &["YES"]), "yes");
-        assert_eq!(
-            parse(&Kind::Bool, &["1"]).unwrap_err(),
-            "argument must be 'yes' or 'no'"
-        );
+        assert_eq!(parse(&Kind::Bool, &["1"]).unwrap_err(), "argument must be 'yes' or 'no'");
     }
 
     #[test]
     fn integers_tell_their_bounds() {
-        assert_eq!(
-            parse(&COUNT, &["11"]).unwrap_err(),
-            "argument must be between 0 and 10 inclusive"
-        );
-        assert_eq!(
-            parse(&COUNT, &["x"]).unwrap_err(),
-            "argument couldn't be parsed into an integer"
-        );
-        assert_eq!(
-            parse(&COUNT, &["1", "2"]).unwrap_err(),
-            "wrong number of arguments"
-        );
-        assert_eq!(
-            parse(&MODE, &["1000"]).unwrap_err(),
-            "argument must be between 0 and 777 inclusive"
-        );
-        assert_eq!(
-            parse(&MODE, &["9"]).unwrap_err(),
-            "argument couldn't be parsed as an octal number"
-        );
-        assert_eq!(
-            parse(&SIZE, &["-1"]).unwrap_err(),
-            "argument must be a memory value"
-        );
-        assert_eq!(
-            parse(&SHARE, &["x"]).unwrap_err(),
-            "argument must be a memory or percent value"
-        );
-        assert_eq!(
-            parse(&SHARE, &["200%"]).unwrap_err(),
-            "percentage argument must be less or equal to 100"
-        );
-        assert!(
-            parse(&LIMIT, &["-2"])
-                .unwrap_err()
-                .starts_with("argument must be between -1 and ")
-        );
+        assert_eq!(parse(&COUNT, &["11"]).unwrap_err(), "argument must be between 0 and 10 inclusive");
+        assert_eq!(parse(&COUNT, &["x"]).unwrap_err(), "argument couldn't be parsed into an integer");
+        assert_eq!(parse(&COUNT, &["1", "2"]).unwrap_err(), "wrong number of arguments");
+        assert_eq!(parse(&MODE, &["1000"]).unwrap_err(), "argument must be between 0 and 777 inclusive");
+        assert_eq!(parse(&MODE, &["9"]).unwrap_err(), "argument couldn't be parsed as an octal number");
+        assert_eq!(parse(&SIZE, &["-1"]).unwrap_err(), "argument must be a memory value");
+        assert_eq!(parse(&SHARE, &["x"]).unwrap_err(), "argument must be a memory or percent value");
+        assert_eq!(parse(&SHARE, &["200%"]).unwrap_err(), "percentage argument must be less or equal to 100");
+        assert!(parse(&LIMIT, &["-2"]).unwrap_err().starts_with("argument must be between -1 and "));
     }
 
     #[test]
     fn integers_are_shown_and_rewritten_in_their_form() {
-        assert_eq!(
-            (shown(&MODE, &["0700"]), rewritten(&MODE, &["700"])),
-            ("700".into(), "700".into())
-        );
-        assert_eq!(
-            (shown(&SIZE, &["2mb"]), rewritten(&SIZE, &["2mb"])),
-            ("2097152".into(), "2mb".into())
-        );
-        assert_eq!(
-            shown(&SIZE, &["18446744073709551615"]),
-            "18446744073709551615"
-        );
-        assert_eq!(
-            (shown(&SHARE, &["5%"]), rewritten(&SHARE, &["5%"])),
-            ("5%".into(), "5%".into())
-        );
-        assert_eq!(
-            (shown(&LIMIT, &["-1"]), rewritten(&LIMIT, &["-1"])),
-            ("-1".into(), "-1".into())
-        );
+        assert_eq!((shown(&MODE, &["0700"]), rewritten(&MODE, &["700"])), ("700".into(), "700".into()));
+        assert_eq!((shown(&SIZE, &["2mb"]), rewritten(&SIZE, &["2mb"])), ("2097152".into(), "2mb".into()));
+        assert_eq!(shown(&SIZE, &["18446744073709551615"]), "18446744073709551615");
+        assert_eq!((shown(&SHARE, &["5%"]), rewritten(&SHARE, &["5%"])), ("5%".into(), "5%".into()));
+        assert_eq!((shown(&LIMIT, &["-1"]), rewritten(&LIMIT, &["-1"])), ("-1".into(), "-1".into()));
         assert_eq!(rewritten(&LIMIT, &["1kb"]), "1kb");
     }
 
@@ -537,37 +421,21 @@ mod tests {
         assert_eq!(shown(&SET, &["FOUR", "one"]), "one four");
         assert_eq!(shown(&SET, &["none"]), "none");
         let texts = [parse(&SET, &[]), parse(&SET, &["one", "x"])].map(Result::unwrap_err);
-        assert_eq!(
-            texts,
-            ["argument(s) must be one of the following: none, one, two, four"; 2]
-        );
+        assert_eq!(texts, ["argument(s) must be one of the following: none, one, two, four"; 2]);
     }
 
     #[test]
     fn an_unset_text_is_shown_empty_and_not_rewritten() {
-        let optional = Kind::Text {
-            empty_is_unset: true,
-        };
+        let optional = Kind::Text { empty_is_unset: true };
         assert_eq!(shown(&optional, &[""]), "");
         assert_eq!(parse(&optional, &[""]).unwrap().rewrite(&optional), None);
-        assert_eq!(
-            rewritten(
-                &Kind::Text {
-                    empty_is_unset: false
-                },
-                &[""]
-            ),
-            "\"\""
-        );
+        assert_eq!(rewritten(&Kind::Text { empty_is_unset: false }, &[""]), "\"\"");
         assert_eq!(rewritten(&optional, &["a \"b"]), r#""a \"b""#);
     }
 
     #[test]
     fn system_errors_are_told_in_the_systems_words() {
         let error = std::io::Error::from_raw_os_error(2);
-        assert_eq!(
-            Refusal::from(error).to_string(),
-            "No such file or directory"
-        );
+        assert_eq!(Refusal::from(error).to_string(), "No such file or directory");
     }
 }

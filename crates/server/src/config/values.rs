@@ -3,9 +3,7 @@
 use std::num::NonZero;
 
 use super::directive::{Directive, Flags, Id, Initial, Key, Kind, Special};
-use super::shapes::{
-    Addresses, Directory, KeyspaceEvents, OomScores, OutputLimits, Percentiles, SavePoints,
-};
+use super::shapes::{Addresses, Directory, KeyspaceEvents, OomScores, OutputLimits, Percentiles, SavePoints};
 use super::tables::{self, network};
 use super::value::{Refusal, Setting, Value};
 
@@ -17,9 +15,7 @@ impl Values {
     /// The defaults. Fails if the working directory cannot be told.
     pub fn defaults() -> std::io::Result<Self> {
         let directory = Directory::current()?;
-        Ok(Self(
-            tables::ids().map(|id| initial(id, &directory)).collect(),
-        ))
+        Ok(Self(tables::ids().map(|id| initial(id, &directory)).collect()))
     }
 
     /// A setting.
@@ -52,17 +48,13 @@ impl Values {
         Ok(value)
     }
 
-    /// Reads and checks a new value given as one text, which for directives with several arguments is cut at every
-    /// single blank.
+    /// Reads and checks a new value given as one text, which for directives with several arguments
+    /// is cut at every single blank.
     pub(super) fn parse_text(&self, id: Id, text: &[u8]) -> Result<Value, Refusal> {
         if !id.directive().flags.contains(Flags::MULTI_ARG) {
             return self.parse(id, &[text]);
         }
-        let args: Vec<&[u8]> = if text.is_empty() {
-            Vec::new()
-        } else {
-            text.split(|byte| *byte == b' ').collect()
-        };
+        let args: Vec<&[u8]> = if text.is_empty() { Vec::new() } else { text.split(|byte| *byte == b' ').collect() };
         self.parse(id, &args)
     }
 }

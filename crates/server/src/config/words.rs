@@ -3,8 +3,8 @@
 use super::directive::{Worded, Words};
 use super::value::{Setting, Value};
 
-/// Declares an enumeration whose variants are words; several words may stand for one variant, and the first of
-/// them is the one shown. The order is that of error texts.
+/// Declares an enumeration whose variants are words; several words may stand for one variant, and
+/// the first of them is the one shown. The order is that of error texts.
 macro_rules! words {
     ($($(#[$about:meta])* pub enum $Name:ident { $($(#[$doc:meta])* $Variant:ident = $($word:literal)|+),+ $(,)? })+) => {$(
         $(#[$about])*

@@ -1,9 +1,7 @@
 //! The log, and what the server measures and remembers about commands and events.
 
 use super::*;
-use crate::config::directive::{
-    Directive, Key, Special, Typed, boolean, integer, special, text, theme, word,
-};
+use crate::config::directive::{Directive, Key, Special, Typed, boolean, integer, special, text, theme, word};
 use crate::config::shapes::{KeyspaceEvents, Percentiles};
 use crate::config::value::Text;
 use crate::config::words::{LogFormat, LogLevel, LogTimestampFormat, SyslogFacility};

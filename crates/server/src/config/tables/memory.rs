@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::config::checks;
-use crate::config::directive::{
-    Directive, Form, Key, Typed, boolean, integer, memory, number, theme, word,
-};
+use crate::config::directive::{Directive, Form, Key, Typed, boolean, integer, memory, number, theme, word};
 use crate::config::value::MemoryOrPercent;
 use crate::config::words::EvictionPolicy;
 

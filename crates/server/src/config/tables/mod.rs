@@ -1,7 +1,8 @@
 //! Every directive, in tables by theme, and the words that configuration files know beyond them.
 //!
-//! The themes follow each other in one numbering, so that a [`Key`](super::Key) is an index into the values. To add
-//! a directive, add its line to a theme; to declare that one takes effect, append `.works()` to its line.
+//! The themes follow each other in one numbering, so that a [`Key`](super::Key) is an index into
+//! the values. To add a directive, add its line to a theme; to declare that one takes effect,
+//! append `.works()` to its line.
 
 pub mod cluster;
 pub mod logging;
@@ -56,25 +57,19 @@ pub(super) fn read_all(values: &super::Values) -> Vec<super::value::Value> {
         tls::read_all,
         security::read_all,
     ];
-    themes
-        .iter()
-        .flat_map(|read_all| read_all(values))
-        .collect()
+    themes.iter().flat_map(|read_all| read_all(values)).collect()
 }
 
 /// The number of directives.
 pub const COUNT: usize = security::END as usize;
 
-static ALL: LazyLock<Vec<&'static Directive>> =
-    LazyLock::new(|| THEMES.iter().copied().flatten().collect());
+static ALL: LazyLock<Vec<&'static Directive>> = LazyLock::new(|| THEMES.iter().copied().flatten().collect());
 
 static BY_NAME: LazyLock<HashMap<&'static str, Name>> = LazyLock::new(|| {
     ids()
         .flat_map(|id| {
             let Directive { name, alias, .. } = id.directive();
-            std::iter::once(*name)
-                .chain(*alias)
-                .map(move |name| (name, Name { name, id }))
+            std::iter::once(*name).chain(*alias).map(move |name| (name, Name { name, id }))
         })
         .collect()
 });
@@ -118,27 +113,17 @@ pub struct FileWord {
     pub effect: Effect,
 }
 
-/// The words that only configuration files and the command line know. Any of them may be given many times.
+/// The words that only configuration files and the command line know. Any of them may be given many
+/// times.
 pub const FILE_WORDS: [FileWord; 4] = [
-    FileWord {
-        name: "include",
-        effect: Effect::Works,
-    },
-    FileWord {
-        name: "rename-command",
-        effect: Effect::Works,
-    },
-    FileWord {
-        name: "user",
-        effect: Effect::Kept,
-    },
-    FileWord {
-        name: "loadmodule",
-        effect: Effect::Kept,
-    },
+    FileWord { name: "include", effect: Effect::Works },
+    FileWord { name: "rename-command", effect: Effect::Works },
+    FileWord { name: "user", effect: Effect::Kept },
+    FileWord { name: "loadmodule", effect: Effect::Kept },
 ];
 
-/// Directives of earlier versions: with one argument they are read over, and otherwise they are unknown.
+/// Directives of earlier versions: with one argument they are read over, and otherwise they are
+/// unknown.
 pub const RETIRED: [&str; 7] = [
     "dynamic-hz",
     "events-per-io-thread",

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::config::directive::{
-    Directive, Form, Key, Special, Typed, boolean, cores, integer, memory, number, optional,
-    special, theme,
+    Directive, Form, Key, Special, Typed, boolean, cores, integer, memory, number, optional, special, theme,
 };
 use crate::config::shapes::{Addresses, OutputLimits};
 use crate::config::value::Text;

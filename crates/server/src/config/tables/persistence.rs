@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::config::checks;
-use crate::config::directive::{
-    Directive, Key, Special, Typed, boolean, integer, memory, special, text, theme, word,
-};
+use crate::config::directive::{Directive, Key, Special, Typed, boolean, integer, memory, special, text, theme, word};
 use crate::config::shapes::SavePoints;
 use crate::config::value::Text;
 use crate::config::words::{AppendFsync, RdbVersionCheck};

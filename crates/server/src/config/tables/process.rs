@@ -3,8 +3,7 @@
 use super::*;
 use crate::config::checks;
 use crate::config::directive::{
-    Directive, Key, Special, Typed, boolean, integer, optional, special, text, theme, word,
-    word_set,
+    Directive, Key, Special, Typed, boolean, integer, optional, special, text, theme, word, word_set,
 };
 use crate::config::shapes::{Directory, OomScores};
 use crate::config::value::Text;

@@ -1,6 +1,7 @@
 //! Replication, on either side of it.
 
 use super::*;
+use crate::config::checks;
 use crate::config::directive::{
     Directive, Key, Special, Typed, boolean, integer, memory, optional, special, theme, word,
 };
@@ -32,7 +33,7 @@ theme! {
     REPL_TIMEOUT: u32 = integer("repl-timeout", 1, I32_MAX, 60);
     REPL_DISABLE_TCP_NODELAY: bool = boolean("repl-disable-tcp-nodelay", false);
     REPL_MPTCP: bool = boolean("repl-mptcp", false).immutable();
-    REPL_BACKLOG_SIZE: u64 = memory("repl-backlog-size", 1, I64_MAX, 10 * MB);
+    REPL_BACKLOG_SIZE: u64 = memory("repl-backlog-size", 1, I64_MAX, 10 * MB).checked(checks::repl_backlog_size);
     REPL_BACKLOG_TTL: u64 = integer("repl-backlog-ttl", 0, I64_MAX, 3600);
     MIN_REPLICAS_TO_WRITE: u32 = integer("min-replicas-to-write", 0, I32_MAX, 0).alias("min-slaves-to-write");
     MIN_REPLICAS_MAX_LAG: u32 = integer("min-replicas-max-lag", 0, I32_MAX, 10).alias("min-slaves-max-lag");

@@ -1,9 +1,7 @@
 //! Who may do what: passwords, access control, dangerous commands, scripts.
 
 use super::*;
-use crate::config::directive::{
-    Directive, Key, Typed, boolean, integer, optional, text, theme, word,
-};
+use crate::config::directive::{Directive, Key, Typed, boolean, integer, optional, text, theme, word};
 use crate::config::value::Text;
 use crate::config::words::{AclPubsubDefault, ProtectedAction};
 
