@@ -1,0 +1,3 @@
+//! Strings.
+
+pub mod long_double;
