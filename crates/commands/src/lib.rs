@@ -5,6 +5,7 @@
 
 pub mod context;
 pub mod spec;
+pub mod string;
 #[cfg(test)]
 mod testing;
 

@@ -1,0 +1,109 @@
+//! Strings: the simplest values, and the commands that nearly every request is.
+//!
+//! - [`set`]: SET and its older kin, each one key and one value; DELIFEQ, the deletion with SET's comparison.
+//! - [`get`]: GET, and the reads that also change the key (GETEX, GETDEL).
+//! - [`many`]: several keys at once, MGET and the MSET family.
+//! - [`range`](mod@range): parts of a value, and its end: GETRANGE, SETRANGE, APPEND, STRLEN.
+//! - [`counter`]: values that are numbers, with [`long_double`] for those with a fraction.
+//! - [`lcs`]: what two values have in common.
+//! - [`options`]: the optional words that SET, GETEX and MSETEX share, and how an expiry time is written.
+//!
+//! How a value is encoded (integer, embedded, raw) is the store's choice. What this family sees to is that values which
+//! come whole go through [`Db::set_bytes`], which recognises integers, and that only changes in place make a value raw.
+//!
+//! [`Db::set_bytes`]: kvick_store::Db::set_bytes
+
+use kvick_resp::{Args, Reply};
+use kvick_store::{Entry, EventClass, Expiry, IntBuf, Key, Str};
+
+use crate::context::{Context, Error, Handler};
+use crate::spec::Command;
+
+pub mod counter;
+pub mod get;
+pub mod lcs;
+pub mod long_double;
+pub mod many;
+pub mod options;
+pub mod range;
+pub mod set;
+
+/// All commands of the family.
+pub static COMMANDS: &[Command<Handler>] = &[
+    get::GET,
+    set::SET,
+    set::SETNX,
+    set::SETEX,
+    set::PSETEX,
+    set::GETSET,
+    set::DELIFEQ,
+    get::GETEX,
+    get::GETDEL,
+    many::MGET,
+    many::MSET,
+    many::MSETNX,
+    many::MSETEX,
+    range::APPEND,
+    range::STRLEN,
+    range::GETRANGE,
+    range::SUBSTR,
+    range::SETRANGE,
+    counter::INCR,
+    counter::DECR,
+    counter::INCRBY,
+    counter::DECRBY,
+    counter::INCRBYFLOAT,
+    lcs::LCS,
+];
+
+/// The string in `entry`, or the error of a key that holds something else.
+fn string_in(entry: Entry<'_>) -> Result<Str<'_>, Error> {
+    entry.str().ok_or(Error::WRONG_TYPE)
+}
+
+/// Whether a stored string reads as `text`.
+fn equals(value: Str<'_>, text: &[u8]) -> bool {
+    value.bytes(&mut IntBuf::default()) == text
+}
+
+/// Replies with a stored string.
+#[inline]
+fn reply_string(reply: &mut Reply<'_>, value: Str<'_>) {
+    match value {
+        Str::Bytes(bytes) => reply.bulk(bytes),
+        Str::Int(number) => reply.bulk_int(number),
+    }
+}
+
+/// Stores argument `index`, or the large one that was taken, as the value of `key`. It is one change, told as the event
+/// `set`.
+#[inline]
+fn store(cx: &mut Context<'_>, key: Key<'_>, args: Args<'_>, index: usize, expiry: Expiry) {
+    match cx.taken.take() {
+        None => cx.db.set_bytes(key, &args[index], expiry),
+        Some(value) => cx.db.set_owned(key, value, expiry),
+    }
+    let effects = cx.db.effects();
+    effects.changed(1);
+    effects.notify(EventClass::STRING, "set", key.bytes);
+}
+
+/// Removes a key because it was given a time to expire that has passed; nothing happens if there is none. Who follows the
+/// data is told of a removal, since their clocks may differ.
+fn expire_now(cx: &mut Context<'_>, key: Key<'_>) {
+    if cx.db.remove(key, true) {
+        let effects = cx.db.effects();
+        effects.changed(1);
+        effects.propagate(&[b"UNLINK", key.bytes]);
+        effects.notify(EventClass::EXPIRED, "expired", key.bytes);
+    }
+}
+
+/// Refuses a string of `len` bytes and `more` that would be longer than the configuration allows.
+fn check_len(cx: &Context<'_>, len: u64, more: usize) -> Result<(), Error> {
+    const TOO_LONG: Error = Error::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    match len.checked_add(more as u64) {
+        Some(total) if total <= cx.settings.proto_max_bulk_len => Ok(()),
+        _ => Err(TOO_LONG),
+    }
+}

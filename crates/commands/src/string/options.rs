@@ -1,0 +1,263 @@
+//! The optional words of SET, GETEX and MSETEX, and times of expiry as arguments.
+//!
+//! The three commands share one grammar, of which each knows a part ([`Syntax`]). Words are taken in any order and case.
+//! At most one condition and one kind of expiration may be given; the same one twice is allowed where Valkey allows it.
+//! Numbers are looked at only after all words were understood, so a syntax error always comes first.
+
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+
+use crate::context::Error;
+
+/// Whose options are parsed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Syntax {
+    /// NX, XX, IFEQ, GET, KEEPTTL and times.
+    Set,
+    /// PERSIST and times.
+    GetEx,
+    /// NX, XX, KEEPTTL and times.
+    MSetEx,
+}
+
+/// The options of one request.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// When the value is to be set.
+    pub condition: Condition<'a>,
+    /// Whether to reply with the old value.
+    pub get: bool,
+    /// What becomes of the key's expiry.
+    pub expiration: Expiration<'a>,
+}
+
+/// When a value is to be set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Condition<'a> {
+    /// In any case.
+    Always,
+    /// NX: if there is no such key.
+    Absent,
+    /// XX: if there is one.
+    Present,
+    /// IFEQ: if there is one and it holds this string.
+    Equal(&'a [u8]),
+}
+
+impl<'a> Condition<'a> {
+    /// Appends the words that ask for it.
+    pub fn spell(self, words: &mut impl Extend<&'a [u8]>) {
+        match self {
+            Condition::Always => {}
+            Condition::Absent => words.extend([&b"NX"[..]]),
+            Condition::Present => words.extend([&b"XX"[..]]),
+            Condition::Equal(text) => words.extend([b"IFEQ", text]),
+        }
+    }
+}
+
+/// What becomes of a key's expiry.
+#[derive(Clone, Copy)]
+pub enum Expiration<'a> {
+    /// No word was given.
+    Unsaid,
+    /// KEEPTTL.
+    Keep,
+    /// PERSIST.
+    Persist,
+    /// EX, PX, EXAT or PXAT.
+    At(Deadline<'a>),
+}
+
+/// A time of expiry as it was written.
+#[derive(Clone, Copy)]
+pub struct Deadline<'a> {
+    /// What the number counts.
+    pub form: TimeForm,
+    /// The number.
+    pub text: &'a [u8],
+}
+
+/// What a time of expiry counts, and from when.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TimeForm {
+    /// EX: seconds from now.
+    Seconds,
+    /// PX: milliseconds from now.
+    Milliseconds,
+    /// EXAT: seconds since the Unix epoch.
+    UnixSeconds,
+    /// PXAT: milliseconds since the Unix epoch.
+    UnixMilliseconds,
+}
+
+impl TimeForm {
+    /// Whether the time does not depend on when the command runs, so it may have passed.
+    pub fn is_absolute(self) -> bool {
+        matches!(self, TimeForm::UnixSeconds | TimeForm::UnixMilliseconds)
+    }
+}
+
+impl Deadline<'_> {
+    /// The Unix time in milliseconds. A number that is not positive, or a time beyond what 64 bits can count, is the error
+    /// `invalid`, which names the command.
+    pub fn resolve(self, now_ms: i64, invalid: Error) -> Result<i64, Error> {
+        let number = parse_i64(self.text).ok_or(Error::NOT_INTEGER)?;
+        let time = match self.form {
+            _ if number <= 0 => None,
+            TimeForm::Seconds => number.checked_mul(1000).and_then(|ms| ms.checked_add(now_ms)),
+            TimeForm::Milliseconds => number.checked_add(now_ms),
+            TimeForm::UnixSeconds => number.checked_mul(1000),
+            TimeForm::UnixMilliseconds => Some(number),
+        };
+        time.ok_or(invalid)
+    }
+}
+
+impl<'a> Options<'a> {
+    /// Parses the options from argument `start` to the last.
+    pub fn parse(args: Args<'a>, start: usize, syntax: Syntax) -> Result<Options<'a>, Error> {
+        let mut options = Options { condition: Condition::Always, get: false, expiration: Expiration::Unsaid };
+        let mut words = args.slice_from(start).iter();
+        while let Some(word) = words.next() {
+            options.take(word, &mut words, syntax).ok_or(Error::SYNTAX)?;
+        }
+        Ok(options)
+    }
+
+    /// Takes one option in, with its argument from `rest`; `None` when it is unknown, incomplete or in conflict.
+    fn take(&mut self, word: &[u8], rest: &mut impl Iterator<Item = &'a [u8]>, syntax: Syntax) -> Option<()> {
+        const WORD_LEN_MAX: usize = "keepttl".len();
+        let mut lower = [0; WORD_LEN_MAX];
+        let lower = lower.get_mut(..word.len())?;
+        lower.copy_from_slice(word);
+        lower.make_ascii_lowercase();
+
+        let conditional = syntax != Syntax::GetEx;
+        match &*lower {
+            b"ex" => self.expire(TimeForm::Seconds, rest.next()?),
+            b"px" => self.expire(TimeForm::Milliseconds, rest.next()?),
+            b"exat" => self.expire(TimeForm::UnixSeconds, rest.next()?),
+            b"pxat" => self.expire(TimeForm::UnixMilliseconds, rest.next()?),
+            b"nx" if conditional => self.demand(Condition::Absent),
+            b"xx" if conditional => self.demand(Condition::Present),
+            b"ifeq" if syntax == Syntax::Set && self.condition == Condition::Always => {
+                self.demand(Condition::Equal(rest.next()?))
+            }
+            b"get" if syntax == Syntax::Set => {
+                self.get = true;
+                Some(())
+            }
+            b"keepttl" if conditional => match self.expiration {
+                Expiration::Unsaid | Expiration::Keep => {
+                    self.expiration = Expiration::Keep;
+                    Some(())
+                }
+                _ => None,
+            },
+            b"persist" if syntax == Syntax::GetEx => match self.expiration {
+                Expiration::Unsaid | Expiration::Persist => {
+                    self.expiration = Expiration::Persist;
+                    Some(())
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn demand(&mut self, condition: Condition<'a>) -> Option<()> {
+        let fits = self.condition == Condition::Always || self.condition == condition;
+        self.condition = condition;
+        fits.then_some(())
+    }
+
+    fn expire(&mut self, form: TimeForm, text: &'a [u8]) -> Option<()> {
+        let fits = match self.expiration {
+            Expiration::Unsaid => true,
+            Expiration::At(earlier) => earlier.form == form,
+            Expiration::Keep | Expiration::Persist => false,
+        };
+        self.expiration = Expiration::At(Deadline { form, text });
+        fits.then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvick_resp::OwnedArgs;
+
+    use super::*;
+
+    fn accepts(line: &str, syntax: Syntax) -> bool {
+        let words = OwnedArgs::new(line.split_whitespace());
+        Options::parse(words.args(), 0, syntax).is_ok()
+    }
+
+    #[test]
+    fn each_command_takes_its_own_words() {
+        let words = [
+            ("nx", [true, false, true]),
+            ("XX", [true, false, true]),
+            ("ifeq nx", [true, false, false]),
+            ("Get", [true, false, false]),
+            ("keepttl", [true, false, true]),
+            ("PERSIST", [false, true, false]),
+            ("ex 1 ", [true, true, true]),
+            ("pxat 1", [true, true, true]),
+            ("persistent", [false, false, false]),
+        ];
+        for (line, expected) in words {
+            let syntaxes = [Syntax::Set, Syntax::GetEx, Syntax::MSetEx];
+            assert_eq!(syntaxes.map(|syntax| accepts(line, syntax)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn conflicts_and_missing_arguments_are_refused() {
+        let refused = [
+            "nx xx",
+            "xx nx",
+            "nx ifeq a",
+            "ifeq a xx",
+            "ifeq a ifeq a",
+            "ifeq",
+            "ex",
+            "get px",
+            "ex 1 px 1",
+            "ex 1 exat 1",
+            "px 1 pxat 1",
+            "ex 1 keepttl",
+            "keepttl pxat 1",
+        ];
+        for line in refused {
+            assert!(!accepts(line, Syntax::Set), "{line}");
+        }
+        for line in ["persist ex 1", "px 1 persist"] {
+            assert!(!accepts(line, Syntax::GetEx), "{line}");
+        }
+        for line in ["nx nx", "get get", "keepttl keepttl", "ex 1 ex 2", "get xx px 5", "keepttl ifeq a get"] {
+            assert!(accepts(line, Syntax::Set), "{line}");
+        }
+    }
+
+    #[test]
+    fn deadlines_are_positive_and_fit_64_bits() {
+        const INVALID: Error = Error::text("ERR invalid");
+        let resolve = |form, text: &str| Deadline { form, text: text.as_bytes() }.resolve(1_000, INVALID);
+        assert_eq!(resolve(TimeForm::Seconds, "2"), Ok(3_000));
+        assert_eq!(resolve(TimeForm::Milliseconds, "2"), Ok(1_002));
+        assert_eq!(resolve(TimeForm::UnixSeconds, "2"), Ok(2_000));
+        assert_eq!(resolve(TimeForm::UnixMilliseconds, "2"), Ok(2));
+        for text in ["0", "-1", "9223372036854775807"] {
+            assert_eq!(resolve(TimeForm::Seconds, text), Err(INVALID));
+        }
+        // The product still fits, the sum does not.
+        assert_eq!(resolve(TimeForm::Seconds, "9223372036854775"), Err(INVALID));
+        assert_eq!(resolve(TimeForm::UnixSeconds, "9223372036854775"), Ok(9_223_372_036_854_775_000));
+        assert_eq!(resolve(TimeForm::Milliseconds, "9223372036854775807"), Err(INVALID));
+        for text in ["", "1.5", "+1", "x"] {
+            assert_eq!(resolve(TimeForm::Milliseconds, text), Err(Error::NOT_INTEGER));
+        }
+    }
+}
