@@ -1,9 +1,6 @@
 //! Numbers as text, the way Valkey prints and reads them.
 
-use zmij::Buffer;
-
-/// The longest text of an `f64`: sign, 17 digits, point, `e-308`.
-const DOUBLE_LEN_MAX: usize = 32;
+use crate::grisu::Decimal;
 
 /// Doubles up to this magnitude are printed as integers when they are whole: half of what an `i64` can hold.
 const INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
@@ -20,7 +17,7 @@ pub fn format_u64(n: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// Appends `n` with the fewest digits that read back as `n`, laid out like Valkey's replies: `3`, `0.1`, `1e+20`,
+/// Appends `n` with as few digits as read back as `n`, chosen and laid out like Valkey's replies: `3`, `0.1`, `1e+20`,
 /// `1.5e-7`, `-0`, `inf`, `-inf`, `nan`.
 pub fn format_double(n: f64, out: &mut Vec<u8>) {
     if n.is_nan() {
@@ -45,17 +42,8 @@ pub(crate) fn whole_double(n: f64) -> Option<i64> {
 
 /// Lays out the digits of a finite `n` that is not zero: plain while that takes few zeros, otherwise scientific.
 fn format_fraction(n: f64, out: &mut Vec<u8>) {
-    let mut buffer = Buffer::new();
-    let text = buffer.format_finite(n).as_bytes();
-    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
-    let few_decimals = text.len() - point <= 7 || (1e-3..1e4).contains(&n.abs());
-    if few_decimals && point < text.len() && !text.contains(&b'e') {
-        // Laid out already as it is to be.
-        out.extend_from_slice(text);
-        return;
-    }
-    let mut digits = [0; DOUBLE_LEN_MAX];
-    let (digits, exponent) = decimal(text.strip_prefix(b"-").unwrap_or(text), &mut digits);
+    let decimal = Decimal::new(n.abs());
+    let (digits, exponent) = (decimal.digits(), decimal.exponent);
     if n < 0.0 {
         out.push(b'-');
     }
@@ -85,36 +73,6 @@ fn format_fraction(n: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Takes a positive number's text apart: its digits without zeros at either end, and the power of ten of the last one.
-fn decimal<'a>(text: &[u8], digits: &'a mut [u8; DOUBLE_LEN_MAX]) -> (&'a [u8], i32) {
-    let mantissa = text.iter().position(|byte| *byte == b'e').unwrap_or(text.len());
-    let mut exponent = text.get(mantissa + 1..).map_or(0, signed);
-    let (mut len, mut point) = (0, false);
-    for &byte in &text[..mantissa] {
-        match byte {
-            b'.' => point = true,
-            _ => {
-                exponent -= i32::from(point);
-                if len > 0 || byte != b'0' {
-                    digits[len] = byte;
-                    len += 1;
-                }
-            }
-        }
-    }
-    while len > 1 && digits[len - 1] == b'0' {
-        len -= 1;
-        exponent += 1;
-    }
-    (&digits[..len], exponent)
-}
-
-/// The value of a short number with an optional sign.
-fn signed(text: &[u8]) -> i32 {
-    let value = text.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| n * 10 + i32::from(byte - b'0'));
-    if text.starts_with(b"-") { -value } else { value }
-}
-
 /// Reads a canonical `i64`: what [`format_i64`] prints, and nothing else. No blanks, no `+`, no leading zeros, no `-0`.
 #[inline]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
@@ -128,7 +86,11 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
 /// Reads a canonical `u64`: what [`format_u64`] prints, and nothing else.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
-    if text == b"0" { Some(0) } else { parse_canonical(text) }
+    if text == b"0" {
+        Some(0)
+    } else {
+        parse_canonical(text)
+    }
 }
 
 /// Reads a number without leading zeros that is not zero.
@@ -144,7 +106,9 @@ fn parse_canonical(digits: &[u8]) -> Option<u64> {
         number = number * 10 + u64::from(digit(*byte)?);
     }
     match last {
-        [byte] => number.checked_mul(10)?.checked_add(u64::from(digit(*byte)?)),
+        [byte] => number
+            .checked_mul(10)?
+            .checked_add(u64::from(digit(*byte)?)),
         _ => Some(number),
     }
 }
@@ -163,7 +127,9 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         n if n.is_nan() => false,
         n if n.is_infinite() => text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'i')),
         0.0 => {
-            let mantissa = text.iter().take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
+            let mantissa = text
+                .iter()
+                .take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
             !mantissa.into_iter().any(|byte| matches!(byte, b'1'..=b'9'))
         }
         _ => true,
@@ -222,25 +188,35 @@ mod tests {
 
     #[test]
     fn only_canonical_integers_are_read() {
-        for text in ["", "-", "+1", " 1", "1 ", "01", "-0", "00", "1.0", "0x1", "1_0", "a", "--1", "-01"] {
+        for text in [
+            "", "-", "+1", " 1", "1 ", "01", "-0", "00", "1.0", "0x1", "1_0", "a", "--1", "-01",
+        ] {
             assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
         }
         for n in [0, 1, -1, 10, i64::MAX, i64::MIN] {
             assert_eq!(parse_i64(n.to_string().as_bytes()), Some(n));
         }
-        for text in ["9223372036854775808", "-9223372036854775809", "18446744073709551616", "99999999999999999999999"] {
+        for text in [
+            "9223372036854775808",
+            "-9223372036854775809",
+            "18446744073709551616",
+            "99999999999999999999999",
+        ] {
             assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
         }
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"18446744073709551616"), None);
-        assert_eq!((parse_u64(b"0"), parse_u64(b"-1"), parse_u64(b"00")), (Some(0), None, None));
+        assert_eq!(
+            (parse_u64(b"0"), parse_u64(b"-1"), parse_u64(b"00")),
+            (Some(0), None, None)
+        );
     }
 
     #[test]
     fn doubles_are_read_strictly() {
         let refused = [
-            "", ".", " 1", "1 ", "1e", "0x10", "0x1p3", "nan", "-nan", "nan(1)", "infinit", "inf ", "1_0", "--1",
-            "1e400", "-1e400", "1e-400", "2e-324", "1,5",
+            "", ".", " 1", "1 ", "1e", "0x10", "0x1p3", "nan", "-nan", "nan(1)", "infinit", "inf ",
+            "1_0", "--1", "1e400", "-1e400", "1e-400", "2e-324", "1,5",
         ];
         for text in refused {
             assert_eq!(parse_double(text.as_bytes()), None, "{text}");
