@@ -86,11 +86,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
 /// Reads a canonical `u64`: what [`format_u64`] prints, and nothing else.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
-    if text == b"0" {
-        Some(0)
-    } else {
-        parse_canonical(text)
-    }
+    if text == b"0" { Some(0) } else { parse_canonical(text) }
 }
 
 /// Reads a number without leading zeros that is not zero.
@@ -106,9 +102,7 @@ fn parse_canonical(digits: &[u8]) -> Option<u64> {
         number = number * 10 + u64::from(digit(*byte)?);
     }
     match last {
-        [byte] => number
-            .checked_mul(10)?
-            .checked_add(u64::from(digit(*byte)?)),
+        [byte] => number.checked_mul(10)?.checked_add(u64::from(digit(*byte)?)),
         _ => Some(number),
     }
 }
@@ -127,9 +121,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         n if n.is_nan() => false,
         n if n.is_infinite() => text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'i')),
         0.0 => {
-            let mantissa = text
-                .iter()
-                .take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
+            let mantissa = text.iter().take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
             !mantissa.into_iter().any(|byte| matches!(byte, b'1'..=b'9'))
         }
         _ => true,
@@ -188,35 +180,25 @@ mod tests {
 
     #[test]
     fn only_canonical_integers_are_read() {
-        for text in [
-            "", "-", "+1", " 1", "1 ", "01", "-0", "00", "1.0", "0x1", "1_0", "a", "--1", "-01",
-        ] {
+        for text in ["", "-", "+1", " 1", "1 ", "01", "-0", "00", "1.0", "0x1", "1_0", "a", "--1", "-01"] {
             assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
         }
         for n in [0, 1, -1, 10, i64::MAX, i64::MIN] {
             assert_eq!(parse_i64(n.to_string().as_bytes()), Some(n));
         }
-        for text in [
-            "9223372036854775808",
-            "-9223372036854775809",
-            "18446744073709551616",
-            "99999999999999999999999",
-        ] {
+        for text in ["9223372036854775808", "-9223372036854775809", "18446744073709551616", "99999999999999999999999"] {
             assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
         }
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"18446744073709551616"), None);
-        assert_eq!(
-            (parse_u64(b"0"), parse_u64(b"-1"), parse_u64(b"00")),
-            (Some(0), None, None)
-        );
+        assert_eq!((parse_u64(b"0"), parse_u64(b"-1"), parse_u64(b"00")), (Some(0), None, None));
     }
 
     #[test]
     fn doubles_are_read_strictly() {
         let refused = [
-            "", ".", " 1", "1 ", "1e", "0x10", "0x1p3", "nan", "-nan", "nan(1)", "infinit", "inf ",
-            "1_0", "--1", "1e400", "-1e400", "1e-400", "2e-324", "1,5",
+            "", ".", " 1", "1 ", "1e", "0x10", "0x1p3", "nan", "-nan", "nan(1)", "infinit", "inf ", "1_0", "--1",
+            "1e400", "-1e400", "1e-400", "2e-324", "1,5",
         ];
         for text in refused {
             assert_eq!(parse_double(text.as_bytes()), None, "{text}");

@@ -41,28 +41,14 @@ impl Decimal {
         let (value, exponent) = (significand << shift, exponent - shift as i32);
         // Half way to the neighbours; a power of two's lower neighbour is nearer.
         let half = 1 << (shift - 1);
-        let lower = value
-            - if significand == HIDDEN_BIT {
-                half / 2
-            } else {
-                half
-            };
+        let lower = value - if significand == HIDDEN_BIT { half / 2 } else { half };
 
         let (power, ten) = cached_power(exponent);
         let scaled = exponent + power.exponent + 64;
         debug_assert!((EXPONENT_MIN..=EXPONENT_MAX).contains(&scaled));
         let upper = power.times(value + half) - 1;
-        let mut decimal = Decimal {
-            digits: [0; DIGITS_MAX],
-            len: 0,
-            exponent: -ten,
-        };
-        decimal.generate(
-            upper,
-            upper - power.times(lower) - 1,
-            upper - power.times(value),
-            -scaled as u32,
-        );
+        let mut decimal = Decimal { digits: [0; DIGITS_MAX], len: 0, exponent: -ten };
+        decimal.generate(upper, upper - power.times(lower) - 1, upper - power.times(value), -scaled as u32);
         decimal
     }
 
@@ -90,8 +76,7 @@ impl Decimal {
         let (mut delta, mut distance) = (delta, distance);
         loop {
             // The interval is at least one part in 2^53 wide, so that ten to the seventeenth is past it.
-            (rest, delta, distance) =
-                (rest * 10, delta.wrapping_mul(10), distance.wrapping_mul(10));
+            (rest, delta, distance) = (rest * 10, delta.wrapping_mul(10), distance.wrapping_mul(10));
             self.push(rest >> point);
             rest &= one - 1;
             self.exponent -= 1;
@@ -156,10 +141,7 @@ fn cached_power(exponent: i32) -> (Power, i32) {
 /// the steps lose is far below the 64 bits that are kept.
 const fn powers() -> [Power; POWERS_LEN] {
     const STEP: u128 = 10u128.pow(TEN_STEP as u32);
-    let mut powers = [Power {
-        significand: 0,
-        exponent: 0,
-    }; POWERS_LEN];
+    let mut powers = [Power { significand: 0, exponent: 0 }; POWERS_LEN];
     let middle = ((4 - TEN_MIN) / TEN_STEP) as usize;
 
     let (mut significand, mut exponent) = normal(10_000, 0);
@@ -194,10 +176,7 @@ const fn normal(significand: u128, exponent: i32) -> (u128, i32) {
 }
 
 const fn rounded(significand: u128, exponent: i32) -> Power {
-    Power {
-        significand: ((significand + (1 << 63)) >> 64) as u64,
-        exponent: exponent + 64,
-    }
+    Power { significand: ((significand + (1 << 63)) >> 64) as u64, exponent: exponent + 64 }
 }
 
 #[cfg(test)]
@@ -213,8 +192,7 @@ mod tests {
             if expected.is_normal() {
                 // In two steps, for the factor alone may be out of a double's range.
                 let half = power.exponent / 2;
-                let scaled =
-                    power.significand as f64 * 2f64.powi(half) * 2f64.powi(power.exponent - half);
+                let scaled = power.significand as f64 * 2f64.powi(half) * 2f64.powi(power.exponent - half);
                 assert_eq!(scaled, expected, "10^{ten}");
             }
         }

@@ -175,22 +175,9 @@ fn lines_end_within_64_kib() {
 #[test]
 fn a_line_of_64_kib_is_not_too_long() {
     let name = "a".repeat(65_536);
-    assert_eq!(
-        requests(format!("{name}\n").as_bytes()),
-        [strings(&[&name])]
-    );
-    let pieces = feed(
-        format!("{name}\n").as_bytes().chunks(65_536),
-        &Limits::default(),
-        false,
-    );
-    assert_eq!(
-        pieces,
-        Outcome {
-            requests: vec![strings(&[&name])],
-            error: None
-        }
-    );
+    assert_eq!(requests(format!("{name}\n").as_bytes()), [strings(&[&name])]);
+    let pieces = feed(format!("{name}\n").as_bytes().chunks(65_536), &Limits::default(), false);
+    assert_eq!(pieces, Outcome { requests: vec![strings(&[&name])], error: None });
 }
 
 #[test]
@@ -292,13 +279,7 @@ fn a_big_argument_ends_where_its_length_says() {
         let right = std::mem::replace(&mut input[at], byte);
         for direct in [false, true] {
             let outcome = feed(input.chunks(30_000), &Limits::default(), direct);
-            assert_eq!(
-                outcome,
-                Outcome {
-                    requests: vec![],
-                    error: Some(ProtocolError::InvalidCrlf)
-                }
-            );
+            assert_eq!(outcome, Outcome { requests: vec![], error: Some(ProtocolError::InvalidCrlf) });
         }
         input[at] = right;
     }
@@ -312,19 +293,10 @@ fn a_big_argument_keeps_its_buffer_for_itself() {
     let (mut parser, mut spans, mut big) = (Parser::new(), Vec::new(), Vec::new());
     let (start, end) = input.split_at(20_000);
     let limits = Limits::default();
-    assert!(matches!(
-        parser.parse(start, &mut 0, &mut spans, &mut big, &limits),
-        Parsed::Big { .. }
-    ));
+    assert!(matches!(parser.parse(start, &mut 0, &mut spans, &mut big, &limits), Parsed::Big { .. }));
     let mut pos = 0;
-    assert_eq!(
-        parser.parse(end, &mut pos, &mut spans, &mut big, &limits),
-        Parsed::Request
-    );
-    assert_eq!(
-        parser.parse(end, &mut pos, &mut spans, &mut big, &limits),
-        Parsed::Request
-    );
+    assert_eq!(parser.parse(end, &mut pos, &mut spans, &mut big, &limits), Parsed::Request);
+    assert_eq!(parser.parse(end, &mut pos, &mut spans, &mut big, &limits), Parsed::Request);
     let place = Args::new(end, &spans[..2], &big).big_index(1).unwrap();
     assert!(std::mem::take(&mut big[place]) == value);
     assert_eq!(&Args::new(end, &spans[2..], &big)[1], b"quoted");
