@@ -1,9 +1,6 @@
 //! Numbers as text, the way Valkey prints and reads them.
 
-use zmij::Buffer;
-
-/// The longest text of an `f64`: sign, 17 digits, point, `e-308`.
-const DOUBLE_LEN_MAX: usize = 32;
+use crate::grisu::Decimal;
 
 /// Doubles up to this magnitude are printed as integers when they are whole: half of what an `i64` can hold.
 const INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
@@ -20,7 +17,7 @@ pub fn format_u64(n: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// Appends `n` with the fewest digits that read back as `n`, laid out like Valkey's replies: `3`, `0.1`, `1e+20`,
+/// Appends `n` with as few digits as read back as `n`, chosen and laid out like Valkey's replies: `3`, `0.1`, `1e+20`,
 /// `1.5e-7`, `-0`, `inf`, `-inf`, `nan`.
 pub fn format_double(n: f64, out: &mut Vec<u8>) {
     if n.is_nan() {
@@ -45,17 +42,8 @@ pub(crate) fn whole_double(n: f64) -> Option<i64> {
 
 /// Lays out the digits of a finite `n` that is not zero: plain while that takes few zeros, otherwise scientific.
 fn format_fraction(n: f64, out: &mut Vec<u8>) {
-    let mut buffer = Buffer::new();
-    let text = buffer.format_finite(n).as_bytes();
-    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
-    let few_decimals = text.len() - point <= 7 || (1e-3..1e4).contains(&n.abs());
-    if few_decimals && point < text.len() && !text.contains(&b'e') {
-        // Laid out already as it is to be.
-        out.extend_from_slice(text);
-        return;
-    }
-    let mut digits = [0; DOUBLE_LEN_MAX];
-    let (digits, exponent) = decimal(text.strip_prefix(b"-").unwrap_or(text), &mut digits);
+    let decimal = Decimal::new(n.abs());
+    let (digits, exponent) = (decimal.digits(), decimal.exponent);
     if n < 0.0 {
         out.push(b'-');
     }
@@ -83,36 +71,6 @@ fn format_fraction(n: f64, out: &mut Vec<u8>) {
         out.extend_from_slice(if scientific < 0 { b"e-" } else { b"e+" });
         format_u64(u64::from(scientific.unsigned_abs()), out);
     }
-}
-
-/// Takes a positive number's text apart: its digits without zeros at either end, and the power of ten of the last one.
-fn decimal<'a>(text: &[u8], digits: &'a mut [u8; DOUBLE_LEN_MAX]) -> (&'a [u8], i32) {
-    let mantissa = text.iter().position(|byte| *byte == b'e').unwrap_or(text.len());
-    let mut exponent = text.get(mantissa + 1..).map_or(0, signed);
-    let (mut len, mut point) = (0, false);
-    for &byte in &text[..mantissa] {
-        match byte {
-            b'.' => point = true,
-            _ => {
-                exponent -= i32::from(point);
-                if len > 0 || byte != b'0' {
-                    digits[len] = byte;
-                    len += 1;
-                }
-            }
-        }
-    }
-    while len > 1 && digits[len - 1] == b'0' {
-        len -= 1;
-        exponent += 1;
-    }
-    (&digits[..len], exponent)
-}
-
-/// The value of a short number with an optional sign.
-fn signed(text: &[u8]) -> i32 {
-    let value = text.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| n * 10 + i32::from(byte - b'0'));
-    if text.starts_with(b"-") { -value } else { value }
 }
 
 /// Reads a canonical `i64`: what [`format_i64`] prints, and nothing else. No blanks, no `+`, no leading zeros, no `-0`.

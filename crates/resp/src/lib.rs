@@ -14,6 +14,7 @@
 mod args;
 mod error;
 pub mod format;
+mod grisu;
 mod inline;
 mod parser;
 mod partial;

@@ -89,7 +89,7 @@ impl Parser {
     /// When it is [`Parsed::Request`], `*pos` is moved behind it and a span for each argument was appended to `spans`,
     /// relative to `input` and to `big`, to which the request's owned buffers were appended. So a batch of requests
     /// from one input shares `spans` and `big`, and [`Args::new`](crate::Args::new) takes the part of `spans` that a
-    /// request added. Otherwise `spans` and `big` are as before. Empty requests are skipped.
+    /// request added. Otherwise nothing was appended to `spans`. Empty requests are skipped.
     ///
     /// After [`Parsed::Incomplete`] the next call's input must continue, from its `*pos` on, the bytes that followed
     /// `*pos` in this one. What was parsed of them is not looked at again.

@@ -173,6 +173,14 @@ fn lines_end_within_64_kib() {
 }
 
 #[test]
+fn a_line_of_64_kib_is_not_too_long() {
+    let name = "a".repeat(65_536);
+    assert_eq!(requests(format!("{name}\n").as_bytes()), [strings(&[&name])]);
+    let pieces = feed(format!("{name}\n").as_bytes().chunks(65_536), &Limits::default(), false);
+    assert_eq!(pieces, Outcome { requests: vec![strings(&[&name])], error: None });
+}
+
+#[test]
 fn a_nul_hides_the_end_of_an_inline_request() {
     assert_eq!(parse(b"PING\0\r\nPING\r\n"), Outcome { requests: vec![], error: None });
 }
@@ -261,6 +269,37 @@ fn a_big_argument_grows_with_what_arrives_and_can_be_taken() {
     let place = args.big_index(2).unwrap();
     assert!(std::mem::take(&mut big[place]) == value);
     assert_eq!(Args::new(b"", &spans, &big).get(2), Some(&b""[..]));
+}
+
+#[test]
+fn a_big_argument_ends_where_its_length_says() {
+    let mut input = encode(&[vec![b'a'; 40_000]]);
+    let end = input.len();
+    for (at, byte) in [(end - 2, b'a'), (end - 1, b'\r')] {
+        let right = std::mem::replace(&mut input[at], byte);
+        for direct in [false, true] {
+            let outcome = feed(input.chunks(30_000), &Limits::default(), direct);
+            assert_eq!(outcome, Outcome { requests: vec![], error: Some(ProtocolError::InvalidCrlf) });
+        }
+        input[at] = right;
+    }
+}
+
+#[test]
+fn a_big_argument_keeps_its_buffer_for_itself() {
+    let value = vec![b'v'; 40_000];
+    let mut input = encode(&[b"ECHO".to_vec(), value.clone()]);
+    input.extend_from_slice(b"ECHO 'quoted'\r\n");
+    let (mut parser, mut spans, mut big) = (Parser::new(), Vec::new(), Vec::new());
+    let (start, end) = input.split_at(20_000);
+    let limits = Limits::default();
+    assert!(matches!(parser.parse(start, &mut 0, &mut spans, &mut big, &limits), Parsed::Big { .. }));
+    let mut pos = 0;
+    assert_eq!(parser.parse(end, &mut pos, &mut spans, &mut big, &limits), Parsed::Request);
+    assert_eq!(parser.parse(end, &mut pos, &mut spans, &mut big, &limits), Parsed::Request);
+    let place = Args::new(end, &spans[..2], &big).big_index(1).unwrap();
+    assert!(std::mem::take(&mut big[place]) == value);
+    assert_eq!(&Args::new(end, &spans[2..], &big)[1], b"quoted");
 }
 
 #[test]

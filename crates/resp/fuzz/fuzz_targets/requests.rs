@@ -24,16 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
         *state = state.wrapping_mul(31).wrapping_add(byte);
         Some(1 + usize::from(*state) * if flags & 8 == 0 { 1 } else { 200 })
     });
-    assert_eq!(
-        feed(
-            Pieces {
-                left: received,
-                lengths
-            },
-            &limits
-        ),
-        whole
-    );
+    assert_eq!(feed(Pieces { left: received, lengths }, &limits), whole);
 });
 
 /// Cuts what is left into pieces of the given lengths.
@@ -76,10 +67,7 @@ fn feed<'a>(pieces: impl Iterator<Item = &'a [u8]>, limits: &Limits) -> Outcome 
                 Parsed::Error(error) => return (requests, Some(error)),
             }
         }
-        assert!(
-            parser.buffered() < 200_000 + 24 * received,
-            "memory grows with what arrived"
-        );
+        assert!(parser.buffered() < 200_000 + 24 * received, "memory grows with what arrived");
         input.drain(..pos);
     }
     (requests, None)
