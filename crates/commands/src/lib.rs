@@ -13,6 +13,6 @@ use context::Handler;
 use spec::Command;
 
 /// The commands of all families.
-pub fn families() -> &'static [&'static [Command<Handler>]] {
-    &[]
+pub fn families() -> Vec<&'static [Command<Handler>]> {
+    vec![string::COMMANDS]
 }

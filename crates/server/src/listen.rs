@@ -14,9 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// All sockets that one worker listens on.
@@ -191,7 +189,7 @@ fn open_unix(path: PathBuf, mode: u32) -> io::Result<Listener> {
         if mode != 0 {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
         }
-        Ok(UnixListener::from_std(socket.into()))
+        Ok(UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into()))
     };
     match open() {
         Ok(socket) => Ok(Listener::Unix(socket, path)),

@@ -76,8 +76,7 @@ impl Server {
     pub fn leak(values: Values, config_file: Option<PathBuf>, executable: PathBuf) -> &'static Server {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
         let databases = values.read(crate::config::tables::process::DATABASES) as usize;
-        let partitions =
-            (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
+        let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let table = CommandTable::new();
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);

@@ -97,7 +97,7 @@ impl WorkerStats {
     pub fn reset(&self) {
         let keyspace = &self.keyspace;
         for command in &self.commands {
-            [&command.calls, &command.ticks, &command.rejected, &command.failed].map(Counter::reset);
+            [&command.calls, &command.ticks, &command.rejected, &command.failed].into_iter().for_each(Counter::reset);
         }
         [
             &keyspace.hits,
@@ -114,7 +114,8 @@ impl WorkerStats {
             &self.input_limit_disconnections,
             &self.expire_cap_reached,
         ]
-        .map(Counter::reset);
+        .into_iter()
+        .for_each(Counter::reset);
         self.error_codes.lock().clear();
     }
 }

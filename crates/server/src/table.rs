@@ -182,10 +182,12 @@ fn hash(name: &[u8]) -> u32 {
 
 fn single_key(spec: &Spec) -> Option<usize> {
     match spec.keys {
-        [only] if spec.find_keys.is_none() && !spec.flags.contains(Flags::NO_MANDATORY_KEYS) => match (only.begin, only.find) {
-            (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index),
-            _ => None,
-        },
+        [only] if spec.find_keys.is_none() && !spec.flags.contains(Flags::NO_MANDATORY_KEYS) => {
+            match (only.begin, only.find) {
+                (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index),
+                _ => None,
+            }
+        }
         _ => None,
     }
 }

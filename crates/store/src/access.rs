@@ -44,7 +44,7 @@ impl Access {
     pub fn set_now(&mut self, now_ms: i64) {
         let seconds = now_ms / 1000;
         self.seconds = (seconds & SECONDS_MASK) as u32;
-        self.minutes = (seconds / 60 & MINUTES_MASK) as u32;
+        self.minutes = ((seconds / 60) & MINUTES_MASK) as u32;
     }
 
     /// The clock of a key that is created now.

@@ -91,6 +91,7 @@ impl Partition {
         let (old, clock) = (self.table.get(place), self.entry(place).clock());
         // SAFETY: live; copied from before it is rebuilt, and freed after the table let go of it.
         let key = unsafe { Entry::from_pointer(old) }.key().to_vec();
+        // SAFETY: the table is given the new entry before anybody looks at it again.
         let (mut value, _) = unsafe { entry::into_value(old) };
         let new = entry::build(&key, Content::from_value(&mut value), expiry, clock, self.epoch);
         self.table.replace(place, new, expiry.is_some());

@@ -6,6 +6,6 @@ use crate::session::SessionHandler;
 use kvick_commands::spec::Command;
 
 /// The commands of all families.
-pub fn families() -> &'static [&'static [Command<SessionHandler>]] {
-    &[connection::COMMANDS]
+pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
+    vec![connection::COMMANDS]
 }

@@ -49,8 +49,8 @@ impl Socket {
     /// Reads what is there into memory that need not be initialised.
     pub fn read_uninitialised(&mut self, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => SockRef::from(stream).recv(into),
-            Socket::Unix(stream) => SockRef::from(stream).recv(into),
+            Socket::Tcp(stream) => SockRef::from(&*stream).recv(into),
+            Socket::Unix(stream) => SockRef::from(&*stream).recv(into),
         }
     }
 
@@ -183,7 +183,7 @@ impl Output {
     pub fn flush(&mut self, socket: &mut Socket) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() {
-            let mut slices = [const { IoSlice::new(&[]) }; BLOCKS_PER_WRITE];
+            let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
             let blocks = self.blocks.len().min(BLOCKS_PER_WRITE);
             for (i, (slice, block)) in slices.iter_mut().zip(&self.blocks).enumerate() {
                 *slice = IoSlice::new(&block[if i == 0 { self.written } else { 0 }..]);
@@ -227,8 +227,12 @@ mod tests {
         let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
         let mut output = Output::default();
         bytes.chunks(7_001).for_each(|chunk| output.push(chunk));
-        let (mut socket, mut got, mut buffer) = (Socket::Unix(UnixStream::pair().expect("pair").0), Vec::new(), vec![0; 65536]);
-        std::mem::swap(&mut socket, &mut Socket::Unix(std::mem::replace(&mut ours, UnixStream::pair().expect("pair").0)));
+        let (mut socket, mut got, mut buffer) =
+            (Socket::Unix(UnixStream::pair().expect("pair").0), Vec::new(), vec![0; 65536]);
+        std::mem::swap(
+            &mut socket,
+            &mut Socket::Unix(std::mem::replace(&mut ours, UnixStream::pair().expect("pair").0)),
+        );
         while got.len() < bytes.len() {
             let waiting = output.len();
             let written = output.flush(&mut socket).expect("open");

@@ -6,8 +6,8 @@ use super::connection::Connection;
 use super::engine::Outcome;
 use super::output::Run;
 use crate::clients::ClientFlags;
-use crate::session::Fate;
 use crate::server::Server;
+use crate::session::Fate;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,11 @@ impl Worker {
         }
         let limits = Limits { authenticated: connection.client.authenticated, ..self.engine.tunables.limits };
         let read = if connection.parser.spare().is_empty() {
-            if connection.pending.is_empty() { self.read_shared(token, &limits) } else { self.read_held(token, &limits) }
+            if connection.pending.is_empty() {
+                self.read_shared(token, &limits)
+            } else {
+                self.read_held(token, &limits)
+            }
         } else {
             self.read_big(token, &limits)
         };
@@ -215,7 +219,9 @@ impl Worker {
                     batch.big[place] = buffer;
                 }
                 let left = requests[number..].iter().filter(|request| !matches!(request.asks, Asks::Broken(_)));
-                connection.deferred.extend(left.map(|request| OwnedArgs::new(batch.args(request, &self.shared).iter())));
+                connection
+                    .deferred
+                    .extend(left.map(|request| OwnedArgs::new(batch.args(request, &self.shared).iter())));
                 stop(connection);
                 self.paused.push(token);
                 break;

@@ -116,7 +116,8 @@ impl Worker {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout = if self.ready.is_empty() { Some(self.timers.wait()) } else { Some(std::time::Duration::ZERO) };
+            let timeout =
+                if self.ready.is_empty() { Some(self.timers.wait()) } else { Some(std::time::Duration::ZERO) };
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                     crate::logging::warning(format_args!("Worker {} cannot poll: {error}", self.number));

@@ -101,7 +101,8 @@ impl Worker {
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
-        let too_long = connection.above_soft_since.is_some_and(|since| since.elapsed().as_secs() > limit.soft_seconds.into());
+        let too_long =
+            connection.above_soft_since.is_some_and(|since| since.elapsed().as_secs() > limit.soft_seconds.into());
         if above(limit.hard_bytes) || too_long {
             let info = &connection.client.info;
             info.set_flags(ClientFlags::CLOSE_ASAP, true);

@@ -84,8 +84,13 @@ impl Worker {
         let count = (self.connections.len() / SHARE_PER_PASS).max(CONNECTIONS_PER_PASS_MIN);
         let timeout_ms = self.engine.tunables.timeout.as_millis() as i64;
         let from = self.timers.next_connection;
-        let tokens: Vec<usize> =
-            self.connections.iter().skip_while(|(token, _)| *token < from).take(count).map(|(token, _)| token).collect();
+        let tokens: Vec<usize> = self
+            .connections
+            .iter()
+            .skip_while(|(token, _)| *token < from)
+            .take(count)
+            .map(|(token, _)| token)
+            .collect();
         self.timers.next_connection = if tokens.len() < count { 0 } else { tokens[count - 1] + 1 };
         for token in tokens {
             let Some(connection) = self.connections.get(token) else { continue };

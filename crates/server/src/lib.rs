@@ -1,0 +1,24 @@
+//! Kvick's server: workers that execute on every core, their connections, settings and statistics.
+//!
+//! [`process`] starts it all. A [`worker`] is a thread with its event loop; its [`worker::engine`] runs commands from the
+//! [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`], those
+//! about data in `kvick-commands`.
+
+pub mod clients;
+pub mod clock;
+pub mod commandlog;
+pub mod commands;
+#[allow(dead_code, unused_imports)]
+pub mod config;
+pub mod latency;
+pub mod listen;
+pub mod logging;
+pub mod mailbox;
+pub mod pause;
+pub mod process;
+pub mod server;
+pub mod session;
+pub mod stats;
+pub mod table;
+pub mod tunables;
+pub mod worker;
