@@ -4,10 +4,12 @@
 //! that exports `COMMANDS`.
 
 pub mod context;
+pub mod hyperloglog;
 pub mod spec;
 pub mod string;
 #[cfg(test)]
 mod testing;
+mod wide;
 
 use context::Handler;
 use spec::Command;

@@ -1,0 +1,208 @@
+//! The dense representation: 16384 registers of six bits.
+//!
+//! Registers are packed from the least significant bit of the first byte on, so four registers fill three bytes and
+//! eight fill six; nothing ever straddles such a group. [`Raw`], one register per byte, is the form in which sketches
+//! are united.
+
+use super::hash::Mark;
+use crate::wide::widened;
+
+/// Bits of the hash that choose the register.
+pub const INDEX_BITS: u32 = 14;
+/// Number of registers.
+pub const REGISTERS: usize = 1 << INDEX_BITS;
+/// Bytes of the packed registers.
+pub const PACKED_LEN: usize = REGISTERS * 6 / 8;
+
+/// Packed registers.
+pub type Packed = [u8; PACKED_LEN];
+/// Unpacked registers, each at most 63.
+pub type Raw = [u8; REGISTERS];
+/// How many registers have each value.
+pub type Histogram = [u32; 64];
+
+/// The byte where the group of four that holds the register begins, and the register's shift within the group.
+fn place(index: usize) -> (usize, usize) {
+    (index / 4 * 3, index % 4 * 6)
+}
+
+/// The value of one register.
+pub fn get(packed: &Packed, index: usize) -> u8 {
+    let (at, shift) = place(index);
+    let group = u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], 0]);
+    (group >> shift & 63) as u8
+}
+
+/// Sets one register; `value` is at most 63.
+pub fn set(packed: &mut Packed, index: usize, value: u8) {
+    let (at, shift) = place(index);
+    let group = u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], 0]);
+    let group = group & !(63 << shift) | u32::from(value) << shift;
+    packed[at..at + 3].copy_from_slice(&group.to_le_bytes()[..3]);
+}
+
+/// Raises a register to what the mark asks for; false when it is that high already.
+pub fn raise(packed: &mut Packed, mark: Mark) -> bool {
+    let raised = get(packed, mark.index) < mark.count;
+    if raised {
+        set(packed, mark.index, mark.count);
+    }
+    raised
+}
+
+/// Bytes of eight packed registers.
+const GROUP_LEN: usize = 6;
+/// Groups that are handled at once, as many as fill a vector register.
+const LANES: usize = 4;
+
+/// Spreads the low 48 bits of `group`, eight registers, over the eight bytes of a word.
+#[inline(always)]
+fn spread(group: u64) -> u64 {
+    let halves = group & 0xff_ffff | (group & 0xffff_ff00_0000) << 8;
+    let quarters = halves & 0x0000_0fff_0000_0fff | (halves & 0x00ff_f000_00ff_f000) << 4;
+    quarters & 0x003f_003f_003f_003f | (quarters & 0x0fc0_0fc0_0fc0_0fc0) << 2
+}
+
+/// The inverse of [`spread`]; bytes above 63 lose their upper bits.
+#[inline(always)]
+fn gather(word: u64) -> u64 {
+    let quarters = word & 0x003f_003f_003f_003f | (word & 0x3f00_3f00_3f00_3f00) >> 2;
+    let halves = quarters & 0x0000_0fff_0000_0fff | (quarters & 0x0fff_0000_0fff_0000) >> 4;
+    halves & 0xff_ffff | (halves & 0x00ff_ffff_0000_0000) >> 8
+}
+
+/// Unpacks `LANES` groups into their registers.
+#[inline(always)]
+fn unpack(groups: &[u8; LANES * GROUP_LEN]) -> [u8; LANES * 8] {
+    let (groups, _) = groups.as_chunks::<GROUP_LEN>();
+    let mut words = [0; LANES];
+    for (word, [a, b, c, d, e, f]) in words.iter_mut().zip(groups) {
+        *word = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]);
+    }
+    let mut registers = [0; LANES * 8];
+    for (bytes, word) in registers.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = spread(word).to_le_bytes();
+    }
+    registers
+}
+
+widened! {
+    /// Raises every register of `raw` to its packed counterpart.
+    pub fn unite(raw: &mut Raw, packed: &Packed) {
+        let (blocks, _) = packed.as_chunks::<{ LANES * GROUP_LEN }>();
+        let (raws, _) = raw.as_chunks_mut::<{ LANES * 8 }>();
+        for (raw, block) in raws.iter_mut().zip(blocks) {
+            for (old, new) in raw.iter_mut().zip(unpack(block)) {
+                *old = new.max(*old);
+            }
+        }
+    }
+}
+
+widened! {
+    /// Packs registers.
+    pub fn pack(packed: &mut Packed, raw: &Raw) {
+        let (groups, _) = packed.as_chunks_mut::<GROUP_LEN>();
+        let (words, _) = raw.as_chunks::<8>();
+        for (group, word) in groups.iter_mut().zip(words) {
+            let bytes = gather(u64::from_le_bytes(*word)).to_le_bytes();
+            group.copy_from_slice(&bytes[..GROUP_LEN]);
+        }
+    }
+}
+
+/// A histogram in the making. Neighbouring registers are counted in different tables, because equal values in a row
+/// would otherwise make every increment wait for the one before.
+struct Counter([Histogram; 4]);
+
+impl Counter {
+    #[inline(always)]
+    fn add(&mut self, registers: &[u8]) {
+        let (quads, _) = registers.as_chunks::<4>();
+        for quad in quads {
+            for (table, register) in self.0.iter_mut().zip(quad) {
+                table[usize::from(*register & 63)] += 1;
+            }
+        }
+    }
+
+    fn sum(self) -> Histogram {
+        std::array::from_fn(|value| self.0.iter().map(|table| table[value]).sum())
+    }
+}
+
+/// The histogram of packed registers.
+pub fn histogram(packed: &Packed) -> Histogram {
+    let mut counter = Counter([[0; 64]; 4]);
+    let (blocks, _) = packed.as_chunks::<{ LANES * GROUP_LEN }>();
+    blocks.iter().for_each(|block| counter.add(&unpack(block)));
+    counter.sum()
+}
+
+/// The histogram of unpacked registers.
+pub fn raw_histogram(raw: &Raw) -> Histogram {
+    let mut counter = Counter([[0; 64]; 4]);
+    counter.add(raw);
+    counter.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn raws() -> impl Strategy<Value = Box<Raw>> {
+        vec(0u8..64, REGISTERS).prop_map(|registers| registers.try_into().unwrap())
+    }
+
+    fn packed_one_by_one(raw: &Raw) -> Box<Packed> {
+        let mut packed = Box::new([0xff; PACKED_LEN]);
+        raw.iter().enumerate().for_each(|(index, value)| set(&mut packed, index, *value));
+        packed
+    }
+
+    #[test]
+    fn registers_are_packed_from_the_lowest_bit_on() {
+        let mut packed = [0; PACKED_LEN];
+        set(&mut packed, 0, 0b111111);
+        set(&mut packed, 1, 0b000011);
+        set(&mut packed, 2, 0b100000);
+        assert_eq!(packed[..3], [0b1111_1111, 0b0000_0000, 0b0000_0010]);
+        set(&mut packed, REGISTERS - 1, 51);
+        assert_eq!(packed[PACKED_LEN - 1], 51 << 2);
+    }
+
+    #[test]
+    fn a_register_is_only_ever_raised() {
+        let mut packed = [0; PACKED_LEN];
+        assert!(raise(&mut packed, Mark { index: 77, count: 5 }));
+        assert!(!raise(&mut packed, Mark { index: 77, count: 5 }));
+        assert!(!raise(&mut packed, Mark { index: 77, count: 4 }));
+        assert_eq!((get(&packed, 76), get(&packed, 77), get(&packed, 78)), (0, 5, 0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn bulk_operations_agree_with_single_registers(a in raws(), b in raws()) {
+            let packed = packed_one_by_one(&a);
+            for (index, value) in a.iter().enumerate() {
+                prop_assert_eq!(get(&packed, index), *value);
+            }
+            let mut bulk = Box::new([0; PACKED_LEN]);
+            pack(&mut bulk, &a);
+            prop_assert!(bulk == packed);
+
+            let mut united = b.clone();
+            unite(&mut united, &packed);
+            prop_assert!((0..REGISTERS).all(|index| united[index] == a[index].max(b[index])));
+
+            let mut expected = [0; 64];
+            a.iter().for_each(|value| expected[usize::from(*value)] += 1);
+            prop_assert_eq!(histogram(&packed), expected);
+            prop_assert_eq!(raw_histogram(&a), expected);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The sparse representation: the registers as a run-length code.
+//!
+//! One byte `00llllll` is a run of 1 to 64 zeros, two bytes `01llllll llllllll` one of up to 16384 zeros, and one byte
+//! `1vvvvvll` a run of 1 to 4 registers of value 1 to 32 (all stored less one). A well-formed code covers exactly
+//! 16384 registers.
+//!
+//! Values come from outside, so a code may be anything. Reading all of it ([`runs`]) tells whether it is well-formed;
+//! finding one register ([`locate`]) reads only up to there and notices no more than that, as the reference does. A
+//! two-byte opcode cut off at the end reads as if a zero byte followed.
+//!
+//! [`plan`] and [`replace`] raise a register of a whole stored value (header and code) and keep the exact form that the reference
+//! would arrive at, including which neighbours are merged; replicas of either kind stay equal byte by byte.
+
+use super::dense::{self, Histogram, Packed, REGISTERS, Raw};
+use super::hash::Mark;
+use super::value::{Corrupt, HEADER_LEN};
+
+/// The largest value that the code can express.
+pub const VALUE_MAX: u8 = 32;
+/// The code of 16384 zeros.
+pub const EMPTY: [u8; 2] = [0x7f, 0xff];
+
+const SHORT_ZEROS_MAX: usize = 64;
+const VALUES_MAX: usize = 4;
+
+/// One opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Run {
+    /// Up to 64 zeros.
+    Zeros(usize),
+    /// Up to 16384 zeros, in two bytes.
+    ManyZeros(usize),
+    /// Up to four registers of one value.
+    Values {
+        /// 1 to 32.
+        value: u8,
+        /// 1 to 4.
+        len: usize,
+    },
+}
+
+impl Run {
+    /// The opcode at `at`; `None` at or behind the end.
+    #[inline(always)]
+    fn read(code: &[u8], at: usize) -> Option<Run> {
+        let byte = *code.get(at)?;
+        let low = usize::from(byte & 0x3f);
+        Some(match byte >> 6 {
+            0 => Run::Zeros(low + 1),
+            1 => Run::ManyZeros((low << 8 | usize::from(code.get(at + 1).copied().unwrap_or(0))) + 1),
+            _ => Run::Values { value: (byte >> 2 & 0x1f) + 1, len: usize::from(byte & 3) + 1 },
+        })
+    }
+
+    /// How many registers it covers.
+    pub fn len(self) -> usize {
+        match self {
+            Run::Zeros(len) | Run::ManyZeros(len) | Run::Values { len, .. } => len,
+        }
+    }
+
+    /// The value of the registers it covers.
+    pub fn value(self) -> u8 {
+        match self {
+            Run::Values { value, .. } => value,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the opcode.
+    fn size(self) -> usize {
+        match self {
+            Run::ManyZeros(_) => 2,
+            _ => 1,
+        }
+    }
+
+    /// The shortest opcode for `len` zeros.
+    fn zeros(len: usize) -> Run {
+        if len > SHORT_ZEROS_MAX { Run::ManyZeros(len) } else { Run::Zeros(len) }
+    }
+}
+
+/// The opcodes in order, well-formed or not.
+pub fn opcodes(code: &[u8]) -> impl Iterator<Item = Run> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let run = Run::read(code, at)?;
+        at += run.size();
+        Some(run)
+    })
+}
+
+/// Calls `each` with the first register of every run and the run, in order. Registers given are always below
+/// [`REGISTERS`]; an error comes after those runs that still fitted.
+fn runs(code: &[u8], mut each: impl FnMut(usize, Run)) -> Result<(), Corrupt> {
+    let mut first = 0;
+    for run in opcodes(code) {
+        if first + run.len() > REGISTERS {
+            return Err(Corrupt);
+        }
+        each(first, run);
+        first += run.len();
+    }
+    if first == REGISTERS { Ok(()) } else { Err(Corrupt) }
+}
+
+/// The histogram of the registers.
+pub fn histogram(code: &[u8]) -> Result<Histogram, Corrupt> {
+    let mut histogram = [0; 64];
+    runs(code, |_, run| histogram[usize::from(run.value())] += run.len() as u32)?;
+    Ok(histogram)
+}
+
+/// Raises every register of `raw` to its counterpart. On an error `raw` is of no use any more.
+pub fn unite(raw: &mut Raw, code: &[u8]) -> Result<(), Corrupt> {
+    runs(code, |first, run| {
+        if let Run::Values { value, len } = run {
+            raw[first..first + len].iter_mut().for_each(|register| *register = value.max(*register));
+        }
+    })
+}
+
+/// Writes the registers into `packed`, which is all zero.
+pub fn unpack(packed: &mut Packed, code: &[u8]) -> Result<(), Corrupt> {
+    runs(code, |first, run| {
+        if let Run::Values { value, len } = run {
+            (first..first + len).for_each(|index| dense::set(packed, index, value));
+        }
+    })
+}
+
+/// A boundary between opcodes of a stored value: the next opcode's offset and the first register it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    at: usize,
+    first: usize,
+}
+
+impl Cursor {
+    /// The beginning of the code.
+    pub const START: Cursor = Cursor { at: HEADER_LEN, first: 0 };
+}
+
+/// The opcode that covers a register.
+#[derive(Clone, Copy, Debug)]
+pub struct Located {
+    /// The opcode before it, if there is one (that was passed on the way).
+    before: Option<Cursor>,
+    here: Cursor,
+    run: Run,
+}
+
+impl Located {
+    /// The register's value.
+    pub fn value(&self) -> u8 {
+        self.run.value()
+    }
+
+    /// Where to go on looking for registers further on, also after [`replace`].
+    pub fn cursor(&self) -> Cursor {
+        self.before.unwrap_or(Cursor::START)
+    }
+}
+
+/// Finds the opcode of `value`'s code that covers register `index`, looking onwards from `from` where that cannot miss
+/// it or its predecessor, else from the start.
+pub fn locate(value: &[u8], from: Cursor, index: usize) -> Result<Located, Corrupt> {
+    let resumes = Run::read(value, from.at).is_some_and(|run| index >= from.first + run.len());
+    let (mut before, mut here) = (None, if resumes { from } else { Cursor::START });
+    while let Some(run) = Run::read(value, here.at) {
+        let next = here.first + run.len();
+        if index < next {
+            return Ok(Located { before, here, run });
+        }
+        before = Some(here);
+        here = Cursor { at: here.at + run.size(), first: next };
+    }
+    Err(Corrupt)
+}
+
+/// Opcodes that take the place of one: at most zeros, value, zeros.
+#[derive(Default)]
+pub struct Replacement {
+    bytes: [u8; 5],
+    len: usize,
+}
+
+impl Replacement {
+    fn push(&mut self, run: Run) {
+        match run {
+            Run::Zeros(len) => self.push_byte((len - 1) as u8),
+            Run::ManyZeros(len) => {
+                self.push_byte(0x40 | ((len - 1) >> 8) as u8);
+                self.push_byte((len - 1) as u8);
+            }
+            Run::Values { value, len } => self.push_byte(value_opcode(value, len)),
+        }
+    }
+
+    fn push_byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    /// The opcodes for `located`'s run with the one register at `mark.index` set to `mark.count`.
+    fn splitting(located: &Located, mark: Mark) -> Replacement {
+        let (ahead, behind) =
+            (mark.index - located.here.first, located.here.first + located.run.len() - 1 - mark.index);
+        let part = |len| match located.run {
+            Run::Values { value, .. } => Run::Values { value, len },
+            _ => Run::zeros(len),
+        };
+        let mut replacement = Replacement::default();
+        if ahead > 0 {
+            replacement.push(part(ahead));
+        }
+        replacement.push(Run::Values { value: mark.count, len: 1 });
+        if behind > 0 {
+            replacement.push(part(behind));
+        }
+        replacement
+    }
+}
+
+fn value_opcode(value: u8, len: usize) -> u8 {
+    0x80 | (value - 1) << 2 | (len - 1) as u8
+}
+
+/// How to raise a register of a stored value.
+pub enum Plan {
+    /// Leave it: the register is that high already.
+    Keep(Located),
+    /// Replace one opcode.
+    Replace(Located, Replacement),
+    /// Become dense: the code cannot express the result, or not within the size allowed.
+    Outgrown,
+}
+
+/// Plans to raise the register that the mark names in the stored `value`, which may grow up to `size_max` bytes. Looks
+/// for the register as [`locate`] does.
+pub fn plan(value: &[u8], from: Cursor, mark: Mark, size_max: usize) -> Result<Plan, Corrupt> {
+    if mark.count > VALUE_MAX {
+        return Ok(Plan::Outgrown);
+    }
+    let located = locate(value, from, mark.index)?;
+    if located.value() >= mark.count {
+        return Ok(Plan::Keep(located));
+    }
+    let replacement = Replacement::splitting(&located, mark);
+    let size = located.run.size();
+    let outgrown = replacement.len > size && value.len() + replacement.len - size > size_max;
+    Ok(if outgrown { Plan::Outgrown } else { Plan::Replace(located, replacement) })
+}
+
+/// Carries out a [`Plan::Replace`] for this very value.
+pub fn replace(value: &mut Vec<u8>, located: &Located, replacement: &Replacement) {
+    let at = located.here.at;
+    let end = value.len().min(at + located.run.size());
+    value.splice(at..end, replacement.bytes[..replacement.len].iter().copied());
+    merge_values(value, located.cursor().at);
+}
+
+/// Merges neighbouring runs of the same value, looking at five opcodes from `at` on: all that one split can concern.
+fn merge_values(value: &mut Vec<u8>, mut at: usize) {
+    for _ in 0..5 {
+        let Some(run) = Run::read(value, at) else { return };
+        match (run, Run::read(value, at + 1)) {
+            (Run::Values { value: a, len: m }, Some(Run::Values { value: b, len: n }))
+                if a == b && m + n <= VALUES_MAX =>
+            {
+                value[at] = value_opcode(a, m + n);
+                value.remove(at + 1);
+            }
+            _ => at += run.size(),
+        }
+    }
+}
