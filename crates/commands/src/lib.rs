@@ -3,6 +3,7 @@
 //! [`spec`] says what there is to know about a command, [`context`] what a handler works with. A family is a module
 //! that exports `COMMANDS`.
 
+pub mod bitmap;
 pub mod context;
 pub mod hyperloglog;
 pub mod spec;
