@@ -13,6 +13,8 @@ mod bitfield;
 pub mod bits;
 pub mod combine;
 pub mod field;
+#[cfg(test)]
+mod tests;
 
 use bits::clamp_range;
 use combine::{Accumulator, Operation};

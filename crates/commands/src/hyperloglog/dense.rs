@@ -50,12 +50,14 @@ pub fn raise(packed: &mut Packed, mark: Mark) -> bool {
     raised
 }
 
+/// Registers that are handled at once, as many as fill a vector register with a byte each.
+const BLOCK: usize = 32;
+/// Bytes of the packed registers of a block.
+const BLOCK_LEN: usize = BLOCK * 6 / 8;
 /// Bytes of eight packed registers.
 const GROUP_LEN: usize = 6;
-/// Groups that are handled at once, as many as fill a vector register.
-const LANES: usize = 4;
 
-/// Spreads the low 48 bits of `group`, eight registers, over the eight bytes of a word.
+/// Spreads the low 48 bits of `group`, eight registers, over the eight bytes of a word; the other bits do not matter.
 #[inline(always)]
 fn spread(group: u64) -> u64 {
     let halves = group & 0xff_ffff | (group & 0xffff_ff00_0000) << 8;
@@ -71,31 +73,39 @@ fn gather(word: u64) -> u64 {
     halves & 0xff_ffff | (halves & 0x00ff_ffff_0000_0000) >> 8
 }
 
-/// Unpacks `LANES` groups into their registers.
+/// Calls `each` with the number of every block and its registers.
 #[inline(always)]
-fn unpack(groups: &[u8; LANES * GROUP_LEN]) -> [u8; LANES * 8] {
-    let (groups, _) = groups.as_chunks::<GROUP_LEN>();
-    let mut words = [0; LANES];
-    for (word, [a, b, c, d, e, f]) in words.iter_mut().zip(groups) {
-        *word = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]);
+fn for_each_block(packed: &Packed, mut each: impl FnMut(usize, [u8; BLOCK])) {
+    // A group is read as a word of eight bytes, two more than it has; what follows the last block is made up.
+    let mut number = 0;
+    while let Some(block) = packed.get(number * BLOCK_LEN..).and_then(|rest| rest.first_chunk()) {
+        each(number, unpack(block));
+        number += 1;
     }
-    let mut registers = [0; LANES * 8];
-    for (bytes, word) in registers.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *bytes = spread(word).to_le_bytes();
-    }
+    let mut last = [0; BLOCK_LEN + 2];
+    last[..BLOCK_LEN].copy_from_slice(&packed[PACKED_LEN - BLOCK_LEN..]);
+    each(number, unpack(&last));
+}
+
+/// The registers of one block, which is followed by two bytes that do not matter.
+#[inline(always)]
+fn unpack(block: &[u8; BLOCK_LEN + 2]) -> [u8; BLOCK] {
+    let word = |at: usize| spread(u64::from_le_bytes(std::array::from_fn(|i| block[at + i]))).to_le_bytes();
+    let words = [word(0), word(GROUP_LEN), word(2 * GROUP_LEN), word(3 * GROUP_LEN)];
+    let mut registers = [0; BLOCK];
+    registers.as_chunks_mut().0.copy_from_slice(&words);
     registers
 }
 
 widened! {
     /// Raises every register of `raw` to its packed counterpart.
     pub fn unite(raw: &mut Raw, packed: &Packed) {
-        let (blocks, _) = packed.as_chunks::<{ LANES * GROUP_LEN }>();
-        let (raws, _) = raw.as_chunks_mut::<{ LANES * 8 }>();
-        for (raw, block) in raws.iter_mut().zip(blocks) {
-            for (old, new) in raw.iter_mut().zip(unpack(block)) {
+        let (blocks, _) = raw.as_chunks_mut::<BLOCK>();
+        for_each_block(packed, |number, registers| {
+            for (old, new) in blocks[number].iter_mut().zip(registers) {
                 *old = new.max(*old);
             }
-        }
+        });
     }
 }
 
@@ -116,13 +126,15 @@ widened! {
 struct Counter([Histogram; 4]);
 
 impl Counter {
+    fn new() -> Self {
+        Counter([[0; 64]; 4])
+    }
+
+    /// Counts the lowest six bits of every `STEP` bits of `word`, eight times.
     #[inline(always)]
-    fn add(&mut self, registers: &[u8]) {
-        let (quads, _) = registers.as_chunks::<4>();
-        for quad in quads {
-            for (table, register) in self.0.iter_mut().zip(quad) {
-                table[usize::from(*register & 63)] += 1;
-            }
+    fn add<const STEP: usize>(&mut self, word: u64) {
+        for register in 0..8 {
+            self.0[register % 4][(word >> (register * STEP) & 63) as usize] += 1;
         }
     }
 
@@ -133,16 +145,17 @@ impl Counter {
 
 /// The histogram of packed registers.
 pub fn histogram(packed: &Packed) -> Histogram {
-    let mut counter = Counter([[0; 64]; 4]);
-    let (blocks, _) = packed.as_chunks::<{ LANES * GROUP_LEN }>();
-    blocks.iter().for_each(|block| counter.add(&unpack(block)));
+    let mut counter = Counter::new();
+    for [a, b, c, d, e, f] in packed.as_chunks::<GROUP_LEN>().0 {
+        counter.add::<6>(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]));
+    }
     counter.sum()
 }
 
 /// The histogram of unpacked registers.
 pub fn raw_histogram(raw: &Raw) -> Histogram {
-    let mut counter = Counter([[0; 64]; 4]);
-    counter.add(raw);
+    let mut counter = Counter::new();
+    raw.as_chunks::<8>().0.iter().for_each(|word| counter.add::<8>(u64::from_le_bytes(*word)));
     counter.sum()
 }
 

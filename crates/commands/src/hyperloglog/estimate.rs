@@ -60,3 +60,39 @@ fn tau(mut x: f64) -> f64 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hyperloglog::dense::{PACKED_LEN, histogram, raise};
+    use crate::hyperloglog::hash::Mark;
+
+    #[test]
+    fn estimates_are_those_of_the_reference() {
+        // PFCOUNT of Valkey 9.1 after the decimal numbers from 0 on were added.
+        let known = [(0, 0), (10, 10), (100, 100), (1000, 1001), (10_000, 9987), (100_000, 99_565)];
+        let (mut packed, mut added) = ([0; PACKED_LEN], 0);
+        for (elements, estimate) in known {
+            for number in added..elements {
+                raise(&mut packed, Mark::of(number.to_string().as_bytes()));
+            }
+            added = elements;
+            assert_eq!(cardinality(&histogram(&packed)), estimate, "after {elements} elements");
+        }
+    }
+
+    #[test]
+    fn forged_registers_give_a_number_all_the_same() {
+        for value in 0..64 {
+            for others in 0..64 {
+                let mut histogram = [0; 64];
+                histogram[value] += 1;
+                histogram[others] += REGISTERS as u32 - 1;
+                assert!(cardinality(&histogram) <= 1 << 63);
+            }
+        }
+        let mut impossible = [0; 64];
+        impossible[63] = REGISTERS as u32;
+        assert_eq!(cardinality(&impossible), 1 << 63);
+    }
+}

@@ -48,3 +48,16 @@ fn murmur(bytes: &[u8]) -> u64 {
 fn mixed(word: u64) -> u64 {
     word ^ word >> SHIFT
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_land_where_the_reference_puts_them() {
+        // As PFDEBUG DECODE of Valkey 9.1 shows them.
+        assert_eq!(Mark::of(b""), Mark { index: 5938, count: 2 });
+        assert_eq!(Mark::of(b"a"), Mark { index: 12711, count: 2 });
+        assert_eq!(Mark::of(b"The quick brown fox jumps over the lazy dog"), Mark { index: 6862, count: 4 });
+    }
+}

@@ -19,6 +19,8 @@ pub mod estimate;
 pub mod hash;
 mod selftest;
 pub mod sparse;
+#[cfg(test)]
+mod tests;
 pub mod value;
 
 use dense::{PACKED_LEN, REGISTERS, Raw};

@@ -53,7 +53,7 @@ impl Run {
     }
 
     /// How many registers it covers.
-    pub fn len(self) -> usize {
+    pub fn span(self) -> usize {
         match self {
             Run::Zeros(len) | Run::ManyZeros(len) | Run::Values { len, .. } => len,
         }
@@ -96,11 +96,11 @@ pub fn opcodes(code: &[u8]) -> impl Iterator<Item = Run> {
 fn runs(code: &[u8], mut each: impl FnMut(usize, Run)) -> Result<(), Corrupt> {
     let mut first = 0;
     for run in opcodes(code) {
-        if first + run.len() > REGISTERS {
+        if first + run.span() > REGISTERS {
             return Err(Corrupt);
         }
         each(first, run);
-        first += run.len();
+        first += run.span();
     }
     if first == REGISTERS { Ok(()) } else { Err(Corrupt) }
 }
@@ -108,7 +108,7 @@ fn runs(code: &[u8], mut each: impl FnMut(usize, Run)) -> Result<(), Corrupt> {
 /// The histogram of the registers.
 pub fn histogram(code: &[u8]) -> Result<Histogram, Corrupt> {
     let mut histogram = [0; 64];
-    runs(code, |_, run| histogram[usize::from(run.value())] += run.len() as u32)?;
+    runs(code, |_, run| histogram[usize::from(run.value())] += run.span() as u32)?;
     Ok(histogram)
 }
 
@@ -166,10 +166,10 @@ impl Located {
 /// Finds the opcode of `value`'s code that covers register `index`, looking onwards from `from` where that cannot miss
 /// it or its predecessor, else from the start.
 pub fn locate(value: &[u8], from: Cursor, index: usize) -> Result<Located, Corrupt> {
-    let resumes = Run::read(value, from.at).is_some_and(|run| index >= from.first + run.len());
+    let resumes = Run::read(value, from.at).is_some_and(|run| index >= from.first + run.span());
     let (mut before, mut here) = (None, if resumes { from } else { Cursor::START });
     while let Some(run) = Run::read(value, here.at) {
-        let next = here.first + run.len();
+        let next = here.first + run.span();
         if index < next {
             return Ok(Located { before, here, run });
         }
@@ -206,7 +206,7 @@ impl Replacement {
     /// The opcodes for `located`'s run with the one register at `mark.index` set to `mark.count`.
     fn splitting(located: &Located, mark: Mark) -> Replacement {
         let (ahead, behind) =
-            (mark.index - located.here.first, located.here.first + located.run.len() - 1 - mark.index);
+            (mark.index - located.here.first, located.here.first + located.run.span() - 1 - mark.index);
         let part = |len| match located.run {
             Run::Values { value, .. } => Run::Values { value, len },
             _ => Run::zeros(len),
@@ -255,9 +255,11 @@ pub fn plan(value: &[u8], from: Cursor, mark: Mark, size_max: usize) -> Result<P
 
 /// Carries out a [`Plan::Replace`] for this very value.
 pub fn replace(value: &mut Vec<u8>, located: &Located, replacement: &Replacement) {
-    let at = located.here.at;
-    let end = value.len().min(at + located.run.size());
-    value.splice(at..end, replacement.bytes[..replacement.len].iter().copied());
+    let (at, size) = (located.here.at, located.run.size());
+    let len = value.len() + replacement.len - size;
+    value.splice(at..value.len().min(at + size), replacement.bytes[..replacement.len].iter().copied());
+    // What took the place of an opcode cut off at the end is cut off there too.
+    value.truncate(len);
     merge_values(value, located.cursor().at);
 }
 
@@ -273,6 +275,97 @@ fn merge_values(value: &mut Vec<u8>, mut at: usize) {
                 value.remove(at + 1);
             }
             _ => at += run.size(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hyperloglog::value::{self, Registers, Sketch, View};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// A value with this code behind an empty header.
+    fn value_of(code: &[u8]) -> Vec<u8> {
+        [&value::empty()[..HEADER_LEN], code].concat()
+    }
+
+    fn raised(value: &[u8], index: usize, count: u8) -> Result<Vec<u8>, Corrupt> {
+        let mut value = value.to_vec();
+        if let Plan::Replace(located, replacement) = plan(&value, Cursor::START, Mark { index, count }, 3000)? {
+            replace(&mut value, &located, &replacement);
+        }
+        Ok(value)
+    }
+
+    fn decoded(value: &[u8]) -> Vec<Run> {
+        opcodes(&value[HEADER_LEN..]).collect()
+    }
+
+    #[test]
+    fn a_register_in_a_run_of_zeros_splits_it() {
+        let value = raised(&value::empty(), 100, 7).unwrap();
+        let expected = [Run::ManyZeros(100), Run::Values { value: 7, len: 1 }, Run::ManyZeros(16283)];
+        assert_eq!(decoded(&value), expected);
+        let value = raised(&value, 50, 1).unwrap();
+        assert_eq!(decoded(&value)[..3], [Run::Zeros(50), Run::Values { value: 1, len: 1 }, Run::Zeros(49)]);
+    }
+
+    #[test]
+    fn neighbours_of_equal_value_are_merged_up_to_four() {
+        let mut value = value::empty();
+        for index in [0, 2, 1, 3, 4] {
+            value = raised(&value, index, 9).unwrap();
+        }
+        let (four, one) = (Run::Values { value: 9, len: 4 }, Run::Values { value: 9, len: 1 });
+        assert_eq!(decoded(&value), [four, one, Run::ManyZeros(16379)]);
+    }
+
+    #[test]
+    fn a_code_of_the_wrong_total_is_corrupt() {
+        for code in [&[][..], &[0x7f, 0xfe], &[0x7f, 0xff, 0x00], &[0x7f, 0xff, 0x80], &[0x80], &[0x7f]] {
+            assert_eq!(histogram(code), Err(Corrupt), "{code:x?}");
+            assert_eq!(unite(&mut [0; REGISTERS], code), Err(Corrupt), "{code:x?}");
+            assert_eq!(View::new(&value_of(code)).unwrap().to_dense(), Err(Corrupt), "{code:x?}");
+        }
+        assert_eq!(raised(&value_of(&[0x7f, 0xfe]), 16383, 1), Err(Corrupt));
+    }
+
+    #[test]
+    fn an_opcode_cut_off_reads_as_if_followed_by_zero() {
+        assert!(histogram(&[0x7f, 0xfe, 0x40]).is_ok());
+        assert_eq!(raised(&value_of(&[0x7f, 0xfe, 0x40]), 16383, 5).unwrap(), value_of(&[0x7f, 0xfe]));
+        assert_eq!(raised(&value_of(&[0x7f]), 3, 5).unwrap(), value_of(&[0x02, 0x90, 0x7e]));
+    }
+
+    proptest! {
+        #[test]
+        fn registers_are_the_highest_counts_added(
+            marks in vec((0..REGISTERS, 1u8..=51), 0..300), sorted: bool, size_max in 16usize..2000,
+        ) {
+            let mut marks = marks;
+            if sorted {
+                marks.sort();
+            }
+            let mut expected = [0; REGISTERS];
+            let mut sketch = Sketch::new(size_max);
+            for (index, count) in marks {
+                let changed = sketch.add(Mark { index, count }).unwrap();
+                prop_assert_eq!(changed, expected[index] < count);
+                expected[index] = expected[index].max(count);
+            }
+            let bytes = sketch.into_bytes();
+            let view = View::new(&bytes).unwrap();
+            let mut raw = [0; REGISTERS];
+            view.unite_into(&mut raw).unwrap();
+            prop_assert!(raw == expected);
+            let dense = view.to_dense().unwrap();
+            prop_assert_eq!(View::new(&dense).unwrap().estimate(), view.estimate());
+            if let Registers::Sparse(_) = view.registers() {
+                prop_assert!(bytes.len() <= size_max.max(value::empty().len()));
+                prop_assert!(expected.iter().all(|count| *count <= VALUE_MAX));
+            }
         }
     }
 }
