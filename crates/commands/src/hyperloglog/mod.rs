@@ -3,7 +3,7 @@
 //! A sketch is 16384 registers; an element raises one of them ([`hash`]), and the histogram of their values tells how
 //! many elements there were ([`estimate`], standard error 0.81 %). Registers are stored packed ([`dense`]) or, while
 //! most are zero, run-length coded ([`sparse`]), in an ordinary string whose header is described in [`value`]. All of
-//! these know plain bytes only; the commands stand here and in [`debug`].
+//! these know plain bytes only; the commands stand here and in `debug`.
 //!
 //! Since any string can be stored under the name of a sketch, a command answers WRONGTYPE for one that is plainly none
 //! and INVALIDOBJ where it finds the registers malformed. Neither leaves a change behind.

@@ -4,7 +4,7 @@
 //! `1vvvvvll` a run of 1 to 4 registers of value 1 to 32 (all stored less one). A well-formed code covers exactly
 //! 16384 registers.
 //!
-//! Values come from outside, so a code may be anything. Reading all of it ([`runs`]) tells whether it is well-formed;
+//! Values come from outside, so a code may be anything. Reading all of it (`runs`) tells whether it is well-formed;
 //! finding one register ([`locate`]) reads only up to there and notices no more than that, as the reference does. A
 //! two-byte opcode cut off at the end reads as if a zero byte followed.
 //!
