@@ -17,5 +17,5 @@ use spec::Command;
 
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<Handler>]> {
-    vec![string::COMMANDS]
+    vec![string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS]
 }
