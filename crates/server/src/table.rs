@@ -2,7 +2,7 @@
 
 use crate::session::SessionHandler;
 use kvick_commands::context::Handler as DataHandler;
-use kvick_commands::spec::{Begin, Command, Find, Flags, Spec};
+use kvick_commands::spec::{Begin, Command, Find, KeyFlags, Spec};
 use kvick_resp::Args;
 
 /// The code of a command.
@@ -33,8 +33,11 @@ pub struct Registered {
 /// The table. Names are looked up without regard to case.
 pub struct CommandTable {
     commands: Vec<Registered>,
-    /// Open addressing over the top-level commands: index + 1, or 0.
-    slots: Vec<u32>,
+    /// Open addressing over the names of up to eight bytes, which is nearly all that are called often: the name as a
+    /// word, and the command.
+    short: Vec<(u64, u32)>,
+    /// The longer names, sorted.
+    long: Vec<(String, u32)>,
     /// Names given by `rename-command`; an empty new name removes.
     names: Vec<(String, u32)>,
 }
@@ -52,7 +55,7 @@ pub enum Resolved<'a> {
 impl CommandTable {
     /// The table of all families.
     pub fn new() -> Self {
-        let mut table = CommandTable { commands: Vec::new(), slots: Vec::new(), names: Vec::new() };
+        let mut table = CommandTable { commands: Vec::new(), short: Vec::new(), long: Vec::new(), names: Vec::new() };
         for family in kvick_commands::families() {
             family.iter().for_each(|command| table.add(command, "", &Handler::Data));
         }
@@ -86,14 +89,21 @@ impl CommandTable {
 
     fn index(&mut self) {
         let size = (self.names.len() * 4).next_power_of_two();
-        self.slots = vec![0; size];
-        for (number, (name, _)) in self.names.iter().enumerate() {
-            let mut at = hash(name.as_bytes()) as usize & (size - 1);
-            while self.slots[at] != 0 {
-                at = (at + 1) & (size - 1);
+        self.short = vec![(0, 0); size];
+        self.long.clear();
+        for (name, id) in &self.names {
+            match word(name.as_bytes()) {
+                None => self.long.push((name.clone(), *id)),
+                Some(word) => {
+                    let mut at = slot(word, size);
+                    while self.short[at].0 != 0 {
+                        at = (at + 1) & (size - 1);
+                    }
+                    self.short[at] = (word, *id);
+                }
             }
-            self.slots[at] = number as u32 + 1;
         }
+        self.long.sort();
     }
 
     /// Renames a command for clients, or removes it when `new` is empty. False when there is no such command or the new
@@ -116,18 +126,26 @@ impl CommandTable {
     /// A top-level command by name.
     #[inline]
     pub fn find(&self, name: &[u8]) -> Option<&Registered> {
-        let mask = self.slots.len() - 1;
-        let mut at = hash(name) as usize & mask;
+        let Some(word) = word(name) else { return self.find_long(name) };
+        let size = self.short.len();
+        let mut at = slot(word, size);
         loop {
-            let (known, id) = match self.slots[at] {
-                0 => return None,
-                number => &self.names[number as usize - 1],
-            };
-            if known.as_bytes().eq_ignore_ascii_case(name) {
-                return Some(&self.commands[*id as usize]);
+            let (known, id) = self.short[at];
+            if known == word {
+                return Some(&self.commands[id as usize]);
             }
-            at = (at + 1) & mask;
+            if known == 0 {
+                return None;
+            }
+            at = (at + 1) & (size - 1);
         }
+    }
+
+    #[cold]
+    fn find_long(&self, name: &[u8]) -> Option<&Registered> {
+        let name = name.to_ascii_lowercase();
+        let at = self.long.binary_search_by(|(known, _)| known.as_bytes().cmp(&name)).ok()?;
+        Some(&self.commands[self.long[at].1 as usize])
     }
 
     /// The command that a request asks for.
@@ -173,21 +191,80 @@ impl CommandTable {
     }
 }
 
-/// A hash of a name without regard to case. Names are not secret and the table does not change: quick is enough.
+/// A name of one to eight ASCII bytes, in lower case, as a number that is not 0; `None` for others. The top bit of the
+/// last byte marks the name's end.
 #[inline]
-fn hash(name: &[u8]) -> u32 {
-    let fold = |byte: u8| u32::from(byte | 0x20);
-    name.iter().take(24).fold(name.len() as u32, |h, byte| (h ^ fold(*byte)).wrapping_mul(0x0100_0193))
+fn word(name: &[u8]) -> Option<u64> {
+    let four = |at: usize| u32::from_le_bytes([name[at], name[at + 1], name[at + 2], name[at + 3]]) as u64;
+    let raw = match name.len() {
+        // Overlapping halves: the second ends where the name ends.
+        4..=8 => four(0) | four(name.len() - 4) << (8 * (name.len() - 4)),
+        len @ 1..=3 => {
+            u64::from(name[0])
+                | u64::from(name[len / 2]) << (8 * (len / 2))
+                | u64::from(name[len - 1]) << (8 * (len - 1))
+        }
+        _ => return None,
+    };
+    // Bit 5 of the letters only: bytes from 0x41 to 0x5a.
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let low = raw & (0x7f * ONES);
+    let at_least_a = low + ONES * (0x80 - 0x41);
+    let above_z = low + ONES * (0x80 - 0x5b);
+    let letters = at_least_a & !above_z & !raw & (0x80 * ONES);
+    (raw & (0x80 * ONES) == 0).then(|| (raw | letters >> 2) | 0x80 << (8 * (name.len() - 1)))
 }
 
+/// Where the search for a word begins.
+#[inline]
+fn slot(word: u64, size: usize) -> usize {
+    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (size - 1)
+}
+
+/// A function that finds keys may be there all the same: it tells flags that depend on options, not other places.
 fn single_key(spec: &Spec) -> Option<usize> {
     match spec.keys {
-        [only] if spec.find_keys.is_none() && !spec.flags.contains(Flags::NO_MANDATORY_KEYS) => {
-            match (only.begin, only.find) {
-                (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index),
-                _ => None,
+        [only] if !only.flags.contains(KeyFlags::INCOMPLETE) => match (only.begin, only.find) {
+            (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_fold_case_and_nothing_else() {
+        assert_eq!(word(b"SET"), word(b"set"));
+        assert_eq!(word(b"GetRange"), word(b"getrange"));
+        let distinct =
+            ["a", "aa", "aaa", "aaaa", "aaaaa", "aaaaaaaa", "@", "`", "[", "{", "set", "get", "st", "s_t", "s-t"];
+        let words: std::collections::HashSet<_> = distinct.iter().map(|name| word(name.as_bytes())).collect();
+        assert_eq!(words.len(), distinct.len());
+        assert_ne!(word(b"set"), word(b"set\0"));
+        assert!(word(b"").is_none() && word(b"ninebytes").is_none() && word(b"s\xe5t").is_none());
+    }
+
+    #[test]
+    fn every_command_is_found_by_its_name_in_any_case() {
+        let table = CommandTable::new();
+        for (name, command) in table.top_level() {
+            for name in [name.to_string(), name.to_uppercase()] {
+                assert_eq!(table.find(name.as_bytes()).map(|found| found.id), Some(command.id), "{name}");
             }
         }
-        _ => None,
+        assert!(table.find(b"nosuch").is_none() && table.find(b"nosuchcommand").is_none());
+    }
+
+    #[test]
+    fn renamed_commands_answer_to_their_new_name_only() {
+        let mut table = CommandTable::new();
+        assert!(table.rename("get", "fetch-a-value") && table.rename("SET", ""));
+        assert!(table.find(b"get").is_none() && table.find(b"set").is_none());
+        assert!(table.find(b"FETCH-A-VALUE").is_some());
+        assert!(!table.rename("append", "ping"), "the name is taken");
     }
 }

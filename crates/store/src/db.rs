@@ -6,7 +6,7 @@
 use crate::access::Access;
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
-use crate::keyspace::{Address, Key, Keyspace, Locked};
+use crate::keyspace::{Address, Cell, Key, Keyspace, Locked};
 use crate::partition::Partition;
 use crate::table::Place;
 use crate::value::{INLINE_MAX, Value};
@@ -75,6 +75,9 @@ pub struct Db<'a> {
     locked: &'a mut Locked,
     number: usize,
     database: usize,
+    cells: &'static [Cell],
+    /// The key that the dispatcher hashed, if any: most commands ask for no other.
+    hashed: Option<Key<'a>>,
     env: Env<'a>,
 }
 
@@ -82,8 +85,16 @@ impl<'a> Db<'a> {
     /// Database `number` under `locked`.
     #[inline]
     pub fn new(locked: &'a mut Locked, number: usize, env: Env<'a>) -> Self {
-        let database = locked.keyspace().database_at(number);
-        Db { locked, number, database, env }
+        let keyspace = locked.keyspace();
+        let database = keyspace.database_at(number);
+        Db { locked, number, database, cells: keyspace.cells(database), hashed: None, env }
+    }
+
+    /// Tells it a key whose hash is known.
+    #[inline]
+    pub fn with_hashed(mut self, key: Option<Key<'a>>) -> Self {
+        self.hashed = key;
+        self
     }
 
     /// Present Unix time in milliseconds.
@@ -115,34 +126,55 @@ impl<'a> Db<'a> {
 
     /// Runs `f` with another database. Needs the world.
     pub fn with_database<T>(&mut self, number: usize, f: impl FnOnce(&mut Self) -> T) -> T {
-        let home = (self.number, self.database);
-        (self.number, self.database) = (number, self.locked.keyspace().database_at(number));
+        let (home, keyspace) = (self.number, self.keyspace());
+        self.number = number;
+        self.database = keyspace.database_at(number);
+        self.cells = keyspace.cells(self.database);
         let result = f(self);
-        (self.number, self.database) = home;
+        self.number = home;
+        self.database = keyspace.database_at(home);
+        self.cells = keyspace.cells(self.database);
         result
     }
 
     /// A key with its hash.
     #[inline]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
-        self.locked.keyspace().key(bytes)
+        match self.hashed {
+            Some(known) if std::ptr::eq(known.bytes, bytes) => Key { bytes, hash: known.hash },
+            _ => self.locked.keyspace().key(bytes),
+        }
     }
 
     #[inline]
     fn address(&self, key: Key<'_>) -> Address {
-        let keyspace = self.locked.keyspace();
-        keyspace.address_of(self.database, keyspace.partition_of(key.hash))
+        self.keyspace().address_of(self.database, self.partition_number(key))
+    }
+
+    #[inline]
+    fn partition_number(&self, key: Key<'_>) -> usize {
+        key.hash as usize & (self.cells.len() - 1)
+    }
+
+    #[inline]
+    fn partition(&self, key: Key<'_>) -> &Partition {
+        self.locked.at(&self.cells[self.partition_number(key)], self.address(key))
+    }
+
+    #[inline]
+    fn partition_mut(&mut self, key: Key<'_>) -> &mut Partition {
+        let address = self.address(key);
+        self.locked.at_mut(&self.cells[self.partition_number(key)], address)
     }
 
     /// Where a key is, if it is there and its time has not come; drops it when it has.
     #[inline]
     fn locate(&mut self, key: Key<'_>) -> Option<Place> {
-        let address = self.address(key);
-        let partition = self.locked.partition(address);
+        let partition = self.partition(key);
         let place = partition.find(key)?;
         match partition.entry(place).expiry() {
             Some(at) if at <= self.env.now_ms => {
-                self.expire(address, key, place);
+                self.expire(key, place);
                 None
             }
             _ => Some(place),
@@ -150,8 +182,8 @@ impl<'a> Db<'a> {
     }
 
     #[cold]
-    fn expire(&mut self, address: Address, key: Key<'_>, place: Place) {
-        self.locked.with_partition(address, |partition| partition.remove(place));
+    fn expire(&mut self, key: Key<'_>, place: Place) {
+        self.change(key, |partition| partition.remove(place));
         self.env.counters.expired.add(1);
         self.env.effects.expired(key);
     }
@@ -161,11 +193,10 @@ impl<'a> Db<'a> {
         if !self.env.touch {
             return;
         }
-        let address = self.address(key);
-        let clock = self.locked.partition(address).entry(place).clock();
+        let clock = self.partition(key).entry(place).clock();
         let touched = self.env.access.touched(clock);
         if touched != clock {
-            self.locked.with_partition(address, |partition| partition.set_clock(place, touched));
+            self.partition_mut(key).set_clock(place, touched);
         }
     }
 
@@ -210,13 +241,13 @@ impl<'a> Db<'a> {
 
     #[inline]
     fn entry(&self, key: Key<'_>, place: Place) -> Entry<'_> {
-        self.locked.partition(self.address(key)).entry(place)
+        self.partition(key).entry(place)
     }
 
     #[inline]
     fn change<T>(&mut self, key: Key<'_>, change: impl FnOnce(&mut Partition) -> T) -> T {
         let address = self.address(key);
-        self.locked.with_partition(address, change)
+        self.locked.with(&self.cells[self.partition_number(key)], address, change)
     }
 
     /// Creates or overwrites the key, whatever it holds, with a string; integers are recognised.
@@ -243,23 +274,22 @@ impl<'a> Db<'a> {
     #[inline]
     fn set(&mut self, key: Key<'_>, content: Content<'_>, expiry: Expiry) {
         let place = self.locate(key);
-        let address = self.address(key);
         let access = self.env.access;
         match place {
             None => {
                 let at = if let Expiry::At(at) = expiry { Some(at) } else { None };
-                self.locked.with_partition(address, |partition| partition.insert(key, content, at, access.fresh()));
+                self.change(key, |partition| partition.insert(key, content, at, access.fresh()));
                 self.env.effects.notify(EventClass::NEW, "new", key.bytes);
             }
             Some(place) => {
-                let old = self.locked.partition(address).entry(place);
+                let old = self.entry(key, place);
                 let at = match expiry {
                     Expiry::None => None,
                     Expiry::Keep => old.expiry(),
                     Expiry::At(at) => Some(at),
                 };
                 let clock = access.touched(old.clock());
-                self.locked.with_partition(address, |partition| partition.overwrite(place, key, content, at, clock));
+                self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
             }
         }
     }
@@ -290,10 +320,8 @@ impl<'a> Db<'a> {
                 self.locate(key).unwrap_or_else(|| unreachable!("a key that was just set is there"))
             }
         };
-        let address = self.address(key);
         // The sizes of the partition do not change, so there is nothing to publish after the borrow.
-        self.locked
-            .partition_mut(address)
+        self.partition_mut(key)
             .raw_string(place)
             .unwrap_or_else(|| unreachable!("checked to hold a string before it is changed"))
     }

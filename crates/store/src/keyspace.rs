@@ -12,7 +12,6 @@ use crate::partition::Partition;
 use crate::world::{World, WorldGuard};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
-use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +47,7 @@ struct Database {
 
 /// A partition with its lock, and its size for those who only want a glance.
 #[repr(align(128))]
-struct Cell {
+pub(crate) struct Cell {
     lock: RawMutex,
     len: AtomicUsize,
     volatile: AtomicUsize,
@@ -74,7 +73,7 @@ pub struct Locked {
 enum Held {
     Nothing,
     One(Address),
-    Some(SmallVec<[Address; 8]>),
+    Some(Box<[Address]>),
     World { _guard: WorldGuard<'static> },
 }
 
@@ -153,10 +152,11 @@ impl Keyspace {
         cells.map_or(0, |cells| cells[partition].volatile.load(Ordering::Relaxed))
     }
 
+    /// The partitions of a database, made when they are first asked for.
     #[inline]
-    fn cell(&self, address: Address) -> &Cell {
+    pub(crate) fn cells(&self, database: usize) -> &[Cell] {
         let hasher = self.hasher;
-        let cells = self.databases[address.database as usize].cells.get_or_init(|| {
+        self.databases[database].cells.get_or_init(|| {
             let cell = || Cell {
                 lock: RawMutex::INIT,
                 len: AtomicUsize::new(0),
@@ -164,8 +164,12 @@ impl Keyspace {
                 partition: UnsafeCell::new(Partition::new(hasher)),
             };
             (0..self.partitions).map(|_| cell()).collect()
-        });
-        &cells[address.partition as usize]
+        })
+    }
+
+    #[inline]
+    fn cell(&self, address: Address) -> &Cell {
+        &self.cells(address.database as usize)[address.partition as usize]
     }
 
     /// Where a key of database `number` is locked. Stays true only until the next SWAPDB, which no batch overlaps.
@@ -229,13 +233,13 @@ impl Keyspace {
     }
 
     /// Locks several partitions, each once, in order.
-    pub fn lock_all(&'static self, mut addresses: SmallVec<[Address; 8]>) -> Locked {
+    pub fn lock_all(&'static self, mut addresses: Vec<Address>) -> Locked {
         addresses.sort_unstable();
         addresses.dedup();
         for address in &addresses {
             self.cell(*address).lock.lock();
         }
-        Locked { keyspace: self, held: Held::Some(addresses) }
+        Locked { keyspace: self, held: Held::Some(addresses.into_boxed_slice()) }
     }
 
     /// Takes the world: the calling thread must be outside of any batch.
@@ -267,25 +271,40 @@ impl Locked {
     /// A partition that is locked.
     #[inline]
     pub(crate) fn partition(&self, address: Address) -> &Partition {
-        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
-        // SAFETY: locked by us; exclusive access goes through `&mut self`.
-        unsafe { &*self.keyspace.cell(address).partition.get() }
-    }
-
-    /// The same, for change that leaves the number of keys and of expiries as it is.
-    pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
-        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
-        // SAFETY: locked by us, and `self` is borrowed exclusively.
-        unsafe { &mut *self.keyspace.cell(address).partition.get() }
+        self.at(self.keyspace.cell(address), address)
     }
 
     /// The same, for any change; its sizes are published when `change` returns.
     #[inline]
     pub(crate) fn with_partition<T>(&mut self, address: Address, change: impl FnOnce(&mut Partition) -> T) -> T {
+        self.with(self.keyspace.cell(address), address, change)
+    }
+
+    /// The partition in a cell, found already, whose address is `address`.
+    #[inline]
+    pub(crate) fn at(&self, cell: &'static Cell, address: Address) -> &Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
-        let cell = self.keyspace.cell(address);
+        // SAFETY: locked by us; exclusive access goes through `&mut self`.
+        unsafe { &*cell.partition.get() }
+    }
+
+    /// The same, for change that leaves the number of keys and of expiries as it is.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, cell: &'static Cell, address: Address) -> &mut Partition {
+        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
         // SAFETY: locked by us, and `self` is borrowed exclusively.
-        let partition = unsafe { &mut *cell.partition.get() };
+        unsafe { &mut *cell.partition.get() }
+    }
+
+    /// The same, for any change.
+    #[inline]
+    pub(crate) fn with<T>(
+        &mut self,
+        cell: &'static Cell,
+        address: Address,
+        change: impl FnOnce(&mut Partition) -> T,
+    ) -> T {
+        let partition = self.at_mut(cell, address);
         let result = change(partition);
         cell.len.store(partition.len(), Ordering::Relaxed);
         cell.volatile.store(partition.volatile(), Ordering::Relaxed);

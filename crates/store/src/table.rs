@@ -24,7 +24,8 @@
 //!
 //! # Safety
 //!
-//! Buckets are owned by their segment, allocated zeroed with [`STEPS`]' sizes and freed with the same. All bucket indices
+//! Once the directory is not empty it has 2^depth entries, each the number of a segment: an index made from a hash is in
+//! bounds. Buckets are owned by their segment, allocated zeroed with [`STEPS`]' sizes and freed with the same. All bucket indices
 //! are below the segment's `bucket_count`, which [`Segment::home`] and [`Segment::after`] guarantee.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -137,12 +138,7 @@ impl Table {
     /// Finds the element with this hash for which `is_it` holds.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(Pointer) -> bool) -> Option<Place> {
-        if self.directory.is_empty() {
-            return None;
-        }
-        let index = self.directory_index(hash);
-        let number = self.directory[index];
-        let segment = &self.segments[number as usize];
+        let (number, segment) = self.numbered_segment_of(hash)?;
         let tag = tag_of(hash, segment.depth);
         let home = segment.home(tag);
         let mut at = home;
@@ -281,15 +277,31 @@ impl Table {
         }
     }
 
+    /// The first `depth` bits of a hash; 0 when there are none.
     #[inline]
     fn directory_index(&self, hash: u64) -> usize {
-        if self.depth == 0 { 0 } else { (hash >> (64 - self.depth as u32)) as usize }
+        ((hash >> 1) >> (63 - self.depth as u32)) as usize
+    }
+
+    /// The number of the segment of a hash, and the segment.
+    #[inline]
+    fn numbered_segment_of(&self, hash: u64) -> Option<(u32, &Segment)> {
+        if self.directory.is_empty() {
+            return None;
+        }
+        let index = self.directory_index(hash);
+        debug_assert!(index < self.directory.len());
+        // SAFETY: the directory has an entry for every value of its index bits, and each names a segment.
+        unsafe {
+            let number = *self.directory.get_unchecked(index);
+            debug_assert!((number as usize) < self.segments.len());
+            Some((number, self.segments.get_unchecked(number as usize)))
+        }
     }
 
     #[inline]
     fn segment_of(&self, hash: u64) -> Option<&Segment> {
-        let number = *self.directory.get(self.directory_index(hash))?;
-        Some(&self.segments[number as usize])
+        self.numbered_segment_of(hash).map(|(_, segment)| segment)
     }
 
     #[inline]
@@ -601,21 +613,51 @@ fn used(bucket: &Bucket) -> usize {
     bucket.0.iter().position(|word| *word == 0).unwrap_or(BUCKET)
 }
 
-/// The slots whose tag is `tag`, first to last. All eight words are compared without a branch.
+/// The slots whose tag is `tag`, first to last.
 #[inline]
 fn matches(bucket: &Bucket, tag: u16) -> impl Iterator<Item = usize> {
-    let mut bits = 0u32;
-    for (slot, &word) in bucket.0.iter().enumerate() {
-        bits |= u32::from(tag_in(word) == tag && word != 0) << slot;
-    }
+    let mut bits = tags_equal(bucket, tag);
     std::iter::from_fn(move || {
-        if bits == 0 {
-            return None;
+        while bits != 0 {
+            let slot = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            // An empty word looks like one with tag 0.
+            if bucket.0[slot & (BUCKET - 1)] != 0 {
+                return Some(slot);
+            }
         }
-        let slot = bits.trailing_zeros() as usize;
-        bits &= bits - 1;
-        Some(slot)
+        None
     })
+}
+
+/// A bit for each slot whose word has this tag. Two words are compared at a time, without a branch.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
+    use std::arch::x86_64::*;
+    // SAFETY: the instructions belong to every x86-64 processor; a bucket is four aligned vectors.
+    unsafe {
+        let words = bucket.0.as_ptr().cast::<__m128i>();
+        let wanted = _mm_set1_epi64x((u64::from(tag) << (64 - TAG_BITS)) as i64);
+        // The low half of each 64-bit lane is all ones where the tags are equal.
+        let equal = |pair: usize| {
+            let differing =
+                _mm_srli_epi64::<{ 64 - TAG_BITS as i32 }>(_mm_xor_si128(_mm_load_si128(words.add(pair)), wanted));
+            _mm_castsi128_ps(_mm_cmpeq_epi32(differing, _mm_setzero_si128()))
+        };
+        let low = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(equal(0), equal(1)));
+        let high = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(equal(2), equal(3)));
+        let all = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
+        _mm_movemask_epi8(all) as u32
+    }
+}
+
+/// A bit for each slot whose word has this tag.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
+    let equal = |(slot, word): (usize, &u64)| u32::from(tag_in(*word) == tag) << slot;
+    bucket.0.iter().enumerate().map(equal).fold(0, |bits, bit| bits | bit)
 }
 
 /// Takes a word out of a bucket and closes the gap with the last one.

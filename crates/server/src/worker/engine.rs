@@ -14,7 +14,7 @@ use kvick_commands::context::{Context, Error};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply};
 use kvick_store::world::Participant;
-use kvick_store::{Access, Db, Effects, Env, EventClass, Locked};
+use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -191,7 +191,9 @@ impl Engine {
                 }
             }
         };
-        let result = self.run(client, command, args, taken, &mut locked, out);
+        let hashed = hash.zip(command.single_key.and_then(|index| args.get(index)));
+        let hashed = hashed.map(|(hash, bytes)| Key { bytes, hash });
+        let result = self.run(client, command, (args, hashed), taken, &mut locked, out);
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         if world {
@@ -224,7 +226,7 @@ impl Engine {
         &mut self,
         client: &mut Client,
         command: &Registered,
-        args: Args<'_>,
+        (args, hashed): (Args<'_>, Option<Key<'_>>),
         taken: Option<Vec<u8>>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
@@ -241,7 +243,7 @@ impl Engine {
                     counters: &self.stats.keyspace,
                     effects: &mut self.effects,
                 };
-                let db = Db::new(locked, client.db, env);
+                let db = Db::new(locked, client.db, env).with_hashed(hashed);
                 handler(&mut Context { db, reply, taken, settings: &self.tunables.commands }, args)
             }
             Some(Handler::Session(handler)) => handler(
