@@ -17,7 +17,7 @@ const READ: usize = 32 * 1024;
 /// The input buffer that connections share, in bytes: as much as a batch reads.
 pub const SHARED: usize = 8 * READ;
 /// Requests in a batch; one more connection may take it beyond.
-const REQUESTS: usize = 128;
+const REQUESTS: usize = 64;
 /// Bytes of replies after which a batch's replies are written before it goes on.
 const REPLIES_MAX: usize = 1024 * 1024;
 /// Bytes read straight into a large argument in a turn.
