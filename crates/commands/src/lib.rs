@@ -5,6 +5,7 @@
 
 pub mod bitmap;
 pub mod context;
+pub mod glob;
 pub mod hyperloglog;
 pub mod spec;
 pub mod string;
