@@ -11,12 +11,18 @@ use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace};
 pub struct Bench {
     /// Its data.
     pub keyspace: &'static Keyspace,
+    /// The database that commands run in.
+    pub database: usize,
+    /// Whether looking at a key touches its access clock.
+    pub touch: bool,
     /// Its settings.
     pub settings: Settings,
     /// Present time, moved by tests.
     pub now_ms: i64,
     /// The protocol of replies.
     pub version: Version,
+    /// Which events are heard: all but `keymiss`, unless a test asks for that.
+    pub heard: EventClass,
     /// Hits and misses.
     pub counters: Counters,
     commands: Vec<&'static [Command<Handler>]>,
@@ -31,9 +37,12 @@ impl Bench {
         let follower = keyspace.log.follow();
         Bench {
             keyspace,
+            database: 0,
+            touch: true,
             settings: Settings::default(),
             now_ms: 1_700_000_000_000,
             version: Version::Resp2,
+            heard: EventClass::all() - EventClass::KEY_MISS,
             counters: Counters::default(),
             commands: families.to_vec(),
             effects: Effects::default(),
@@ -69,23 +78,24 @@ impl Bench {
             self.keyspace.lock_world()
         } else {
             let keys = command.spec.key_positions(args).unwrap_or_default();
-            let address = |index: usize| self.keyspace.address(0, self.keyspace.key(&args[index]));
+            let address = |index: usize| self.keyspace.address(self.database, self.keyspace.key(&args[index]));
             self.keyspace.lock_all(keys.iter().map(|key| address(key.index)).collect())
         };
         let mut access = Access::default();
         access.lfu = self.settings.lfu;
         access.set_now(self.now_ms);
         let mut out = Vec::new();
-        self.effects.begin(self.keyspace.log.followed(), EventClass::all(), 0);
+        self.effects.begin(self.keyspace.log.followed(), self.heard, self.database);
         let env = Env {
             now_ms: self.now_ms,
             access: &access,
-            touch: true,
+            touch: self.touch,
+            lazy_expire: self.settings.lazy_expire,
             counters: &self.counters,
             effects: &mut self.effects,
         };
         let mut context = Context {
-            db: Db::new(&mut locked, 0, env),
+            db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
