@@ -76,6 +76,8 @@ impl Bench {
         };
         let mut locked = if world {
             self.keyspace.lock_world()
+        } else if command.spec.keys.is_empty() {
+            self.keyspace.lock_nothing()
         } else {
             let keys = command.spec.key_positions(args).unwrap_or_default();
             let address = |index: usize| self.keyspace.address(self.database, self.keyspace.key(&args[index]));
@@ -111,6 +113,13 @@ impl Bench {
 
     /// What was propagated since the last call, as lines of words, without SELECT.
     pub fn propagated(&mut self) -> Vec<String> {
+        let mut lines = self.propagated_with_databases();
+        lines.retain(|line| !line.starts_with("SELECT "));
+        lines
+    }
+
+    /// The same with SELECT.
+    pub fn propagated_with_databases(&mut self) -> Vec<String> {
         let bytes = self.follower.read().expect("not cut off");
         let (mut parser, mut pos, mut lines) = (kvick_resp::Parser::new(), 0, Vec::new());
         let (mut spans, mut big) = (Vec::new(), Vec::new());
@@ -121,12 +130,16 @@ impl Bench {
             lines.push(words.join(" "));
             spans.clear();
         }
-        lines.retain(|line| !line.starts_with("SELECT "));
         lines
     }
 
     /// Names of the events that the last command caused.
     pub fn events(&self) -> Vec<&'static str> {
         self.effects.events().iter().map(|event| event.name).collect()
+    }
+
+    /// The databases of these events.
+    pub fn event_databases(&self) -> Vec<usize> {
+        self.effects.events().iter().map(|event| event.database).collect()
     }
 }
