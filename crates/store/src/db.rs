@@ -573,3 +573,75 @@ fn decode_cursor(cursor: u64, partitions: usize) -> (usize, u64) {
     let partition = cursor as usize & (partitions - 1);
     (partition, (cursor >> partitions.trailing_zeros()) << 16)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::KeyHasher;
+
+    const NOW_MS: i64 = 1_700_000_000_000;
+
+    /// Runs `run` with database 0 of a keyspace, under the world lock.
+    fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
+        let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+        effects.begin(false, EventClass::all(), 0);
+        let effects = &mut effects;
+        let env = Env { now_ms: NOW_MS, access: &access, touch: true, lazy_expire: true, counters: &counters, effects };
+        run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
+    }
+
+    fn keyspace() -> &'static Keyspace {
+        Keyspace::leak(2, 4, KeyHasher::with_secret(1, 2))
+    }
+
+    #[test]
+    fn an_integer_is_updated_in_its_entry() {
+        with_db(keyspace(), |db| {
+            let key = db.key(b"counter");
+            let add = |entry: Option<Entry<'_>>, n| entry.map_or(Some(0), |e| e.str()?.as_int()).map(|old| old + n);
+            assert_eq!(db.update_int(key, |entry| add(entry, 5).ok_or(())), Ok(5));
+            db.set_expiry(key, Some(NOW_MS + 10));
+            let address = db.peek(key).map(|entry| entry.key().as_ptr());
+            assert_eq!(db.update_int(key, |entry| add(entry, i64::MAX - 5).ok_or(())), Ok(i64::MAX));
+            assert_eq!(db.update_int(key, |_| Err("refused")), Err("refused"));
+            let entry = db.peek(key).expect("still there");
+            assert_eq!((entry.expiry(), entry.encoding()), (Some(NOW_MS + 10), "int"));
+            assert_eq!(entry.str().and_then(|value| value.as_int()), Some(i64::MAX));
+            assert_eq!(Some(entry.key().as_ptr()), address);
+
+            let text = db.key(b"text");
+            db.append(text, b"41");
+            assert_eq!(db.update_int(text, |entry| add(entry, 1).ok_or(())), Ok(42));
+            assert_eq!(db.peek(text).map(|entry| entry.encoding()), Some("int"));
+        });
+    }
+
+    #[test]
+    fn a_large_buffer_is_kept_unless_much_of_it_is_spare() {
+        with_db(keyspace(), |db| {
+            let key = db.key(b"large");
+            for (capacity, kept) in [(100_000, true), (109_000, true), (120_000, false)] {
+                let mut value = Vec::with_capacity(capacity);
+                value.resize(100_000, b'x');
+                let buffer = value.capacity();
+                db.set_owned(key, value, Expiry::None);
+                let memory = db.peek(key).map_or(0, |entry| entry.memory());
+                assert_eq!(memory > buffer, kept, "{capacity}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_database_is_left_as_it_was_entered() {
+        with_db(keyspace(), |db| {
+            let key = db.key(b"k");
+            db.with_database(1, |db| db.set_bytes(key, b"v", Expiry::None));
+            assert_eq!((db.number(), db.len()), (0, 0));
+            db.swap(0, 1);
+            assert!(db.peek(key).is_some());
+            assert_eq!((db.flush(false), db.len()), (1, 0));
+            let databases: Vec<_> = db.effects().events().iter().map(|event| event.database).collect();
+            assert_eq!(databases, [1]);
+        });
+    }
+}
