@@ -32,6 +32,8 @@ pub struct Settings {
     pub lazy_user_del: bool,
     /// `lazyfree-lazy-user-flush`.
     pub lazy_user_flush: bool,
+    /// `lazyfree-lazy-expire`: for keys whose time has come.
+    pub lazy_expire: bool,
     /// `lazyfree-lazy-server-del`: for keys that a command overwrites or renames over.
     pub lazy_server_del: bool,
     /// Whether `maxmemory-policy` keeps access frequencies instead of times.
@@ -45,6 +47,7 @@ impl Default for Settings {
             hll_sparse_max_bytes: 3000,
             lazy_user_del: true,
             lazy_user_flush: true,
+            lazy_expire: true,
             lazy_server_del: true,
             lfu: false,
         }

@@ -5,7 +5,11 @@
 
 pub mod bitmap;
 pub mod context;
+pub mod glob;
+pub mod help;
 pub mod hyperloglog;
+pub mod keys;
+pub mod random;
 pub mod spec;
 pub mod string;
 #[cfg(test)]
@@ -17,5 +21,5 @@ use spec::Command;
 
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<Handler>]> {
-    vec![string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS]
+    vec![keys::COMMANDS, string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS]
 }

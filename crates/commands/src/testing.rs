@@ -11,12 +11,18 @@ use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace};
 pub struct Bench {
     /// Its data.
     pub keyspace: &'static Keyspace,
+    /// The database that commands run in.
+    pub database: usize,
+    /// Whether looking at a key touches its access clock.
+    pub touch: bool,
     /// Its settings.
     pub settings: Settings,
     /// Present time, moved by tests.
     pub now_ms: i64,
     /// The protocol of replies.
     pub version: Version,
+    /// Which events are heard: all but `keymiss`, unless a test asks for that.
+    pub heard: EventClass,
     /// Hits and misses.
     pub counters: Counters,
     commands: Vec<&'static [Command<Handler>]>,
@@ -31,9 +37,12 @@ impl Bench {
         let follower = keyspace.log.follow();
         Bench {
             keyspace,
+            database: 0,
+            touch: true,
             settings: Settings::default(),
             now_ms: 1_700_000_000_000,
             version: Version::Resp2,
+            heard: EventClass::all() - EventClass::KEY_MISS,
             counters: Counters::default(),
             commands: families.to_vec(),
             effects: Effects::default(),
@@ -67,25 +76,28 @@ impl Bench {
         };
         let mut locked = if world {
             self.keyspace.lock_world()
+        } else if command.spec.keys.is_empty() {
+            self.keyspace.lock_nothing()
         } else {
             let keys = command.spec.key_positions(args).unwrap_or_default();
-            let address = |index: usize| self.keyspace.address(0, self.keyspace.key(&args[index]));
+            let address = |index: usize| self.keyspace.address(self.database, self.keyspace.key(&args[index]));
             self.keyspace.lock_all(keys.iter().map(|key| address(key.index)).collect())
         };
         let mut access = Access::default();
         access.lfu = self.settings.lfu;
         access.set_now(self.now_ms);
         let mut out = Vec::new();
-        self.effects.begin(self.keyspace.log.followed(), EventClass::all(), 0);
+        self.effects.begin(self.keyspace.log.followed(), self.heard, self.database);
         let env = Env {
             now_ms: self.now_ms,
             access: &access,
-            touch: true,
+            touch: self.touch,
+            lazy_expire: self.settings.lazy_expire,
             counters: &self.counters,
             effects: &mut self.effects,
         };
         let mut context = Context {
-            db: Db::new(&mut locked, 0, env),
+            db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
@@ -101,6 +113,13 @@ impl Bench {
 
     /// What was propagated since the last call, as lines of words, without SELECT.
     pub fn propagated(&mut self) -> Vec<String> {
+        let mut lines = self.propagated_with_databases();
+        lines.retain(|line| !line.starts_with("SELECT "));
+        lines
+    }
+
+    /// The same with SELECT.
+    pub fn propagated_with_databases(&mut self) -> Vec<String> {
         let bytes = self.follower.read().expect("not cut off");
         let (mut parser, mut pos, mut lines) = (kvick_resp::Parser::new(), 0, Vec::new());
         let (mut spans, mut big) = (Vec::new(), Vec::new());
@@ -111,12 +130,16 @@ impl Bench {
             lines.push(words.join(" "));
             spans.clear();
         }
-        lines.retain(|line| !line.starts_with("SELECT "));
         lines
     }
 
     /// Names of the events that the last command caused.
     pub fn events(&self) -> Vec<&'static str> {
         self.effects.events().iter().map(|event| event.name).collect()
+    }
+
+    /// The databases of these events.
+    pub fn event_databases(&self) -> Vec<usize> {
+        self.effects.events().iter().map(|event| event.database).collect()
     }
 }

@@ -43,6 +43,7 @@ impl Session<'_> {
             now_ms: self.now_ms,
             access: self.access,
             touch: self.client.touches(),
+            lazy_expire: self.settings.lazy_expire,
             counters: &self.stats.keyspace,
             effects: self.effects,
         };

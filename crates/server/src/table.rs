@@ -2,7 +2,7 @@
 
 use crate::session::SessionHandler;
 use kvick_commands::context::Handler as DataHandler;
-use kvick_commands::spec::{Begin, Command, Find, KeyFlags, Spec};
+use kvick_commands::spec::{Begin, Command, Find, KeyFlags, LockRule, Spec};
 use kvick_resp::Args;
 
 /// The code of a command.
@@ -26,7 +26,8 @@ pub struct Registered {
     pub handler: Option<Handler>,
     /// Its subcommands' places in the table.
     pub subcommands: Vec<u32>,
-    /// Where its only key is, when its key specification says so plainly: the case worth being fast for.
+    /// Where its only key is, when its key specification says so plainly and that key is all it locks: the case worth
+    /// being fast for.
     pub single_key: Option<usize>,
 }
 
@@ -224,10 +225,12 @@ fn slot(word: u64, size: usize) -> usize {
 /// A function that finds keys may be there all the same: it tells flags that depend on options, not other places.
 fn single_key(spec: &Spec) -> Option<usize> {
     match spec.keys {
-        [only] if !only.flags.contains(KeyFlags::INCOMPLETE) => match (only.begin, only.find) {
-            (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index),
-            _ => None,
-        },
+        [only] if !only.flags.contains(KeyFlags::INCOMPLETE) && matches!(spec.lock, LockRule::Keys) => {
+            match (only.begin, only.find) {
+                (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index),
+                _ => None,
+            }
+        }
         _ => None,
     }
 }

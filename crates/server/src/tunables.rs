@@ -59,6 +59,7 @@ impl Tunables {
                 hll_sparse_max_bytes: values.read(types::HLL_SPARSE_MAX_BYTES) as usize,
                 lazy_user_del: values.read(memory::LAZYFREE_LAZY_USER_DEL),
                 lazy_user_flush: values.read(memory::LAZYFREE_LAZY_USER_FLUSH),
+                lazy_expire: values.read(memory::LAZYFREE_LAZY_EXPIRE),
                 lazy_server_del: values.read(memory::LAZYFREE_LAZY_SERVER_DEL),
                 lfu: matches!(policy, EvictionPolicy::AllkeysLfu | EvictionPolicy::VolatileLfu),
             },

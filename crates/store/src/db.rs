@@ -6,6 +6,7 @@
 use crate::access::Access;
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
+use crate::janitor::Garbage;
 use crate::keyspace::{Address, Cell, Key, Keyspace, Locked};
 use crate::partition::Partition;
 use crate::table::Place;
@@ -64,6 +65,8 @@ pub struct Env<'a> {
     pub access: &'a Access,
     /// Whether looking at a key touches its access clock.
     pub touch: bool,
+    /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
+    pub lazy_expire: bool,
     /// Where lookups are counted.
     pub counters: &'a Counters,
     /// What the command did.
@@ -126,15 +129,20 @@ impl<'a> Db<'a> {
 
     /// Runs `f` with another database. Needs the world.
     pub fn with_database<T>(&mut self, number: usize, f: impl FnOnce(&mut Self) -> T) -> T {
-        let (home, keyspace) = (self.number, self.keyspace());
+        let home = self.number;
+        self.enter(number);
+        let told_of = self.env.effects.work_on(number);
+        let result = f(self);
+        self.env.effects.work_on(told_of);
+        self.enter(home);
+        result
+    }
+
+    fn enter(&mut self, number: usize) {
+        let keyspace = self.keyspace();
         self.number = number;
         self.database = keyspace.database_at(number);
         self.cells = keyspace.cells(self.database);
-        let result = f(self);
-        self.number = home;
-        self.database = keyspace.database_at(home);
-        self.cells = keyspace.cells(self.database);
-        result
     }
 
     /// A key with its hash.
@@ -174,7 +182,7 @@ impl<'a> Db<'a> {
         let place = partition.find(key)?;
         match partition.entry(place).expiry() {
             Some(at) if at <= self.env.now_ms => {
-                self.expire(key, place);
+                self.drop_expired(key, place);
                 None
             }
             _ => Some(place),
@@ -182,17 +190,15 @@ impl<'a> Db<'a> {
     }
 
     #[cold]
-    fn expire(&mut self, key: Key<'_>, place: Place) {
-        self.change(key, |partition| partition.remove(place));
+    fn drop_expired(&mut self, key: Key<'_>, place: Place) {
+        let (keyspace, lazy) = (self.keyspace(), self.env.lazy_expire);
+        self.change(key, |partition| discard(keyspace, partition, place, lazy));
         self.env.counters.expired.add(1);
-        self.env.effects.expired(key);
+        self.env.effects.expired(key, lazy);
     }
 
     #[inline]
     fn touch(&mut self, key: Key<'_>, place: Place) {
-        if !self.env.touch {
-            return;
-        }
         let clock = self.partition(key).entry(place).clock();
         let touched = self.env.access.touched(clock);
         if touched != clock {
@@ -200,17 +206,43 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Lookup of a reading command: counts a hit or a miss, touches the access clock.
+    /// Lookup of a reading command: counts a hit or tells of and counts a miss, touches the access clock.
     #[inline]
     pub fn get(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        let touch = self.env.touch;
+        self.look_up(key, touch, true)
+    }
+
+    /// Like [`Db::get`], but leaves the access clock alone (EXISTS, TTL, TYPE).
+    pub fn get_untouched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        self.look_up(key, false, true)
+    }
+
+    /// Like [`Db::get`], but touches the access clock even for a client that otherwise does not (TOUCH).
+    pub fn get_touched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        self.look_up(key, true, true)
+    }
+
+    /// Like [`Db::get_untouched`], but tells nobody of a miss (OBJECT).
+    pub fn inspect(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        self.look_up(key, false, false)
+    }
+
+    #[inline]
+    fn look_up(&mut self, key: Key<'_>, touch: bool, tell: bool) -> Option<Entry<'_>> {
         match self.locate(key) {
             None => {
                 self.env.counters.misses.add(1);
+                if tell {
+                    self.env.effects.notify(EventClass::KEY_MISS, "keymiss", key.bytes);
+                }
                 None
             }
             Some(place) => {
                 self.env.counters.hits.add(1);
-                self.touch(key, place);
+                if touch {
+                    self.touch(key, place);
+                }
                 Some(self.entry(key, place))
             }
         }
@@ -220,7 +252,9 @@ impl<'a> Db<'a> {
     #[inline]
     pub fn get_for_write(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let place = self.locate(key)?;
-        self.touch(key, place);
+        if self.env.touch {
+            self.touch(key, place);
+        }
         Some(self.entry(key, place))
     }
 
@@ -229,14 +263,6 @@ impl<'a> Db<'a> {
     pub fn peek(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let place = self.locate(key)?;
         Some(self.entry(key, place))
-    }
-
-    /// Like [`Db::get`], but leaves the access clock alone (TTL, TYPE, OBJECT).
-    pub fn get_untouched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
-        let touch = std::mem::replace(&mut self.env.touch, false);
-        let found = self.get(key).is_some();
-        self.env.touch = touch;
-        if found { self.peek(key) } else { None }
     }
 
     #[inline]
@@ -256,30 +282,53 @@ impl<'a> Db<'a> {
         self.set(key, Content::from_bytes(value), expiry);
     }
 
-    /// The same, taking a large value over without a copy.
-    pub fn set_owned(&mut self, key: Key<'_>, value: Vec<u8>, expiry: Expiry) {
+    /// The same, taking a large value over without a copy unless more than a tenth of its buffer is spare.
+    pub fn set_owned(&mut self, key: Key<'_>, mut value: Vec<u8>, expiry: Expiry) {
         if value.len() <= INLINE_MAX {
             self.set_bytes(key, &value, expiry);
-        } else {
-            self.set(key, Content::Raw(Box::new(value)), expiry);
+            return;
         }
+        if value.capacity() - value.len() > value.len() / 10 {
+            value.shrink_to_fit();
+        }
+        self.set(key, Content::Raw(Box::new(value)), expiry);
     }
 
-    /// The same with an integer.
+    /// Makes a key hold the integer that `update` derives from what it holds now (`None` when there is no such key). It
+    /// keeps its expiry. On an error nothing changes. Touches the access clock, as [`Db::get_for_write`] does.
     #[inline]
-    pub fn set_int(&mut self, key: Key<'_>, value: i64, expiry: Expiry) {
-        self.set(key, Content::Int(value), expiry);
+    pub fn update_int<E>(
+        &mut self,
+        key: Key<'_>,
+        update: impl FnOnce(Option<Entry<'_>>) -> Result<i64, E>,
+    ) -> Result<i64, E> {
+        let Some(place) = self.locate(key) else {
+            let number = update(None)?;
+            self.insert(key, Content::Int(number), None);
+            return Ok(number);
+        };
+        if self.env.touch {
+            self.touch(key, place);
+        }
+        let old = self.entry(key, place);
+        let (number, expiry, clock) = (update(Some(old))?, old.expiry(), old.clock());
+        // An integer is overwritten in its entry: it takes the same room whatever its value.
+        self.change(key, |partition| partition.overwrite(place, key, Content::Int(number), expiry, clock));
+        Ok(number)
+    }
+
+    fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>) {
+        let clock = self.env.access.fresh();
+        self.change(key, |partition| partition.insert(key, content, expiry, clock));
+        self.env.effects.notify(EventClass::NEW, "new", key.bytes);
     }
 
     #[inline]
     fn set(&mut self, key: Key<'_>, content: Content<'_>, expiry: Expiry) {
-        let place = self.locate(key);
-        let access = self.env.access;
-        match place {
+        match self.locate(key) {
             None => {
                 let at = if let Expiry::At(at) = expiry { Some(at) } else { None };
-                self.change(key, |partition| partition.insert(key, content, at, access.fresh()));
-                self.env.effects.notify(EventClass::NEW, "new", key.bytes);
+                self.insert(key, content, at);
             }
             Some(place) => {
                 let old = self.entry(key, place);
@@ -288,7 +337,7 @@ impl<'a> Db<'a> {
                     Expiry::Keep => old.expiry(),
                     Expiry::At(at) => Some(at),
                 };
-                let clock = access.touched(old.clock());
+                let clock = self.env.access.touched(old.clock());
                 self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
             }
         }
@@ -329,12 +378,20 @@ impl<'a> Db<'a> {
     /// Removes the key; false when there was none. A large value is freed in the background when `lazy`.
     pub fn remove(&mut self, key: Key<'_>, lazy: bool) -> bool {
         let Some(place) = self.locate(key) else { return false };
-        if lazy && self.entry(key, place).memory() > LAZY_MIN {
-            let (value, _) = self.change(key, |partition| partition.take(place));
-            self.keyspace().janitor.dispose(crate::janitor::Garbage::Value(value));
-        } else {
-            self.change(key, |partition| partition.remove(place));
+        let keyspace = self.keyspace();
+        self.change(key, |partition| discard(keyspace, partition, place, lazy));
+        true
+    }
+
+    /// Drops a key because a command gave it a time that has passed; false when there was none. It is one change, is
+    /// propagated as a deletion, since followers' clocks may differ, and is told as the event `expired`.
+    pub fn expire(&mut self, key: Key<'_>) -> bool {
+        let lazy = self.env.lazy_expire;
+        if !self.remove(key, lazy) {
+            return false;
         }
+        self.env.counters.expired.add(1);
+        self.env.effects.expired_by_command(key, lazy);
         true
     }
 
@@ -387,23 +444,23 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// A key chosen with equal chances for all, or nearly so when many have expired. Needs the world.
+    /// A key chosen with equal chances for all, or nearly so when many have expired: these are dropped on the way. Needs
+    /// the world.
     pub fn random_key(&mut self, mut random: impl FnMut() -> u64) -> Option<Vec<u8>> {
-        const TRIES_MAX: u32 = 100;
-        for _ in 0..TRIES_MAX {
+        // Every turn finds a key or drops one.
+        loop {
             let len = self.len();
             if len == 0 {
                 return None;
             }
             let address = self.weighted_partition(random() % len as u64);
-            let entry = self.locked.partition(address).random(&mut random)?;
-            let key = entry.key().to_vec();
-            if entry.expiry().is_none_or(|at| at > self.env.now_ms) {
-                return Some(key);
+            let name = self.locked.partition(address).random(&mut random)?.key().to_vec();
+            if self.peek(self.key(&name)).is_some() {
+                return Some(name);
             }
-            self.peek(self.key(&key));
+            let keyspace = self.keyspace();
+            self.env.effects.commit_records(&keyspace.log);
         }
-        None
     }
 
     /// The partition that holds key number `rank` when keys are counted partition by partition.
@@ -423,16 +480,36 @@ impl<'a> Db<'a> {
         keyspace.address_of(self.database, partition)
     }
 
-    /// Visits some keys from `cursor` on, at least `count` of them or all that are left, and says where to go on; 0 when
-    /// done. Partitions are locked one at a time, so the command must hold no keys' locks (or the world).
-    pub fn scan(&mut self, cursor: u64, count: usize, mut visit: impl FnMut(Entry<'_>)) -> u64 {
-        let partitions = self.keyspace().partitions();
+    /// Empties a database, in the background when `lazy`; the number of keys that were there. Needs the world.
+    pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
+        self.locked.flush(number, lazy)
+    }
+
+    /// Exchanges two databases. Needs the world.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        self.locked.swap(a, b);
+        self.enter(self.number);
+    }
+
+    /// Looks at some keys from `cursor` on, at least `count` of them or all that are left, and says where to go on; 0
+    /// when done. Of those that are `wanted` it visits the ones whose time has not come, and drops the others. Partitions
+    /// are locked one at a time, so the command must hold no keys' locks (or the world).
+    pub fn scan(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        mut wanted: impl FnMut(&Entry<'_>) -> bool,
+        mut visit: impl FnMut(Entry<'_>),
+    ) -> u64 {
+        let keyspace = self.keyspace();
+        let partitions = keyspace.partitions();
         let (mut partition, mut position) = decode_cursor(cursor, partitions);
         let (mut seen, now) = (0, self.env.now_ms);
+        let mut due = Vec::new();
         // Empty buckets are looked at too: a sparse table ends the call after some work, not only after `count` keys.
         let mut buckets = count.saturating_mul(10);
         while partition < partitions {
-            if self.keyspace().partition_len(self.database, partition) == 0 {
+            if keyspace.partition_len(self.database, partition) == 0 {
                 (partition, position) = (partition + 1, 0);
                 continue;
             }
@@ -440,18 +517,47 @@ impl<'a> Db<'a> {
                 return encode_cursor(partition, position, partitions);
             }
             buckets -= 1;
-            let address = self.keyspace().address_of(self.database, partition);
+            let address = keyspace.address_of(self.database, partition);
+            let env = &mut self.env;
             let next = self.locked.visit(address, |partition| {
-                partition.scan(position, |entry| {
+                let next = partition.scan(position, |entry| {
                     seen += 1;
-                    if entry.expiry().is_none_or(|at| at > now) {
-                        visit(entry);
+                    if wanted(&entry) {
+                        if entry.expiry().is_some_and(|at| at <= now) {
+                            due.push(entry.key().to_vec());
+                        } else {
+                            visit(entry);
+                        }
                     }
-                })
+                });
+                due.drain(..).for_each(|key| drop_due(keyspace, partition, env, &key));
+                next
             });
             (partition, position) = next.map_or((partition + 1, 0), |position| (partition, position));
         }
         0
+    }
+}
+
+/// Drops a key whose time has come while its partition is locked for that alone, and has it in the log before others can
+/// change the key.
+#[cold]
+fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, key: &[u8]) {
+    let key = keyspace.key(key);
+    let Some(place) = partition.find(key) else { return };
+    discard(keyspace, partition, place, env.lazy_expire);
+    env.counters.expired.add(1);
+    env.effects.expired(key, env.lazy_expire);
+    env.effects.commit_records(&keyspace.log);
+}
+
+/// Removes what stands at a place. A large value is freed in the background when `lazy`.
+pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {
+    if lazy && partition.entry(place).memory() > LAZY_MIN {
+        let (value, _) = partition.take(place);
+        keyspace.janitor.dispose(Garbage::Value(value));
+    } else {
+        partition.remove(place);
     }
 }
 
@@ -466,4 +572,76 @@ fn encode_cursor(partition: usize, position: u64, partitions: usize) -> u64 {
 fn decode_cursor(cursor: u64, partitions: usize) -> (usize, u64) {
     let partition = cursor as usize & (partitions - 1);
     (partition, (cursor >> partitions.trailing_zeros()) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::KeyHasher;
+
+    const NOW_MS: i64 = 1_700_000_000_000;
+
+    /// Runs `run` with database 0 of a keyspace, under the world lock.
+    fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
+        let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+        effects.begin(false, EventClass::all(), 0);
+        let effects = &mut effects;
+        let env = Env { now_ms: NOW_MS, access: &access, touch: true, lazy_expire: true, counters: &counters, effects };
+        run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
+    }
+
+    fn keyspace() -> &'static Keyspace {
+        Keyspace::leak(2, 4, KeyHasher::with_secret(1, 2))
+    }
+
+    #[test]
+    fn an_integer_is_updated_in_its_entry() {
+        with_db(keyspace(), |db| {
+            let key = db.key(b"counter");
+            let add = |entry: Option<Entry<'_>>, n| entry.map_or(Some(0), |e| e.str()?.as_int()).map(|old| old + n);
+            assert_eq!(db.update_int(key, |entry| add(entry, 5).ok_or(())), Ok(5));
+            db.set_expiry(key, Some(NOW_MS + 10));
+            let address = db.peek(key).map(|entry| entry.key().as_ptr());
+            assert_eq!(db.update_int(key, |entry| add(entry, i64::MAX - 5).ok_or(())), Ok(i64::MAX));
+            assert_eq!(db.update_int(key, |_| Err("refused")), Err("refused"));
+            let entry = db.peek(key).expect("still there");
+            assert_eq!((entry.expiry(), entry.encoding()), (Some(NOW_MS + 10), "int"));
+            assert_eq!(entry.str().and_then(|value| value.as_int()), Some(i64::MAX));
+            assert_eq!(Some(entry.key().as_ptr()), address);
+
+            let text = db.key(b"text");
+            db.append(text, b"41");
+            assert_eq!(db.update_int(text, |entry| add(entry, 1).ok_or(())), Ok(42));
+            assert_eq!(db.peek(text).map(|entry| entry.encoding()), Some("int"));
+        });
+    }
+
+    #[test]
+    fn a_large_buffer_is_kept_unless_much_of_it_is_spare() {
+        with_db(keyspace(), |db| {
+            let key = db.key(b"large");
+            for (capacity, kept) in [(100_000, true), (109_000, true), (120_000, false)] {
+                let mut value = Vec::with_capacity(capacity);
+                value.resize(100_000, b'x');
+                let buffer = value.capacity();
+                db.set_owned(key, value, Expiry::None);
+                let memory = db.peek(key).map_or(0, |entry| entry.memory());
+                assert_eq!(memory > buffer, kept, "{capacity}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_database_is_left_as_it_was_entered() {
+        with_db(keyspace(), |db| {
+            let key = db.key(b"k");
+            db.with_database(1, |db| db.set_bytes(key, b"v", Expiry::None));
+            assert_eq!((db.number(), db.len()), (0, 0));
+            db.swap(0, 1);
+            assert!(db.peek(key).is_some());
+            assert_eq!((db.flush(false), db.len()), (1, 0));
+            let databases: Vec<_> = db.effects().events().iter().map(|event| event.database).collect();
+            assert_eq!(databases, [1]);
+        });
+    }
 }

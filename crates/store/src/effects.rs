@@ -2,6 +2,7 @@
 
 use crate::keyspace::Key;
 use crate::log::{Batch, WriteLog, encode};
+use crate::value::{IntBuf, Str};
 use bitflags::bitflags;
 use kvick_resp::Args;
 
@@ -17,6 +18,8 @@ bitflags! {
         const EXPIRED = 1 << 2;
         /// `n`: a key was created.
         const NEW = 1 << 3;
+        /// `m`: a key was looked for and not found.
+        const KEY_MISS = 1 << 4;
     }
 }
 
@@ -35,7 +38,11 @@ pub struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Propagation {
     #[default]
+    /// If it changed something.
     AsItCame,
+    /// Even if it changed nothing.
+    Always,
+    /// Not at all: its records say what it did.
     Instead,
 }
 
@@ -47,7 +54,10 @@ pub struct Effects {
     records: Vec<u8>,
     record_count: usize,
     followed: bool,
+    /// The client's database, which is that of the request.
     database: usize,
+    /// The database that is worked on at the moment.
+    working_on: usize,
     heard: EventClass,
     events: Vec<Event>,
 }
@@ -63,6 +73,7 @@ impl Effects {
         self.followed = followed;
         self.heard = heard;
         self.database = database;
+        self.working_on = database;
         self.events.clear();
     }
 
@@ -90,6 +101,11 @@ impl Effects {
         self.record(words);
     }
 
+    /// Propagates the command as it came even if it changed nothing.
+    pub fn propagate_always(&mut self) {
+        self.propagation = Propagation::Always;
+    }
+
     /// Propagates nothing although something changed.
     pub fn propagate_nothing(&mut self) {
         self.propagation = Propagation::Instead;
@@ -107,14 +123,37 @@ impl Effects {
     #[inline]
     pub fn notify(&mut self, class: EventClass, name: &'static str, key: &[u8]) {
         if self.heard.intersects(class) {
-            self.events.push(Event { database: self.database, name, key: key.to_vec() });
+            self.events.push(Event { database: self.working_on, name, key: key.to_vec() });
         }
     }
 
-    /// A key was dropped because its time had come.
-    pub(crate) fn expired(&mut self, key: Key<'_>) {
-        self.record(&[b"UNLINK", key.bytes]);
+    /// Takes note that another database is worked on from here on; the one before.
+    pub(crate) fn work_on(&mut self, database: usize) -> usize {
+        std::mem::replace(&mut self.working_on, database)
+    }
+
+    /// A key was dropped, freed in the background if `lazy`, because its time had come.
+    pub(crate) fn expired(&mut self, key: Key<'_>, lazy: bool) {
+        let elsewhere = self.working_on != self.database;
+        if elsewhere {
+            self.record_select(self.working_on);
+        }
+        self.record(&[deletion(lazy), key.bytes]);
+        if elsewhere {
+            self.record_select(self.database);
+        }
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
+    }
+
+    /// The command itself dropped a key by giving it a time that has passed.
+    pub(crate) fn expired_by_command(&mut self, key: Key<'_>, lazy: bool) {
+        self.changed(1);
+        self.propagate(&[deletion(lazy), key.bytes]);
+        self.notify(EventClass::EXPIRED, "expired", key.bytes);
+    }
+
+    fn record_select(&mut self, database: usize) {
+        self.record(&[b"SELECT", Str::Int(database as i64).bytes(&mut IntBuf::default())]);
     }
 
     /// Events that the command caused, in order.
@@ -122,18 +161,37 @@ impl Effects {
         &self.events
     }
 
+    /// Appends what was recorded beside the command so far: for a command that lets go of locks on its way, or whose
+    /// records need not stand together.
+    pub(crate) fn commit_records(&mut self, log: &WriteLog) {
+        self.append(log, None);
+        self.records.clear();
+        self.record_count = 0;
+    }
+
     /// Ends the command: appends what it did to the log. Called under its locks.
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
-        if !self.followed || (self.dirty == 0 && self.record_count == 0) {
+        if !self.followed {
             return;
         }
-        let as_it_came = self.propagation == Propagation::AsItCame && self.dirty > 0;
-        log.append(&Batch {
-            database: self.database,
-            request: as_it_came.then_some(request),
-            records: &self.records,
-            record_count: self.record_count,
-        });
+        let as_it_came = match self.propagation {
+            Propagation::AsItCame => self.dirty > 0,
+            Propagation::Always => true,
+            Propagation::Instead => false,
+        };
+        self.append(log, as_it_came.then_some(request));
     }
+
+    fn append(&self, log: &WriteLog, request: Option<Args<'_>>) {
+        if request.is_some() || self.record_count > 0 {
+            let (database, records, record_count) = (self.database, &self.records, self.record_count);
+            log.append(&Batch { database, request, records, record_count });
+        }
+    }
+}
+
+/// The command that a deletion is propagated as.
+fn deletion(lazy: bool) -> &'static [u8] {
+    if lazy { b"UNLINK" } else { b"DEL" }
 }

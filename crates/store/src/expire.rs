@@ -4,7 +4,7 @@
 //! tables' buckets, looking only at words that are marked as having an expiry, and stays with a partition as long as a
 //! good part of what it finds has expired. Where nothing expires soon a pass costs next to nothing.
 
-use crate::db::Counters;
+use crate::db::{Counters, discard};
 use crate::effects::{Effects, EventClass};
 use crate::keyspace::Keyspace;
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ pub struct Pass<'a> {
     pub budget: Duration,
     /// Share of expired keys, in percent of those with an expiry, below which a partition is left alone.
     pub acceptable_percent: u64,
+    /// `lazyfree-lazy-expire`: whether large values are freed in the background.
+    pub lazy: bool,
     /// Where expired keys are counted.
     pub counters: &'a Counters,
     /// Scratch space.
@@ -103,11 +105,11 @@ impl Sweeper {
             pass.effects.begin(keyspace.log.followed(), pass.heard, number);
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
-                    partition.remove(place);
+                    discard(keyspace, partition, place, pass.lazy);
                 }
             });
             pass.counters.expired.add(1);
-            pass.effects.expired(key);
+            pass.effects.expired(key, pass.lazy);
             pass.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
         }
         (looked_at, expired.len() as u64)

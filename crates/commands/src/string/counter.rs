@@ -62,12 +62,13 @@ fn decrby(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 fn add(cx: &mut Context<'_>, args: Args<'_>, increment: i64) -> Result<(), Error> {
     const OVERFLOW: Error = Error::text("ERR increment or decrement would overflow");
     let key = cx.key(args, 1);
-    let old = match cx.db.get_for_write(key) {
-        None => 0,
-        Some(entry) => string_in(entry)?.as_int().ok_or(Error::NOT_INTEGER)?,
-    };
-    let sum = old.checked_add(increment).ok_or(OVERFLOW)?;
-    cx.db.set_int(key, sum, Expiry::Keep);
+    let sum = cx.db.update_int(key, |entry| {
+        let old = match entry {
+            None => 0,
+            Some(entry) => string_in(entry)?.as_int().ok_or(Error::NOT_INTEGER)?,
+        };
+        old.checked_add(increment).ok_or(OVERFLOW)
+    })?;
     let effects = cx.db.effects();
     effects.changed(1);
     effects.notify(EventClass::STRING, "incrby", key.bytes);

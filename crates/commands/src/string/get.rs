@@ -4,7 +4,7 @@ use kvick_resp::Args;
 use kvick_store::{EventClass, IntBuf, Key, Str};
 
 use super::options::{Expiration, Options, Syntax};
-use super::{expire_now, reply_string, string_in};
+use super::{reply_string, string_in};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -71,7 +71,9 @@ fn getex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     reply_string(&mut cx.reply, string_in(entry)?);
     let expires = entry.expiry().is_some();
     match deadline {
-        Some((at, true)) if at <= cx.db.now_ms() => expire_now(cx, key),
+        Some((at, true)) if at <= cx.db.now_ms() => {
+            cx.db.expire(key);
+        }
         Some((at, _)) => expire_at(cx, key, at),
         None if expires && matches!(options.expiration, Expiration::Persist) => persist(cx, key),
         None => {}

@@ -88,17 +88,6 @@ fn store(cx: &mut Context<'_>, key: Key<'_>, args: Args<'_>, index: usize, expir
     effects.notify(EventClass::STRING, "set", key.bytes);
 }
 
-/// Removes a key because it was given a time to expire that has passed; nothing happens if there is none. Who follows the
-/// data is told of a removal, since their clocks may differ.
-fn expire_now(cx: &mut Context<'_>, key: Key<'_>) {
-    if cx.db.remove(key, true) {
-        let effects = cx.db.effects();
-        effects.changed(1);
-        effects.propagate(&[b"UNLINK", key.bytes]);
-        effects.notify(EventClass::EXPIRED, "expired", key.bytes);
-    }
-}
-
 /// Refuses a string of `len` bytes and `more` that would be longer than the configuration allows.
 fn check_len(cx: &Context<'_>, len: u64, more: usize) -> Result<(), Error> {
     const TOO_LONG: Error = Error::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");

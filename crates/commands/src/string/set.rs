@@ -8,7 +8,7 @@ use kvick_store::{EventClass, Expiry, IntBuf, Key, Str};
 use smallvec::SmallVec;
 
 use super::options::{Condition, Deadline, Expiration, Options, Syntax, TimeForm};
-use super::{equals, expire_now, reply_string, store, string_in};
+use super::{equals, reply_string, store, string_in};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, Spec};
 
@@ -129,7 +129,7 @@ fn look(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<boo
 /// instead. Followers get a SET with PXAT, unless the command `as_it_came` says the same.
 fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, at: i64, as_it_came: bool) {
     if at <= cx.db.now_ms() {
-        expire_now(cx, key);
+        cx.db.expire(key);
         return;
     }
     store(cx, key, args, index, Expiry::At(at));

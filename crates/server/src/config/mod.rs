@@ -91,7 +91,7 @@ impl Config {
                 continue;
             }
             let visible = tables::names().filter(|name| !name.id.directive().flags.contains(Flags::HIDDEN));
-            let matching = visible.filter(|name| glob::matches(pattern, name.name.as_bytes(), true));
+            let matching = visible.filter(|name| kvick_commands::glob::matches(pattern, name.name.as_bytes(), true));
             found.extend(matching.map(|name| (name.name.as_bytes().to_vec(), name.id)));
         }
         // A name that several patterns found is listed once, in the spelling that came first.

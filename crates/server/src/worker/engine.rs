@@ -240,6 +240,7 @@ impl Engine {
                     now_ms: self.now_ms,
                     access: &self.access,
                     touch: client.touches(),
+                    lazy_expire: self.tunables.commands.lazy_expire,
                     counters: &self.stats.keyspace,
                     effects: &mut self.effects,
                 };

@@ -69,6 +69,7 @@ impl Worker {
             now_ms: self.engine.now_ms,
             budget: period * percent / 100,
             acceptable_percent,
+            lazy: self.engine.tunables.commands.lazy_expire,
             counters: &stats.keyspace,
             effects: self.engine.effects(),
             heard: EventClass::empty(),

@@ -1,0 +1,16 @@
+//! The reply of every container's HELP.
+
+use kvick_resp::Reply;
+
+/// Replies with the subcommands of `container`: `lines` are each one's syntax, with explanations indented by four blanks
+/// below it.
+pub fn reply(reply: &mut Reply<'_>, container: &str, lines: &[&str]) {
+    reply.array(lines.len() + 3);
+    let name = container.to_ascii_uppercase();
+    reply.simple(format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for line in lines {
+        reply.simple(line);
+    }
+    reply.simple("HELP");
+    reply.simple("    Show this text.");
+}

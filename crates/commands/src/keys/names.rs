@@ -1,0 +1,305 @@
+//! Finding keys by name or by chance: KEYS, SCAN, RANDOMKEY.
+//!
+//! KEYS and RANDOMKEY look at everything and take the world. SCAN takes no locks beforehand: the store locks partition
+//! by partition as it goes.
+
+use kvick_resp::format::{format_u64, parse_i64};
+use kvick_resp::{Args, Reply};
+use kvick_store::{Entry, Kind};
+
+use crate::context::{Context, Error, Handler};
+use crate::glob;
+use crate::random;
+use crate::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+
+/// KEYS pattern
+pub const KEYS: Command<Handler> = Command::new(
+    Spec::new("keys", 2)
+        .flags(&[Flags::READONLY])
+        .acl(&[Categories::KEYSPACE, Categories::DANGEROUS])
+        .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
+        .lock(LockRule::World)
+        .doc(
+            Group::Generic,
+            "1.0.0",
+            "O(N), N being the number of keys in the database, for names and patterns of limited length.",
+            "Lists all keys whose names match a pattern.",
+        )
+        .args(&[Arg::pattern("pattern")]),
+    keys,
+);
+
+fn keys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
+    let names = Names::like(&args[1]);
+    let header = cx.reply.deferred();
+    let mut found = 0;
+    cx.db.for_each(|entry| {
+        if names.include(entry.key()) {
+            cx.reply.bulk(entry.key());
+            found += 1;
+        }
+    });
+    cx.reply.set_array_len(header, found);
+    Ok(())
+}
+
+/// Which names are asked for.
+#[derive(Clone, Copy)]
+enum Names<'a> {
+    All,
+    Like(&'a [u8]),
+}
+
+impl<'a> Names<'a> {
+    fn like(pattern: &'a [u8]) -> Names<'a> {
+        if pattern == b"*" { Names::All } else { Names::Like(pattern) }
+    }
+
+    fn include(self, name: &[u8]) -> bool {
+        match self {
+            Names::All => true,
+            Names::Like(pattern) => glob::matches(pattern, name, false),
+        }
+    }
+}
+
+/// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
+pub const SCAN: Command<Handler> = Command::new(
+    Spec::new("scan", -2)
+        .flags(&[Flags::READONLY, Flags::TOUCHES_ARBITRARY_KEYS])
+        .acl(&[Categories::KEYSPACE])
+        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
+        .doc(
+            Group::Generic,
+            "2.8.0",
+            "O(1) for every call, O(N) for going through a database of N keys until the cursor is 0 again.",
+            "Lists some keys, and where to go on.",
+        )
+        .history(&[("6.0.0", "Added `TYPE`.")])
+        .args(&[
+            Arg::integer("cursor"),
+            Arg::pattern("pattern").token("MATCH").optional(),
+            Arg::integer("count").token("COUNT").optional(),
+            Arg::string("type").token("TYPE").optional().since("6.0.0"),
+        ]),
+    scan,
+);
+
+fn scan(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
+    let cursor = parse_cursor(&args[1]).ok_or(Error::text("ERR invalid cursor"))?;
+    let filter = Filter::parse(args.slice_from(2))?;
+    // The cursor comes first in the reply, but is known last.
+    let (mut names, mut found) = (Vec::new(), 0);
+    let mut listed = Reply::new(&mut names, cx.reply.version());
+    let visit = |entry: Entry<'_>| {
+        listed.bulk(entry.key());
+        found += 1;
+    };
+    let next = cx.db.scan(cursor, filter.count, |entry| filter.wants(entry), visit);
+    let mut digits = Vec::with_capacity(20);
+    format_u64(next, &mut digits);
+    cx.reply.array(2);
+    cx.reply.bulk(&digits);
+    cx.reply.array(found);
+    cx.reply.raw(&names);
+    Ok(())
+}
+
+/// Reads a cursor as C's `strtoull` would, which takes blanks and a plus sign before it.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let digits = text.strip_prefix(b"+").unwrap_or(text);
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The options of SCAN.
+struct Filter<'a> {
+    names: Names<'a>,
+    count: usize,
+    kind: Option<Kind>,
+}
+
+impl<'a> Filter<'a> {
+    fn parse(words: Args<'a>) -> Result<Filter<'a>, Error> {
+        const COUNT_DEFAULT: usize = 10;
+        let mut filter = Filter { names: Names::All, count: COUNT_DEFAULT, kind: None };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut argument = || words.next().ok_or(Error::SYNTAX);
+            match word.to_ascii_lowercase().as_slice() {
+                b"count" => filter.count = parse_count(argument()?)?,
+                b"match" => filter.names = Names::like(argument()?),
+                b"type" => filter.kind = Some(parse_kind(argument()?)?),
+                b"novalues" => return Err(Error::text("ERR NOVALUES option can only be used in HSCAN")),
+                b"noscores" => return Err(Error::text("ERR NOSCORES option can only be used in ZSCAN")),
+                _ => return Err(Error::SYNTAX),
+            }
+        }
+        Ok(filter)
+    }
+
+    fn wants(&self, entry: &Entry<'_>) -> bool {
+        self.kind.is_none_or(|kind| entry.kind() == kind) && self.names.include(entry.key())
+    }
+}
+
+fn parse_count(text: &[u8]) -> Result<usize, Error> {
+    match parse_i64(text).ok_or(Error::NOT_INTEGER)? {
+        count @ 1.. => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
+        _ => Err(Error::SYNTAX),
+    }
+}
+
+fn parse_kind(name: &[u8]) -> Result<Kind, Error> {
+    let unknown = || Error::new(format!("ERR unknown type name '{}'", String::from_utf8_lossy(name)));
+    Kind::from_name(name).ok_or_else(unknown)
+}
+
+/// RANDOMKEY
+pub const RANDOMKEY: Command<Handler> = Command::new(
+    Spec::new("randomkey", 1)
+        .flags(&[Flags::READONLY, Flags::TOUCHES_ARBITRARY_KEYS])
+        .acl(&[Categories::KEYSPACE])
+        .tips(&["request_policy:all_shards", "response_policy:special", "nondeterministic_output"])
+        .lock(LockRule::World)
+        .doc(Group::Generic, "1.0.0", "O(1)", "Returns the name of a key chosen by chance."),
+    randomkey,
+);
+
+fn randomkey(cx: &mut Context<'_>, _args: Args<'_>) -> Result<(), Error> {
+    match cx.db.random_key(random::next) {
+        None => cx.reply.null(),
+        Some(name) => cx.reply.bulk(&name),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cursor;
+    use crate::testing::Bench;
+    use crate::{keys, string};
+    use std::collections::BTreeSet;
+
+    fn bench() -> Bench {
+        Bench::new(&[keys::COMMANDS, string::COMMANDS])
+    }
+
+    /// The words of a reply that is an array, without the lengths.
+    fn words(reply: &str) -> BTreeSet<String> {
+        reply.split(' ').skip(1).filter(|word| !word.starts_with('$')).map(str::to_owned).collect()
+    }
+
+    /// All keys that a complete iteration lists, and the calls it took.
+    fn scan_all(bench: &mut Bench, options: &str) -> (BTreeSet<String>, u32) {
+        let (mut found, mut cursor, mut calls) = (BTreeSet::new(), "0".to_owned(), 0);
+        loop {
+            let reply = bench.run(format!("SCAN {cursor} {options}").trim_end());
+            let (_, rest) = reply.split_once("*2 $").expect("two parts");
+            let mut parts = rest.splitn(3, ' ').skip(1);
+            cursor = parts.next().expect("a cursor").to_owned();
+            found.extend(words(parts.next().expect("a list")));
+            calls += 1;
+            if cursor == "0" {
+                return (found, calls);
+            }
+        }
+    }
+
+    #[test]
+    fn keys_lists_what_matches_and_lives() {
+        let mut bench = bench();
+        assert_eq!(bench.run("KEYS *"), "*0");
+        bench.run("MSET one 1 two 2 three 3");
+        bench.run("SET tired 4 PX 1");
+        bench.now_ms += 1;
+        assert_eq!(words(&bench.run("KEYS *")), ["one", "three", "two"].map(String::from).into());
+        assert_eq!(words(&bench.run("KEYS t*")), ["three", "two"].map(String::from).into());
+        assert_eq!(bench.run("KEYS one"), "*1 $3 one");
+        assert_eq!(bench.run("DBSIZE"), ":4");
+        bench.run_words(&[b"SET", b"", b"empty"]);
+        assert!(bench.run("KEYS *").contains("$0"));
+    }
+
+    #[test]
+    fn a_complete_scan_lists_everything_a_part_at_a_time() {
+        let mut bench = bench();
+        assert_eq!(bench.run("SCAN 0"), "*2 $1 0 *0");
+        let names: BTreeSet<String> = (0..1000).map(|n| format!("key:{n}")).collect();
+        names.iter().for_each(|name| assert_eq!(bench.run(&format!("SET {name} v")), "+OK"));
+        let (found, calls) = scan_all(&mut bench, "");
+        assert_eq!(found, names);
+        assert!((40..=100).contains(&calls), "{calls}");
+        assert_eq!(scan_all(&mut bench, "COUNT 5").0, names);
+        assert_eq!(scan_all(&mut bench, "count 9223372036854775807"), (names.clone(), 1));
+        assert_eq!(scan_all(&mut bench, "MATCH key:1??").0.len(), 100);
+        assert_eq!(scan_all(&mut bench, "MATCH key:7").0, ["key:7".to_owned()].into());
+        assert_eq!(scan_all(&mut bench, "TYPE list").0, BTreeSet::new());
+        assert_eq!(scan_all(&mut bench, "type STRING match key:* count 10").0, names);
+    }
+
+    #[test]
+    fn a_scan_drops_what_has_expired_if_it_would_have_listed_it() {
+        let mut bench = bench();
+        bench.run("MSET live 1 stay 2");
+        bench.run("SET go:1 v PX 1");
+        bench.run("SET go:2 v PX 1");
+        bench.run("SET other v PX 1");
+        bench.now_ms += 1;
+        bench.propagated();
+        assert_eq!(scan_all(&mut bench, "TYPE list").0, BTreeSet::new());
+        assert_eq!(bench.run("DBSIZE"), ":5");
+        assert_eq!(scan_all(&mut bench, "MATCH go:*").0, BTreeSet::new());
+        assert_eq!(bench.run("DBSIZE"), ":3");
+        assert_eq!(bench.counters.expired.get(), 2);
+        // Each is propagated by itself, not as a transaction.
+        assert_eq!(BTreeSet::from_iter(bench.propagated()), ["UNLINK go:1", "UNLINK go:2"].map(String::from).into());
+        assert_eq!(scan_all(&mut bench, "").0, ["live", "stay"].map(String::from).into());
+        assert_eq!(bench.run("DBSIZE"), ":2");
+    }
+
+    #[test]
+    fn the_arguments_of_scan_are_checked() {
+        let mut bench = bench();
+        assert_eq!(bench.run("SCAN x MATCH"), "-ERR invalid cursor");
+        assert_eq!(bench.run("SCAN 0 MATCH"), "-ERR syntax error");
+        assert_eq!(bench.run("SCAN 0 COUNT 0"), "-ERR syntax error");
+        assert_eq!(bench.run("SCAN 0 COUNT x"), "-ERR value is not an integer or out of range");
+        assert_eq!(bench.run("SCAN 0 TYPE string1"), "-ERR unknown type name 'string1'");
+        assert_eq!(bench.run("SCAN 0 NOVALUES"), "-ERR NOVALUES option can only be used in HSCAN");
+        assert_eq!(bench.run("SCAN 0 noscores"), "-ERR NOSCORES option can only be used in ZSCAN");
+        assert_eq!(bench.run("SCAN 0 LIMIT 1"), "-ERR syntax error");
+    }
+
+    #[test]
+    fn any_number_is_a_cursor() {
+        for (text, cursor) in [("0", 0), ("007", 7), (" +5", 5), ("18446744073709551615", u64::MAX)] {
+            assert_eq!(parse_cursor(text.as_bytes()), Some(cursor), "{text}");
+        }
+        for text in ["", " ", "-1", "++1", "5 ", "0x5", "18446744073709551616"] {
+            assert_eq!(parse_cursor(text.as_bytes()), None, "{text}");
+        }
+        let mut bench = bench();
+        bench.run("MSET a 1 b 2 c 3");
+        for cursor in [1, 12345, u64::MAX / 3, u64::MAX] {
+            assert!(bench.run(&format!("SCAN {cursor}")).starts_with("*2 $"));
+        }
+    }
+
+    #[test]
+    fn every_living_key_may_be_chosen() {
+        let mut bench = bench();
+        assert_eq!(bench.run("RANDOMKEY"), "$-1");
+        (0..500).for_each(|n| assert_eq!(bench.run(&format!("SET old:{n} v PX 1")), "+OK"));
+        bench.run("MSET a 1 b 2");
+        bench.now_ms += 1;
+        let seen: BTreeSet<String> = (0..200).map(|_| bench.run("RANDOMKEY")).collect();
+        assert_eq!(seen, ["$1 a", "$1 b"].map(String::from).into());
+        bench.run("DEL a b");
+        assert_eq!(bench.run("RANDOMKEY"), "$-1");
+        assert_eq!(bench.run("DBSIZE"), ":0");
+    }
+}
