@@ -11,7 +11,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static ALLOCATOR_SETTINGS: Option<&'static c_char> = {
     // SAFETY: a C string literal lives as long as the program.
-    Some(unsafe { &*c"thp:always,metadata_thp:auto,slab_sizes:1-1024:16".as_ptr() })
+    Some(unsafe { &*c"thp:always,metadata_thp:auto,slab_sizes:1-1024:16,dirty_decay_ms:1000".as_ptr() })
 };
 
 fn main() -> ExitCode {

@@ -1,0 +1,42 @@
+//! The dispatch path: from a parsed request to its reply, without a socket.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use kvick_resp::OwnedArgs;
+use kvick_server::config::Values;
+use kvick_server::server::Server;
+use kvick_server::session::Client;
+use kvick_server::table::Resolved;
+use kvick_server::worker::batch::Asks;
+use kvick_server::worker::engine::Engine;
+use std::hint::black_box;
+
+fn dispatch(c: &mut Criterion) {
+    kvick_server::clock::calibrate();
+    let values = Values::defaults().expect("a current directory");
+    let server = Server::leak(values, None, "bench".into());
+    let participant = server.keyspace.world.join().expect("few threads");
+    let mut engine = Engine::new(server, 0, server.stats[0].clone(), participant);
+    let mut client = Client::detached();
+    let mut out = Vec::new();
+    let mut group = c.benchmark_group("dispatch");
+    group.throughput(Throughput::Elements(1));
+    let lines =
+        ["SET key:000000000001 abc", "GET key:000000000001", "INCR counter", "PING", "MGET key:000000000001 counter"];
+    for line in lines {
+        let owned = OwnedArgs::new(line.split(' '));
+        group.bench_function(line, |b| {
+            b.iter(|| {
+                out.clear();
+                let args = black_box(owned.args());
+                let Resolved::Command(command) = server.table.resolve(args) else { return };
+                let hash = command.single_key.and_then(|at| args.get(at)).map(|key| server.keyspace.key(key).hash);
+                engine.execute(&mut client, args, Asks::For(command, hash), &mut None, &mut out);
+            })
+        });
+        assert!(!out.starts_with(b"-"), "{line} answered {}", String::from_utf8_lossy(&out));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, dispatch);
+criterion_main!(benches);

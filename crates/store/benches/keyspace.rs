@@ -1,0 +1,128 @@
+//! The keyspace under its locks, driven from one thread and from two at once: what a second core adds.
+//!
+//! Each thread does what a worker does for a batch: enters it, prefetches, and for each key locks its partition, looks the
+//! key up or sets it, and lets go. Keys are scattered over one million. The time shown is for the same number of
+//! operations per thread, so two threads that do not hinder each other take as long as one.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use kvick_store::hash::KeyHasher;
+use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Expiry, Keyspace};
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+const KEYS: u64 = 1_000_000;
+const BATCH: usize = 64;
+const BATCHES: usize = 2_000;
+
+struct Thread {
+    keyspace: &'static Keyspace,
+    participant: kvick_store::world::Participant,
+    access: Access,
+    counters: Counters,
+    effects: Effects,
+    state: u64,
+}
+
+impl Thread {
+    fn new(keyspace: &'static Keyspace, seed: u64) -> Self {
+        Thread {
+            keyspace,
+            participant: keyspace.world.join().expect("few threads"),
+            access: Access::default(),
+            counters: Counters::default(),
+            effects: Effects::default(),
+            state: seed,
+        }
+    }
+
+    fn key(&mut self) -> [u8; 16] {
+        self.state = self.state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        key((self.state >> 33) % KEYS)
+    }
+
+    fn batch(&mut self, write_every: usize) {
+        let keys: [[u8; 16]; BATCH] = std::array::from_fn(|_| self.key());
+        let keyspace = self.keyspace;
+        keyspace.world.enter(self.participant);
+        let keys = keys.each_ref().map(|bytes| keyspace.key(bytes));
+        keys.iter().for_each(|key| keyspace.prefetch_bucket(0, key.hash));
+        keys.iter().for_each(|key| keyspace.prefetch_entry(0, key.hash));
+        for (number, key) in keys.iter().enumerate() {
+            let mut locked = keyspace.lock_one(keyspace.address(0, *key));
+            self.effects.begin(false, EventClass::empty(), 0);
+            let env = Env {
+                now_ms: 1,
+                access: &self.access,
+                touch: true,
+                counters: &self.counters,
+                effects: &mut self.effects,
+            };
+            let mut db = Db::new(&mut locked, 0, env);
+            if number % write_every == 0 {
+                db.set_bytes(*key, b"a value of some length", Expiry::None);
+            } else {
+                black_box(db.get(*key).is_some());
+            }
+        }
+        keyspace.world.leave(self.participant);
+    }
+}
+
+fn key(n: u64) -> [u8; 16] {
+    let mut bytes = *b"key:000000000000";
+    let digits = format!("{n:012}");
+    bytes[4..].copy_from_slice(digits.as_bytes());
+    bytes
+}
+
+fn filled() -> &'static Keyspace {
+    let keyspace = Keyspace::leak(1, 256, KeyHasher::with_secret(3, 4));
+    let mut thread = Thread::new(keyspace, 0);
+    for n in 0..KEYS {
+        let bytes = key(n);
+        let key = keyspace.key(&bytes);
+        let mut locked = keyspace.lock_one(keyspace.address(0, key));
+        let (access, counters, effects) = (&thread.access, &thread.counters, &mut thread.effects);
+        let env = Env { now_ms: 1, access, touch: true, counters, effects };
+        Db::new(&mut locked, 0, env).set_bytes(key, b"a value of some length", Expiry::None);
+    }
+    keyspace
+}
+
+/// How long `threads` threads take for their batches, started together.
+fn run(keyspace: &'static Keyspace, threads: u64, write_every: usize) -> Duration {
+    let barrier = Barrier::new(threads as usize);
+    std::thread::scope(|scope| {
+        let work = |seed: u64| {
+            let mut thread = Thread::new(keyspace, seed * 7919 + 1);
+            barrier.wait();
+            let began = Instant::now();
+            (0..BATCHES).for_each(|_| thread.batch(write_every));
+            began.elapsed()
+        };
+        let running: Vec<_> = (0..threads).map(|seed| scope.spawn(move || work(seed))).collect();
+        running.into_iter().map(|thread| thread.join().expect("no panic")).max().unwrap_or_default()
+    })
+}
+
+fn keyspace(c: &mut Criterion) {
+    let keyspace = filled();
+    for (name, write_every) in [("10% SET", 10), ("all SET", 1)] {
+        let mut group = c.benchmark_group(format!("keyspace of 1M, {name}"));
+        for threads in [1, 2] {
+            group.throughput(Throughput::Elements(threads * (BATCH * BATCHES) as u64));
+            group.bench_function(format!("{threads} threads"), |b| {
+                b.iter_custom(|rounds| (0..rounds).map(|_| run(keyspace, threads, write_every)).sum())
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(3));
+    targets = keyspace
+}
+criterion_main!(benches);
