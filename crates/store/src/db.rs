@@ -312,11 +312,12 @@ impl<'a> Db<'a> {
         }
         let old = self.entry(key, place);
         let (number, expiry, clock) = (update(Some(old))?, old.expiry(), old.clock());
-        // An integer is overwritten in its entry: it takes the same room whatever its value.
+        // What was an integer before is overwritten in its entry: all integers take the same room.
         self.change(key, |partition| partition.overwrite(place, key, Content::Int(number), expiry, clock));
         Ok(number)
     }
 
+    #[inline]
     fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>) {
         let clock = self.env.access.fresh();
         self.change(key, |partition| partition.insert(key, content, expiry, clock));
@@ -639,7 +640,7 @@ mod tests {
             assert_eq!((db.number(), db.len()), (0, 0));
             db.swap(0, 1);
             assert!(db.peek(key).is_some());
-            assert_eq!((db.flush(false), db.len()), (1, 0));
+            assert_eq!((db.flush(0, false), db.len()), (1, 0));
             let databases: Vec<_> = db.effects().events().iter().map(|event| event.database).collect();
             assert_eq!(databases, [1]);
         });

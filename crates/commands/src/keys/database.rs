@@ -69,7 +69,7 @@ fn flush(cx: &mut Context<'_>, args: Args<'_>, numbers: std::ops::Range<usize>) 
         Some(_) => return Err(Error::SYNTAX),
     };
     for number in numbers {
-        let removed = cx.db.with_database(number, |db| db.flush(lazy));
+        let removed = cx.db.flush(number, lazy);
         cx.db.effects().changed(removed as u64);
     }
     cx.db.effects().propagate_always();
