@@ -8,10 +8,10 @@ pub const LIST: &[Arg] = &[
     Arg::one_of(
         "client-type",
         &[
-            Arg::word("normal", "normal"),
-            Arg::word("master", "master"),
-            Arg::word("replica", "replica"),
-            Arg::word("pubsub", "pubsub"),
+            Arg::word("normal", "NORMAL"),
+            Arg::word("master", "MASTER"),
+            Arg::word("replica", "REPLICA"),
+            Arg::word("pubsub", "PUBSUB"),
         ],
     )
     .token("TYPE")
@@ -34,10 +34,10 @@ pub const LIST: &[Arg] = &[
     Arg::one_of(
         "not-client-type",
         &[
-            Arg::word("normal", "normal"),
-            Arg::word("master", "master"),
-            Arg::word("replica", "replica"),
-            Arg::word("pubsub", "pubsub"),
+            Arg::word("normal", "NORMAL"),
+            Arg::word("master", "MASTER"),
+            Arg::word("replica", "REPLICA"),
+            Arg::word("pubsub", "PUBSUB"),
         ],
     )
     .token("NOT-TYPE")
@@ -68,12 +68,12 @@ pub const KILL: &[Arg] = &[Arg::one_of(
                 Arg::one_of(
                     "client-type",
                     &[
-                        Arg::word("normal", "normal"),
-                        Arg::word("master", "master").since("3.2.0"),
-                        Arg::word("primary", "primary").since("8.0.0"),
-                        Arg::word("slave", "slave"),
-                        Arg::word("replica", "replica").since("5.0.0"),
-                        Arg::word("pubsub", "pubsub"),
+                        Arg::word("normal", "NORMAL"),
+                        Arg::word("master", "MASTER").since("3.2.0"),
+                        Arg::word("primary", "PRIMARY").since("8.0.0"),
+                        Arg::word("slave", "SLAVE"),
+                        Arg::word("replica", "REPLICA").since("5.0.0"),
+                        Arg::word("pubsub", "PUBSUB"),
                     ],
                 )
                 .token("TYPE")
@@ -95,12 +95,12 @@ pub const KILL: &[Arg] = &[Arg::one_of(
                 Arg::one_of(
                     "not-client-type",
                     &[
-                        Arg::word("normal", "normal"),
-                        Arg::word("master", "master"),
-                        Arg::word("primary", "primary"),
-                        Arg::word("slave", "slave"),
-                        Arg::word("replica", "replica"),
-                        Arg::word("pubsub", "pubsub"),
+                        Arg::word("normal", "NORMAL"),
+                        Arg::word("master", "MASTER"),
+                        Arg::word("primary", "PRIMARY"),
+                        Arg::word("slave", "SLAVE"),
+                        Arg::word("replica", "REPLICA"),
+                        Arg::word("pubsub", "PUBSUB"),
                     ],
                 )
                 .token("NOT-TYPE")

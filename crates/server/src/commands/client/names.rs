@@ -76,7 +76,7 @@ pub const SETINFO: Command<SessionHandler> = Command::new(
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .args(&[Arg::one_of(
             "attr",
-            &[Arg::string("libname").token("lib-name"), Arg::string("libver").token("lib-ver")],
+            &[Arg::string("libname").token("LIB-NAME"), Arg::string("libver").token("LIB-VER")],
         )]),
     setinfo,
 );

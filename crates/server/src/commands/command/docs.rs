@@ -110,13 +110,14 @@ fn reply_argument(reply: &mut Reply<'_>, arg: &Arg) {
         reply.int(index.into());
         fields += 1;
     }
+    let given = |text: &'static str| (!text.is_empty()).then_some(text);
     let texts = [
-        ("token", arg.token.unwrap_or_default(), arg.token.is_some()),
-        ("summary", arg.summary, !arg.summary.is_empty()),
-        ("since", arg.since, !arg.since.is_empty()),
-        ("deprecated_since", arg.deprecated_since, !arg.deprecated_since.is_empty()),
+        ("token", arg.token),
+        ("summary", given(arg.summary)),
+        ("since", given(arg.since)),
+        ("deprecated_since", given(arg.deprecated_since)),
     ];
-    for (name, text, _) in texts.into_iter().filter(|(_, _, given)| *given) {
+    for (name, text) in texts.into_iter().filter_map(|(name, text)| Some((name, text?))) {
         reply_field(reply, name, text);
         fields += 1;
     }
