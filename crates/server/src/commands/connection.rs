@@ -3,7 +3,7 @@
 
 use super::client::names;
 use crate::config::tables::{cluster, process};
-use crate::session::{Fate, ReplyMode, Session, SessionHandler};
+use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::{clients::ClientFlags, version};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
@@ -82,7 +82,7 @@ struct Greeting<'a> {
 }
 
 fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let greeting = read_greeting(args)?;
+    let greeting = read_greeting(cx.client, args)?;
     if let Some((user, password)) = greeting.credentials {
         authenticate(cx, user, password)?;
     } else if !cx.client.authenticated && cx.server.tunables().password.is_some() {
@@ -102,7 +102,7 @@ fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn read_greeting(args: Args<'_>) -> Result<Greeting<'_>, Error> {
+fn read_greeting<'a>(client: &mut Client, args: Args<'a>) -> Result<Greeting<'a>, Error> {
     let mut greeting = Greeting { version: None, credentials: None, name: None };
     let Some(number) = args.get(1) else { return Ok(greeting) };
     greeting.version = Some(match parse_i64(number) {
@@ -116,6 +116,7 @@ fn read_greeting(args: Args<'_>) -> Result<Greeting<'_>, Error> {
         if let (true, Some(user), Some(password)) =
             (option.eq_ignore_ascii_case(b"AUTH"), args.get(at + 1), args.get(at + 2))
         {
+            [at + 1, at + 2].into_iter().for_each(|secret| client.redact(secret));
             greeting.credentials = Some((user, password));
             at += 3;
         } else if let (true, Some(name)) = (option.eq_ignore_ascii_case(b"SETNAME"), args.get(at + 1)) {
@@ -170,6 +171,7 @@ pub const AUTH: Command<SessionHandler> = Command::new(
 );
 
 fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    [1, 2].into_iter().for_each(|secret| cx.client.redact(secret));
     let (user, password) = match args.len() {
         2 if cx.server.tunables().password.is_none() => {
             return Err(Error::text(

@@ -8,7 +8,7 @@ use super::filter::Filter;
 use crate::session::{Fate, Session, SessionHandler};
 use crate::worker::Message;
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
+use kvick_commands::spec::{Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +17,8 @@ pub const KILL: Command<SessionHandler> = Command::new(
     Spec::new("kill", -3)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
+        // No worker is amid a batch: when it is replied to, nothing is executed any more of the clients that it killed.
+        .lock(LockRule::World)
         .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Ends connections.")
         .history(&[
             ("2.8.12", "Filters as options."),

@@ -3,7 +3,7 @@
 use crate::session::{Session, SessionHandler};
 use crate::worker::Message;
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 
@@ -12,6 +12,8 @@ pub const PAUSE: Command<SessionHandler> = Command::new(
     Spec::new("pause", -3)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
+        // No worker is amid a batch that it began before: when it is replied to, nothing is written any more.
+        .lock(LockRule::World)
         .doc(Group::Connection, "3.0.0", "O(1)", "Holds up commands for some time.")
         .history(&[("6.2.0", "May hold up writes alone.")])
         .args(&[
