@@ -252,14 +252,42 @@ impl Spec {
         }
     }
 
-    /// True when the first, last and step triple of COMMAND INFO cannot describe where the keys are.
-    pub fn has_movable_keys(&self) -> bool {
+    /// First key, last key (negative counts from the end) and step, which is all that COMMAND INFO used to say of where
+    /// the keys are; zeros when there are none or they cannot be told in this way. Of several specifications, those
+    /// count that adjoin each other.
+    pub fn key_range(&self) -> (i64, i64, i64) {
         match self.keys {
-            [] => self.find_keys.is_some(),
-            [only] => only.flags.contains(KeyFlags::INCOMPLETE) || only.triple().is_none(),
-            many => many.iter().any(|spec| spec.flags.contains(KeyFlags::INCOMPLETE) || spec.triple().is_none()),
+            [only] => only.triple().unwrap_or_default(),
+            many => {
+                let adjoining = adjoining_ranges(many);
+                let first = adjoining.clone().flatten().map(|(first, _)| first).min();
+                // Those that count from the end are after all others.
+                let last = adjoining.flatten().map(|(_, last)| last).max_by_key(|last| *last as u64);
+                first.zip(last).map_or((0, 0, 0), |(first, last)| (first, last, 1))
+            }
         }
     }
+
+    /// True when [`key_range`](Self::key_range) does not say where all keys are.
+    pub fn has_movable_keys(&self) -> bool {
+        let incomplete = self.keys.iter().any(|spec| spec.flags.contains(KeyFlags::INCOMPLETE));
+        incomplete
+            || match self.keys {
+                [only] => only.triple().is_none(),
+                many => adjoining_ranges(many).any(|range| range.is_none()),
+            }
+    }
+}
+
+/// For each specification its first and last key, if it is a plain range that begins where the one before ended.
+fn adjoining_ranges(specs: &[KeySpec]) -> impl Iterator<Item = Option<(i64, i64)>> + Clone {
+    let mut end = None;
+    specs.iter().map(move |spec| {
+        let (first, last, _) =
+            spec.triple().filter(|(first, _, step)| *step == 1 && end.is_none_or(|end| end == first - 1))?;
+        end = Some(last);
+        Some((first, last))
+    })
 }
 
 /// What the dispatcher locks before a handler runs.

@@ -1,7 +1,9 @@
 //! All connected clients: what other threads may know of a connection, and how they find it.
 //!
 //! A connection belongs to one worker. What CLIENT LIST and its like show of it stands in a [`ClientInfo`] that only the
-//! owner writes, with plain stores, and anybody reads. To do something to a connection of another worker, send that
+//! owner writes, with plain stores, and anybody reads. What changes with every command (the counters, the last command)
+//! is written there when the owner has executed all that it read from the connection, see
+//! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
 //! worker a message.
 
 use parking_lot::{Mutex, RwLock};
@@ -21,8 +23,6 @@ pub struct ClientInfo {
     pub peer: String,
     /// The server's address that it connected to.
     pub local: String,
-    /// True for Unix sockets.
-    pub unix: bool,
     /// True when it comes from this machine.
     pub loopback: bool,
     /// Unix time in ms at which it connected.
@@ -88,17 +88,47 @@ bitflags::bitflags! {
         const PAUSED = 1 << 6;
         /// Has authenticated, or need not.
         const AUTHENTICATED = 1 << 7;
-        /// CLIENT REPLY OFF.
-        const REPLY_OFF = 1 << 8;
-        /// CLIENT IMPORT-SOURCE ON.
-        const IMPORT_SOURCE = 1 << 9;
+        /// CLIENT CAPA REDIRECT: follows redirections.
+        const CAPA_REDIRECT = 1 << 8;
     }
 }
 
 impl ClientInfo {
+    /// What is known of a connection that is new at `now_ms`.
+    pub fn new(id: u64, worker: usize, fd: i32, peer: String, local: String, loopback: bool, now_ms: i64) -> Self {
+        ClientInfo {
+            id,
+            worker,
+            fd,
+            peer,
+            local,
+            loopback,
+            connected_ms: now_ms,
+            active_ms: AtomicI64::new(now_ms),
+            db: AtomicUsize::new(0),
+            command: AtomicU32::new(u32::MAX),
+            protocol: AtomicU8::new(2),
+            flags: AtomicU32::new(0),
+            input: AtomicUsize::new(0),
+            input_memory: AtomicUsize::new(0),
+            output: AtomicUsize::new(0),
+            output_blocks: AtomicUsize::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            doomed: AtomicBool::new(false),
+            names: Mutex::default(),
+        }
+    }
+
     /// The flags.
     pub fn flags(&self) -> ClientFlags {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is about to be closed by somebody's wish: for others it is gone.
+    pub fn is_doomed(&self) -> bool {
+        self.doomed.load(Ordering::SeqCst)
     }
 
     /// Sets or clears flags; the owner only.
@@ -146,8 +176,8 @@ impl Clients {
         self.by_id.read().get(&id).cloned()
     }
 
-    /// All clients, oldest first.
+    /// All clients, oldest first, but not those that are about to be closed.
     pub fn all(&self) -> Vec<Arc<ClientInfo>> {
-        self.by_id.read().values().cloned().collect()
+        self.by_id.read().values().filter(|client| !client.is_doomed()).cloned().collect()
     }
 }

@@ -21,4 +21,5 @@ pub mod session;
 pub mod stats;
 pub mod table;
 pub mod tunables;
+pub mod version;
 pub mod worker;

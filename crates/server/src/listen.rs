@@ -1,6 +1,6 @@
 //! Listening sockets, and who is let in.
 
-use crate::clients::ClientInfo;
+use crate::clients::{ClientFlags, ClientInfo};
 use crate::config::Values;
 use crate::config::tables::network;
 use crate::server::{Server, Tunables};
@@ -10,11 +10,10 @@ use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket as RawSocket, TcpKeepalive, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// All sockets that one worker listens on.
@@ -223,30 +222,9 @@ pub fn admit(
     let id = server.clients.next_id();
     let worker = (id as usize - 1) % server.workers();
     let now = crate::clock::unix_ms();
-    let info = Arc::new(ClientInfo {
-        id,
-        worker,
-        fd: socket.fd().as_raw_fd(),
-        peer: peer.peer,
-        local: peer.local,
-        unix: peer.unix,
-        loopback: peer.loopback,
-        connected_ms: now,
-        active_ms: AtomicI64::new(now),
-        db: AtomicUsize::new(0),
-        command: AtomicU32::new(u32::MAX),
-        protocol: AtomicU8::new(2),
-        flags: AtomicU32::new(0),
-        input: AtomicUsize::new(0),
-        input_memory: AtomicUsize::new(0),
-        output: AtomicUsize::new(0),
-        output_blocks: AtomicUsize::new(0),
-        bytes_in: AtomicU64::new(0),
-        bytes_out: AtomicU64::new(0),
-        commands: AtomicU64::new(0),
-        doomed: AtomicBool::new(false),
-        names: Default::default(),
-    });
+    let info = ClientInfo::new(id, worker, socket.fd(), peer.peer, peer.local, peer.loopback, now);
+    info.set_flags(ClientFlags::UNIX, peer.unix);
+    let info = Arc::new(info);
     server.clients.add(info.clone());
     Some((socket, info, worker))
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 /// The state of CLIENT PAUSE. Reading it when there is none costs one load.
 #[derive(Default)]
 pub struct Pause {
+    /// Unix time in ms at which it ends; 0 when there is none.
     until_ms: AtomicI64,
     /// Whether all commands wait, or only those that may write.
     all: AtomicBool,
@@ -33,6 +34,15 @@ impl Pause {
         (until > now_ms).then(|| (until, self.all.load(Ordering::SeqCst)))
     }
 
+    /// A pause that is over is forgotten, so that commands do not look at it any more.
+    fn forget(&self, now_ms: i64) {
+        let until = self.until_ms.load(Ordering::SeqCst);
+        if until <= now_ms {
+            // When it fails, another pause has begun meanwhile.
+            let _ = self.until_ms.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
     /// Whether a command has to wait.
     #[inline]
     pub fn holds(&self, command: &Registered, now_ms: i64) -> bool {
@@ -41,11 +51,11 @@ impl Pause {
 
     #[cold]
     fn holds_slowly(&self, command: &Registered, now_ms: i64) -> bool {
-        let Some((_, all)) = self.state(now_ms) else { return false };
-        if all {
-            // CLIENT stays usable: it is what ends the pause.
-            return !command.full_name.starts_with("client");
-        }
-        command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+        let Some((_, all)) = self.state(now_ms) else {
+            self.forget(now_ms);
+            return false;
+        };
+        // As in the reference, a pause of all commands holds CLIENT UNPAUSE too.
+        all || command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
     }
 }

@@ -8,6 +8,7 @@ use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
 use kvick_store::{Access, Db, Effects, Env, Locked};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A session command. As with data commands, on an error it must have written no reply.
 pub type SessionHandler = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
@@ -65,8 +66,12 @@ pub struct Client {
     pub reply_mode: ReplyMode,
     /// What becomes of the connection after the present command.
     pub fate: Fate,
-    /// CLIENT CAPA.
-    pub capabilities: u32,
+    /// The place in the command table of the command that came last; `u32::MAX` before the first.
+    pub last_command: u32,
+    /// Commands executed.
+    pub commands: u64,
+    /// Arguments of the present command that no log may show, as bits.
+    pub redacted: u32,
 }
 
 /// CLIENT REPLY.
@@ -103,16 +108,45 @@ impl Client {
             authenticated: false,
             reply_mode: ReplyMode::On,
             fate: Fate::Open,
-            capabilities: 0,
+            last_command: u32::MAX,
+            commands: 0,
+            redacted: 0,
         };
         client.set_authenticated(authenticated);
         client
+    }
+
+    /// Has the logs show argument `index` of the present command as "(redacted)". They show no argument beyond the
+    /// thirty-second in any case.
+    pub fn redact(&mut self, index: usize) {
+        if let Some(bit) = u32::try_from(index).ok().and_then(|index| 1u32.checked_shl(index)) {
+            self.redacted |= bit;
+        }
     }
 
     /// Takes note that the client has authenticated, or lost that.
     pub fn set_authenticated(&mut self, authenticated: bool) {
         self.authenticated = authenticated;
         self.info.set_flags(ClientFlags::AUTHENTICATED, authenticated);
+    }
+
+    /// Shows others what has changed since the last time.
+    pub fn publish(&self) {
+        self.info.command.store(self.last_command, Ordering::Relaxed);
+        self.info.commands.store(self.commands, Ordering::Relaxed);
+    }
+
+    /// Selects a database, which must exist.
+    pub fn select(&mut self, db: usize) {
+        self.db = db;
+        self.info.db.store(db, Ordering::Relaxed);
+    }
+
+    /// Changes the protocol of replies from the next one on.
+    pub fn set_version(&mut self, version: Version) {
+        self.version = version;
+        let number = if version == Version::Resp3 { 3 } else { 2 };
+        self.info.protocol.store(number, Ordering::Relaxed);
     }
 
     /// Whether it comes from this machine.

@@ -17,6 +17,7 @@ pub const PFDEBUG: Command<Handler> = Command::new(
         .acl(&[Categories::HYPERLOGLOG])
         .keys(&[KeySpec::at(2, &[KeyFlags::RW, KeyFlags::ACCESS])])
         .doc(Group::HyperLogLog, "2.8.9", "N/A", "Looks into a HyperLogLog; for tests.")
+        .internal()
         .args(&[Arg::string("subcommand"), Arg::key("key")]),
     pfdebug,
 );

@@ -17,12 +17,11 @@ const ELEMENTS: u64 = 10_000_000;
 
 /// PFSELFTEST
 pub const PFSELFTEST: Command<Handler> = Command::new(
-    Spec::new("pfselftest", 1).flags(&[Flags::ADMIN]).acl(&[Categories::HYPERLOGLOG]).doc(
-        Group::HyperLogLog,
-        "2.8.9",
-        "N/A",
-        "Tests the HyperLogLog implementation.",
-    ),
+    Spec::new("pfselftest", 1)
+        .flags(&[Flags::ADMIN])
+        .acl(&[Categories::HYPERLOGLOG])
+        .doc(Group::HyperLogLog, "2.8.9", "N/A", "Tests the HyperLogLog implementation.")
+        .internal(),
     pfselftest,
 );
 

@@ -1,12 +1,21 @@
-//! Commands about the connection they come from.
+//! Commands about the connection they come from: greeting, authentication, database, end. What is said of all connections
+//! is in [`client`](super::client).
 
-use crate::session::{Session, SessionHandler};
+use super::client::names;
+use crate::config::tables::{cluster, process};
+use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
+use crate::{clients::ClientFlags, version};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
-use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use kvick_resp::{Args, Version};
+use std::hint::black_box;
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] = &[PING];
+pub static COMMANDS: &[Command<SessionHandler>] = &[PING, ECHO, HELLO, AUTH, SELECT, QUIT, RESET];
+
+/// The only user that there is.
+pub const DEFAULT_USER: &str = "default";
 
 /// PING
 pub const PING: Command<SessionHandler> = Command::new(
@@ -26,4 +35,253 @@ fn ping(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         _ => return Err(Error::text("ERR wrong number of arguments for 'ping' command")),
     }
     Ok(())
+}
+
+/// ECHO message
+pub const ECHO: Command<SessionHandler> = Command::new(
+    Spec::new("echo", 2)
+        .flags(&[Flags::LOADING, Flags::STALE, Flags::FAST])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "1.0.0", "O(1)", "Answers the message it was given.")
+        .args(&[Arg::string("message")]),
+    echo,
+);
+
+fn echo(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.reply.bulk(&args[1]);
+    Ok(())
+}
+
+/// HELLO [protover [AUTH username password] [SETNAME clientname]]
+pub const HELLO: Command<SessionHandler> = Command::new(
+    Spec::new("hello", -1)
+        .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "6.0.0", "O(1)", "Agrees on the protocol, and tells about the server.")
+        .history(&[
+            ("8.1.0", "The reply has `availability_zone` when that is configured."),
+            ("6.2.0", "`protover` may be left out."),
+        ])
+        .args(&[Arg::block(
+            "arguments",
+            &[
+                Arg::integer("protover"),
+                Arg::block("auth", &[Arg::string("username"), Arg::string("password")]).token("AUTH").optional(),
+                Arg::string("clientname").token("SETNAME").optional(),
+            ],
+        )
+        .optional()]),
+    hello,
+);
+
+/// What HELLO was asked to do.
+struct Greeting<'a> {
+    version: Option<Version>,
+    credentials: Option<(&'a [u8], &'a [u8])>,
+    name: Option<&'a [u8]>,
+}
+
+fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let greeting = read_greeting(cx.client, args)?;
+    if let Some((user, password)) = greeting.credentials {
+        authenticate(cx, user, password)?;
+    } else if !cx.client.authenticated && cx.server.tunables().password.is_some() {
+        return Err(Error::text(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
+             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+        ));
+    }
+    if let Some(name) = greeting.name {
+        names::set_name(cx.client, name);
+    }
+    if let Some(version) = greeting.version {
+        cx.client.set_version(version);
+        cx.reply.set_version(version);
+    }
+    reply_about_server(cx);
+    Ok(())
+}
+
+fn read_greeting<'a>(client: &mut Client, args: Args<'a>) -> Result<Greeting<'a>, Error> {
+    let mut greeting = Greeting { version: None, credentials: None, name: None };
+    let Some(number) = args.get(1) else { return Ok(greeting) };
+    greeting.version = Some(match parse_i64(number) {
+        Some(2) => Version::Resp2,
+        Some(3) => Version::Resp3,
+        Some(_) => return Err(Error::text("NOPROTO unsupported protocol version")),
+        None => return Err(Error::text("ERR Protocol version is not an integer or out of range")),
+    });
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        if let (true, Some(user), Some(password)) =
+            (option.eq_ignore_ascii_case(b"AUTH"), args.get(at + 1), args.get(at + 2))
+        {
+            [at + 1, at + 2].into_iter().for_each(|secret| client.redact(secret));
+            greeting.credentials = Some((user, password));
+            at += 3;
+        } else if let (true, Some(name)) = (option.eq_ignore_ascii_case(b"SETNAME"), args.get(at + 1)) {
+            names::check_name(name)?;
+            greeting.name = Some(name);
+            at += 2;
+        } else {
+            return Err(Error::new(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option))));
+        }
+    }
+    Ok(greeting)
+}
+
+fn reply_about_server(cx: &mut Session<'_>) {
+    let config = &cx.server.config;
+    let zone = config.read(cluster::AVAILABILITY_ZONE);
+    let (server, version) = match config.read(process::EXTENDED_REDIS_COMPATIBILITY) {
+        true => ("redis", version::REDIS),
+        false => ("valkey", version::VALKEY),
+    };
+    let reply = &mut cx.reply;
+    reply.map(if zone.is_empty() { 7 } else { 8 });
+    for (field, value) in [("server", server), ("version", version)] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.int(if reply.version() == Version::Resp3 { 3 } else { 2 });
+    reply.bulk(b"id");
+    reply.uint(cx.client.info.id);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+    if !zone.is_empty() {
+        reply.bulk(b"availability_zone");
+        reply.bulk(&zone);
+    }
+}
+
+/// AUTH [username] password
+pub const AUTH: Command<SessionHandler> = Command::new(
+    Spec::new("auth", -2)
+        .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "1.0.0", "O(N), N being the user's passwords", "Proves who the client is.")
+        .history(&[("6.0.0", "Takes a user name too.")])
+        .args(&[Arg::string("username").optional().since("6.0.0"), Arg::string("password")]),
+    auth,
+);
+
+fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    [1, 2].into_iter().for_each(|secret| cx.client.redact(secret));
+    let (user, password) = match args.len() {
+        2 if cx.server.tunables().password.is_none() => {
+            return Err(Error::text(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+                 configuration is correct?",
+            ));
+        }
+        2 => (DEFAULT_USER.as_bytes(), &args[1]),
+        3 => (&args[1], &args[2]),
+        _ => return Err(Error::SYNTAX),
+    };
+    authenticate(cx, user, password)?;
+    cx.reply.ok();
+    Ok(())
+}
+
+fn authenticate(cx: &mut Session<'_>, user: &[u8], password: &[u8]) -> Result<(), Error> {
+    let tunables = cx.server.tunables();
+    let known = user == DEFAULT_USER.as_bytes();
+    let right = tunables.password.as_ref().is_none_or(|expected| same_secret(password, expected));
+    if !(known && right) {
+        return Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."));
+    }
+    cx.client.set_authenticated(true);
+    Ok(())
+}
+
+/// Compares in a time that depends on what was given alone, so that it does not tell how much of it is right.
+fn same_secret(given: &[u8], expected: &[u8]) -> bool {
+    let mut difference = given.len() ^ expected.len();
+    for (index, byte) in given.iter().enumerate() {
+        let wanted = expected.get(index % expected.len().max(1)).copied().unwrap_or_default();
+        difference = black_box(difference | usize::from(byte ^ wanted));
+    }
+    difference == 0
+}
+
+/// SELECT index
+pub const SELECT: Command<SessionHandler> = Command::new(
+    Spec::new("select", 2)
+        .flags(&[Flags::ALLOW_BUSY, Flags::LOADING, Flags::STALE, Flags::FAST])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "1.0.0", "O(1)", "Changes the database that commands work on.")
+        .args(&[Arg::integer("index")]),
+    select,
+);
+
+fn select(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let index = parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)?;
+    let index = i32::try_from(index)
+        .map_err(|_| Error::text("ERR value is out of range, value must between -2147483648 and 2147483647"))?;
+    match usize::try_from(index) {
+        Ok(index) if index < cx.server.keyspace.databases() => cx.client.select(index),
+        _ => return Err(Error::text("ERR DB index is out of range")),
+    }
+    cx.reply.ok();
+    Ok(())
+}
+
+/// QUIT
+pub const QUIT: Command<SessionHandler> = Command::new(
+    Spec::new("quit", -1)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "1.0.0", "O(1)", "Ends the connection."),
+    quit,
+);
+
+fn quit(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.reply.ok();
+    cx.client.fate = Fate::CloseAfterReply;
+    Ok(())
+}
+
+/// RESET
+pub const RESET: Command<SessionHandler> = Command::new(
+    Spec::new("reset", 1)
+        .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "6.2.0", "O(1)", "Makes the connection as it was when it was new."),
+    reset,
+);
+
+fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let open = cx.server.tunables().password.is_none();
+    let client = &mut *cx.client;
+    client.select(0);
+    client.set_version(Version::Resp2);
+    client.set_authenticated(open);
+    names::set_name(client, b"");
+    client.info.set_flags(ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT, false);
+    // CLIENT REPLY SKIP still swallows the reply of this command.
+    if client.reply_mode == ReplyMode::Off {
+        client.reply_mode = ReplyMode::On;
+    }
+    cx.reply.set_version(Version::Resp2);
+    cx.reply.simple("RESET");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_secret;
+
+    #[test]
+    fn only_the_same_secret_is_the_same() {
+        assert!(same_secret(b"foobared", b"foobared") && same_secret(b"", b""));
+        for wrong in ["", "f", "foobare", "foobarex", "foobaredf", "foobaredfoobared", "xoobared"] {
+            assert!(!same_secret(wrong.as_bytes(), b"foobared"), "{wrong}");
+        }
+        assert!(!same_secret(b"x", b"") && !same_secret(b"\0", b""));
+    }
 }

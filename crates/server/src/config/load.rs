@@ -101,7 +101,7 @@ impl fmt::Display for LoadError {
         if let Self::Open { path, reason } = self {
             return write!(f, "Fatal error, can't open config file '{}': {reason}", path.display());
         }
-        writeln!(f, "\n*** FATAL CONFIG FILE ERROR (Version {}) ***", super::VALKEY_VERSION)?;
+        writeln!(f, "\n*** FATAL CONFIG FILE ERROR (Version {}) ***", crate::version::VALKEY)?;
         match self {
             Self::Line { origin, number, line, reason } => {
                 writeln!(f, "Reading the configuration file, at line {number} of {origin}")?;

@@ -14,7 +14,7 @@
 pub mod arguments;
 mod checks;
 pub mod directive;
-mod glob;
+pub mod glob;
 pub mod load;
 mod numbers;
 pub mod proc_title;
@@ -38,9 +38,6 @@ pub use directive::{Directive, Effect, Flags, Id, Key, Kind};
 pub use set::{Apply, Caller, Changed, ConfigError};
 pub use value::{Refusal, Setting, Text};
 pub use values::Values;
-
-/// The version of Valkey whose configuration this is.
-pub const VALKEY_VERSION: &str = "9.1.2";
 
 /// The configuration of a running server, shared by its threads.
 pub struct Config {

@@ -16,7 +16,6 @@ use kvick_resp::{Args, ProtocolError, Reply};
 use kvick_store::world::Participant;
 use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A command that takes longer than this makes the worker read the clock again.
 const LONG_US: u64 = 500;
@@ -115,6 +114,7 @@ impl Engine {
                 }
             },
         };
+        client.last_command = command.id;
         if let Some(error) = self.objection(client, command, args) {
             self.refuse(client, Some(command), &error, out);
             return self.finish(client, reply_start, out);
@@ -132,7 +132,7 @@ impl Engine {
         if !command.spec.accepts(args.len()) || command.handler.is_none() {
             return Some(wrong_arity(command));
         }
-        if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) {
+        if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
             return Some(Error::text("NOAUTH Authentication required."));
         }
         if command.spec.flags.contains(Flags::PROTECTED) {
@@ -272,7 +272,7 @@ impl Engine {
 
     /// Statistics, and the logs of slow commands.
     #[inline]
-    fn account(&mut self, client: &Client, command: &Registered, args: Args<'_>, result: Result<(), Error>) {
+    fn account(&mut self, client: &mut Client, command: &Registered, args: Args<'_>, result: Result<(), Error>) {
         let now = Ticks::now();
         let ticks = now.since(self.last);
         self.last = now;
@@ -280,7 +280,7 @@ impl Engine {
         stats.calls.add(1);
         stats.ticks.add(ticks);
         self.stats.requests.add(1);
-        client.info.command.store(command.id, Ordering::Relaxed);
+        client.commands += 1;
         if let Err(error) = result {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());

@@ -68,7 +68,9 @@ impl Worker {
         if !connection.deferred.is_empty() {
             return self.serve_deferred(token);
         }
-        let limits = Limits { authenticated: connection.client.authenticated, ..self.engine.tunables.limits };
+        let tunables = &self.engine.tunables;
+        let trusted = connection.client.authenticated || tunables.password.is_none();
+        let limits = Limits { authenticated: trusted, ..tunables.limits };
         let read = if connection.parser.spare().is_empty() {
             if connection.pending.is_empty() {
                 self.read_shared(token, &limits)
@@ -227,6 +229,7 @@ impl Worker {
                 break;
             }
         }
+        connection.client.publish();
         self.runs.push(Run { token, start, end: self.replies.len() });
         if self.replies.len() > REPLIES_MAX {
             self.write_replies();
@@ -250,6 +253,7 @@ impl Worker {
                 break;
             }
         }
+        connection.client.publish();
         let resumed = !connection.stopped;
         self.runs.push(Run { token, start, end: self.replies.len() });
         if resumed {

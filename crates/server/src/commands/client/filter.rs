@@ -1,0 +1,321 @@
+//! Which clients CLIENT LIST and CLIENT KILL are about.
+//!
+//! A filter is a list of conditions that must all hold. Most conditions also come negated, with `NOT-` before their name;
+//! then they must not hold. Of a condition that is given twice, the latter counts, but `ID` and `NOT-ID` gather numbers.
+
+use super::list;
+use crate::clients::{ClientFlags, ClientInfo};
+use crate::commands::connection::DEFAULT_USER;
+use kvick_commands::context::Error;
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+/// Letters that the flags of a client may have in the reference, whether or not a client here ever has them.
+const FLAG_LETTERS: &[u8] = b"OSMPxbtRBdcuAUreTIiEN";
+/// Letters of capabilities.
+const CAPA_LETTERS: &[u8] = b"r";
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Filter<'a> {
+    wanted: Conditions<'a>,
+    unwanted: Conditions<'a>,
+    /// Least seconds since the client connected.
+    age_min: Option<i64>,
+    /// Least seconds since its last request.
+    idle_min: Option<i64>,
+    /// Whether to leave out the client that asks.
+    skip_me: bool,
+}
+
+/// Conditions that may be negated. Of those that are `None` nothing is asked.
+#[derive(Default)]
+struct Conditions<'a> {
+    ids: Option<BTreeSet<u64>>,
+    kind: Option<Kind>,
+    addr: Option<&'a [u8]>,
+    laddr: Option<&'a [u8]>,
+    ip: Option<&'a [u8]>,
+    user: Option<&'a [u8]>,
+    name: Option<&'a [u8]>,
+    lib_name: Option<&'a [u8]>,
+    lib_ver: Option<&'a [u8]>,
+    flags: Option<&'a [u8]>,
+    capa: Option<&'a [u8]>,
+    db: Option<usize>,
+}
+
+/// The types of clients that `TYPE` tells apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Normal,
+    Replica,
+    PubSub,
+    Primary,
+}
+
+impl Kind {
+    fn parse(word: &[u8]) -> Option<Kind> {
+        let kinds = [
+            ("normal", Kind::Normal),
+            ("slave", Kind::Replica),
+            ("replica", Kind::Replica),
+            ("pubsub", Kind::PubSub),
+            ("master", Kind::Primary),
+            ("primary", Kind::Primary),
+        ];
+        kinds.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes())).map(|(_, kind)| kind)
+    }
+}
+
+impl<'a> Filter<'a> {
+    /// The client with this address, whoever asks.
+    pub fn by_address(address: &'a [u8]) -> Self {
+        Filter { wanted: Conditions { addr: Some(address), ..Default::default() }, ..Default::default() }
+    }
+
+    /// Reads options; `skip_me` is what holds when they do not say. There are `databases` databases.
+    pub fn parse(args: Args<'a>, skip_me: bool, databases: usize) -> Result<Self, Error> {
+        let mut filter = Filter { skip_me, ..Default::default() };
+        let mut at = 0;
+        while let Some(option) = args.get(at) {
+            let option = option.to_ascii_lowercase();
+            let (name, negated) = match option.strip_prefix(b"not-") {
+                Some(name) => (name, true),
+                None => (&option[..], false),
+            };
+            if name == b"id" {
+                let ids = filter.side(negated).ids.get_or_insert_default();
+                at += 1 + read_ids(args.slice_from(at + 1), ids)?;
+                continue;
+            }
+            let value = args.get(at + 1).ok_or(Error::SYNTAX)?;
+            if negated || !filter.read_plain(name, value)? {
+                let prefix = if negated { "NOT-" } else { "" };
+                filter.side(negated).read(name, value, prefix, databases)?;
+            }
+            at += 2;
+        }
+        Ok(filter)
+    }
+
+    fn side(&mut self, negated: bool) -> &mut Conditions<'a> {
+        if negated { &mut self.unwanted } else { &mut self.wanted }
+    }
+
+    /// Reads an option that cannot be negated; false if it is none.
+    fn read_plain(&mut self, name: &[u8], value: &[u8]) -> Result<bool, Error> {
+        match name {
+            b"maxage" => self.age_min = Some(positive(value, "maxage")?),
+            b"idle" => self.idle_min = Some(positive(value, "idle")?),
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => self.skip_me = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => self.skip_me = false,
+            b"skipme" => return Err(Error::SYNTAX),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether a client is meant, when client `me` asks at `now_ms`.
+    pub fn matches(&self, client: &ClientInfo, me: u64, now_ms: i64) -> bool {
+        let seconds_since = |then_ms: i64| now_ms / 1000 - then_ms / 1000;
+        let old_enough = |min: i64| seconds_since(client.connected_ms) >= min;
+        let idle_enough = |min: i64| seconds_since(client.active_ms.load(Ordering::Relaxed)) >= min;
+        !(self.skip_me && client.id == me)
+            && self.age_min.is_none_or(old_enough)
+            && self.idle_min.is_none_or(idle_enough)
+            && self.wanted.asked(client).all(|holds| holds)
+            && !self.unwanted.asked(client).any(|holds| holds)
+    }
+}
+
+impl<'a> Conditions<'a> {
+    fn read(&mut self, name: &[u8], value: &'a [u8], prefix: &str, databases: usize) -> Result<(), Error> {
+        let shown = || String::from_utf8_lossy(value);
+        match name {
+            b"type" => {
+                let kind = Kind::parse(value);
+                self.kind = Some(kind.ok_or_else(|| Error::new(format!("ERR Unknown client type '{}'", shown())))?);
+            }
+            b"addr" => self.addr = Some(value),
+            b"laddr" => self.laddr = Some(value),
+            b"ip" => self.ip = Some(value),
+            b"user" if value != DEFAULT_USER.as_bytes() => {
+                return Err(Error::new(format!("ERR No such user '{}'", shown())));
+            }
+            b"user" => self.user = Some(value),
+            b"name" => self.name = Some(value),
+            b"lib-name" => self.lib_name = Some(value),
+            b"lib-ver" => self.lib_ver = Some(value),
+            b"flags" => self.flags = Some(letters(value, FLAG_LETTERS, "flags", prefix)?),
+            b"capa" => self.capa = Some(letters(value, CAPA_LETTERS, "capa", prefix)?),
+            b"db" => self.db = Some(database(value, prefix, databases)?),
+            _ => return Err(Error::SYNTAX),
+        }
+        Ok(())
+    }
+
+    /// For each condition that was given, whether it holds.
+    fn asked(&self, client: &ClientInfo) -> impl Iterator<Item = bool> {
+        let flags = client.flags();
+        let names = client.names.lock();
+        // A name that was not given is none, and equals nothing.
+        let named = |name: &[u8], wanted: &[u8]| !name.is_empty() && name == wanted;
+        [
+            self.ids.as_ref().map(|ids| ids.contains(&client.id)),
+            self.kind.map(|kind| kind == Kind::Normal),
+            self.addr.map(|addr| addr == client.peer.as_bytes()),
+            self.laddr.map(|addr| addr == client.local.as_bytes()),
+            self.ip.map(|ip| has_ip(client.peer.as_bytes(), ip)),
+            self.user.map(|user| user == DEFAULT_USER.as_bytes()),
+            self.name.map(|name| named(&names.name, name)),
+            self.lib_name.map(|name| named(&names.lib_name, name)),
+            self.lib_ver.map(|version| named(&names.lib_ver, version)),
+            self.flags.map(|letters| letters.iter().all(|letter| list::flag_letters(flags).any(|own| own == *letter))),
+            self.capa.map(|letters| letters.is_empty() || flags.contains(ClientFlags::CAPA_REDIRECT)),
+            self.db.map(|db| db == client.db.load(Ordering::Relaxed)),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+/// Adds the numbers that `args` begin with; how many there were.
+fn read_ids(args: Args<'_>, ids: &mut BTreeSet<u64>) -> Result<usize, Error> {
+    let mut count = 0;
+    for number in args.iter().map_while(parse_i64) {
+        match u64::try_from(number) {
+            Ok(id) if id > 0 => ids.insert(id),
+            _ => return Err(Error::text("ERR client-id should be greater than 0")),
+        };
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn positive(value: &[u8], what: &str) -> Result<i64, Error> {
+    match parse_i64(value) {
+        None => Err(Error::new(format!("ERR {what} is not an integer or out of range"))),
+        Some(number) if number <= 0 => Err(Error::new(format!("ERR {what} should be greater than 0"))),
+        Some(number) => Ok(number),
+    }
+}
+
+fn database(value: &[u8], prefix: &str, databases: usize) -> Result<usize, Error> {
+    let number = parse_i64(value).and_then(|number| i32::try_from(number).ok());
+    let number = number.ok_or_else(|| Error::new(format!("ERR {prefix}DB is not an integer or out of range")))?;
+    usize::try_from(number).ok().filter(|number| *number < databases).ok_or_else(|| {
+        Error::new(format!("ERR {prefix}DB number should be between 0 and {}", databases.saturating_sub(1)))
+    })
+}
+
+fn letters<'a>(value: &'a [u8], known: &[u8], what: &str, prefix: &str) -> Result<&'a [u8], Error> {
+    if value.iter().all(|letter| known.contains(letter)) {
+        return Ok(value);
+    }
+    let filter = if prefix.is_empty() { "provided".to_string() } else { format!("{prefix}{}", what.to_uppercase()) };
+    let shown = String::from_utf8_lossy(value);
+    Err(Error::new(format!("ERR Unknown {what} found in the {filter} filter: {shown}")))
+}
+
+/// Whether the address `ip:port` or `[ip]:port` has this ip. The port 0 of Unix sockets' addresses is none.
+fn has_ip(address: &[u8], ip: &[u8]) -> bool {
+    let address = address.strip_prefix(b"[").unwrap_or(address);
+    let Some(rest) = address.strip_prefix(ip) else { return false };
+    let rest = rest.strip_prefix(b"]").unwrap_or(rest);
+    matches!(rest, [b':', port, ..] if *port != b'0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvick_resp::OwnedArgs;
+
+    fn client(id: u64, peer: &str) -> ClientInfo {
+        let client = ClientInfo::new(id, 0, 7, peer.to_string(), "127.0.0.1:6379".to_string(), true, 10_000);
+        client.names.lock().name = b"worker"[..].into();
+        client
+    }
+
+    fn matches(words: &[&str], client: &ClientInfo) -> Result<bool, String> {
+        let owned = OwnedArgs::new(words.iter().map(|word| word.as_bytes()));
+        let filter = Filter::parse(owned.args(), true, 16).map_err(|error| error.0.into_owned())?;
+        Ok(filter.matches(client, 1, 15_500))
+    }
+
+    #[test]
+    fn every_condition_must_hold_and_none_of_the_negated() {
+        let client = client(5, "127.0.0.1:4000");
+        client.set_flags(ClientFlags::NO_TOUCH | ClientFlags::CAPA_REDIRECT, true);
+        let holding: [&[&str]; 13] = [
+            &[],
+            &["ID", "4", "5", "TYPE", "normal"],
+            &["addr", "127.0.0.1:4000", "laddr", "127.0.0.1:6379"],
+            &["ip", "127.0.0.1", "NAME", "worker"],
+            &["maxage", "5", "idle", "5"],
+            &["FLAGS", "T", "capa", "r", "DB", "0"],
+            &["USER", "default"],
+            &["skipme", "yes"],
+            &["not-id", "4", "6", "NOT-TYPE", "pubsub"],
+            &["not-addr", "127.0.0.1:1", "not-laddr", "x", "not-ip", "127.0.0.2"],
+            &["not-name", "x", "not-lib-name", "", "not-lib-ver", "1"],
+            &["NOT-FLAGS", "N", "not-db", "3"],
+            &["not-flags", "TA"],
+        ];
+        for words in holding {
+            assert_eq!(matches(words, &client), Ok(true), "{words:?}");
+        }
+        let failing: [&[&str]; 12] = [
+            &["ID", "4"],
+            &["TYPE", "replica"],
+            &["ip", "127.0.0"],
+            &["name", "Worker"],
+            &["lib-name", ""],
+            &["maxage", "6"],
+            &["flags", "TA"],
+            &["NOT-ID", "5"],
+            &["not-type", "normal"],
+            &["not-user", "default"],
+            &["not-flags", "T"],
+            &["id", "5", "not-capa", "r"],
+        ];
+        for words in failing {
+            assert_eq!(matches(words, &client), Ok(false), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn the_client_that_asks_is_skipped_on_wish() {
+        let me = client(1, "[::1]:4000");
+        assert_eq!(matches(&[], &me), Ok(false));
+        assert_eq!(matches(&["skipme", "no", "ip", "::1", "flags", "N"], &me), Ok(true));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_in_the_references_words() {
+        let client = client(5, "path:0");
+        let cases: [(&[&str], &str); 15] = [
+            (&["id", "0"], "ERR client-id should be greater than 0"),
+            (&["id", "x"], "ERR syntax error"),
+            (&["addr"], "ERR syntax error"),
+            (&["not-maxage", "1"], "ERR syntax error"),
+            (&["skipme", "maybe"], "ERR syntax error"),
+            (&["type", "x"], "ERR Unknown client type 'x'"),
+            (&["user", "x"], "ERR No such user 'x'"),
+            (&["maxage", "x"], "ERR maxage is not an integer or out of range"),
+            (&["idle", "0"], "ERR idle should be greater than 0"),
+            (&["flags", "Tz"], "ERR Unknown flags found in the provided filter: Tz"),
+            (&["not-flags", "z"], "ERR Unknown flags found in the NOT-FLAGS filter: z"),
+            (&["not-capa", "z"], "ERR Unknown capa found in the NOT-CAPA filter: z"),
+            (&["db", "x"], "ERR DB is not an integer or out of range"),
+            (&["db", "16"], "ERR DB number should be between 0 and 15"),
+            (&["not-db", "-1"], "ERR NOT-DB number should be between 0 and 15"),
+        ];
+        for (words, error) in cases {
+            assert_eq!(matches(words, &client), Err(error.to_string()), "{words:?}");
+        }
+        assert_eq!(matches(&["ip", "path"], &client), Ok(false));
+    }
+}

@@ -1,0 +1,65 @@
+//! CLIENT KILL.
+//!
+//! A killed client is marked, so that nothing of it is executed any more and others see it no more, and its worker is
+//! told to close the connection. The client that asks is replied to before its own connection ends.
+
+use super::arguments;
+use super::filter::Filter;
+use crate::session::{Fate, Session, SessionHandler};
+use crate::worker::Message;
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+use std::sync::atomic::Ordering;
+
+/// CLIENT KILL ip:port | option value [option value ...]
+pub const KILL: Command<SessionHandler> = Command::new(
+    Spec::new("kill", -3)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        // No worker is amid a batch: when it is replied to, nothing is executed any more of the clients that it killed.
+        .lock(LockRule::World)
+        .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Ends connections.")
+        .history(&[
+            ("2.8.12", "Filters as options."),
+            ("2.8.12", "The filter `ID`."),
+            ("3.2.0", "The type `master`."),
+            ("5.0.0", "The type `replica`, for `slave`, which is still understood."),
+            ("6.2.0", "The filter `LADDR`."),
+            ("8.0.0", "The filter `MAXAGE`."),
+            ("8.0.0", "The type `primary`, for `master`, which is still understood."),
+            ("8.1.0", "Several numbers behind `ID`."),
+            ("9.0.0", "The filters NAME, IDLE, FLAGS, LIB-NAME, LIB-VER, DB, CAPA and IP, and negations."),
+        ])
+        .args(arguments::KILL),
+    kill,
+);
+
+fn kill(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let by_address = args.len() == 3;
+    let filter = if by_address {
+        Filter::by_address(&args[2])
+    } else {
+        Filter::parse(args.slice_from(2), true, cx.server.keyspace.databases())?
+    };
+    let me = cx.client.info.id;
+    let mut killed = 0;
+    for client in cx.server.clients.all() {
+        if !filter.matches(&client, me, cx.now_ms) {
+            continue;
+        }
+        if client.id == me {
+            killed += 1;
+            cx.client.fate = Fate::CloseAfterReply;
+        } else if !client.doomed.swap(true, Ordering::SeqCst) {
+            killed += 1;
+            cx.server.send(client.worker, Message::Close(client.id));
+        }
+    }
+    match (by_address, killed) {
+        (true, 0) => return Err(Error::text("ERR No such client")),
+        (true, _) => cx.reply.ok(),
+        (false, killed) => cx.reply.int(killed),
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! How a connection is treated: CLIENT REPLY, NO-EVICT, NO-TOUCH, CAPA.
+
+use super::{ON_OFF, on_or_off};
+use crate::clients::ClientFlags;
+use crate::session::{ReplyMode, Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+
+/// CLIENT REPLY ON | OFF | SKIP
+pub const REPLY: Command<SessionHandler> = Command::new(
+    Spec::new("reply", 3)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::NO_MULTI, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "3.2.0", "O(1)", "Chooses whether commands are replied to.")
+        .args(&[Arg::one_of("action", &[Arg::word("on", "ON"), Arg::word("off", "OFF"), Arg::word("skip", "SKIP")])]),
+    reply,
+);
+
+fn reply(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let mode = &mut cx.client.reply_mode;
+    if args[2].eq_ignore_ascii_case(b"on") {
+        *mode = ReplyMode::On;
+        cx.reply.ok();
+    } else if args[2].eq_ignore_ascii_case(b"off") {
+        *mode = ReplyMode::Off;
+    } else if !args[2].eq_ignore_ascii_case(b"skip") {
+        return Err(Error::SYNTAX);
+    } else if *mode != ReplyMode::Off {
+        *mode = ReplyMode::SkipNext;
+    }
+    Ok(())
+}
+
+/// CLIENT NO-EVICT ON | OFF
+pub const NO_EVICT: Command<SessionHandler> = Command::new(
+    Spec::new("no-evict", 3)
+        .flags(&[Flags::ALLOW_BUSY, Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "7.0.0", "O(1)", "Spares the connection when connections are closed to free memory.")
+        .args(ON_OFF),
+    no_evict,
+);
+
+fn no_evict(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    set_flag(cx, args, ClientFlags::NO_EVICT)
+}
+
+/// CLIENT NO-TOUCH ON | OFF
+pub const NO_TOUCH: Command<SessionHandler> = Command::new(
+    Spec::new("no-touch", 3)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "7.2.0", "O(1)", "Has commands leave the access times of keys alone.")
+        .args(ON_OFF),
+    no_touch,
+);
+
+fn no_touch(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    set_flag(cx, args, ClientFlags::NO_TOUCH)
+}
+
+fn set_flag(cx: &mut Session<'_>, args: Args<'_>, flag: ClientFlags) -> Result<(), Error> {
+    cx.client.info.set_flags(flag, on_or_off(&args[2])?);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// CLIENT CAPA capability [capability ...]
+pub const CAPA: Command<SessionHandler> = Command::new(
+    Spec::new("capa", -3)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "8.0.0", "O(1)", "Tells what the client is able to do.")
+        .args(&[Arg::string("capability").multiple()]),
+    capa,
+);
+
+/// Capabilities that are not known are for other servers, and no error.
+fn capa(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if args.iter().skip(2).any(|word| word.eq_ignore_ascii_case(b"redirect")) {
+        cx.client.info.set_flags(ClientFlags::CAPA_REDIRECT, true);
+    }
+    cx.reply.ok();
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Who a client is: its number, and the names it gives itself.
+//!
+//! Names appear in the lines of CLIENT LIST, which are split at blanks: they consist of printable ASCII characters.
+
+use crate::session::{Client, Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+
+/// CLIENT ID
+pub const ID: Command<SessionHandler> = Command::new(
+    Spec::new("id", 2)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "5.0.0", "O(1)", "Answers the connection's number."),
+    id,
+);
+
+fn id(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.reply.uint(cx.client.info.id);
+    Ok(())
+}
+
+/// CLIENT GETNAME
+pub const GETNAME: Command<SessionHandler> = Command::new(
+    Spec::new("getname", 2)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "2.6.9", "O(1)", "Answers the connection's name."),
+    getname,
+);
+
+fn getname(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    match &*cx.client.info.names.lock().name {
+        [] => cx.reply.null(),
+        name => cx.reply.bulk(name),
+    }
+    Ok(())
+}
+
+/// CLIENT SETNAME connection-name
+pub const SETNAME: Command<SessionHandler> = Command::new(
+    Spec::new("setname", 3)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "2.6.9", "O(1)", "Names the connection.")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .args(&[Arg::string("connection-name")]),
+    setname,
+);
+
+fn setname(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    check_name(&args[2])?;
+    set_name(cx.client, &args[2]);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Refuses what cannot be a client's name.
+pub fn check_name(name: &[u8]) -> Result<(), Error> {
+    const BAD: Error = Error::text("ERR Client names cannot contain spaces, newlines or special characters.");
+    if is_printable(name) { Ok(()) } else { Err(BAD) }
+}
+
+/// Names a client; an empty name takes its name away.
+pub fn set_name(client: &Client, name: &[u8]) {
+    client.info.names.lock().name = name.into();
+}
+
+/// CLIENT SETINFO LIB-NAME libname | LIB-VER libver
+pub const SETINFO: Command<SessionHandler> = Command::new(
+    Spec::new("setinfo", 4)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "7.2.0", "O(1)", "Tells which library the client uses.")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .args(&[Arg::one_of(
+            "attr",
+            &[Arg::string("libname").token("LIB-NAME"), Arg::string("libver").token("LIB-VER")],
+        )]),
+    setinfo,
+);
+
+fn setinfo(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let (attribute, value) = (&args[2], &args[3]);
+    let shown = String::from_utf8_lossy(attribute);
+    let version = attribute.eq_ignore_ascii_case(b"lib-ver");
+    if !version && !attribute.eq_ignore_ascii_case(b"lib-name") {
+        return Err(Error::new(format!("ERR Unrecognized option '{shown}'")));
+    }
+    if !is_printable(value) {
+        return Err(Error::new(format!("ERR {shown} cannot contain spaces, newlines or special characters.")));
+    }
+    let mut names = cx.client.info.names.lock();
+    *if version { &mut names.lib_ver } else { &mut names.lib_name } = value.into();
+    cx.reply.ok();
+    Ok(())
+}
+
+fn is_printable(text: &[u8]) -> bool {
+    text.iter().all(u8::is_ascii_graphic)
+}

@@ -1,0 +1,82 @@
+//! Holding clients up and letting them go: CLIENT PAUSE, UNPAUSE, UNBLOCK.
+
+use crate::session::{Session, SessionHandler};
+use crate::worker::Message;
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+
+/// CLIENT PAUSE timeout [WRITE | ALL]
+pub const PAUSE: Command<SessionHandler> = Command::new(
+    Spec::new("pause", -3)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        // No worker is amid a batch that it began before: when it is replied to, nothing is written any more.
+        .lock(LockRule::World)
+        .doc(Group::Connection, "3.0.0", "O(1)", "Holds up commands for some time.")
+        .history(&[("6.2.0", "May hold up writes alone.")])
+        .args(&[
+            Arg::integer("timeout"),
+            Arg::one_of("mode", &[Arg::word("write", "WRITE"), Arg::word("all", "ALL")]).optional().since("6.2.0"),
+        ]),
+    pause,
+);
+
+fn pause(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let all = match args.get(3).filter(|_| args.len() == 4) {
+        None => true,
+        Some(word) if word.eq_ignore_ascii_case(b"all") => true,
+        Some(word) if word.eq_ignore_ascii_case(b"write") => false,
+        Some(_) => return Err(Error::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    let timeout = parse_i64(&args[2]).ok_or(Error::text("ERR timeout is not an integer or out of range"))?;
+    if timeout < 0 {
+        return Err(Error::text("ERR timeout is negative"));
+    }
+    let until = timeout.checked_add(cx.now_ms).ok_or(Error::text("ERR timeout is out of range"))?;
+    cx.server.pause.begin(cx.now_ms, until, all);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// CLIENT UNPAUSE
+pub const UNPAUSE: Command<SessionHandler> = Command::new(
+    Spec::new("unpause", 2)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "6.2.0", "O(N), N being the held-up clients", "Ends a pause."),
+    unpause,
+);
+
+fn unpause(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.server.pause.end();
+    cx.server.send_all(|| Message::Resume);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// CLIENT UNBLOCK client-id [TIMEOUT | ERROR]
+pub const UNBLOCK: Command<SessionHandler> = Command::new(
+    Spec::new("unblock", -3)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "5.0.0", "O(log N), N being the clients", "Ends the waiting of a blocked client.")
+        .args(&[
+            Arg::integer("client-id"),
+            Arg::one_of("unblock-type", &[Arg::word("timeout", "TIMEOUT"), Arg::word("error", "ERROR")]).optional(),
+        ]),
+    unblock,
+);
+
+/// No command blocks its client, and the end of a pause is nothing that a client can be spared of in this way: there is
+/// never one to unblock.
+fn unblock(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let reasons: [&[u8]; 2] = [b"timeout", b"error"];
+    if args.len() == 4 && !reasons.iter().any(|reason| args[3].eq_ignore_ascii_case(reason)) {
+        return Err(Error::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+    }
+    parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
+    cx.reply.int(0);
+    Ok(())
+}

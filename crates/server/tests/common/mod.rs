@@ -1,0 +1,230 @@
+//! Starts the real server for end-to-end tests, and speaks to it.
+//!
+//! [`Server::start`] runs the binary on a free port in a folder of its own, waits until it accepts connections, and ends
+//! it when dropped; if a test fails, the server's log is printed. [`Server::client`] is a connection of the `redis` crate,
+//! [`Server::raw`] one for exact bytes. [`for_workers`] runs a test with one worker and with several.
+
+#![allow(dead_code)] // Each test binary uses its own part of this module.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long to wait for anything before the test fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Attempts to start, in case that another process takes the port first.
+const STARTS: usize = 5;
+
+/// Runs a test with one worker, which keeps everything in one order, and with four.
+pub fn for_workers(args: &[&str], test: impl Fn(&Server)) {
+    for workers in ["1", "4"] {
+        println!("with {workers} workers");
+        test(&Server::start(&[&["--io-threads", workers], args].concat()));
+    }
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    dir: TempDir,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server with these arguments besides its port and folder.
+    pub fn start(args: &[&str]) -> Server {
+        for _ in 0..STARTS {
+            if let Some(server) = Server::try_start(args) {
+                return server;
+            }
+        }
+        panic!("the server does not start");
+    }
+
+    fn try_start(args: &[&str]) -> Option<Server> {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let port = free_port();
+        let log = File::create(dir.path().join("log")).expect("a log file");
+        let child = Command::new(env!("CARGO_BIN_EXE_kvick-server"))
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
+            .arg(dir.path())
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("the server's binary");
+        let mut server = Server { child, dir, port };
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if server.has_ended() {
+                print!("{}", server.log());
+                return None;
+            }
+            if TcpStream::connect(("127.0.0.1", port)).is_ok() && !server.has_ended() {
+                return Some(server);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("the state of a child").is_some()
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The id of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The folder it works in.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.dir.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A new connection of a client library.
+    pub fn client(&self) -> redis::Connection {
+        self.client_of("")
+    }
+
+    /// The same with RESP3.
+    pub fn client_resp3(&self) -> redis::Connection {
+        self.client_of("?protocol=resp3")
+    }
+
+    fn client_of(&self, query: &str) -> redis::Connection {
+        let url = format!("redis://127.0.0.1:{}/{query}", self.port);
+        let connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
+        connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        connection
+    }
+
+    /// A new connection for exact bytes.
+    pub fn raw(&self) -> Raw {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_nodelay(true).expect("an option");
+        Raw { stream }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            print!("The server's log:\n{}", self.log());
+        }
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Waits until something holds.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A connection for exact bytes.
+pub struct Raw {
+    stream: TcpStream,
+}
+
+impl Raw {
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("a connection that takes bytes");
+    }
+
+    /// Sends a request.
+    pub fn request(&mut self, words: &[&str]) {
+        let mut bytes = format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| bytes += &format!("${}\r\n{word}\r\n", word.len()));
+        self.send(bytes);
+    }
+
+    /// Reads as many bytes as `expected` has, and checks that they are the same.
+    #[track_caller]
+    pub fn expect(&mut self, expected: &str) {
+        let mut got = Vec::new();
+        let mut byte = [0];
+        while got.len() < expected.len() {
+            match self.stream.read(&mut byte) {
+                Ok(1) => got.push(byte[0]),
+                end => panic!("expected {expected:?}, got {:?}, then {end:?}", String::from_utf8_lossy(&got)),
+            }
+            if !expected.as_bytes().starts_with(&got) {
+                let line = self.line();
+                panic!("expected {expected:?}, got {:?}", String::from_utf8_lossy(&got) + &*line);
+            }
+        }
+    }
+
+    /// Sends a request and checks the reply.
+    #[track_caller]
+    pub fn ask(&mut self, words: &[&str], expected: &str) {
+        self.request(words);
+        self.expect(expected);
+    }
+
+    /// Reads a line, without its end.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while !line.ends_with(b"\r\n") {
+            match self.stream.read(&mut byte) {
+                Ok(1) => line.push(byte[0]),
+                _ => break,
+            }
+        }
+        String::from_utf8_lossy(&line).trim_end().to_string()
+    }
+
+    /// Reads lines up to this one.
+    #[track_caller]
+    pub fn skip_to(&mut self, last: &str) {
+        loop {
+            match &*self.line() {
+                line if line == last => return,
+                "" => panic!("expected a line {last:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Checks that the server has closed the connection and sent nothing more.
+    #[track_caller]
+    pub fn expect_end(&mut self) {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(0) => {}
+            // The server closed it with input unread.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset && rest.is_empty() => {}
+            other => panic!("expected the end, got {other:?}: {:?}", String::from_utf8_lossy(&rest)),
+        }
+    }
+}
