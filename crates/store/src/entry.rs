@@ -484,6 +484,11 @@ impl<'a> Entry<'a> {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
     }
 
+    /// Where it lies in memory. It moves when it grows, or changes its representation.
+    pub fn address(&self) -> usize {
+        self.entry.as_ptr() as usize
+    }
+
     /// The name of the value's encoding, as OBJECT ENCODING tells it.
     pub fn encoding(&self) -> &'static str {
         let layout = self.layout();
