@@ -95,6 +95,37 @@ bitflags::bitflags! {
     }
 }
 
+#[cfg(test)]
+impl ClientInfo {
+    /// A connection that is none.
+    pub fn for_test() -> Self {
+        ClientInfo {
+            id: 1,
+            worker: 0,
+            fd: -1,
+            peer: "127.0.0.1:1".into(),
+            local: "127.0.0.1:2".into(),
+            unix: false,
+            loopback: true,
+            connected_ms: 0,
+            active_ms: AtomicI64::new(0),
+            db: AtomicUsize::new(0),
+            command: AtomicU32::new(u32::MAX),
+            protocol: AtomicU8::new(2),
+            flags: AtomicU32::new(0),
+            input: AtomicUsize::new(0),
+            input_memory: AtomicUsize::new(0),
+            output: AtomicUsize::new(0),
+            output_blocks: AtomicUsize::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            doomed: AtomicBool::new(false),
+            names: Mutex::default(),
+        }
+    }
+}
+
 impl ClientInfo {
     /// The flags.
     pub fn flags(&self) -> ClientFlags {

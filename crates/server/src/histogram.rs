@@ -157,7 +157,10 @@ mod tests {
     #[test]
     fn percentiles_and_powers_of_two_follow_the_counts() {
         let distribution = Distribution { cumulative: vec![(500, 50), (3_000, 98), (40_000, 100)] };
-        assert_eq!([0.0, 50.0, 51.0, 99.0, 100.0].map(|p| distribution.percentile_ns(p)), [500, 500, 3000, 40000, 40000]);
+        assert_eq!(
+            [0.0, 50.0, 51.0, 99.0, 100.0].map(|p| distribution.percentile_ns(p)),
+            [500, 500, 3000, 40000, 40000]
+        );
         assert_eq!(distribution.by_powers_of_two(), [(1, 50), (4, 98), (66, 100)]);
         assert_eq!(Distribution::default().percentile_ns(50.0), 0);
         assert!(Distribution::default().by_powers_of_two().is_empty());

@@ -67,6 +67,8 @@ pub struct Client {
     pub fate: Fate,
     /// CLIENT CAPA.
     pub capabilities: u32,
+    /// Arguments of the present command that no log may show, as bits.
+    pub redacted: u32,
 }
 
 /// CLIENT REPLY.
@@ -104,9 +106,18 @@ impl Client {
             reply_mode: ReplyMode::On,
             fate: Fate::Open,
             capabilities: 0,
+            redacted: 0,
         };
         client.set_authenticated(authenticated);
         client
+    }
+
+    /// Has the logs show argument `index` of the present command as "(redacted)". They show no argument beyond the
+    /// thirty-second in any case.
+    pub fn redact(&mut self, index: usize) {
+        if let Some(bit) = u32::try_from(index).ok().and_then(|index| 1u32.checked_shl(index)) {
+            self.redacted |= bit;
+        }
     }
 
     /// Takes note that the client has authenticated, or lost that.

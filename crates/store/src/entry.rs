@@ -502,16 +502,20 @@ impl<'a> Entry<'a> {
 
     /// Bytes of memory that key and value take, allocator's rounding included.
     pub fn memory(&self) -> usize {
+        self.layout().allocation().size() + self.external_memory()
+    }
+
+    /// The part of it that lies outside of the entry.
+    pub fn external_memory(&self) -> usize {
         let layout = self.layout();
-        let external = match layout.repr() {
+        match layout.repr() {
             // SAFETY: as in `str`.
             Repr::External => unsafe {
                 let capacity = (*raw_pointer(self.entry, &layout)).capacity();
                 size_class(size_of::<Vec<u8>>()) + if capacity == 0 { 0 } else { size_class(capacity) }
             },
             _ => 0,
-        };
-        layout.allocation().size() + external
+        }
     }
 
     /// A copy of the value.

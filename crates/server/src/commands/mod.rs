@@ -1,11 +1,32 @@
 //! The session commands: those about connections and the server.
 
+pub mod commandlog;
+pub mod config;
 pub mod connection;
+pub mod debug;
+pub mod help;
+pub mod info;
+pub mod latency;
+pub mod lolwut;
+pub mod memory;
+pub mod role;
+pub mod time;
 
 use crate::session::SessionHandler;
 use kvick_commands::spec::Command;
 
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
-    vec![connection::COMMANDS]
+    vec![
+        connection::COMMANDS,
+        info::COMMANDS,
+        config::COMMANDS,
+        memory::COMMANDS,
+        commandlog::COMMANDS,
+        latency::COMMANDS,
+        debug::COMMANDS,
+        lolwut::COMMANDS,
+        role::COMMANDS,
+        time::COMMANDS,
+    ]
 }
