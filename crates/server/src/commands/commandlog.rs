@@ -177,7 +177,7 @@ fn reply_entries(cx: &mut Session<'_>, kind: Kind, count: usize) {
     cx.reply.array(entries.len());
     for Entry { id, time, value, args, peer, name } in entries {
         cx.reply.array(6);
-        [id, time, value].map(|number| cx.reply.int(number));
+        [id, time, value].into_iter().for_each(|number| cx.reply.int(number));
         cx.reply.array(args.len());
         args.iter().for_each(|arg| cx.reply.bulk(arg));
         cx.reply.bulk(peer.as_bytes());

@@ -100,7 +100,7 @@ fn latest(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         cx.reply.array(6);
         cx.reply.bulk(event.as_bytes());
         cx.reply.int(last.time);
-        [last.ms, series.max_ms, series.sum_ms, series.count].map(|number| cx.reply.uint(number));
+        [last.ms, series.max_ms, series.sum_ms, series.count].into_iter().for_each(|number| cx.reply.uint(number));
     }
     Ok(())
 }

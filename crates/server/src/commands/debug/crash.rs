@@ -18,7 +18,8 @@ pub fn panic(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 /// An allocation that nobody can serve.
 pub fn out_of_memory(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    handle_alloc_error(Layout::new::<[u8; isize::MAX as usize]>())
+    let everything = Layout::array::<u8>(isize::MAX as usize);
+    handle_alloc_error(everything.unwrap_or(Layout::new::<u8>()))
 }
 
 /// The signal of a wrong access to memory.
