@@ -88,6 +88,11 @@ pub fn ticks_to_us(ticks: u64) -> u64 {
     (ticks as f64 / source().ticks_per_us.unwrap_or(1000.0)) as u64
 }
 
+/// Converts a sum of ticks to nanoseconds.
+pub fn ticks_to_ns(ticks: u64) -> u64 {
+    (ticks as f64 * 1000.0 / source().ticks_per_us.unwrap_or(1000.0)) as u64
+}
+
 /// Converts microseconds to ticks.
 pub fn us_to_ticks(us: u64) -> u64 {
     (us as f64 * source().ticks_per_us.unwrap_or(1000.0)) as u64

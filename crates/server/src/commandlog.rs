@@ -6,11 +6,14 @@ use crate::session::Client;
 use kvick_resp::Args;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Arguments of an entry, and bytes of each, that are kept.
 const ARGS_MAX: usize = 32;
 const ARG_BYTES_MAX: usize = 128;
+/// What is shown of an argument that is a secret.
+const REDACTED: &[u8] = b"(redacted)";
+/// Bytes that the protocol adds to an argument at most: its length in decimal, a dollar sign and two line ends.
+const FRAMING_MAX: usize = 25;
 
 /// What a log records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +63,96 @@ impl Thresholds {
             Kind::LargeReply => (self.reply_bytes, self.reply_max),
         }
     }
+
+    /// From what value on a log records; the greatest number when it records nothing.
+    pub fn bytes_min(&self, kind: Kind) -> usize {
+        match self.of(kind) {
+            (_, 0) => usize::MAX,
+            (threshold, _) => usize::try_from(threshold).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// A large argument that its command took over, as far as the logs need it.
+#[derive(Clone, Copy)]
+pub struct TakenArgument {
+    index: usize,
+    len: usize,
+    head: [u8; ARG_BYTES_MAX],
+}
+
+impl TakenArgument {
+    /// What is remembered of `bytes`, argument `index`.
+    pub fn new(index: usize, bytes: &[u8]) -> Self {
+        let mut head = [0; ARG_BYTES_MAX];
+        let kept = bytes.len().min(ARG_BYTES_MAX);
+        head[..kept].copy_from_slice(&bytes[..kept]);
+        TakenArgument { index, len: bytes.len(), head }
+    }
+}
+
+/// A command that was executed, as the logs see it.
+#[derive(Clone, Copy)]
+pub struct Executed<'a> {
+    /// Its arguments.
+    pub args: Args<'a>,
+    /// The argument that it took over.
+    pub taken: Option<&'a TakenArgument>,
+    /// Who sent it.
+    pub client: &'a Client,
+}
+
+impl Executed<'_> {
+    /// At most so many bytes is the request long; cheap.
+    #[inline]
+    pub fn bytes_max(&self) -> usize {
+        let taken = self.taken.map_or(0, |taken| taken.len);
+        self.args.bytes_len() + taken + (self.args.len() + 1) * FRAMING_MAX
+    }
+
+    /// How long the request is in the protocol's form.
+    fn bytes(&self) -> usize {
+        let framed = |len: usize| decimal_digits(len) + b"$\r\n\r\n".len() + len;
+        let args: usize = (0..self.args.len()).map(|index| framed(self.arg(index).0)).sum();
+        args + decimal_digits(self.args.len()) + b"*\r\n".len()
+    }
+
+    /// Length and first bytes of an argument.
+    fn arg(&self, index: usize) -> (usize, &[u8]) {
+        match self.taken {
+            Some(taken) if taken.index == index => (taken.len, &taken.head[..taken.len.min(ARG_BYTES_MAX)]),
+            _ => {
+                let bytes = self.args.get(index).unwrap_or_default();
+                (bytes.len(), bytes)
+            }
+        }
+    }
+
+    fn shortened(&self) -> Vec<Vec<u8>> {
+        let len = self.args.len();
+        let kept = if len > ARGS_MAX { ARGS_MAX - 1 } else { len };
+        let mut shortened: Vec<Vec<u8>> = (0..kept).map(|index| self.shorten(index)).collect();
+        if len > ARGS_MAX {
+            shortened.push(format!("... ({} more arguments)", len - kept).into_bytes());
+        }
+        shortened
+    }
+
+    fn shorten(&self, index: usize) -> Vec<u8> {
+        if self.client.redacted >> index & 1 == 1 {
+            return REDACTED.to_vec();
+        }
+        let (len, bytes) = self.arg(index);
+        let mut short = bytes[..bytes.len().min(ARG_BYTES_MAX)].to_vec();
+        if len > ARG_BYTES_MAX {
+            short.extend_from_slice(format!("... ({} more bytes)", len - ARG_BYTES_MAX).as_bytes());
+        }
+        short
+    }
+}
+
+fn decimal_digits(n: usize) -> usize {
+    n.checked_ilog10().unwrap_or(0) as usize + 1
 }
 
 /// A recorded command.
@@ -82,70 +175,136 @@ pub struct Entry {
 /// The three logs.
 #[derive(Default)]
 pub struct CommandLog {
-    logs: [Log; 3],
+    logs: [Mutex<Log>; 3],
 }
 
 #[derive(Default)]
 struct Log {
-    entries: Mutex<VecDeque<Entry>>,
-    next_id: AtomicI64,
+    /// Latest first.
+    entries: VecDeque<Entry>,
+    next_id: i64,
 }
 
 impl CommandLog {
-    fn log(&self, kind: Kind) -> &Log {
+    fn log(&self, kind: Kind) -> &Mutex<Log> {
         &self.logs[kind as usize]
     }
 
-    /// Records a command if its value reaches the threshold.
-    pub fn offer(&self, kind: Kind, value: i64, args: Args<'_>, client: &Client, thresholds: &Thresholds) {
+    /// Records a command that took `us` microseconds if that is long.
+    pub fn offer_slow(&self, us: u64, executed: Executed<'_>, thresholds: &Thresholds) {
+        self.offer(Kind::Slow, i64::try_from(us).unwrap_or(i64::MAX), executed, thresholds);
+    }
+
+    /// Records a command if its request is large.
+    pub fn offer_request(&self, executed: Executed<'_>, thresholds: &Thresholds) {
+        self.offer(Kind::LargeRequest, executed.bytes() as i64, executed, thresholds);
+    }
+
+    /// Records a command whose reply is `bytes` long if that is large.
+    pub fn offer_reply(&self, bytes: usize, executed: Executed<'_>, thresholds: &Thresholds) {
+        self.offer(Kind::LargeReply, bytes as i64, executed, thresholds);
+    }
+
+    fn offer(&self, kind: Kind, value: i64, executed: Executed<'_>, thresholds: &Thresholds) {
         let (threshold, max) = thresholds.of(kind);
         if threshold < 0 || value < threshold || max == 0 {
             return;
         }
-        let log = self.log(kind);
-        let entry = Entry {
-            id: log.next_id.fetch_add(1, Ordering::Relaxed),
+        let mut entry = Entry {
+            id: 0,
             time: crate::clock::unix_ms() / 1000,
             value,
-            args: shortened(args),
-            peer: client.info.peer.clone(),
-            name: client.info.names.lock().name.clone(),
+            args: executed.shortened(),
+            peer: executed.client.info.peer.clone(),
+            name: executed.client.info.names.lock().name.clone(),
         };
-        let mut entries = log.entries.lock();
-        entries.push_front(entry);
-        entries.truncate(max);
+        let mut log = self.log(kind).lock();
+        entry.id = log.next_id;
+        log.next_id += 1;
+        log.entries.push_front(entry);
+        log.entries.truncate(max);
     }
 
     /// The latest entries, latest first.
     pub fn latest(&self, kind: Kind, count: usize) -> Vec<Entry> {
-        self.log(kind).entries.lock().iter().take(count).cloned().collect()
+        self.log(kind).lock().entries.iter().take(count).cloned().collect()
     }
 
     /// How many entries there are.
     pub fn len(&self, kind: Kind) -> usize {
-        self.log(kind).entries.lock().len()
+        self.log(kind).lock().entries.len()
     }
 
-    /// Forgets all entries.
+    /// Forgets all entries; the numbers go on.
     pub fn reset(&self, kind: Kind) {
-        self.log(kind).entries.lock().clear();
+        self.log(kind).lock().entries.clear();
     }
 }
 
-fn shortened(args: Args<'_>) -> Vec<Vec<u8>> {
-    let kept = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
-    let mut shortened: Vec<Vec<u8>> = args.iter().take(kept).map(shorten).collect();
-    if args.len() > ARGS_MAX {
-        shortened.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
-    }
-    shortened
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::ClientInfo;
+    use kvick_resp::OwnedArgs;
+    use std::sync::Arc;
 
-fn shorten(arg: &[u8]) -> Vec<u8> {
-    if arg.len() <= ARG_BYTES_MAX {
-        return arg.to_vec();
+    const ALL: Thresholds =
+        Thresholds { slow_us: 0, slow_max: 2, request_bytes: 0, request_max: 9, reply_bytes: -1, reply_max: 9 };
+
+    fn client() -> Client {
+        Client::new(Arc::new(ClientInfo::new(1, 0, -1, "127.0.0.1:1".into(), "127.0.0.1:2".into(), true, 0)), true)
     }
-    let mut short = arg[..ARG_BYTES_MAX].to_vec();
-    short.extend_from_slice(format!("... ({} more bytes)", arg.len() - ARG_BYTES_MAX).as_bytes());
-    short
+
+    fn record(log: &CommandLog, client: &Client, args: &[&[u8]], taken: Option<&TakenArgument>) -> Entry {
+        let owned = OwnedArgs::new(args);
+        let executed = Executed { args: owned.args(), taken, client };
+        log.offer_request(executed, &ALL);
+        assert!(executed.bytes() <= executed.bytes_max());
+        log.latest(Kind::LargeRequest, 1).remove(0)
+    }
+
+    #[test]
+    fn a_request_counts_as_long_as_the_protocol_makes_it() {
+        let entry = record(&CommandLog::default(), &client(), &[b"set", b"key", b"0123456789"], None);
+        assert_eq!(entry.value as usize, b"*3\r\n$3\r\nset\r\n$3\r\nkey\r\n$10\r\n0123456789\r\n".len());
+    }
+
+    #[test]
+    fn long_arguments_and_many_are_shortened() {
+        let (log, client, long) = (CommandLog::default(), client(), [b'A'; 130]);
+        assert!(record(&log, &client, &[b"set", &long], None).args[1].ends_with(b"AAA... (2 more bytes)"));
+        let many = [&b"a"[..]; 33];
+        let args = record(&log, &client, &many, None).args;
+        assert_eq!((args.len(), &args[31][..]), (32, &b"... (2 more arguments)"[..]));
+        assert_eq!(record(&log, &client, &many[..32], None).args.len(), 32);
+    }
+
+    #[test]
+    fn an_argument_that_was_taken_over_is_shown_all_the_same() {
+        let taken = TakenArgument::new(2, &[b'x'; 1000]);
+        let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&taken));
+        assert!(entry.args[2].starts_with(b"xxxx") && entry.args[2].ends_with(b"... (872 more bytes)"));
+        assert_eq!(entry.value, 4 + 9 + 7 + 1008);
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let mut client = client();
+        [1, 40].map(|index| client.redact(index));
+        let entry = record(&CommandLog::default(), &client, &[b"auth", b"secret"], None);
+        assert_eq!(entry.args, [&b"auth"[..], REDACTED]);
+    }
+
+    #[test]
+    fn the_latest_are_kept_and_numbers_go_on() {
+        let (log, client, owned) = (CommandLog::default(), client(), OwnedArgs::new([b"ping"]));
+        let executed = Executed { args: owned.args(), taken: None, client: &client };
+        (0..3).for_each(|us| log.offer_slow(us, executed, &ALL));
+        log.offer_reply(1, executed, &ALL);
+        let ids = |log: &CommandLog| log.latest(Kind::Slow, 9).iter().map(|entry| entry.id).collect::<Vec<_>>();
+        assert_eq!((ids(&log), log.len(Kind::LargeReply)), (vec![2, 1], 0));
+        log.reset(Kind::Slow);
+        log.offer_slow(7, executed, &ALL);
+        assert_eq!(ids(&log), [3]);
+    }
 }

@@ -10,12 +10,15 @@ pub mod commandlog;
 pub mod commands;
 #[allow(dead_code, unused_imports)]
 pub mod config;
+pub mod histogram;
 pub mod latency;
 pub mod listen;
 pub mod logging;
 pub mod mailbox;
+pub mod memory;
 pub mod pause;
 pub mod process;
+pub mod rates;
 pub mod server;
 pub mod session;
 pub mod stats;

@@ -7,6 +7,7 @@ use crate::server::{Server, Tunables};
 use crate::worker::connection::Socket;
 use mio::net::{TcpListener, UnixListener};
 use mio::{Interest, Registry, Token};
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket as RawSocket, TcpKeepalive, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,15 +17,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// All sockets that one worker listens on.
-#[derive(Default)]
+/// All sockets that are listened on. One worker accepts from them; any thread may have them opened anew.
+#[derive(Clone, Default)]
 pub struct Listeners {
-    sockets: Vec<Listener>,
+    sockets: Arc<Mutex<Vec<Listener>>>,
 }
 
-enum Listener {
+struct Listener {
+    kind: Kind,
+    /// The number that its events carry, once the poll knows it.
+    number: Option<usize>,
+}
+
+enum Kind {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    fn port(&self) -> Option<u16> {
+        match &self.kind {
+            Kind::Tcp(socket) => socket.local_addr().ok().map(|address| address.port()),
+            Kind::Unix(..) => None,
+        }
+    }
 }
 
 /// Where a connection comes from and where it came to.
@@ -38,60 +54,72 @@ pub struct Peer {
 impl Listeners {
     /// Opens the sockets that the settings ask for. Errors say which address could not be had and why.
     pub fn open(values: &Values) -> io::Result<Self> {
-        let mut sockets = Vec::new();
-        let port = values.read(network::PORT);
-        if port != 0 {
-            let backlog = values.read(network::TCP_BACKLOG);
-            let mark = values.read(network::SOCKET_MARK_ID);
-            sockets = open_tcp(values.read(network::BIND).list().iter().map(|text| &**text), port, backlog, mark)?;
-        }
+        let mut sockets = open_tcp(values)?;
         if let Some(path) = values.read(network::UNIXSOCKET) {
             sockets.push(open_unix(path.as_path().to_path_buf(), values.read(network::UNIXSOCKETPERM))?);
         }
-        Ok(Listeners { sockets })
+        Ok(Listeners { sockets: Arc::new(Mutex::new(sockets)) })
+    }
+
+    /// Opens the TCP sockets anew, as the settings are now. Those before are closed first only where they are in the way;
+    /// on an error none may be left. The worker that accepts has to register what is new.
+    pub fn reopen(&self, values: &Values) -> io::Result<()> {
+        let mut sockets = self.sockets.lock();
+        let port = values.read(network::PORT);
+        let is_tcp = |listener: &Listener| matches!(listener.kind, Kind::Tcp(_));
+        let fresh = open_tcp(values).or_else(|error| {
+            let in_the_way = sockets.iter().any(|listener| listener.port() == Some(port));
+            if error.kind() != io::ErrorKind::AddrInUse || !in_the_way {
+                return Err(error);
+            }
+            sockets.retain(|listener| !is_tcp(listener));
+            open_tcp(values)
+        })?;
+        // Closing a socket takes it out of the poll.
+        sockets.retain(|listener| !is_tcp(listener));
+        sockets.extend(fresh);
+        Ok(())
     }
 
     /// What is listened on, for people.
     pub fn describe(&self) -> Vec<String> {
-        let describe = |listener: &Listener| match listener {
-            Listener::Tcp(socket) => socket.local_addr().map_or_else(|e| e.to_string(), |address| address.to_string()),
-            Listener::Unix(_, path) => path.display().to_string(),
+        let describe = |listener: &Listener| match &listener.kind {
+            Kind::Tcp(socket) => socket.local_addr().map_or_else(|e| e.to_string(), |address| address.to_string()),
+            Kind::Unix(_, path) => path.display().to_string(),
         };
-        self.sockets.iter().map(describe).collect()
+        self.sockets.lock().iter().map(describe).collect()
     }
 
-    /// Has the poll tell of connections waiting on socket n with token `first + n`.
-    pub fn register(&mut self, registry: &Registry, first: usize) -> io::Result<()> {
-        for (number, listener) in self.sockets.iter_mut().enumerate() {
-            match listener {
-                Listener::Tcp(socket) => registry.register(socket, Token(first + number), Interest::READABLE)?,
-                Listener::Unix(socket, _) => registry.register(socket, Token(first + number), Interest::READABLE)?,
+    /// Has the poll tell of connections waiting on socket n with token `first + n`, for the sockets that it does not know.
+    pub fn register(&self, registry: &Registry, first: usize) -> io::Result<()> {
+        let mut sockets = self.sockets.lock();
+        for at in 0..sockets.len() {
+            if sockets[at].number.is_some() {
+                continue;
             }
-        }
-        Ok(())
-    }
-
-    /// The opposite.
-    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        for listener in &mut self.sockets {
-            match listener {
-                Listener::Tcp(socket) => registry.deregister(socket)?,
-                Listener::Unix(socket, _) => registry.deregister(socket)?,
+            let is_free = |number: &usize| sockets.iter().all(|listener| listener.number != Some(*number));
+            let number = (0..).find(is_free).unwrap_or(0);
+            match &mut sockets[at].kind {
+                Kind::Tcp(socket) => registry.register(socket, Token(first + number), Interest::READABLE)?,
+                Kind::Unix(socket, _) => registry.register(socket, Token(first + number), Interest::READABLE)?,
             }
+            sockets[at].number = Some(number);
         }
         Ok(())
     }
 
     /// The next connection waiting on socket `number`.
-    pub fn accept(&mut self, number: usize) -> Option<(Socket, Peer)> {
+    pub fn accept(&self, number: usize) -> Option<(Socket, Peer)> {
+        let sockets = self.sockets.lock();
+        let listener = sockets.iter().find(|listener| listener.number == Some(number))?;
         loop {
-            let accepted = match self.sockets.get(number)? {
-                Listener::Tcp(socket) => socket.accept().map(|(stream, peer)| {
+            let accepted = match &listener.kind {
+                Kind::Tcp(socket) => socket.accept().map(|(stream, peer)| {
                     let local = stream.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
                     let peer = Peer { peer: peer.to_string(), local, unix: false, loopback: is_loopback(&peer.ip()) };
                     (Socket::Tcp(stream), peer)
                 }),
-                Listener::Unix(socket, path) => socket.accept().map(|(stream, _)| {
+                Kind::Unix(socket, path) => socket.accept().map(|(stream, _)| {
                     let name = format!("{}:0", path.display());
                     (Socket::Unix(stream), Peer { peer: name.clone(), local: name, unix: true, loopback: true })
                 }),
@@ -116,19 +144,19 @@ fn is_loopback(ip: &IpAddr) -> bool {
     }
 }
 
-/// Opens one socket for each address; a "-" in front of an address makes it optional.
-fn open_tcp<'a>(
-    addresses: impl Iterator<Item = &'a [u8]>,
-    port: u16,
-    backlog: i32,
-    mark: u32,
-) -> io::Result<Vec<Listener>> {
+/// Opens one socket for each address; a "-" in front of an address makes it optional. None for port 0.
+fn open_tcp(values: &Values) -> io::Result<Vec<Listener>> {
+    let port = values.read(network::PORT);
+    if port == 0 {
+        return Ok(Vec::new());
+    }
+    let (backlog, mark) = (values.read(network::TCP_BACKLOG), values.read(network::SOCKET_MARK_ID));
     let mut sockets = Vec::new();
-    for text in addresses {
+    for text in values.read(network::BIND).list() {
         let text = String::from_utf8_lossy(text);
         let (text, optional) = text.strip_prefix('-').map_or((&*text, false), |rest| (rest, true));
         match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), backlog, mark)) {
-            Ok(socket) => sockets.push(Listener::Tcp(socket)),
+            Ok(socket) => sockets.push(Listener { kind: Kind::Tcp(socket), number: None }),
             Err(error) if optional && may_be_missing(&error) => {}
             Err(error) => {
                 let reason = format!("Could not create server TCP listening socket {text}:{port}: {error}");
@@ -191,7 +219,7 @@ fn open_unix(path: PathBuf, mode: u32) -> io::Result<Listener> {
         Ok(UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into()))
     };
     match open() {
-        Ok(socket) => Ok(Listener::Unix(socket, path)),
+        Ok(socket) => Ok(Listener { kind: Kind::Unix(socket, path), number: None }),
         Err(error) => {
             let reason = format!("Failed opening Unix socket {}: {error}", path.display());
             Err(io::Error::new(error.kind(), reason))

@@ -46,7 +46,7 @@ fn serve(sources: &Sources) -> ExitCode {
 
 /// Starts the workers and waits for them to end.
 fn run(server: &'static Server, listeners: Listeners) -> std::io::Result<()> {
-    *server.listening.write() = listeners.describe();
+    server.set_listeners(listeners.clone());
     let mut listeners = Some(listeners);
     let mut workers = Vec::new();
     for number in 0..server.workers() {

@@ -6,17 +6,20 @@ use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
 use crate::latency::LatencyMonitor;
+use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
+use crate::memory;
 use crate::pause::Pause;
+use crate::rates::Rates;
 use crate::session::Client;
-use crate::stats::WorkerStats;
+use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
 use kvick_commands::context::Error;
 use kvick_store::Keyspace;
 use kvick_store::hash::KeyHasher;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -54,6 +57,14 @@ pub struct Server {
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
     /// The workers' counters, by number.
     pub stats: Vec<Arc<WorkerStats>>,
+    /// What each worker had counted at the last CONFIG RESETSTAT.
+    baseline: Mutex<Vec<Totals>>,
+    /// How much happens in a second.
+    pub rates: Mutex<Rates>,
+    /// What is remembered about memory.
+    pub memory: memory::Monitor,
+    /// The sockets that are listened on.
+    listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
     /// When it started.
     pub started: Instant,
@@ -61,6 +72,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
+    /// Forty hexadecimal digits that tell this history of changes from others.
+    pub replication_id: String,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -92,10 +105,15 @@ impl Server {
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
             stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers]),
+            rates: Mutex::default(),
+            memory: memory::Monitor::default(),
+            listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
             run_id: random_hex(),
+            replication_id: random_hex(),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             ending: AtomicBool::new(false),
@@ -112,6 +130,23 @@ impl Server {
     pub fn set_mailboxes(&self, mailboxes: Vec<Arc<Mailbox<Message>>>) {
         // A second call would be a mistake of `main` alone; the first stays.
         let _ = self.mailboxes.set(mailboxes);
+        self.memory.mark_startup();
+    }
+
+    /// Tells the sockets that are listened on, once.
+    pub fn set_listeners(&self, listeners: Listeners) {
+        *self.listening.write() = listeners.describe();
+        // As above.
+        let _ = self.listeners.set(listeners);
+    }
+
+    /// Listens on the addresses and the port of `values` from now on. On an error there may be none that is listened on.
+    pub fn listen_anew(&self, values: &Values) -> std::io::Result<()> {
+        let Some(listeners) = self.listeners.get() else { return Ok(()) };
+        let reopened = listeners.reopen(values);
+        *self.listening.write() = listeners.describe();
+        self.send(0, Message::Listen);
+        reopened
     }
 
     /// Sends a worker a message.
@@ -166,7 +201,29 @@ impl Server {
     }
 
     /// What the first worker does for all of them, several times a second.
-    pub fn tick(&self) {}
+    pub fn tick(&self) {
+        let now = Instant::now();
+        let mut rates = self.rates.lock();
+        if rates.is_due(now) {
+            rates.sample(now, self.stats.iter().map(|stats| Totals::of(stats)).sum());
+            self.memory.sample();
+        }
+    }
+
+    /// What each worker counted since the last CONFIG RESETSTAT.
+    pub fn totals(&self) -> Vec<Totals> {
+        let baseline = self.baseline.lock();
+        self.stats.iter().zip(baseline.iter()).map(|(stats, before)| Totals::of(stats).since(before)).collect()
+    }
+
+    /// Begins to count anew. No command may be running: the caller holds the world.
+    pub fn reset_stats(&self) {
+        *self.baseline.lock() = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+        self.stats.iter().for_each(|stats| stats.reset_commands());
+        self.rates.lock().reset();
+        self.rejected_connections.store(0, Ordering::Relaxed);
+        self.keyspace.janitor.reset();
+    }
 
     /// Has the server end: workers notice at their next turn.
     pub fn end(&self) {

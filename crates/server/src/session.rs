@@ -124,6 +124,12 @@ impl Client {
         }
     }
 
+    /// The state of a connection that is none, for benches and tests of what runs commands.
+    pub fn detached() -> Self {
+        let address = |port: u16| format!("127.0.0.1:{port}");
+        Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), true)
+    }
+
     /// Takes note that the client has authenticated, or lost that.
     pub fn set_authenticated(&mut self, authenticated: bool) {
         self.authenticated = authenticated;

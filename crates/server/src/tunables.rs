@@ -1,7 +1,7 @@
 //! The settings that workers look at often, in plain fields: a snapshot that is made anew when settings change.
 
 use crate::clock;
-use crate::commandlog::Thresholds;
+use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::OutputLimits;
 use crate::config::tables::{logging, memory, network, process, security, types};
@@ -38,6 +38,12 @@ pub struct Tunables {
     pub slow_ticks: u64,
     /// What COMMANDLOG records.
     pub commandlog: Thresholds,
+    /// Bytes from which on a request may be one that COMMANDLOG records.
+    pub large_request_bytes: usize,
+    /// The same of a reply.
+    pub large_reply_bytes: usize,
+    /// Whether the durations of commands are counted.
+    pub latency_tracking: bool,
     /// What LATENCY records; 0 for nothing.
     pub latency_threshold_ms: u64,
     /// `lfu-log-factor`.
@@ -78,6 +84,9 @@ impl Tunables {
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
+            large_request_bytes: commandlog.bytes_min(Kind::LargeRequest),
+            large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
+            latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),

@@ -484,6 +484,11 @@ impl<'a> Entry<'a> {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
     }
 
+    /// Where it lies in memory. It moves when it grows, or changes its representation.
+    pub fn address(&self) -> usize {
+        self.entry.as_ptr() as usize
+    }
+
     /// The name of the value's encoding, as OBJECT ENCODING tells it.
     pub fn encoding(&self) -> &'static str {
         let layout = self.layout();
@@ -497,16 +502,20 @@ impl<'a> Entry<'a> {
 
     /// Bytes of memory that key and value take, allocator's rounding included.
     pub fn memory(&self) -> usize {
+        self.layout().allocation().size() + self.external_memory()
+    }
+
+    /// The part of it that lies outside of the entry.
+    pub fn external_memory(&self) -> usize {
         let layout = self.layout();
-        let external = match layout.repr() {
+        match layout.repr() {
             // SAFETY: as in `str`.
             Repr::External => unsafe {
                 let capacity = (*raw_pointer(self.entry, &layout)).capacity();
                 size_class(size_of::<Vec<u8>>()) + if capacity == 0 { 0 } else { size_class(capacity) }
             },
             _ => 0,
-        };
-        layout.allocation().size() + external
+        }
     }
 
     /// A copy of the value.

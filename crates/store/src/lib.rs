@@ -17,6 +17,7 @@ pub mod log;
 pub mod memory;
 pub mod partition;
 pub mod table;
+pub mod usage;
 pub mod value;
 pub mod world;
 

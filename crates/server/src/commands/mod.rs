@@ -2,13 +2,35 @@
 
 pub mod client;
 pub mod command;
+pub mod commandlog;
+pub mod config;
 pub mod connection;
+pub mod debug;
 pub mod help;
+pub mod info;
+pub mod latency;
+pub mod lolwut;
+pub mod memory;
+pub mod role;
+pub mod time;
 
 use crate::session::SessionHandler;
 use kvick_commands::spec::Command;
 
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
-    vec![connection::COMMANDS, client::COMMANDS, command::COMMANDS]
+    vec![
+        connection::COMMANDS,
+        client::COMMANDS,
+        command::COMMANDS,
+        info::COMMANDS,
+        config::COMMANDS,
+        memory::COMMANDS,
+        commandlog::COMMANDS,
+        latency::COMMANDS,
+        debug::COMMANDS,
+        lolwut::COMMANDS,
+        role::COMMANDS,
+        time::COMMANDS,
+    ]
 }

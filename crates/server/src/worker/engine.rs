@@ -5,7 +5,7 @@
 
 use super::batch::Asks;
 use crate::clock::{self, Ticks};
-use crate::commandlog::Kind as LogKind;
+use crate::commandlog::{Executed, TakenArgument};
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session};
 use crate::stats::WorkerStats;
@@ -72,6 +72,23 @@ impl Engine {
         self.now_ms = clock::unix_ms();
         self.access.set_now(self.now_ms);
         self.last = Ticks::now();
+        self.update_settings();
+    }
+
+    /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
+    /// sent hold for them.
+    pub fn begin_batch(&mut self) {
+        let now = Ticks::now();
+        if now.us_since(self.last) >= LONG_US {
+            self.now_ms = clock::unix_ms();
+            self.access.set_now(self.now_ms);
+        }
+        self.last = now;
+        self.update_settings();
+    }
+
+    #[inline]
+    fn update_settings(&mut self) {
         if self.tunables.generation != self.server.config_generation() {
             self.tunables = self.server.tunables();
             self.access.lfu = self.tunables.commands.lfu;
@@ -178,6 +195,8 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         let keyspace = self.server.keyspace;
+        let reply_start = out.len();
+        let taken_head = self.remember_taken(command, taken.as_deref());
         let mut world = false;
         let mut locked = match (hash, command.single_key) {
             (Some(hash), Some(_)) => keyspace.lock_one(keyspace.address_of_hash(client.db, hash)),
@@ -194,12 +213,25 @@ impl Engine {
         let hashed = hash.zip(command.single_key.and_then(|index| args.get(index)));
         let hashed = hashed.map(|(hash, bytes)| Key { bytes, hash });
         let result = self.run(client, command, (args, hashed), taken, &mut locked, out);
+        let dirty = self.effects.dirty();
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         if world {
             keyspace.world.enter(self.participant);
         }
-        self.account(client, command, args, result);
+        if dirty > 0 {
+            self.stats.dirty.add(dirty);
+        }
+        client.commands += 1;
+        let executed = Executed { args, taken: taken_head.as_ref(), client };
+        self.account(executed, command, out.len() - reply_start, result);
+        client.redacted = 0;
+    }
+
+    /// What the logs need of a large argument that the command may keep.
+    #[inline]
+    fn remember_taken(&self, command: &Registered, taken: Option<&[u8]>) -> Option<TakenArgument> {
+        Some(TakenArgument::new(command.spec.takes?, taken?))
     }
 
     fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
@@ -247,8 +279,8 @@ impl Engine {
                 let db = Db::new(locked, client.db, env).with_hashed(hashed);
                 handler(&mut Context { db, reply, taken, settings: &self.tunables.commands }, args)
             }
-            Some(Handler::Session(handler)) => handler(
-                &mut Session {
+            Some(Handler::Session(handler)) => {
+                let mut session = Session {
                     server,
                     client,
                     reply,
@@ -259,9 +291,12 @@ impl Engine {
                     settings: &self.tunables.commands,
                     worker: self.worker,
                     stats: &self.stats,
-                },
-                args,
-            ),
+                };
+                let result = handler(&mut session, args);
+                // CONFIG SET holds from itself on.
+                self.update_settings();
+                result
+            }
             None => Err(wrong_arity(command)),
         };
         if let Err(error) = &result {
@@ -272,35 +307,49 @@ impl Engine {
 
     /// Statistics, and the logs of slow commands.
     #[inline]
-    fn account(&mut self, client: &mut Client, command: &Registered, args: Args<'_>, result: Result<(), Error>) {
+    fn account(&mut self, executed: Executed<'_>, command: &Registered, reply_bytes: usize, result: Result<(), Error>) {
         let now = Ticks::now();
         let ticks = now.since(self.last);
         self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
         stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
-        client.commands += 1;
         if let Err(error) = result {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
         }
         if ticks >= self.tunables.slow_ticks {
-            self.slow(client, command, args, clock::ticks_to_us(ticks));
+            self.slow(executed, command, clock::ticks_to_us(ticks));
+        }
+        if reply_bytes >= self.tunables.large_reply_bytes || executed.bytes_max() >= self.tunables.large_request_bytes {
+            self.large(executed, command, reply_bytes);
         }
     }
 
     #[cold]
-    fn slow(&mut self, client: &Client, command: &Registered, args: Args<'_>, us: u64) {
+    fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
         if us >= LONG_US {
             self.now_ms = clock::unix_ms();
             self.access.set_now(self.now_ms);
         }
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
-            self.server.commandlog.offer(LogKind::Slow, us as i64, args, client, &self.tunables.commandlog);
+            self.server.commandlog.offer_slow(us, executed, &self.tunables.commandlog);
         }
         let event = if command.spec.flags.contains(Flags::FAST) { "fast-command" } else { "command" };
         self.server.latency.record(event, us / 1000, self.tunables.latency_threshold_ms);
+    }
+
+    #[cold]
+    fn large(&self, executed: Executed<'_>, command: &Registered, reply_bytes: usize) {
+        if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
+            let (log, thresholds) = (&self.server.commandlog, &self.tunables.commandlog);
+            log.offer_request(executed, thresholds);
+            log.offer_reply(reply_bytes, executed, thresholds);
+        }
     }
 
     /// Applies CLIENT REPLY to what was written since `start`.

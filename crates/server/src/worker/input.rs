@@ -178,6 +178,7 @@ impl Worker {
 
     /// Executes the batch and puts the inputs it held back.
     fn execute_batch(&mut self) {
+        self.engine.begin_batch();
         self.batch.prefetch(self.server.keyspace);
         let mut batch = std::mem::take(&mut self.batch);
         let requests = std::mem::take(&mut batch.requests);
@@ -240,6 +241,7 @@ impl Worker {
     fn serve_deferred(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let start = self.replies.len();
+        self.engine.begin_batch();
         while let Some(owned) = connection.deferred.pop_front() {
             let (args, out) = (owned.args(), &mut self.replies);
             let outcome = self.engine.execute(&mut connection.client, args, Asks::Unresolved, &mut None, out);

@@ -46,8 +46,8 @@ pub enum Message {
     Resume,
     /// Look at the server's state.
     Wake,
-    /// Settings of the listeners changed.
-    Listen(Box<Listeners>),
+    /// There are new sockets to listen on.
+    Listen,
 }
 
 /// See the module's documentation.
@@ -80,7 +80,8 @@ impl Worker {
         let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), WAKE)?));
         let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
-        let mut worker = Worker {
+        listeners.register(poll.registry(), FIRST_LISTENER)?;
+        Ok(Worker {
             server,
             number,
             poll,
@@ -88,7 +89,7 @@ impl Worker {
             connections: Slab::new(),
             ready: VecDeque::new(),
             paused: Vec::new(),
-            listeners: Listeners::default(),
+            listeners,
             engine: Engine::new(server, number, stats, participant),
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
@@ -96,20 +97,12 @@ impl Worker {
             replies: Vec::new(),
             runs: Vec::new(),
             timers: timers::Timers::new(),
-        };
-        worker.listen(listeners)?;
-        Ok(worker)
+        })
     }
 
     /// Where to send the worker messages.
     pub fn mailbox(&self) -> Arc<Mailbox<Message>> {
         self.mailbox.clone()
-    }
-
-    fn listen(&mut self, listeners: Listeners) -> io::Result<()> {
-        self.listeners.deregister(self.poll.registry())?;
-        self.listeners = listeners;
-        self.listeners.register(self.poll.registry(), FIRST_LISTENER)
     }
 
     /// Runs until the server ends.
@@ -133,7 +126,7 @@ impl Worker {
     fn turn(&mut self, events: &Events) {
         let began = Instant::now();
         self.engine.update_clock();
-        self.engine.stats.turns.add(1);
+        let requests = self.engine.stats.requests.get();
         for event in events {
             match event.token() {
                 WAKE => {}
@@ -153,7 +146,8 @@ impl Worker {
         self.read_messages();
         self.serve_ready();
         self.run_timers();
-        self.engine.stats.busy_us.add(began.elapsed().as_micros() as u64);
+        let stats = &self.engine.stats;
+        stats.count_turn(began.elapsed().as_micros() as u64, stats.requests.get() - requests);
     }
 
     fn queue(&mut self, token: usize) {
@@ -173,8 +167,8 @@ impl Worker {
                 Message::Close(id) => self.close_client(id),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
-                Message::Listen(listeners) => {
-                    if let Err(error) = self.listen(*listeners) {
+                Message::Listen => {
+                    if let Err(error) = self.listeners.register(self.poll.registry(), FIRST_LISTENER) {
                         crate::logging::warning(format_args!("Cannot listen: {error}"));
                     }
                 }

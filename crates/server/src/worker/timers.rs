@@ -2,6 +2,7 @@
 
 use super::Worker;
 use crate::clients::ClientFlags;
+use crate::clock::Ticks;
 use crate::session::Client;
 use kvick_store::EventClass;
 use kvick_store::expire::{Pass, Sweeper};
@@ -40,7 +41,11 @@ impl Worker {
         }
         let period = Duration::from_secs(1) / self.engine.tunables.hz;
         self.timers.next = now + period;
+        let began = Ticks::now();
         self.expire(period);
+        let us = Ticks::now().us_since(began);
+        self.engine.stats.expire_us.add(us);
+        self.server.latency.record("expire-cycle", us / 1000, self.engine.tunables.latency_threshold_ms);
         self.look_at_connections();
         if !self.paused.is_empty() && self.server.pause.state(self.engine.now_ms).is_none() {
             self.resume_paused();
@@ -51,6 +56,7 @@ impl Worker {
         if self.number == 0 {
             self.server.tick();
         }
+        self.engine.stats.timers_us.add(Ticks::now().us_since(began));
     }
 
     /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.

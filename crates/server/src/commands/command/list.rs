@@ -1,6 +1,6 @@
 //! COMMAND LIST.
 
-use crate::config::glob;
+use kvick_commands::glob;
 use crate::session::{Session, SessionHandler};
 use crate::table::Registered;
 use kvick_commands::context::Error;

@@ -1,5 +1,7 @@
 //! LATENCY: for each kind of event, the latest ones that took longer than the threshold.
 
+pub mod graph;
+
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -26,6 +28,29 @@ pub struct Series {
     pub sum_ms: u64,
     /// How many there were.
     pub count: u64,
+}
+
+/// What the samples of an event amount to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Mean of the samples, in milliseconds.
+    pub average_ms: u64,
+    /// Mean of their distances from it, in milliseconds.
+    pub deviation_ms: u64,
+    /// Mean time from one to the next, in seconds.
+    pub period_s: f64,
+}
+
+impl Series {
+    /// Sums the samples up; `now` is the Unix time in seconds.
+    pub fn summary(&self, now: i64) -> Summary {
+        let count = self.samples.len().max(1) as u64;
+        let average_ms = self.samples.iter().map(|sample| sample.ms).sum::<u64>() / count;
+        let distance: u64 = self.samples.iter().map(|sample| sample.ms.abs_diff(average_ms)).sum();
+        let oldest = self.samples.front().map_or(now, |sample| sample.time);
+        let period_s = now.saturating_sub(oldest).max(1) as f64 / count as f64;
+        Summary { average_ms, deviation_ms: distance / count, period_s }
+    }
 }
 
 /// See the module's documentation.
@@ -79,5 +104,35 @@ impl LatencyMonitor {
             all.retain(|name, _| !named.iter().any(|event| event.eq_ignore_ascii_case(name.as_bytes())));
         }
         before - all.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_reaches_the_threshold_is_kept_and_a_second_keeps_its_worst() {
+        let monitor = LatencyMonitor::default();
+        [(5, 0), (5, 10), (10, 10), (30, 10), (20, 10)].map(|(ms, least)| monitor.record("command", ms, least));
+        let series = monitor.get(b"COMMAND").expect("recorded");
+        assert_eq!((series.max_ms, series.sum_ms, series.count), (30, 60, 3));
+        assert!(series.samples.len() <= 2 && series.samples.iter().any(|sample| sample.ms == 30));
+    }
+
+    #[test]
+    fn events_are_forgotten_by_name_or_all_at_once() {
+        let monitor = LatencyMonitor::default();
+        ["command", "fast-command", "expire-cycle"].map(|event| monitor.record(event, 5, 1));
+        assert_eq!(monitor.reset([&b"Command"[..], b"other"].into_iter()), 1);
+        assert_eq!(monitor.reset([].into_iter()), 2);
+        assert!(monitor.all().is_empty());
+    }
+
+    #[test]
+    fn a_summary_tells_mean_deviation_and_period() {
+        let samples = [(100, 10), (104, 30)].map(|(time, ms)| Sample { time, ms });
+        let series = Series { samples: samples.into(), ..Series::default() };
+        assert_eq!(series.summary(110), Summary { average_ms: 20, deviation_ms: 10, period_s: 5.0 });
     }
 }

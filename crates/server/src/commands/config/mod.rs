@@ -1,0 +1,161 @@
+//! CONFIG: looks at settings, changes them while the server runs, and writes them back to their file.
+
+mod apply;
+
+use super::help;
+use crate::config::rewrite::{Add, Extras, rewrite};
+use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
+use crate::logging;
+use crate::server::Server;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[CONFIG];
+
+const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];
+const TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+
+/// CONFIG
+pub const CONFIG: Command<SessionHandler> = Command::container(
+    Spec::new("config", -2).doc(
+        Group::Server,
+        "2.0.0",
+        "Depends on subcommand.",
+        "A container for commands about the server's settings.",
+    ),
+    &[
+        Command::new(
+            Spec::new("get", -3)
+                .flags(ADMIN)
+                .doc(
+                    Group::Server,
+                    "2.0.0",
+                    "O(N) when N is the number of configuration parameters provided",
+                    "Returns the values of settings.",
+                )
+                .history(&[("7.0.0", "Several patterns can be given at once.")])
+                .args(&[Arg::string("parameter").multiple()]),
+            get,
+        ),
+        Command::new(
+            Spec::new("set", -4)
+                .flags(ADMIN)
+                .doc(
+                    Group::Server,
+                    "2.0.0",
+                    "O(N) when N is the number of configuration parameters provided",
+                    "Changes settings.",
+                )
+                .history(&[("7.0.0", "Several settings can be changed at once.")])
+                .tips(TIPS)
+                .args(&[Arg::block("data", &[Arg::string("parameter"), Arg::string("value")]).multiple()]),
+            set,
+        ),
+        Command::new(
+            Spec::new("resetstat", 2)
+                .flags(ADMIN)
+                .lock(LockRule::World)
+                .doc(Group::Server, "2.0.0", "O(1)", "Has the statistics begin anew.")
+                .tips(TIPS),
+            resetstat,
+        ),
+        Command::new(
+            Spec::new("rewrite", 2)
+                .flags(ADMIN)
+                .doc(Group::Server, "2.8.0", "O(1)", "Writes the settings to the configuration file.")
+                .tips(TIPS),
+            config_rewrite,
+        ),
+        Command::new(
+            Spec::new("help", 2).flags(&[Flags::LOADING, Flags::STALE]).doc(
+                Group::Server,
+                "5.0.0",
+                "O(1)",
+                "Returns a text about the subcommands.",
+            ),
+            config_help,
+        ),
+    ],
+);
+
+fn get(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let found = cx.server.config.match_names(args.slice_from(2).iter());
+    cx.reply.map(found.len());
+    for (name, value) in found {
+        cx.reply.bulk(&name);
+        cx.reply.bulk(&value);
+    }
+    Ok(())
+}
+
+fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len() % 2 != 0 {
+        return Err(Error::SYNTAX);
+    }
+    let pairs: Vec<(&[u8], &[u8])> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();
+    for (number, (name, _)) in pairs.iter().enumerate() {
+        let is_secret = |directive: &Directive| directive.flags.contains(directive::Flags::SENSITIVE);
+        if tables::find(name).is_some_and(|found| is_secret(found.id.directive())) {
+            cx.client.redact(2 + number * 2 + 1);
+        }
+    }
+    let server = cx.server;
+    let caller = Caller { is_local: cx.client.is_local(), is_loading: false };
+    let mut apply = |id, values: &_| apply::apply(server, id, values);
+    match server.config.set_many(caller, &pairs, &mut apply) {
+        Ok(_) => {
+            cx.reply.ok();
+            Ok(())
+        }
+        Err(ConfigError::Loading) => Err(Error::new(format!("LOADING {}", ConfigError::Loading))),
+        Err(error) => Err(Error::new(format!("ERR {error}"))),
+    }
+}
+
+fn resetstat(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.server.reset_stats();
+    cx.reply.ok();
+    Ok(())
+}
+
+fn config_rewrite(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    rewrite_file(cx.server, Add::Changed)?;
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Writes the settings back to the file that they were read from.
+pub fn rewrite_file(server: &Server, add: Add) -> Result<(), Error> {
+    let Some(file) = &server.config_file else {
+        return Err(Error::text("ERR The server is running without a config file"));
+    };
+    match rewrite(file, &server.config.values(), Extras::default(), add) {
+        Ok(()) => {
+            logging::notice(format_args!("CONFIG REWRITE executed with success."));
+            Ok(())
+        }
+        Err(error) => {
+            let reason = Refusal::from(error);
+            logging::warning(format_args!("CONFIG REWRITE failed: {reason}"));
+            Err(Error::new(format!("ERR Rewriting config file: {reason}")))
+        }
+    }
+}
+
+fn config_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    const LINES: &[&str] = &[
+        "GET <pattern>",
+        "    Show the settings whose names match <pattern>, with their values.",
+        "SET <directive> <value>",
+        "    Give the setting <directive> the value <value>.",
+        "RESETSTAT",
+        "    Have the statistics of INFO begin anew.",
+        "REWRITE",
+        "    Write the settings to the configuration file.",
+    ];
+    help::reply(cx, "CONFIG", LINES);
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows it.
+
+mod crash;
+mod digest;
+mod keys;
+mod protocol;
+
+use super::commandlog::wrong_number;
+use super::config::rewrite_file;
+use super::help;
+use crate::config::rewrite::Add;
+use crate::logging;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+use kvick_resp::format::parse_double;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[DEBUG];
+
+/// DEBUG subcommand [argument ...]
+pub const DEBUG: Command<SessionHandler> = Command::new(
+    Spec::new("debug", -2)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::PROTECTED])
+        .lock(LockRule::WorldIf(needs_world))
+        .doc(Group::Server, "1.0.0", "Depends on subcommand.", "Does what helps to test and to debug."),
+    debug,
+);
+
+/// What one subcommand does.
+type Run = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
+
+/// A subcommand: its name, the least and the greatest number of arguments with both names counted in, whether it needs
+/// the world to stand still, and what it does.
+struct Subcommand {
+    name: &'static str,
+    arguments: (usize, usize),
+    world: bool,
+    run: Run,
+}
+
+const fn sub(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
+    Subcommand { name, arguments: (min, max), world: false, run }
+}
+
+const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
+    Subcommand { world: true, ..sub(name, min, max, run) }
+}
+
+const SUBCOMMANDS: &[Subcommand] = &[
+    sub("assert", 2, usize::MAX, crash::assertion),
+    sub("config-rewrite-force-all", 2, 2, rewrite_all),
+    world("digest", 2, 2, digest::all),
+    world("digest-value", 2, usize::MAX, digest::values),
+    sub("error", 3, 3, error),
+    sub("help", 2, 2, debug_help),
+    sub("htstats", 3, 4, keys::tables),
+    sub("log", 3, 3, log),
+    world("object", 3, 4, keys::object),
+    sub("oom", 2, usize::MAX, crash::out_of_memory),
+    sub("panic", 2, usize::MAX, crash::panic),
+    world("populate", 3, 5, keys::populate),
+    sub("protocol", 3, 3, protocol::reply),
+    world("sdslen", 3, 3, keys::lengths),
+    sub("segfault", 2, usize::MAX, crash::segmentation_fault),
+    sub("set-active-expire", 3, 3, set_active_expire),
+    // All of the server is to stand still, not one worker alone.
+    world("sleep", 3, 3, sleep),
+];
+
+fn find(args: Args<'_>) -> Option<&'static Subcommand> {
+    let name = args.get(1)?;
+    let is_it = |known: &&Subcommand| known.name.as_bytes().eq_ignore_ascii_case(name);
+    SUBCOMMANDS.iter().find(is_it).filter(|known| (known.arguments.0..=known.arguments.1).contains(&args.len()))
+}
+
+fn needs_world(args: Args<'_>) -> bool {
+    find(args).is_some_and(|subcommand| subcommand.world)
+}
+
+fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    match find(args) {
+        Some(subcommand) => (subcommand.run)(cx, args),
+        None => Err(wrong_number("DEBUG", args.get(1).unwrap_or_default())),
+    }
+}
+
+fn sleep(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let seconds = parse_double(&args[2]).unwrap_or(0.0);
+    std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    cx.reply.ok();
+    Ok(())
+}
+
+fn set_active_expire(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.server.active_expire.store(&args[2] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Replies an error that counts as none of the server's own.
+fn error(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let plain = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+    let text: Vec<u8> = args[2].iter().map(plain).collect();
+    cx.reply.error(text);
+    Ok(())
+}
+
+fn log(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    logging::warning(format_args!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2])));
+    cx.reply.ok();
+    Ok(())
+}
+
+fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    rewrite_file(cx.server, Add::All)?;
+    cx.reply.ok();
+    Ok(())
+}
+
+fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    const LINES: &[&str] = &[
+        "ASSERT",
+        "    Crash because an assertion does not hold.",
+        "CONFIG-REWRITE-FORCE-ALL",
+        "    Like CONFIG REWRITE, but write settings at their defaults too.",
+        "DIGEST",
+        "    Show a checksum of all data.",
+        "DIGEST-VALUE <key> [<key> ...]",
+        "    Show a checksum of the value of each <key>.",
+        "ERROR <string>",
+        "    Reply the error <string>.",
+        "LOG <message>",
+        "    Write <message> to the log.",
+        "HTSTATS <dbid> [full]",
+        "    Show how full the tables of a database are.",
+        "OBJECT <key> [fast]",
+        "    Show how <key> is stored. With <fast>, leave out what takes long to find.",
+        "OOM",
+        "    Crash because there is no memory.",
+        "PANIC",
+        "    Crash because of a panic.",
+        "POPULATE <count> [<prefix>] [<size>]",
+        "    Create <count> strings of <size> bytes, named <prefix> (default: key), a colon",
+        "    and a number, where there is no key of that name.",
+        "PROTOCOL <type>",
+        "    Reply with a value of <type>: string, integer, double, bignum, null, array, set,",
+        "    map, attrib, push, verbatim, true or false.",
+        "SDSLEN <key>",
+        "    Show how much memory the string at <key> takes, and how much it could.",
+        "SEGFAULT",
+        "    Crash because of a wrong access to memory.",
+        "SET-ACTIVE-EXPIRE <0|1>",
+        "    Whether keys whose time has come are dropped before somebody asks for them.",
+        "SLEEP <seconds>",
+        "    Stop the server for some time, decimals allowed.",
+    ];
+    help::reply(cx, "DEBUG", LINES);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvick_resp::OwnedArgs;
+
+    #[test]
+    fn a_subcommand_is_found_by_name_and_number_of_arguments() {
+        let found = |args: &[&str]| {
+            let owned = OwnedArgs::new(args.iter().map(|arg| arg.as_bytes()));
+            find(owned.args()).map(|subcommand| (subcommand.name, needs_world(owned.args())))
+        };
+        assert_eq!(found(&["debug", "SLEEP", "0"]), Some(("sleep", true)));
+        assert_eq!(found(&["debug", "protocol", "map"]), Some(("protocol", false)));
+        assert_eq!(found(&["debug", "sleep"]), None);
+        assert_eq!(found(&["debug", "nosuch"]), None);
+    }
+}

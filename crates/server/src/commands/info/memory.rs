@@ -1,0 +1,81 @@
+//! The section on memory.
+
+use super::Subject;
+use super::page::{Page, human};
+use crate::config::tables::memory as settings;
+use crate::memory::{self, Overview};
+
+pub fn write(subject: &Subject, page: &mut Page) {
+    let server = subject.server;
+    let overview = Overview::of(server);
+    page.section("Memory");
+    write_used(&overview, page);
+    write_scripts(page);
+    page.bytes("maxmemory", server.config.read(settings::MAXMEMORY));
+    let policy = server.config.get(b"maxmemory-policy").unwrap_or_default();
+    page.field("maxmemory_policy", String::from_utf8_lossy(&policy));
+    write_ratios(&overview, page);
+    page.fields(["mem_not_counted_for_evict", "mem_replication_backlog"].map(|name| (name, 0)));
+    page.fields(
+        ["mem_total_replication_buffers", "mem_replicas_repl_buffer", "mem_clients_slaves"].map(|name| (name, 0)),
+    );
+    page.field("mem_clients_normal", overview.clients);
+    page.fields(["mem_cluster_links", "mem_cluster_slot_import", "mem_cluster_slot_export"].map(|name| (name, 0)));
+    page.field("mem_aof_buffer", 0);
+    page.field("mem_allocator", memory::allocator());
+    page.fields(["mem_overhead_db_hashtable_rehashing", "active_defrag_running"].map(|name| (name, 0)));
+    page.field("lazyfree_pending_objects", server.keyspace.janitor.pending());
+    page.field("lazyfreed_objects", server.keyspace.janitor.freed());
+}
+
+fn write_used(overview: &Overview, page: &mut Page) {
+    let figures = &overview.figures;
+    page.bytes("used_memory", figures.allocated as u64);
+    page.bytes("used_memory_rss", figures.rss as u64);
+    page.bytes("used_memory_peak", overview.peak as u64);
+    page.field("used_memory_peak_perc", format_args!("{:.2}%", overview.peak_percent()));
+    page.field("used_memory_overhead", overview.overhead());
+    page.field("used_memory_startup", overview.startup);
+    page.field("used_memory_dataset", overview.dataset());
+    page.field("used_memory_dataset_perc", format_args!("{:.2}%", overview.dataset_percent()));
+    page.fields([
+        ("allocator_allocated", figures.allocated),
+        ("allocator_active", figures.active),
+        ("allocator_resident", figures.resident),
+        ("allocator_muzzy", figures.muzzy),
+    ]);
+    page.bytes("total_system_memory", memory::system_total() as u64);
+}
+
+/// There are no scripts and no functions.
+fn write_scripts(page: &mut Page) {
+    page.fields(["used_memory_lua", "used_memory_vm_eval"].map(|name| (name, 0)));
+    page.field("used_memory_lua_human", human(0));
+    page.fields(
+        [
+            "used_memory_scripts_eval",
+            "number_of_cached_scripts",
+            "number_of_functions",
+            "number_of_libraries",
+            "used_memory_vm_functions",
+        ]
+        .map(|name| (name, 0)),
+    );
+    page.bytes("used_memory_vm_total", 0);
+    page.field("used_memory_functions", 0);
+    page.bytes("used_memory_scripts", 0);
+}
+
+fn write_ratios(overview: &Overview, page: &mut Page) {
+    let (ratio, bytes) = overview.fragmentation();
+    page.field("allocator_frag_ratio", format_args!("{ratio:.2}"));
+    page.field("allocator_frag_bytes", bytes);
+    for (name, ratio_name, (ratio, bytes)) in [
+        ("allocator_rss", "allocator_rss_ratio", overview.allocator_rss()),
+        ("rss_overhead", "rss_overhead_ratio", overview.rss_overhead()),
+        ("mem_fragmentation", "mem_fragmentation_ratio", overview.total_fragmentation()),
+    ] {
+        page.field(ratio_name, format_args!("{ratio:.2}"));
+        page.field(format_args!("{name}_bytes"), bytes);
+    }
+}

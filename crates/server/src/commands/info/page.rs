@@ -1,0 +1,97 @@
+//! The text that INFO replies, as it is being written.
+
+use std::fmt::{Arguments, Display, Write};
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Page {
+    text: String,
+}
+
+impl Page {
+    /// Begins a section.
+    pub fn section(&mut self, title: &str) {
+        if !self.text.is_empty() {
+            self.text += "\r\n";
+        }
+        self.line(format_args!("# {title}"));
+    }
+
+    /// Adds a field.
+    pub fn field(&mut self, name: impl Display, value: impl Display) {
+        self.line(format_args!("{name}:{value}"));
+    }
+
+    /// Adds several fields of one kind.
+    pub fn fields<T: Display>(&mut self, fields: impl IntoIterator<Item = (&'static str, T)>) {
+        fields.into_iter().for_each(|(name, value)| self.field(name, value));
+    }
+
+    /// Adds a field in bytes, and a second one for people.
+    pub fn bytes(&mut self, name: &str, bytes: u64) {
+        self.field(name, bytes);
+        self.field(format_args!("{name}_human"), human(bytes));
+    }
+
+    fn line(&mut self, line: Arguments<'_>) {
+        // Writing to a string does not fail.
+        let _ = self.text.write_fmt(line);
+        self.text += "\r\n";
+    }
+
+    /// The text so far.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A number of bytes for people: two decimals and a unit.
+pub fn human(bytes: u64) -> String {
+    let units = ["K", "M", "G", "T", "P"];
+    let exponent = (bytes.checked_ilog2().unwrap_or(0) / 10) as usize;
+    match exponent {
+        0 => format!("{bytes}B"),
+        1..=5 => format!("{:.2}{}", bytes as f64 / (1u64 << (10 * exponent)) as f64, units[exponent - 1]),
+        _ => format!("{bytes}B"),
+    }
+}
+
+/// Microseconds as seconds with six decimals.
+pub fn seconds(us: u64) -> String {
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+/// A name in which nothing ends a field or a line.
+pub fn safe(name: &[u8]) -> String {
+    let plain = |c: char| if matches!(c, '#' | ':' | '\n' | '\r') { '_' } else { c };
+    String::from_utf8_lossy(name).chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_a_blank_line_apart() {
+        let mut page = Page::default();
+        page.section("One");
+        page.field("a", 1);
+        page.section("Two");
+        page.bytes("b", 2048);
+        assert_eq!(page.text(), "# One\r\na:1\r\n\r\n# Two\r\nb:2048\r\nb_human:2.00K\r\n");
+    }
+
+    #[test]
+    fn people_read_bytes_in_units() {
+        let known = [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_572_864, "1.50M"), (25_276_514_304, "23.54G")];
+        known.map(|(bytes, text)| assert_eq!(human(bytes), text));
+        assert_eq!(human(1 << 60), "1152921504606846976B");
+        assert_eq!(human((1 << 60) - 1), "1024.00P");
+    }
+
+    #[test]
+    fn names_cannot_break_a_line() {
+        assert_eq!(safe(b"a:b\r\n#c"), "a_b___c");
+        assert_eq!(seconds(1_000_042), "1.000042");
+    }
+}

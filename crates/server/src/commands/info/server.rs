@@ -1,0 +1,102 @@
+//! The sections on the program, the machine and TLS.
+
+use super::Subject;
+use super::page::Page;
+use crate::config::Values;
+use crate::config::tables::{cluster, network, process};
+use crate::config::words::Supervised;
+use crate::{clock, version};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::OnceLock;
+
+const SECONDS_PER_DAY: u64 = 24 * 3600;
+/// The access clock that INFO shows has 24 bits.
+const LRU_CLOCK_MASK: i64 = 0xff_ffff;
+
+pub fn write(subject: &Subject, page: &mut Page) {
+    let (server, values) = (subject.server, subject.server.config.values());
+    page.section("Server");
+    page.fields([
+        ("redis_version", version::REDIS),
+        ("server_name", "valkey"),
+        ("valkey_version", version::VALKEY),
+        ("valkey_release_stage", "ga"),
+        ("kvick_version", version::KVICK),
+        ("redis_git_sha1", "00000000"),
+        ("redis_git_dirty", "0"),
+    ]);
+    page.field("redis_build_id", format_args!("{:016x}", build_id()));
+    let compatible = values.read(process::EXTENDED_REDIS_COMPATIBILITY);
+    page.field(if compatible { "redis_mode" } else { "server_mode" }, "standalone");
+    page.field("os", operating_system());
+    page.field("arch_bits", usize::BITS);
+    page.field("monotonic_clock", clock::description());
+    page.field("multiplexing_api", if cfg!(target_os = "linux") { "epoll" } else { "kqueue" });
+    page.field("gcc_version", "0.0.0");
+    page.field("process_id", std::process::id());
+    page.field("process_supervised", supervisor(values.read(process::SUPERVISED)));
+    page.field("run_id", &server.run_id);
+    page.field("tcp_port", values.read(network::PORT));
+    let uptime = server.started.elapsed().as_secs();
+    page.field("server_time_usec", clock::unix_us());
+    page.field("uptime_in_seconds", uptime);
+    page.field("uptime_in_days", uptime / SECONDS_PER_DAY);
+    let hz = values.read(process::HZ);
+    page.fields([("hz", hz), ("configured_hz", hz), ("clients_hz", hz)]);
+    page.field("lru_clock", (subject.now_ms / 1000) & LRU_CLOCK_MASK);
+    page.field("executable", server.executable.display());
+    page.field("config_file", server.config_file.as_deref().unwrap_or("".as_ref()).display());
+    page.field("io_threads_active", u8::from(server.workers() > 1));
+    page.field("availability_zone", String::from_utf8_lossy(&values.read(cluster::AVAILABILITY_ZONE)));
+    write_listeners(&values, page);
+}
+
+fn write_listeners(values: &Values, page: &mut Page) {
+    let port = values.read(network::PORT);
+    let bind = values.read(network::BIND);
+    let addresses: String =
+        bind.list().iter().map(|address| format!(",bind={}", String::from_utf8_lossy(address))).collect();
+    let tcp = if port == 0 { ",port=0".to_owned() } else { format!("{addresses},port={port}") };
+    page.field("listener0", format_args!("name=tcp{tcp}"));
+    if let Some(path) = values.read(network::UNIXSOCKET) {
+        page.field("listener1", format_args!("name=unix,bind={}", path.as_path().display()));
+    }
+}
+
+/// TLS is not there, and so has no certificates.
+pub fn write_tls(_: &Subject, page: &mut Page) {
+    page.section("TLS");
+    for certificate in ["server_cert", "client_cert", "ca_cert"] {
+        page.field(format_args!("tls_{certificate}_serial"), "none");
+        page.field(format_args!("tls_{certificate}_expires_in_seconds"), 0);
+    }
+}
+
+/// A number that differs between builds that differ in version, target or kind.
+fn build_id() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let target = (std::env::consts::ARCH, std::env::consts::OS, cfg!(debug_assertions));
+    (version::KVICK, target).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Name, release and architecture of the system.
+fn operating_system() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+        format!("{} {} {}", read("ostype").trim(), read("osrelease").trim(), std::env::consts::ARCH)
+    })
+}
+
+fn supervisor(wanted: Supervised) -> &'static str {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    match wanted {
+        Supervised::No => "no",
+        Supervised::Upstart => "upstart",
+        Supervised::Systemd => "systemd",
+        Supervised::Auto if is_set("UPSTART_JOB") => "upstart",
+        Supervised::Auto if is_set("NOTIFY_SOCKET") => "systemd",
+        Supervised::Auto => "no",
+    }
+}

@@ -1,0 +1,139 @@
+//! The sections on what was done so far.
+
+use super::Subject;
+use super::page::Page;
+use crate::clock::ticks_to_us;
+use crate::stats::Totals;
+use std::sync::atomic::Ordering;
+
+const BYTES_PER_KB: f64 = 1024.0;
+
+pub fn write(subject: &Subject, page: &mut Page) {
+    let workers = subject.server.totals();
+    let totals: Totals = workers.iter().copied().sum();
+    page.section("Stats");
+    write_traffic(subject, &totals, page);
+    write_keys(&totals, page);
+    write_errors(&totals, page);
+    write_io(&workers, &totals, page);
+    write_loops(subject, &totals, page);
+    let denied = ["auth", "cmd", "key", "channel", "tls_cert", "db"];
+    denied.iter().for_each(|what| page.field(format_args!("acl_access_denied_{what}"), 0));
+}
+
+fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
+    let rates = subject.server.rates.lock().now();
+    let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / BYTES_PER_KB);
+    page.field("total_connections_received", totals.connections);
+    page.field("total_commands_processed", totals.requests);
+    page.field("instantaneous_ops_per_sec", rates.requests);
+    page.field("total_net_input_bytes", totals.bytes_in);
+    page.field("total_net_output_bytes", totals.bytes_out);
+    page.fields(
+        [
+            "total_net_repl_input_bytes",
+            "total_net_repl_output_bytes",
+            "total_net_cluster_slot_import_bytes",
+            "total_net_cluster_slot_export_bytes",
+        ]
+        .map(|name| (name, 0)),
+    );
+    page.field("instantaneous_input_kbps", kilobytes(rates.bytes_in));
+    page.field("instantaneous_output_kbps", kilobytes(rates.bytes_out));
+    page.fields(["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"].map(|name| (name, "0.00")));
+    page.field("rejected_connections", subject.server.rejected_connections.load(Ordering::Relaxed));
+    page.fields(["sync_full", "sync_partial_ok", "sync_partial_err"].map(|name| (name, 0)));
+}
+
+fn write_keys(totals: &Totals, page: &mut Page) {
+    page.field("expired_keys", totals.expired);
+    page.field("expired_fields", 0);
+    page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
+    page.field("expired_time_cap_reached_count", totals.expire_cap_reached);
+    page.field("expire_cycle_cpu_milliseconds", totals.expire_us / 1000);
+    page.fields(
+        [
+            "evicted_keys",
+            "evicted_clients",
+            "evicted_scripts",
+            "total_eviction_exceeded_time",
+            "current_eviction_exceeded_time",
+        ]
+        .map(|name| (name, 0)),
+    );
+    page.field("keyspace_hits", totals.hits);
+    page.field("keyspace_misses", totals.misses);
+    page.fields(
+        [
+            "pubsub_channels",
+            "pubsub_patterns",
+            "pubsubshard_channels",
+            "latest_fork_usec",
+            "total_forks",
+            "migrate_cached_sockets",
+            "slave_expires_tracked_keys",
+            "active_defrag_hits",
+            "active_defrag_misses",
+            "active_defrag_key_hits",
+            "active_defrag_key_misses",
+            "total_active_defrag_time",
+            "current_active_defrag_time",
+            "tracking_total_keys",
+            "tracking_total_items",
+            "tracking_total_prefixes",
+        ]
+        .map(|name| (name, 0)),
+    );
+}
+
+fn write_errors(totals: &Totals, page: &mut Page) {
+    page.field("unexpected_error_replies", 0);
+    page.field("total_error_replies", totals.errors);
+    page.field("dump_payload_sanitizations", 0);
+}
+
+/// What the reference leaves to its I/O threads is here what workers other than the first do.
+fn write_io(workers: &[Totals], totals: &Totals, page: &mut Page) {
+    let others: Totals = workers.iter().skip(1).copied().sum();
+    page.field("total_reads_processed", totals.reads);
+    page.field("total_writes_processed", totals.writes);
+    page.field("io_threaded_reads_processed", others.reads);
+    page.field("io_threaded_writes_processed", others.writes);
+    page.fields(
+        [
+            "io_threaded_freed_objects",
+            "io_threaded_accept_processed",
+            "io_threaded_poll_processed",
+            "io_threaded_total_prefetch_batches",
+            "io_threaded_total_prefetch_entries",
+        ]
+        .map(|name| (name, 0)),
+    );
+    page.field("client_query_buffer_limit_disconnections", totals.input_limit_disconnections);
+    page.field("client_output_buffer_limit_disconnections", totals.output_limit_disconnections);
+    page.fields(["reply_buffer_shrinks", "reply_buffer_expands"].map(|name| (name, 0)));
+}
+
+fn write_loops(subject: &Subject, totals: &Totals, page: &mut Page) {
+    let rates = subject.server.rates.lock().now();
+    let commands = subject.server.stats.iter().flat_map(|stats| stats.commands.iter());
+    let ticks = commands.map(|command| command.ticks.get()).sum();
+    page.field("eventloop_cycles", totals.turns);
+    page.field("eventloop_duration_sum", totals.busy_us);
+    page.field("eventloop_duration_cmd_sum", ticks_to_us(ticks));
+    page.field("instantaneous_eventloop_cycles_per_sec", rates.turns);
+    page.field("instantaneous_eventloop_duration_usec", rates.turn_us);
+}
+
+/// Figures for whoever works on the server.
+pub fn write_debug(subject: &Subject, page: &mut Page) {
+    let totals: Totals = subject.server.totals().into_iter().sum();
+    let max = subject.server.stats.iter().map(|stats| stats.turn_max());
+    let (us, requests) = max.fold((0, 0), |max, one| (max.0.max(one.0), max.1.max(one.1)));
+    page.section("Debug");
+    page.field("eventloop_duration_aof_sum", 0);
+    page.field("eventloop_duration_cron_sum", totals.timers_us);
+    page.field("eventloop_duration_max", us);
+    page.field("eventloop_cmd_per_cycle_max", requests);
+    page.fields(["io_threaded_reads_pending", "io_threaded_writes_pending"].map(|name| (name, 0)));
+}

@@ -1,0 +1,253 @@
+//! LATENCY: events that took long, and how long commands take.
+
+use super::help;
+use crate::config::tables::{logging, process};
+use crate::histogram::Distribution;
+use crate::latency::{Sample, Series, graph};
+use crate::server::Server;
+use crate::session::{Session, SessionHandler};
+use crate::table::Registered;
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[LATENCY];
+
+const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];
+const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
+/// Rate of background passes that is often enough for expiry.
+const HZ_ENOUGH: u32 = 100;
+
+/// LATENCY
+pub const LATENCY: Command<SessionHandler> = Command::container(
+    Spec::new("latency", -2).doc(
+        Group::Server,
+        "2.8.13",
+        "Depends on subcommand.",
+        "A container for commands about what takes long.",
+    ),
+    &[
+        Command::new(
+            Spec::new("latest", 2)
+                .flags(ADMIN)
+                .doc(Group::Server, "2.8.13", "O(1)", "Returns the latest sample of each kind of event.")
+                .tips(TIPS),
+            latest,
+        ),
+        Command::new(
+            Spec::new("history", 3)
+                .flags(ADMIN)
+                .doc(Group::Server, "2.8.13", "O(1)", "Returns an event's samples.")
+                .tips(TIPS)
+                .args(&[Arg::string("event")]),
+            history,
+        ),
+        Command::new(
+            Spec::new("reset", -2)
+                .flags(ADMIN)
+                .doc(Group::Server, "2.8.13", "O(1)", "Forgets the samples of some events, or of all.")
+                .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
+                .args(&[Arg::string("event").optional().multiple()]),
+            reset,
+        ),
+        Command::new(
+            Spec::new("graph", 3)
+                .flags(ADMIN)
+                .doc(Group::Server, "2.8.13", "O(1)", "Draws an event's samples.")
+                .tips(TIPS)
+                .args(&[Arg::string("event")]),
+            draw,
+        ),
+        Command::new(
+            Spec::new("doctor", 2)
+                .flags(ADMIN)
+                .doc(Group::Server, "2.8.13", "O(1)", "Returns a report on what took long.")
+                .tips(TIPS),
+            doctor,
+        ),
+        Command::new(
+            Spec::new("histogram", -2)
+                .flags(ADMIN)
+                .doc(
+                    Group::Server,
+                    "7.0.0",
+                    "O(N) where N is the number of commands with latency information being retrieved.",
+                    "Returns how long commands took, as distributions.",
+                )
+                .tips(TIPS)
+                .args(&[Arg::string("COMMAND").optional().multiple()]),
+            histogram,
+        ),
+        Command::new(
+            Spec::new("help", 2).flags(&[Flags::LOADING, Flags::STALE]).doc(
+                Group::Server,
+                "2.8.13",
+                "O(1)",
+                "Returns a text about the subcommands.",
+            ),
+            latency_help,
+        ),
+    ],
+);
+
+fn latest(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let all = cx.server.latency.all();
+    let all: Vec<(&str, Sample, Series)> =
+        all.into_iter().filter_map(|(event, series)| Some((event, *series.samples.back()?, series))).collect();
+    cx.reply.array(all.len());
+    for (event, last, series) in all {
+        cx.reply.array(6);
+        cx.reply.bulk(event.as_bytes());
+        cx.reply.int(last.time);
+        [last.ms, series.max_ms, series.sum_ms, series.count].into_iter().for_each(|number| cx.reply.uint(number));
+    }
+    Ok(())
+}
+
+fn history(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let series = cx.server.latency.get(&args[2]).unwrap_or_default();
+    cx.reply.array(series.samples.len());
+    for sample in series.samples {
+        cx.reply.array(2);
+        cx.reply.int(sample.time);
+        cx.reply.uint(sample.ms);
+    }
+    Ok(())
+}
+
+fn reset(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.reply.uint(cx.server.latency.reset(args.slice_from(2).iter()) as u64);
+    Ok(())
+}
+
+fn draw(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let event = String::from_utf8_lossy(&args[2]);
+    let Some(series) = cx.server.latency.get(&args[2]) else {
+        return Err(Error::new(format!("ERR No samples available for event '{event}'")));
+    };
+    let text = graph::draw(&event, &series, cx.now_ms / 1000);
+    cx.reply.verbatim(text.as_bytes(), "txt");
+    Ok(())
+}
+
+fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let text = diagnosis(cx.server, cx.now_ms / 1000);
+    cx.reply.verbatim(text.as_bytes(), "txt");
+    Ok(())
+}
+
+/// The events that took long, and what may be done about them.
+fn diagnosis(server: &Server, now: i64) -> String {
+    let (all, values) = (server.latency.all(), server.config.values());
+    let threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
+    if all.is_empty() {
+        return if threshold_ms == 0 {
+            "Nothing was measured: latency monitoring is off. \"CONFIG SET latency-monitor-threshold <milliseconds>\" \
+             turns it on.\n"
+                .into()
+        } else {
+            "Nothing took long as far as was measured.\n".into()
+        };
+    }
+    let mut report = "Some things took long in this server.\n\n".to_owned();
+    for (number, (event, series)) in all.iter().enumerate() {
+        let summary = series.summary(now);
+        report += &format!(
+            "{}. {event}: {} times long (average {} ms, mean deviation {} ms, every {:.2} s). The longest ever took {} ms.\n",
+            number + 1,
+            series.samples.len(),
+            summary.average_ms,
+            summary.deviation_ms,
+            summary.period_s,
+            series.max_ms
+        );
+    }
+    let seen = |event: &str| all.contains_key(event);
+    let slow_us = values.read(logging::COMMANDLOG_EXECUTION_SLOWER_THAN);
+    let records = slow_us >= 0 && values.read(logging::COMMANDLOG_SLOW_EXECUTION_MAX_LEN) > 0;
+    let record_all = format!(
+        "The slow log does not record all of these commands. \"CONFIG SET slowlog-log-slower-than {}\" makes it do so.",
+        threshold_ms.saturating_mul(1000)
+    );
+    let advice = [
+        (seen("command") && (!records || slow_us / 1000 > threshold_ms as i64), record_all.as_str()),
+        (seen("command"), "The slow log tells which commands took long: see SLOWLOG GET."),
+        (
+            seen("fast-command"),
+            "Commands that do little took long: the machine does not give this process its time. Other processes, or \
+             other guests of the same host, may be using it; valkey-cli --intrinsic-latency measures that.",
+        ),
+        (
+            seen("expire-cycle") && values.read(process::HZ) < HZ_ENOUGH,
+            "Expiring keys takes long at a time. \"CONFIG SET hz 100\" spreads it more evenly.",
+        ),
+        (
+            seen("command") || seen("expire-cycle"),
+            "Deleting large values takes long. Several smaller ones, UNLINK and the lazyfree settings are kinder.",
+        ),
+    ];
+    report += "\nWhat may help:\n";
+    for (_, text) in advice.iter().filter(|(applies, _)| *applies) {
+        report += &format!("\n- {text}\n");
+    }
+    report
+}
+
+fn histogram(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let server = cx.server;
+    let named = args.slice_from(2);
+    let commands: Vec<&Registered> = if named.is_empty() {
+        server.table.all().iter().collect()
+    } else {
+        let found = named.iter().filter_map(|name| server.table.by_full_name(name));
+        let with_subcommands = |command: &'static Registered| {
+            let subcommands = command.subcommands.iter().filter_map(|id| server.table.get(*id));
+            std::iter::once(command).chain(subcommands)
+        };
+        found.flat_map(with_subcommands).collect()
+    };
+    let distributions = commands.into_iter().map(|command| (command, durations(server, command)));
+    let distributions: Vec<_> = distributions.filter(|(_, distribution)| distribution.count() > 0).collect();
+    cx.reply.map(distributions.len());
+    for (command, distribution) in distributions {
+        cx.reply.bulk(command.full_name.as_bytes());
+        cx.reply.map(2);
+        cx.reply.bulk(b"calls");
+        cx.reply.uint(distribution.count());
+        cx.reply.bulk(b"histogram_usec");
+        let steps = distribution.by_powers_of_two();
+        cx.reply.map(steps.len());
+        for (limit_us, count) in steps {
+            cx.reply.uint(limit_us);
+            cx.reply.uint(count);
+        }
+    }
+    Ok(())
+}
+
+/// How long a command took on all workers.
+pub fn durations(server: &Server, command: &Registered) -> Distribution {
+    Distribution::of(server.stats.iter().map(|stats| &stats.commands[command.id as usize].durations))
+}
+
+fn latency_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    const LINES: &[&str] = &[
+        "DOCTOR",
+        "    Say what took long, and what may help.",
+        "GRAPH <event>",
+        "    Draw the samples of <event>.",
+        "HISTORY <event>",
+        "    Show the time and milliseconds of each sample of <event>.",
+        "LATEST",
+        "    Show the latest sample of each event.",
+        "RESET [<event> ...]",
+        "    Forget the samples of some events.",
+        "    (default: of all events)",
+        "HISTOGRAM [COMMAND ...]",
+        "    Show how many calls of each command took less than each power of two of microseconds.",
+        "    Without names, all commands that were called are shown.",
+    ];
+    help::reply(cx, "LATENCY", LINES);
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! MEMORY: what keys and the server take of memory.
+
+use super::help;
+use crate::memory::{self, Overview};
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[MEMORY];
+
+const SURVEY_TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
+/// A table's share in a key: one slot.
+const SLOT: usize = size_of::<u64>();
+/// Below this there is nothing to say about memory.
+const EMPTY_BELOW: usize = 5 << 20;
+/// A waste below this is none.
+const WASTE_MIN: i64 = 10 << 20;
+/// Bytes that clients may take each.
+const CLIENT_MAX: usize = 200 << 10;
+
+/// MEMORY
+pub const MEMORY: Command<SessionHandler> = Command::container(
+    Spec::new("memory", -2).doc(
+        Group::Server,
+        "4.0.0",
+        "Depends on subcommand.",
+        "A container for commands about memory.",
+    ),
+    &[
+        Command::new(
+            Spec::new("usage", -3)
+                .flags(&[Flags::READONLY])
+                .keys(&[KeySpec::at(2, &[KeyFlags::RO])])
+                .doc(
+                    Group::Server,
+                    "4.0.0",
+                    "O(N) where N is the number of samples.",
+                    "Estimates what a key takes of memory.",
+                )
+                .args(&[Arg::key("key"), Arg::integer("count").token("SAMPLES").optional()]),
+            usage,
+        ),
+        Command::new(
+            Spec::new("stats", 2)
+                .doc(Group::Server, "4.0.0", "O(1)", "Returns figures of the use of memory.")
+                .tips(SURVEY_TIPS),
+            stats,
+        ),
+        Command::new(
+            Spec::new("doctor", 2)
+                .doc(Group::Server, "4.0.0", "O(1)", "Returns a report on problems with memory.")
+                .tips(SURVEY_TIPS),
+            doctor,
+        ),
+        Command::new(
+            Spec::new("purge", 2)
+                .flags(&[Flags::LOADING])
+                .doc(
+                    Group::Server,
+                    "4.0.0",
+                    "Depends on how much memory is allocated, could be slow",
+                    "Has the allocator give back memory that it does not use.",
+                )
+                .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+            purge,
+        ),
+        Command::new(
+            Spec::new("malloc-stats", 2)
+                .flags(&[Flags::LOADING])
+                .doc(
+                    Group::Server,
+                    "4.0.0",
+                    "Depends on how much memory is allocated, could be slow",
+                    "Returns the allocator's own report.",
+                )
+                .tips(SURVEY_TIPS),
+            malloc_stats,
+        ),
+        Command::new(
+            Spec::new("help", 2).flags(&[Flags::LOADING, Flags::STALE]).doc(
+                Group::Server,
+                "4.0.0",
+                "O(1)",
+                "Returns a text about the subcommands.",
+            ),
+            memory_help,
+        ),
+    ],
+);
+
+fn usage(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let options = args.slice_from(3);
+    for at in (0..options.len()).step_by(2) {
+        // All there is of a string is counted, however many samples are asked for.
+        let count =
+            options.get(at + 1).filter(|_| options[at].eq_ignore_ascii_case(b"samples")).ok_or(Error::SYNTAX)?;
+        if parse_i64(count).ok_or(Error::NOT_INTEGER)? < 0 {
+            return Err(Error::SYNTAX);
+        }
+    }
+    let number = cx.client.db;
+    let mut db = cx.db(number);
+    let bytes = db.peek(db.key(&args[2])).map(|entry| entry.memory() + SLOT);
+    match bytes {
+        Some(bytes) => cx.reply.uint(bytes as u64),
+        None => cx.reply.null(),
+    }
+    Ok(())
+}
+
+/// A figure of MEMORY STATS.
+enum Figure {
+    Bytes(usize),
+    Signed(i64),
+    Ratio(f64),
+}
+
+fn stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let overview = Overview::of(cx.server);
+    let (before, after) = figures(&overview);
+    cx.reply.map(before.len() + overview.databases.len() + after.len());
+    reply_figures(cx, &before);
+    for (number, usage) in &overview.databases {
+        cx.reply.bulk(format!("db.{number}").as_bytes());
+        cx.reply.map(2);
+        // Entries hold their expiry themselves: there is no second table.
+        reply_figures(
+            cx,
+            &[
+                ("overhead.hashtable.main", Figure::Bytes(usage.table_bytes)),
+                ("overhead.hashtable.expires", Figure::Bytes(0)),
+            ],
+        );
+    }
+    reply_figures(cx, &after);
+    Ok(())
+}
+
+fn reply_figures(cx: &mut Session<'_>, figures: &[(&str, Figure)]) {
+    for (name, figure) in figures {
+        cx.reply.bulk(name.as_bytes());
+        match figure {
+            Figure::Bytes(bytes) => cx.reply.uint(*bytes as u64),
+            Figure::Signed(bytes) => cx.reply.int(*bytes),
+            Figure::Ratio(ratio) => cx.reply.double(*ratio),
+        }
+    }
+}
+
+type Figures = Vec<(&'static str, Figure)>;
+
+/// The figures before and after those of single databases.
+fn figures(overview: &Overview) -> (Figures, Figures) {
+    use Figure::{Bytes, Ratio, Signed};
+    let figures = &overview.figures;
+    let (fragmentation, allocator_rss) = (overview.fragmentation(), overview.allocator_rss());
+    let (rss_overhead, total) = (overview.rss_overhead(), overview.total_fragmentation());
+    let before = vec![
+        ("peak.allocated", Bytes(overview.peak)),
+        ("total.allocated", Bytes(figures.allocated)),
+        ("startup.allocated", Bytes(overview.startup)),
+        ("replication.backlog", Bytes(0)),
+        ("replicas.repl.buffer", Bytes(0)),
+        ("clients.slaves", Bytes(0)),
+        ("clients.normal", Bytes(overview.clients)),
+        ("cluster.links", Bytes(0)),
+        ("cluster.slot_import", Bytes(0)),
+        ("cluster.slot_export", Bytes(0)),
+        ("aof.buffer", Bytes(0)),
+        ("lua.caches", Bytes(0)),
+        ("functions.caches", Bytes(0)),
+    ];
+    let tables = overview.databases.iter().map(|(_, usage)| usage.table_bytes).sum();
+    let keys = overview.keys();
+    let after = vec![
+        ("overhead.db.hashtable.lut", Bytes(tables)),
+        ("overhead.db.hashtable.rehashing", Bytes(0)),
+        ("overhead.total", Bytes(overview.overhead())),
+        ("db.dict.rehashing.count", Bytes(0)),
+        ("keys.count", Bytes(keys)),
+        ("keys.bytes-per-key", Bytes(overview.dataset().checked_div(keys).unwrap_or(0))),
+        ("dataset.bytes", Bytes(overview.dataset())),
+        ("dataset.percentage", Ratio(overview.dataset_percent())),
+        ("peak.percentage", Ratio(overview.peak_percent())),
+        ("allocator.allocated", Bytes(figures.allocated)),
+        ("allocator.active", Bytes(figures.active)),
+        ("allocator.resident", Bytes(figures.resident)),
+        ("allocator.muzzy", Bytes(figures.muzzy)),
+        ("allocator-fragmentation.ratio", Ratio(fragmentation.0)),
+        ("allocator-fragmentation.bytes", Bytes(fragmentation.1)),
+        ("allocator-rss.ratio", Ratio(allocator_rss.0)),
+        ("allocator-rss.bytes", Signed(allocator_rss.1)),
+        ("rss-overhead.ratio", Ratio(rss_overhead.0)),
+        ("rss-overhead.bytes", Signed(rss_overhead.1)),
+        ("fragmentation", Ratio(total.0)),
+        ("fragmentation.bytes", Signed(total.1)),
+    ];
+    (before, after)
+}
+
+fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let overview = Overview::of(cx.server);
+    let text = diagnosis(&overview, cx.server.clients.count());
+    cx.reply.verbatim(text.as_bytes(), "txt");
+    Ok(())
+}
+
+/// What is remarkable about the use of memory. The limits are the reference's.
+fn diagnosis(overview: &Overview, clients: usize) -> String {
+    let allocated = overview.figures.allocated;
+    if allocated < EMPTY_BELOW {
+        return "Hello. This server holds next to nothing, so there is nothing to find yet: please ask again when there \
+                is data in it.\n"
+            .into();
+    }
+    let (fragmentation, small_free) = overview.fragmentation();
+    let ((total, total_bytes), (pages, page_bytes)) = (overview.total_fragmentation(), overview.allocator_rss());
+    let (beside, beside_bytes) = overview.rss_overhead();
+    let findings = [
+        (
+            overview.peak as f64 / allocated as f64 > 1.5,
+            "Peak: at some time there was half as much again in memory as there is now. The allocator may keep the pages \
+             of then; they are used again as data grows. MEMORY PURGE gives back what it can.",
+        ),
+        (
+            total > 1.4 && total_bytes > WASTE_MIN,
+            "Fragmentation: the process occupies over 1.4 times the memory that is allocated. After a peak that is as \
+             expected; otherwise sizes of values that change a lot may be the reason.",
+        ),
+        (
+            fragmentation > 1.1 && small_free as i64 > WASTE_MIN,
+            "Small allocations: more than a tenth of the pages for small values is free but cannot be given back.",
+        ),
+        (
+            pages > 1.1 && page_bytes > WASTE_MIN,
+            "Pages: the allocator holds a tenth more pages than are in use. MEMORY PURGE gives them back.",
+        ),
+        (
+            beside > 1.1 && beside_bytes > WASTE_MIN,
+            "Beside the allocator: more than a tenth of the process's memory does not come from the allocator.",
+        ),
+        (
+            overview.clients / clients.max(1) > CLIENT_MAX,
+            "Clients: their buffers take more than 200 KB each on average. Replies that are not read, or large pipelines, \
+             are the usual reason; CLIENT LIST tells whose they are.",
+        ),
+    ];
+    let findings: Vec<&str> = findings.iter().filter(|(found, _)| *found).map(|(_, text)| *text).collect();
+    if findings.is_empty() {
+        return "Hello. There is nothing wrong with this server's memory that I can see.\n".into();
+    }
+    format!("Hello. This is what I noticed about this server's memory:\n\n * {}\n", findings.join("\n\n * "))
+}
+
+fn purge(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    if !memory::purge() {
+        return Err(Error::text("ERR Error purging dirty pages"));
+    }
+    cx.reply.ok();
+    Ok(())
+}
+
+fn malloc_stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.reply.verbatim(&memory::report(), "txt");
+    Ok(())
+}
+
+fn memory_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    const LINES: &[&str] = &[
+        "DOCTOR",
+        "    Say what is remarkable about the use of memory.",
+        "MALLOC-STATS",
+        "    Show the allocator's own report.",
+        "PURGE",
+        "    Give back pages that the allocator does not use.",
+        "STATS",
+        "    Show where memory goes.",
+        "USAGE <key> [SAMPLES <count>]",
+        "    Show how many bytes <key> and its value take. Of a collection, <count> elements",
+        "    are looked at (default: 5, 0 for all).",
+    ];
+    help::reply(cx, "MEMORY", LINES);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Figures;
+
+    fn overview(figures: Figures, peak: usize) -> Overview {
+        Overview { figures, peak, startup: 1 << 20, clients: 1000, databases: Vec::new() }
+    }
+
+    const MB: usize = 1 << 20;
+
+    fn sound() -> Figures {
+        Figures { allocated: 100 * MB, active: 101 * MB, resident: 102 * MB, rss: 104 * MB, muzzy: 0, small_free: MB }
+    }
+
+    #[test]
+    fn the_doctor_finds_what_is_wrong_and_nothing_else() {
+        assert!(diagnosis(&overview(Figures { allocated: MB, ..sound() }, MB), 1).contains("next to nothing"));
+        assert!(diagnosis(&overview(sound(), 100 * MB), 1).contains("nothing wrong"));
+        let peak = diagnosis(&overview(sound(), 200 * MB), 1);
+        assert!(peak.contains("Peak") && !peak.contains("Fragmentation"));
+        let all = Figures { active: 110 * MB, resident: 150 * MB, rss: 200 * MB, small_free: 20 * MB, ..sound() };
+        let text = diagnosis(&Overview { clients: 300 << 10, ..overview(all, 200 * MB) }, 1);
+        let headings = ["Peak", "Fragmentation", "Small", "Pages", "Beside", "Clients"];
+        assert!(headings.iter().all(|heading| text.contains(&format!(" * {heading}"))), "{text}");
+    }
+
+    #[test]
+    fn there_are_as_many_figures_as_the_reference_has() {
+        let (before, after) = figures(&overview(sound(), 100 * MB));
+        assert_eq!(before.len() + after.len(), 34);
+    }
+}

@@ -1,0 +1,28 @@
+//! TIME: what the server's clock shows.
+
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Command, Flags, Group, Spec};
+use kvick_resp::Args;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[TIME];
+
+const MICROSECONDS: i64 = 1_000_000;
+
+/// TIME
+pub const TIME: Command<SessionHandler> = Command::new(
+    Spec::new("time", 1)
+        .flags(&[Flags::LOADING, Flags::STALE, Flags::FAST])
+        .doc(Group::Server, "2.6.0", "O(1)", "Returns the server's time.")
+        .tips(&["nondeterministic_output"]),
+    time,
+);
+
+fn time(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let now_us = crate::clock::unix_us();
+    cx.reply.array(2);
+    cx.reply.bulk_int(now_us / MICROSECONDS);
+    cx.reply.bulk_int(now_us % MICROSECONDS);
+    Ok(())
+}

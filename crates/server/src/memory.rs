@@ -1,0 +1,288 @@
+//! What the process takes of memory: the allocator's figures, the kernel's, and what of it is not data.
+//!
+//! The allocator, jemalloc, adds up its figures when it is asked to. That takes some ten microseconds, so it is done
+//! once for a report and for each sample of the peak, never while commands run.
+//!
+//! Invariants of the unsafe code here: each name is that of a control which the allocator documents, is terminated by a
+//! zero byte, and is read with the type documented for it.
+
+use crate::clients::ClientInfo;
+use crate::server::Server;
+use crate::worker::connection::Connection;
+use kvick_store::usage::Usage;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tikv_jemalloc_ctl::{epoch, raw, stats};
+
+/// The allocator's number for all of its arenas together.
+const ALL_ARENAS: usize = 4096;
+
+/// The allocator's and the kernel's figures, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// What was allocated and not freed.
+    pub allocated: usize,
+    /// Pages that hold any of it.
+    pub active: usize,
+    /// Pages that the allocator has in memory.
+    pub resident: usize,
+    /// Pages that the kernel may take back when it wants to.
+    pub muzzy: usize,
+    /// What is free within the pages for small allocations.
+    pub small_free: usize,
+    /// What of the process is in memory.
+    pub rss: usize,
+}
+
+impl Figures {
+    /// The figures now.
+    pub fn read() -> Self {
+        refresh();
+        let rss = resident_set();
+        // A control that cannot be read is one that this build of the allocator lacks.
+        let allocated = stats::allocated::read().unwrap_or(0);
+        Figures {
+            allocated,
+            active: stats::active::read().unwrap_or(0),
+            resident: stats::resident::read().unwrap_or(0),
+            muzzy: read_control::<usize>(format!("stats.arenas.{ALL_ARENAS}.pmuzzy\0")).unwrap_or(0) * page_size(),
+            small_free: small_free().unwrap_or(0),
+            rss,
+        }
+    }
+}
+
+/// Bytes allocated and not freed.
+pub fn allocated() -> usize {
+    refresh();
+    stats::allocated::read().unwrap_or(0)
+}
+
+fn refresh() {
+    // Without it the figures are those of the last time: old, but true then.
+    let _ = epoch::advance();
+}
+
+/// What the allocator calls itself.
+pub fn allocator() -> String {
+    let version = tikv_jemalloc_ctl::version::read().unwrap_or_default();
+    format!("jemalloc-{}", version.split('-').next().unwrap_or_default())
+}
+
+/// Has the allocator give back the pages that it does not use.
+pub fn purge() -> bool {
+    let flush = b"thread.tcache.flush\0";
+    let purge = format!("arena.{ALL_ARENAS}.purge\0");
+    // SAFETY: both controls exist and carry no data.
+    unsafe { command(flush) && command(purge.as_bytes()) }
+}
+
+/// The allocator's own report.
+pub fn report() -> Vec<u8> {
+    let mut text = Vec::new();
+    // Writing to memory does not fail.
+    let _ = tikv_jemalloc_ctl::stats_print::stats_print(&mut text, Default::default());
+    text
+}
+
+/// Runs a control that carries no data.
+///
+/// # Safety
+/// The name ends with a zero byte and is that of a control which neither reads nor writes a value.
+unsafe fn command(name: &[u8]) -> bool {
+    use std::ptr::null_mut;
+    // SAFETY: as the caller promises; no value is passed in either direction.
+    unsafe { tikv_jemalloc_sys::mallctl(name.as_ptr().cast(), null_mut(), null_mut(), null_mut(), 0) == 0 }
+}
+
+fn read_control<T: Copy>(name: String) -> Option<T> {
+    debug_assert!(name.ends_with('\0'));
+    // SAFETY: by the module's invariants; a size that does not fit the type is an error.
+    unsafe { raw::read(name.as_bytes()) }.ok()
+}
+
+/// What is free in slabs of small allocations.
+fn small_free() -> Option<usize> {
+    let bins: u32 = read_control("arenas.nbins\0".into())?;
+    (0..bins).map(small_free_in).sum()
+}
+
+fn small_free_in(bin: u32) -> Option<usize> {
+    let size: usize = read_control(format!("arenas.bin.{bin}.size\0"))?;
+    let regions: u32 = read_control(format!("arenas.bin.{bin}.nregs\0"))?;
+    let slabs: usize = read_control(format!("stats.arenas.{ALL_ARENAS}.bins.{bin}.curslabs\0"))?;
+    let taken: usize = read_control(format!("stats.arenas.{ALL_ARENAS}.bins.{bin}.curregs\0"))?;
+    Some((slabs * regions as usize).saturating_sub(taken) * size)
+}
+
+fn resident_set() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * page_size()
+}
+
+fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: the call only returns a number.
+    *SIZE.get_or_init(|| usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
+}
+
+/// Memory of the machine.
+pub fn system_total() -> usize {
+    // SAFETY: the call only returns a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) }).unwrap_or(0) * page_size()
+}
+
+/// What is remembered about the process's memory.
+#[derive(Default)]
+pub struct Monitor {
+    startup: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl Monitor {
+    /// Takes note that the server is about to serve: what it takes now is what it takes when empty.
+    pub fn mark_startup(&self) {
+        let now = allocated();
+        self.startup.store(now, Ordering::Relaxed);
+        self.note(now);
+    }
+
+    /// Takes note of what is allocated now.
+    pub fn sample(&self) {
+        self.note(allocated());
+    }
+
+    fn note(&self, allocated: usize) {
+        self.peak.fetch_max(allocated, Ordering::Relaxed);
+    }
+
+    /// What was allocated when the server was about to serve.
+    pub fn startup(&self) -> usize {
+        self.startup.load(Ordering::Relaxed)
+    }
+
+    /// The most that was ever seen allocated.
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
+/// Where memory goes, for INFO and MEMORY.
+pub struct Overview {
+    /// The figures that it was made from.
+    pub figures: Figures,
+    /// The most ever allocated.
+    pub peak: usize,
+    /// What the empty server takes.
+    pub startup: usize,
+    /// What connections take.
+    pub clients: usize,
+    /// Tables of the databases that hold keys.
+    pub databases: Vec<(usize, Usage)>,
+}
+
+impl Overview {
+    /// Takes stock.
+    pub fn of(server: &'static Server) -> Self {
+        let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
+        let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
+        let clients = server.clients.all().iter().map(|client| client_memory(client)).sum();
+        let figures = Figures::read();
+        server.memory.note(figures.allocated);
+        let (peak, startup) = (server.memory.peak(), server.memory.startup());
+        Overview { figures, peak, startup, clients, databases }
+    }
+
+    /// What is not keys and values.
+    pub fn overhead(&self) -> usize {
+        self.startup + self.clients + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()
+    }
+
+    /// What is.
+    pub fn dataset(&self) -> usize {
+        self.figures.allocated.saturating_sub(self.overhead())
+    }
+
+    /// Its share of all that was allocated since the start, in percent.
+    pub fn dataset_percent(&self) -> f64 {
+        percent(self.dataset(), self.figures.allocated.saturating_sub(self.startup).max(1))
+    }
+
+    /// Allocated memory in percent of its peak.
+    pub fn peak_percent(&self) -> f64 {
+        percent(self.figures.allocated, self.peak)
+    }
+
+    /// Number of keys.
+    pub fn keys(&self) -> usize {
+        self.databases.iter().map(|(_, usage)| usage.keys).sum()
+    }
+
+    /// Waste within small pages: ratio and bytes.
+    pub fn fragmentation(&self) -> (f64, usize) {
+        let Figures { allocated, small_free, .. } = self.figures;
+        (1.0 + ratio(small_free, allocated), small_free)
+    }
+
+    /// Pages that the allocator holds beyond those in use: ratio and bytes.
+    pub fn allocator_rss(&self) -> (f64, i64) {
+        excess(self.figures.resident, self.figures.active)
+    }
+
+    /// Memory of the process that is not the allocator's: ratio and bytes.
+    pub fn rss_overhead(&self) -> (f64, i64) {
+        excess(self.figures.rss, self.figures.resident)
+    }
+
+    /// Memory of the process beyond what is allocated: ratio and bytes.
+    pub fn total_fragmentation(&self) -> (f64, i64) {
+        excess(self.figures.rss, self.figures.allocated)
+    }
+}
+
+/// What a connection takes, buffers included.
+fn client_memory(client: &ClientInfo) -> usize {
+    let buffers = client.input_memory.load(Ordering::Relaxed) + client.output.load(Ordering::Relaxed);
+    size_of::<Connection>() + size_of::<ClientInfo>() + client.peer.len() + client.local.len() + buffers
+}
+
+fn ratio(part: usize, whole: usize) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn percent(part: usize, whole: usize) -> f64 {
+    ratio(part, whole) * 100.0
+}
+
+fn excess(more: usize, less: usize) -> (f64, i64) {
+    (ratio(more, less), more as i64 - less as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_contain_one_another() {
+        let figures = Figures::read();
+        assert!(figures.allocated <= figures.active && figures.active <= figures.resident, "{figures:?}");
+        assert!(figures.rss > 1 << 20 && figures.rss < system_total(), "{figures:?}");
+        assert!(allocator().starts_with("jemalloc-5."), "{}", allocator());
+    }
+
+    #[test]
+    fn the_allocator_can_be_purged_and_reports() {
+        assert!(purge());
+        assert!(String::from_utf8_lossy(&report()).contains("jemalloc statistics"));
+        assert!(small_free().is_some());
+    }
+
+    #[test]
+    fn the_peak_only_rises() {
+        let monitor = Monitor::default();
+        [5, 9, 2].map(|bytes| monitor.note(bytes));
+        assert_eq!(monitor.peak(), 9);
+        monitor.mark_startup();
+        assert!(monitor.peak() >= monitor.startup());
+    }
+}

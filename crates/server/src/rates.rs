@@ -1,0 +1,102 @@
+//! How much happens in a second just now: the means of the latest samples of what the workers counted.
+
+use crate::stats::Totals;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Time between samples, and samples kept.
+const PERIOD: Duration = Duration::from_millis(100);
+const SAMPLES: usize = 16;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Rates {
+    /// When the last sample was taken, and what had been counted by then.
+    last: Option<(Instant, Totals)>,
+    samples: VecDeque<Sample>,
+}
+
+#[derive(Clone, Copy)]
+struct Sample {
+    seconds: f64,
+    counted: Totals,
+}
+
+/// Events in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerSecond {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Turns of event loops.
+    pub turns: u64,
+    /// Mean microseconds of a turn.
+    pub turn_us: u64,
+}
+
+impl Rates {
+    /// Whether it is time for a sample.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.last.is_none_or(|(last, _)| now.duration_since(last) >= PERIOD)
+    }
+
+    /// Takes a sample of what was counted in all.
+    pub fn sample(&mut self, now: Instant, totals: Totals) {
+        if let Some((last, before)) = self.last {
+            if self.samples.len() == SAMPLES {
+                self.samples.pop_front();
+            }
+            let seconds = now.duration_since(last).as_secs_f64();
+            self.samples.push_back(Sample { seconds, counted: totals.since(&before) });
+        }
+        self.last = Some((now, totals));
+    }
+
+    /// Forgets the samples.
+    pub fn reset(&mut self) {
+        *self = Rates::default();
+    }
+
+    /// The rates now. Until there are all samples, the missing ones count as idle time.
+    pub fn now(&self) -> PerSecond {
+        let missing = (SAMPLES - self.samples.len()) as f64 * PERIOD.as_secs_f64();
+        let seconds = missing + self.samples.iter().map(|sample| sample.seconds).sum::<f64>();
+        let sum: Totals = self.samples.iter().map(|sample| sample.counted).sum();
+        let rate = |count: u64| (count as f64 / seconds) as u64;
+        PerSecond {
+            requests: rate(sum.requests),
+            bytes_in: rate(sum.bytes_in),
+            bytes_out: rate(sum.bytes_out),
+            turns: rate(sum.turns),
+            turn_us: sum.busy_us.checked_div(sum.turns).unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_load_shows_as_its_rate_and_fades_when_it_ends() {
+        let (mut rates, mut now, mut totals) = (Rates::default(), Instant::now(), Totals::default());
+        let mut pass = |rates: &mut Rates, requests: u64| {
+            assert!(rates.is_due(now));
+            totals.requests += requests;
+            totals.turns += 2;
+            totals.busy_us += 30;
+            rates.sample(now, totals);
+            assert!(!rates.is_due(now));
+            now += PERIOD;
+        };
+        (0..=SAMPLES).for_each(|_| pass(&mut rates, 50));
+        assert_eq!(rates.now(), PerSecond { requests: 500, turns: 20, turn_us: 15, ..PerSecond::default() });
+        (0..SAMPLES).for_each(|_| pass(&mut rates, 0));
+        assert_eq!(rates.now().requests, 0);
+        rates.reset();
+        assert_eq!(rates.now(), PerSecond::default());
+    }
+}

@@ -1,0 +1,136 @@
+//! What databases take and hold, for INFO and MEMORY: looked up partition by partition, without stopping anybody.
+//!
+//! A partition that is locked at the moment is passed over, and the figures are scaled up by what was seen: they are
+//! estimates as soon as commands run. So nobody waits here, and a caller may itself hold locks.
+
+use crate::keyspace::Keyspace;
+
+/// Buckets in which keys with an expiry are looked for under one lock.
+const BUCKETS_PER_SAMPLE: usize = 16;
+
+/// What the tables of one database take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Keys.
+    pub keys: usize,
+    /// Keys with an expiry.
+    pub volatile: usize,
+    /// Partitions that hold any key.
+    pub partitions: usize,
+    /// Bytes that the tables themselves take, entries not included.
+    pub table_bytes: usize,
+    /// Slots that entries could take.
+    pub slots: usize,
+    /// Segments that the tables are made of.
+    pub segments: usize,
+}
+
+impl Keyspace {
+    /// What the tables of database `number` take.
+    pub fn usage(&'static self, number: usize) -> Usage {
+        let mut usage = Usage { keys: self.len(number), volatile: self.volatile(number), ..Usage::default() };
+        let database = self.database_at(number);
+        let mut seen = 0;
+        for partition in 0..self.partitions() {
+            if self.partition_len(database, partition) == 0 {
+                continue;
+            }
+            usage.partitions += 1;
+            let address = self.address_of(database, partition);
+            let Some(locked) = self.try_lock_one(address) else { continue };
+            let table = locked.partition(address).table();
+            usage.table_bytes += table.memory();
+            usage.slots += table.capacity();
+            usage.segments += table.segment_count();
+            seen += 1;
+        }
+        let scale = |sum: usize| if seen == 0 { 0 } else { sum * usage.partitions / seen };
+        Usage {
+            table_bytes: scale(usage.table_bytes),
+            slots: scale(usage.slots),
+            segments: scale(usage.segments),
+            ..usage
+        }
+    }
+
+    /// The mean time in milliseconds that keys with an expiry have left, from a sample of about `samples` of them; 0 when
+    /// there are none.
+    pub fn average_ttl_ms(&'static self, number: usize, now_ms: i64, samples: usize) -> u64 {
+        let database = self.database_at(number);
+        let (mut sum, mut count) = (0u64, 0u64);
+        for partition in 0..self.partitions() {
+            if count >= samples as u64 {
+                break;
+            }
+            if self.partition_volatile(database, partition) == 0 {
+                continue;
+            }
+            let address = self.address_of(database, partition);
+            let Some(locked) = self.try_lock_one(address) else { continue };
+            let mut position = Some(0);
+            let before = count;
+            while let Some(at) = position.filter(|_| count == before) {
+                position = locked.partition(address).scan_volatile(at, BUCKETS_PER_SAMPLE, |entry| {
+                    let left = entry.expiry().map_or(0, |at| at.saturating_sub(now_ms)).max(0);
+                    sum = sum.saturating_add(left as u64);
+                    count += 1;
+                });
+            }
+        }
+        sum.checked_div(count).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Access;
+    use crate::db::{Counters, Db, Env, Expiry};
+    use crate::effects::Effects;
+    use crate::hash::KeyHasher;
+
+    fn fill(keyspace: &'static Keyspace, keys: usize) {
+        let (counters, mut effects, access) = (Counters::default(), Effects::default(), Access::default());
+        let mut locked = keyspace.lock_world();
+        let env = Env { now_ms: 0, access: &access, touch: true, counters: &counters, effects: &mut effects };
+        let mut db = Db::new(&mut locked, 0, env);
+        for n in 0..keys {
+            let name = n.to_string();
+            let key = db.key(name.as_bytes());
+            let expiry = if n % 2 == 0 { Expiry::At(5000) } else { Expiry::None };
+            db.set_bytes(key, b"value", expiry);
+        }
+    }
+
+    #[test]
+    fn usage_counts_what_is_there() {
+        let keyspace = Keyspace::leak(2, 16, KeyHasher::random());
+        assert_eq!(keyspace.usage(0), Usage::default());
+        fill(keyspace, 1000);
+        let usage = keyspace.usage(0);
+        assert_eq!((usage.keys, usage.volatile, usage.partitions), (1000, 500, 16));
+        assert!(usage.slots >= 1000 && usage.table_bytes >= 8 * usage.slots && usage.segments >= 16);
+        assert_eq!(keyspace.usage(1), Usage::default());
+    }
+
+    #[test]
+    fn a_locked_partition_is_passed_over_and_made_up_for() {
+        let keyspace = Keyspace::leak(1, 2, KeyHasher::random());
+        fill(keyspace, 4000);
+        let all = keyspace.usage(0);
+        let held = keyspace.lock_one(keyspace.address(0, keyspace.key(b"0")));
+        let seen = keyspace.usage(0);
+        drop(held);
+        assert_eq!(seen.keys, 4000);
+        assert!(seen.slots * 2 > all.slots && seen.slots < all.slots * 2, "{} of {}", seen.slots, all.slots);
+    }
+
+    #[test]
+    fn the_mean_time_left_is_that_of_the_keys() {
+        let keyspace = Keyspace::leak(1, 16, KeyHasher::random());
+        assert_eq!(keyspace.average_ttl_ms(0, 1000, 100), 0);
+        fill(keyspace, 1000);
+        assert_eq!(keyspace.average_ttl_ms(0, 1000, 100), 4000);
+        assert_eq!(keyspace.average_ttl_ms(0, 9000, 100), 0);
+    }
+}
