@@ -10,6 +10,7 @@ pub mod commandlog;
 pub mod commands;
 #[allow(dead_code, unused_imports)]
 pub mod config;
+pub mod crash;
 pub mod latency;
 pub mod listen;
 pub mod logging;
@@ -18,7 +19,9 @@ pub mod pause;
 pub mod process;
 pub mod server;
 pub mod session;
+pub mod signals;
 pub mod stats;
+pub mod supervise;
 pub mod table;
 pub mod tunables;
 pub mod version;

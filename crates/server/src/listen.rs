@@ -43,7 +43,11 @@ impl Listeners {
         if port != 0 {
             let backlog = values.read(network::TCP_BACKLOG);
             let mark = values.read(network::SOCKET_MARK_ID);
-            sockets = open_tcp(values.read(network::BIND).list().iter().map(|text| &**text), port, backlog, mark)?;
+            let addresses = values.read(network::BIND);
+            sockets = open_tcp(addresses.list().iter().map(|text| &**text), port, backlog, mark).map_err(|error| {
+                crate::logging::warning(format_args!("Warning: {error}"));
+                io::Error::new(error.kind(), format!("Failed listening on port {port} (tcp), aborting."))
+            })?;
         }
         if let Some(path) = values.read(network::UNIXSOCKET) {
             sockets.push(open_unix(path.as_path().to_path_buf(), values.read(network::UNIXSOCKETPERM))?);

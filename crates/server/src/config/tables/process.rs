@@ -24,7 +24,7 @@ theme! {
     EXTENDED_REDIS_COMPATIBILITY: bool = boolean("extended-redis-compatibility", false).works();
     LOCALE_COLLATE: Text = text("locale-collate", "");
     IGNORE_WARNINGS: Text = text("ignore-warnings", "");
-    HASH_SEED: Option<Text> = optional("hash-seed").immutable().checked(checks::hash_seed);
+    HASH_SEED: Option<Text> = optional("hash-seed").immutable().checked(checks::hash_seed).works();
 
     SHUTDOWN_TIMEOUT: u32 = integer("shutdown-timeout", 0, I32_MAX, 10).works();
     SHUTDOWN_ON_SIGINT: ShutdownFlags = word_set("shutdown-on-sigint").checked(checks::shutdown_flags).works();
@@ -34,7 +34,7 @@ theme! {
     BIO_CPULIST: Option<Text> = optional("bio-cpulist").alias("bio_cpulist").immutable();
     AOF_REWRITE_CPULIST: Option<Text> = optional("aof-rewrite-cpulist").alias("aof_rewrite_cpulist").immutable();
     BGSAVE_CPULIST: Option<Text> = optional("bgsave-cpulist").alias("bgsave_cpulist").immutable();
-    DISABLE_THP: bool = boolean("disable-thp", true).immutable();
+    DISABLE_THP: bool = boolean("disable-thp", true).immutable().works();
     OOM_SCORE_ADJ: OomScoreAdj = word("oom-score-adj", OomScoreAdj::No as u8);
     OOM_SCORE_ADJ_VALUES: OomScores = special("oom-score-adj-values", Special::OomScores).multi_arg();
 
