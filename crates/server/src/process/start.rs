@@ -43,7 +43,7 @@ fn run(program: &OsStr, Loaded { values, file }: Loaded, only_defaults: bool) ->
     let executable = std::env::current_exe().unwrap_or_default();
     logging::open(&values);
     title::prepare(program, file.as_deref());
-    system::warn(&values);
+    system::warn();
     let supervised = supervise::announce(values.read(SUPERVISED));
     let in_background = daemon::is_wanted(&values) && !supervised;
     if in_background {

@@ -1,11 +1,10 @@
 //! Settings of the machine that stand in a server's way: told at the start and by `--check-system`.
 //!
 //! Snapshots are taken without fork here, so Linux's default overcommit heuristic is no reason to warn; strict
-//! accounting is, since it refuses memory that is there.
+//! accounting is, since it refuses memory that is there. For the same reason huge pages are welcome.
 
 use crate::config::Values;
 use crate::config::tables::network::TCP_BACKLOG;
-use crate::config::tables::process::DISABLE_THP;
 use crate::{clock, logging};
 use std::fs;
 use std::process::ExitCode;
@@ -51,20 +50,13 @@ pub fn report() -> ExitCode {
     code
 }
 
-/// What is checked at every start. Switches huge pages off for this process if they are in the way and `disable-thp`
-/// says so.
-pub fn warn(values: &Values) {
+/// What is checked at every start.
+pub fn warn() {
     for outcome in [xen_clock(), overcommit()] {
         if let Outcome::Bad(why) = outcome {
             logging::warning(format_args!("WARNING {why}"));
         }
-    }
-    if let Outcome::Bad(why) = huge_pages()
-        && !(values.read(DISABLE_THP) && switch_huge_pages_off())
-    {
-        logging::warning(format_args!("WARNING {why}"));
-    }
-}
+    }}
 
 /// Warns if the kernel keeps fewer connections waiting than the settings ask for.
 pub fn warn_of_backlog(values: &Values) {
@@ -140,17 +132,10 @@ fn overcommit() -> Outcome {
 fn huge_pages() -> Outcome {
     match fs::read_to_string(HUGE_PAGES) {
         Err(_) => Outcome::Skipped,
-        Ok(modes) if modes.contains("[always]") => Outcome::Bad(format!(
-            "Transparent huge pages are always on: memory that is freed goes back to the system late, and more of it is \
-             in use than need be. Run 'echo madvise > {HUGE_PAGES}' as root, have that run at boot, and restart the \
-             server."
+        Ok(modes) if modes.contains("[never]") => Outcome::Bad(format!(
+            "Huge pages are switched off: reading a large keyspace at random is slower than it need be. Run 'echo \
+             madvise > {HUGE_PAGES}' as root, have that run at boot, and restart the server."
         )),
         Ok(_) => Outcome::Fine,
     }
-}
-
-/// Whether huge pages are off for this process now.
-fn switch_huge_pages_off() -> bool {
-    // SAFETY: takes numbers alone, and changes nothing but where pages of the future come from.
-    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 }
 }
