@@ -56,7 +56,8 @@ pub fn warn() {
         if let Outcome::Bad(why) = outcome {
             logging::warning(format_args!("WARNING {why}"));
         }
-    }}
+    }
+}
 
 /// Warns if the kernel keeps fewer connections waiting than the settings ask for.
 pub fn warn_of_backlog(values: &Values) {
