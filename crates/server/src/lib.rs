@@ -10,6 +10,7 @@ pub mod commandlog;
 pub mod commands;
 #[allow(dead_code, unused_imports)]
 pub mod config;
+pub mod crash;
 pub mod histogram;
 pub mod latency;
 pub mod listen;
@@ -21,7 +22,9 @@ pub mod process;
 pub mod rates;
 pub mod server;
 pub mod session;
+pub mod signals;
 pub mod stats;
+pub mod supervise;
 pub mod table;
 pub mod tunables;
 pub mod version;

@@ -54,7 +54,11 @@ pub struct Peer {
 impl Listeners {
     /// Opens the sockets that the settings ask for. Errors say which address could not be had and why.
     pub fn open(values: &Values) -> io::Result<Self> {
-        let mut sockets = open_tcp(values)?;
+        let port = values.read(network::PORT);
+        let mut sockets = open_tcp(values).map_err(|error| {
+            crate::logging::warning(format_args!("Warning: {error}"));
+            io::Error::new(error.kind(), format!("Failed listening on port {port} (tcp), aborting."))
+        })?;
         if let Some(path) = values.read(network::UNIXSOCKET) {
             sockets.push(open_unix(path.as_path().to_path_buf(), values.read(network::UNIXSOCKETPERM))?);
         }

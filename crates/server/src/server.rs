@@ -10,6 +10,7 @@ use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::pause::Pause;
+use crate::process::shutdown;
 use crate::rates::Rates;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
@@ -78,6 +79,8 @@ pub struct Server {
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: AtomicBool,
+    /// A signal's request that the server end.
+    pub shutdown: shutdown::Request,
     /// Set when the server is to end.
     ending: AtomicBool,
     /// Addresses that are listened on, for the banner and INFO.
@@ -94,7 +97,7 @@ impl Server {
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
         Box::leak(Box::new(Server {
-            keyspace: Keyspace::leak(databases, partitions, KeyHasher::random()),
+            keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
             config: Config::new(values),
             config_file,
             executable,
@@ -116,6 +119,7 @@ impl Server {
             replication_id: random_hex(),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
+            shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),
         }))
@@ -202,6 +206,7 @@ impl Server {
 
     /// What the first worker does for all of them, several times a second.
     pub fn tick(&self) {
+        shutdown::poll(self);
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
@@ -234,6 +239,17 @@ impl Server {
     /// Whether the server is to end.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+}
+
+/// The hash function of the keyspace: with a secret of its own, or the one that `hash-seed` stands for.
+fn hasher(values: &Values) -> KeyHasher {
+    match values.read(crate::config::tables::process::HASH_SEED) {
+        None => KeyHasher::random(),
+        Some(seed) => {
+            let word = |half| KeyHasher::with_secret(half, 0).hash(&seed);
+            KeyHasher::with_secret(word(0), word(1))
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod latency;
 pub mod lolwut;
 pub mod memory;
 pub mod role;
+pub mod shutdown;
 pub mod time;
 
 use crate::session::SessionHandler;
@@ -31,6 +32,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         debug::COMMANDS,
         lolwut::COMMANDS,
         role::COMMANDS,
+        shutdown::COMMANDS,
         time::COMMANDS,
     ]
 }

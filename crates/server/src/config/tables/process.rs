@@ -24,7 +24,7 @@ theme! {
     EXTENDED_REDIS_COMPATIBILITY: bool = boolean("extended-redis-compatibility", false).works();
     LOCALE_COLLATE: Text = text("locale-collate", "");
     IGNORE_WARNINGS: Text = text("ignore-warnings", "");
-    HASH_SEED: Option<Text> = optional("hash-seed").immutable().checked(checks::hash_seed);
+    HASH_SEED: Option<Text> = optional("hash-seed").immutable().checked(checks::hash_seed).works();
 
     SHUTDOWN_TIMEOUT: u32 = integer("shutdown-timeout", 0, I32_MAX, 10).works();
     SHUTDOWN_ON_SIGINT: ShutdownFlags = word_set("shutdown-on-sigint").checked(checks::shutdown_flags).works();

@@ -1,0 +1,100 @@
+//! SHUTDOWN: ends the server, or withdraws a signal's request to do so.
+
+use crate::config::tables::cluster::CLUSTER_ENABLED;
+use crate::config::words::ShutdownFlags;
+use crate::logging;
+use crate::process::shutdown;
+use crate::session::{Fate, Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[SHUTDOWN];
+
+/// SHUTDOWN [[NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] | ABORT]
+pub const SHUTDOWN: Command<SessionHandler> = Command::new(
+    Spec::new("shutdown", -1)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::NO_MULTI, Flags::ALLOW_BUSY])
+        .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
+        .doc(
+            Group::Server,
+            "1.0.0",
+            "O(N) when saving, where N is the total number of keys in all databases when saving data, otherwise O(1)",
+            "Ends the server.",
+        )
+        .args(&[Arg::one_of(
+            "abort-selector",
+            &[
+                Arg::block(
+                    "save-selector-block",
+                    &[
+                        Arg::one_of("save-selector", &[Arg::word("nosave", "NOSAVE"), Arg::word("save", "SAVE")])
+                            .optional(),
+                        Arg::word("now", "NOW").optional().since("7.0.0"),
+                        Arg::word("force", "FORCE").optional().since("7.0.0"),
+                        Arg::word("safe", "SAFE").optional().since("9.0.0"),
+                        Arg::word("failover", "FAILOVER").optional().since("9.0.0"),
+                    ],
+                ),
+                Arg::word("abort", "ABORT").since("7.0.0"),
+            ],
+        )
+        .optional()])
+        .history(&[
+            ("7.0.0", "The words NOW, FORCE and ABORT are new."),
+            ("9.0.0", "The words SAFE and FAILOVER are new."),
+        ]),
+    shutdown,
+);
+
+fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let wish = Wish::parse(args)?;
+    let flags = match wish {
+        Wish::Abort => {
+            cx.server.shutdown.take().ok_or(Error::text("ERR No shutdown in progress."))?;
+            logging::notice(format_args!("Shutdown manually aborted."));
+            cx.reply.simple("OK");
+            return Ok(());
+        }
+        Wish::End(flags) => flags,
+    };
+    if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
+        return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
+    }
+    shutdown::begin(cx.server, flags, Some(&cx.client.info))
+        .map_err(|shutdown::Refused| Error::text("ERR Errors trying to SHUTDOWN. Check logs."))?;
+    cx.client.fate = Fate::Close;
+    Ok(())
+}
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wish {
+    Abort,
+    End(ShutdownFlags),
+}
+
+impl Wish {
+    fn parse(args: Args<'_>) -> Result<Self, Error> {
+        let syntax_error = || Error::text("ERR syntax error");
+        let (mut flags, mut abort) = (ShutdownFlags::empty(), false);
+        for word in args.iter().skip(1) {
+            match &*word.to_ascii_lowercase() {
+                b"nosave" => flags |= ShutdownFlags::NOSAVE,
+                b"save" => flags |= ShutdownFlags::SAVE,
+                b"now" => flags |= ShutdownFlags::NOW,
+                b"force" => flags |= ShutdownFlags::FORCE,
+                b"safe" => flags |= ShutdownFlags::SAFE,
+                b"failover" => flags |= ShutdownFlags::FAILOVER,
+                b"abort" => abort = true,
+                _ => return Err(syntax_error()),
+            }
+        }
+        match (abort, flags) {
+            (true, flags) if flags.is_empty() => Ok(Wish::Abort),
+            (false, flags) if !flags.contains(ShutdownFlags::SAVE | ShutdownFlags::NOSAVE) => Ok(Wish::End(flags)),
+            _ => Err(syntax_error()),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The report that a crash leaves in the log, and the end of the process after it.
+//!
+//! A panic in any thread ends the whole process: the others must not go on with data in an unknown state. The hook writes
+//! the report while the stack is still there, and aborts. Signals of the processor (and SIGABRT) are the business of
+//! [`fatal`], which may use nothing but system calls.
+//!
+//! The report begins and ends with Valkey's marks, since tools cut it out of the log by them.
+
+mod fatal;
+
+use crate::config::Values;
+use crate::config::tables::logging::CRASH_LOG_ENABLED;
+use crate::config::words::LogLevel;
+use crate::logging;
+use crate::process::version;
+use crate::server::Server;
+use crate::version::VALKEY;
+use std::any::Any;
+use std::backtrace::Backtrace;
+use std::fmt::{self, Write};
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The line that a report begins with.
+const START: &str = "=== KVICK BUG REPORT START: Cut & paste starting from here ===";
+/// The line that a report ends with.
+const END: &str = "=== KVICK BUG REPORT END. ===";
+/// Clients that a report lists at most.
+const CLIENTS_MAX: usize = 100;
+/// Seconds after which a report that does not come to its end is given up.
+const REPORT_SECONDS_MAX: u32 = 20;
+/// How long a report waits for the log.
+const LOG_WAIT: Duration = Duration::from_secs(2);
+
+/// `crash-log-enabled`.
+static ENABLED: AtomicBool = AtomicBool::new(true);
+/// Set by the first thread that crashes.
+static CRASHING: AtomicBool = AtomicBool::new(false);
+static SERVER: OnceLock<&'static Server> = OnceLock::new();
+
+/// Has panics and fatal signals reported from now on.
+pub fn watch(values: &Values) {
+    configure(values);
+    std::panic::set_hook(Box::new(on_panic));
+    fatal::install();
+}
+
+/// Takes over `crash-log-enabled`; for the start and for CONFIG SET.
+pub fn configure(values: &Values) {
+    ENABLED.store(values.read(CRASH_LOG_ENABLED), Ordering::Relaxed);
+}
+
+/// Tells whose state a report describes.
+pub fn attach(server: &'static Server) {
+    // There is one server; were there a second, the first would be described.
+    let _ = SERVER.set(server);
+}
+
+/// Reports a panic and ends the process.
+fn on_panic(panic: &PanicHookInfo<'_>) {
+    if CRASHING.swap(true, Ordering::SeqCst) {
+        // Another thread is writing its report, and ends the process when it is done.
+        loop {
+            std::thread::park();
+        }
+    }
+    fatal::give_up_after(REPORT_SECONDS_MAX);
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a thread").to_owned();
+    let message = message(panic.payload());
+    let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+    if ENABLED.load(Ordering::Relaxed) {
+        let mut report = String::new();
+        // Writing to a string fails only if what is written refuses to be; then the rest is missing.
+        let _ = describe(&mut report, &name, message, &place);
+        logging::raw(LogLevel::Warning, &report);
+    } else {
+        logging::warning(format_args!("{name} panicked at {place}: {message}"));
+    }
+    if !logging::flush_within(LOG_WAIT) {
+        eprintln!("{name} panicked at {place}: {message}");
+    }
+    fatal::abort();
+}
+
+/// What `panic!` was given: a literal or a formatted text.
+fn message(payload: &dyn Any) -> &str {
+    let literal = payload.downcast_ref::<&str>().copied();
+    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
+}
+
+fn describe(out: &mut String, thread: &str, message: &str, place: &str) -> fmt::Result {
+    let (version, pid) = (version::KVICK_VERSION, std::process::id());
+    writeln!(out, "\n\n{START}")?;
+    writeln!(out, "Kvick {version} (Valkey {VALKEY}), pid {pid}, panicked in {thread}: {message}")?;
+    writeln!(out, "at {place}")?;
+    writeln!(out, "\n------ STACK TRACE ------\n{}", Backtrace::force_capture())?;
+    writeln!(out, "------ STACK TRACE DONE ------")?;
+    if let Some(server) = SERVER.get() {
+        describe_server(out, server, thread)?;
+    }
+    writeln!(out, "\n{END}")?;
+    writeln!(
+        out,
+        "\n       Please report this to Kvick's developers, from START to END, and tell what the server was doing.\n"
+    )
+}
+
+fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Result {
+    let sum = |read: fn(&crate::stats::WorkerStats) -> u64| server.stats.iter().map(|stats| read(stats)).sum::<u64>();
+    writeln!(out, "\n------ INFO OUTPUT ------")?;
+    writeln!(out, "valkey_version:{VALKEY}")?;
+    writeln!(out, "kvick_version:{}", version::KVICK_VERSION)?;
+    writeln!(out, "git_sha1:{}\ngit_dirty:{}", version::GIT_SHA, version::GIT_DIRTY)?;
+    writeln!(out, "build_id:{}", version::BUILD_ID)?;
+    writeln!(out, "process_id:{}", std::process::id())?;
+    writeln!(out, "run_id:{}", server.run_id)?;
+    writeln!(out, "uptime_in_seconds:{}", server.started.elapsed().as_secs())?;
+    writeln!(out, "workers:{}", server.workers())?;
+    writeln!(out, "connected_clients:{}", server.clients.count())?;
+    writeln!(out, "total_connections_received:{}", sum(|stats| stats.connections.get()))?;
+    writeln!(out, "total_commands_processed:{}", sum(|stats| stats.requests.get()))?;
+    writeln!(out, "used_memory:{}", used_memory())?;
+    writeln!(out, "\n------ CLIENT LIST OUTPUT ------")?;
+    for client in server.clients.all().iter().take(CLIENTS_MAX) {
+        let command = server.table.get(client.command.load(Ordering::Relaxed));
+        let here = if thread == format!("worker-{}", client.worker) { " (of the thread that panicked)" } else { "" };
+        writeln!(
+            out,
+            "id={} addr={} worker={}{here} db={} input={} output={} last-active-ms={} cmd={}",
+            client.id,
+            client.peer,
+            client.worker,
+            client.db.load(Ordering::Relaxed),
+            client.input.load(Ordering::Relaxed),
+            client.output.load(Ordering::Relaxed),
+            client.active_ms.load(Ordering::Relaxed),
+            command.map_or("NULL", |command| &command.full_name)
+        )?;
+    }
+    Ok(())
+}
+
+/// Bytes that the allocator has given out; 0 if it does not say.
+fn used_memory() -> usize {
+    // The figures are as of the last time the epoch moved; if it cannot be moved they are older.
+    let _ = tikv_jemalloc_ctl::epoch::advance();
+    tikv_jemalloc_ctl::stats::allocated::read().unwrap_or_default()
+}

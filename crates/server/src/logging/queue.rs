@@ -1,0 +1,113 @@
+//! Lines that wait to be written: bounded, and never a reason to wait for who adds one.
+
+use crate::config::words::LogLevel;
+use parking_lot::{Condvar, Mutex};
+
+/// Lines that may wait; some megabytes at most, since all but crash reports are short.
+const LINES_MAX: usize = 8192;
+
+/// A line that is ready to be written.
+pub struct Line {
+    /// Its level, for syslog.
+    pub level: LogLevel,
+    /// What is written, with the end of the line.
+    pub bytes: Vec<u8>,
+    /// The bare message, if syslog is told too.
+    pub message: Option<Box<str>>,
+}
+
+impl Line {
+    /// A line.
+    pub fn new(level: LogLevel, bytes: Vec<u8>, message: Option<Box<str>>) -> Self {
+        Line { level, bytes, message }
+    }
+}
+
+/// See the module's documentation.
+pub struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+struct Waiting {
+    lines: Vec<Line>,
+    /// Lines for which there was no room since the last [`Queue::take`].
+    lost: u64,
+    closed: bool,
+}
+
+impl Queue {
+    /// An empty queue.
+    pub const fn new() -> Self {
+        Queue { waiting: Mutex::new(Waiting { lines: Vec::new(), lost: 0, closed: false }), changed: Condvar::new() }
+    }
+
+    /// Adds a line, or counts it as lost.
+    pub fn push(&self, line: Line) {
+        let mut waiting = self.waiting.lock();
+        if waiting.lines.len() == LINES_MAX {
+            waiting.lost += 1;
+            return;
+        }
+        waiting.lines.push(line);
+        if waiting.lines.len() == 1 {
+            self.changed.notify_one();
+        }
+    }
+
+    /// All lines that wait, and how many were lost.
+    pub fn take(&self) -> (Vec<Line>, u64) {
+        let mut waiting = self.waiting.lock();
+        (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.lost))
+    }
+
+    /// Waits for lines; false once the queue is closed.
+    pub fn wait(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        while waiting.lines.is_empty() && !waiting.closed {
+            self.changed.wait(&mut waiting);
+        }
+        !waiting.closed
+    }
+
+    /// Has who waits wait no longer.
+    pub fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> Line {
+        Line::new(LogLevel::Notice, b"x\n".to_vec(), None)
+    }
+
+    #[test]
+    fn a_full_queue_counts_what_it_loses() {
+        let queue = Queue::new();
+        (0..LINES_MAX + 7).for_each(|_| queue.push(line()));
+        let (lines, lost) = queue.take();
+        assert_eq!((lines.len(), lost), (LINES_MAX, 7));
+        assert_eq!((queue.take().0.len(), queue.take().1), (0, 0));
+    }
+
+    #[test]
+    fn who_waits_gets_every_line_and_then_the_end() {
+        let queue = Queue::new();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut seen = 0;
+                while queue.wait() {
+                    seen += queue.take().0.len();
+                }
+                seen + queue.take().0.len()
+            });
+            (0..1000).for_each(|_| queue.push(line()));
+            queue.close();
+            assert_eq!(reader.join().unwrap(), 1000);
+        });
+    }
+}

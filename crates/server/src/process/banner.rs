@@ -1,0 +1,64 @@
+//! What the server says of itself when it starts.
+
+use super::version::{GIT_DIRTY, GIT_SHA, KVICK_VERSION};
+use crate::config::Values;
+use crate::config::tables::cluster::CLUSTER_ENABLED;
+use crate::config::tables::logging::{LOGFILE, SYSLOG_ENABLED};
+use crate::config::tables::network::{IO_THREADS, PORT};
+use crate::config::tables::process::ALWAYS_SHOW_LOGO;
+use crate::config::tables::tls::TLS_PORT;
+use crate::config::words::LogLevel;
+use crate::logging;
+use crate::version::VALKEY;
+use std::io::IsTerminal;
+
+/// Shows the logo if `always-show-logo` asks for it or a person looks on; else one line that tools read.
+pub fn show(values: &Values, listening: &[String]) {
+    let mode = mode(values);
+    let on_terminal =
+        !values.read(SYSLOG_ENABLED) && values.read(LOGFILE).is_empty() && std::io::stdout().is_terminal();
+    if values.read(ALWAYS_SHOW_LOGO) || on_terminal {
+        logging::raw(LogLevel::Notice, &logo(mode, values.read(IO_THREADS), listening));
+        return;
+    }
+    let port = if values.read(PORT) != 0 { values.read(PORT) } else { values.read(TLS_PORT) };
+    logging::notice(format_args!("Running mode={mode}, port={port}."));
+}
+
+fn mode(values: &Values) -> &'static str {
+    if values.read(CLUSTER_ENABLED) { "cluster" } else { "standalone" }
+}
+
+/// The letter K beside the facts. ` PID: ` with the number behind it is what Valkey's test suite waits for.
+fn logo(mode: &str, workers: u32, listening: &[String]) -> String {
+    let listening = if listening.is_empty() { "nothing".to_owned() } else { listening.join(", ") };
+    let (bits, pid) = (usize::BITS, std::process::id());
+    let commit = format!("{GIT_SHA}/{GIT_DIRTY}");
+    format!(
+        r"
+    ##    ##
+    ##   ##      Kvick {KVICK_VERSION} ({commit}) {bits} bit
+    ##  ##       Compatible with Valkey {VALKEY}
+    ## ##
+    ####         Running in {mode} mode
+    ## ##        Listening on {listening}
+    ##  ##       Workers: {workers}
+    ##   ##      PID: {pid}
+    ##    ##
+
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logo_tells_process_addresses_and_workers() {
+        let logo = logo("standalone", 4, &["127.0.0.1:7".into(), "/run/kv.sock".into()]);
+        assert!(logo.contains(&format!(" PID: {}\n", std::process::id())));
+        assert!(logo.contains("Listening on 127.0.0.1:7, /run/kv.sock\n"));
+        assert!(logo.contains("Workers: 4\n"));
+    }
+}

@@ -1,0 +1,69 @@
+//! Going to the background, and the file that says which process is there.
+//!
+//! What must hold: [`fork_to_background`] is called while the process has one thread. A forked process has only the
+//! thread that forked, and locks that others held would stay locked in it for ever.
+
+use crate::config::Refusal;
+use crate::config::Values;
+use crate::config::tables::process::{DAEMONIZE, DIR, PIDFILE};
+use crate::logging;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+
+/// Where the file is if the server runs in the background and nobody said where; Valkey's place.
+const PIDFILE_DEFAULT: &str = "/var/run/valkey.pid";
+
+/// Goes on as a child process with a session of its own and without a terminal; the parent exits with 0. Output to
+/// standard streams goes nowhere from then on.
+pub fn fork_to_background() -> io::Result<()> {
+    // SAFETY: the process has one thread (see the module's documentation).
+    match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {}
+        // SAFETY: ends the process at once, without running what the child still needs to run at its own end.
+        _ => unsafe { libc::_exit(0) },
+    }
+    // SAFETY: no arguments. It fails only in a process that leads a group, which a new child does not.
+    unsafe { libc::setsid() };
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    for standard in [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: both are descriptors; nobody relies on what the standard ones were.
+        if unsafe { libc::dup2(null.as_raw_fd(), standard) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// The file with the process's number; removed by [`PidFile::remove`].
+pub struct PidFile(PathBuf);
+
+impl PidFile {
+    /// Writes the file if one is configured, or if the server runs in the background. That it cannot be written is
+    /// logged, and no reason not to run.
+    pub fn write(values: &Values, in_background: bool) -> Option<Self> {
+        let name = match values.read(PIDFILE) {
+            Some(name) => name.to_vec(),
+            None if in_background => PIDFILE_DEFAULT.into(),
+            None => return None,
+        };
+        let path = values.read(DIR).resolve(&name);
+        if let Err(error) = fs::write(&path, format!("{}\n", std::process::id())) {
+            logging::warning(format_args!("Failed to write PID file: {}", Refusal::from(error)));
+        }
+        Some(PidFile(path))
+    }
+
+    /// Removes the file. It may be gone already.
+    pub fn remove(self) {
+        logging::notice(format_args!("Removing the pid file."));
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Whether the settings ask for a process in the background.
+pub fn is_wanted(values: &Values) -> bool {
+    values.read(DAEMONIZE)
+}

@@ -1,0 +1,106 @@
+//! The limit of open files, and how many clients it allows.
+
+use crate::config::Refusal;
+use crate::logging;
+use std::io;
+
+/// Descriptors beside those of clients: listeners, log, files of the data set, standard streams.
+const RESERVED: u64 = 32;
+/// Workers whose own descriptors are among the reserved ones.
+const WORKERS_RESERVED: u64 = 8;
+/// What one worker needs: its poll, and what wakes it.
+const PER_WORKER: u64 = 2;
+/// The limit that is assumed if the system does not tell it.
+const LIMIT_ASSUMED: u64 = 1024;
+
+/// Raises the limit so that `maxclients` connections fit. Returns how many do fit, which is fewer if the limit cannot be
+/// raised that far, and logs what was done; an error if there is not even room for one.
+pub fn allow_clients(maxclients: u32, workers: usize) -> Result<u32, TooLow> {
+    let reserved = RESERVED + PER_WORKER * (workers as u64).saturating_sub(WORKERS_RESERVED);
+    let needed = u64::from(maxclients) + reserved;
+    let (soft, hard) = match limits() {
+        Ok(limits) => limits,
+        Err(error) => {
+            logging::warning(format_args!(
+                "Unable to obtain the current NOFILE limit ({}), assuming {LIMIT_ASSUMED} and setting the max \
+                 clients configuration accordingly.",
+                Refusal::from(error)
+            ));
+            (LIMIT_ASSUMED, LIMIT_ASSUMED)
+        }
+    };
+    if soft >= needed {
+        return Ok(maxclients);
+    }
+    let error = match raise(needed, hard) {
+        Ok(()) => {
+            logging::notice(format_args!(
+                "Increased maximum number of open files to {needed} (it was originally set to {soft})."
+            ));
+            return Ok(maxclients);
+        }
+        Err(error) => error,
+    };
+    // The hard limit is what anybody may have.
+    let reached = if hard > soft && set_limits(hard, hard).is_ok() { hard } else { soft };
+    if reached <= reserved {
+        return Err(TooLow { limit: soft, needed });
+    }
+    let fit = u32::try_from(reached - reserved).unwrap_or(u32::MAX).min(maxclients);
+    logging::warning(format_args!(
+        "You requested maxclients of {maxclients} requiring at least {needed} max file descriptors."
+    ));
+    logging::warning(format_args!(
+        "Server can't set maximum open files to {needed} because of OS error: {}.",
+        Refusal::from(error)
+    ));
+    logging::warning(format_args!(
+        "Current maximum open files is {reached}. maxclients has been reduced to {fit} to compensate for low ulimit. \
+         If you need higher maxclients increase 'ulimit -n'."
+    ));
+    Ok(fit)
+}
+
+/// There is no room for a single client.
+#[derive(Debug)]
+pub struct TooLow {
+    limit: u64,
+    needed: u64,
+}
+
+impl std::fmt::Display for TooLow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TooLow { limit, needed } = self;
+        write!(
+            f,
+            "Your current 'ulimit -n' of {limit} is not enough for the server to start. Please increase your open file \
+             limit to at least {needed}. Exiting."
+        )
+    }
+}
+
+impl std::error::Error for TooLow {}
+
+/// The soft and the hard limit.
+fn limits() -> io::Result<(u64, u64)> {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the argument points to a value of ours that lives through the call.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) } {
+        0 => Ok((limits.rlim_cur, limits.rlim_max)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sets the soft limit, and the hard one with it where it is in the way.
+fn raise(wanted: u64, hard: u64) -> io::Result<()> {
+    set_limits(wanted, wanted.max(hard))
+}
+
+fn set_limits(soft: u64, hard: u64) -> io::Result<()> {
+    let limits = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: as above; the call only reads it.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limits) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

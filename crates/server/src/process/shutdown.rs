@@ -1,0 +1,117 @@
+//! Whether a server that is asked to end may, and its end.
+//!
+//! A signal leaves a [`Request`] that the first worker acts upon at its next tick, so that SHUTDOWN ABORT can still
+//! withdraw it. SHUTDOWN acts at once. There is nothing to wait for (no replicas, no files), so a shutdown that may
+//! happen happens at once: the workers are told, and the rest is up to the main thread, which waits for them.
+
+use crate::clients::ClientInfo;
+use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use crate::config::tables::persistence::SAVE;
+use crate::config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM};
+use crate::config::words::ShutdownFlags;
+use crate::server::Server;
+use crate::{logging, supervise};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// A signal's request that the server end.
+#[derive(Default)]
+pub struct Request {
+    /// The signal's number; 0 for none.
+    signal: AtomicI32,
+}
+
+impl Request {
+    /// A signal asks.
+    pub fn make(&self, signal: i32) {
+        self.signal.store(signal, Ordering::Relaxed);
+    }
+
+    /// Whether a signal asked and nobody has acted upon it.
+    pub fn is_made(&self) -> bool {
+        self.signal.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the request back or up; the signal's number if there was one.
+    pub fn take(&self) -> Option<i32> {
+        Some(self.signal.swap(0, Ordering::Relaxed)).filter(|signal| *signal != 0)
+    }
+}
+
+/// The server goes on, for a reason that the log tells.
+#[derive(Debug)]
+pub struct Refused;
+
+/// Acts upon a signal, if one asked. Called at every tick.
+pub fn poll(server: &Server) {
+    if server.is_ending() || !server.shutdown.is_made() {
+        return;
+    }
+    let Some(signal) = server.shutdown.take() else { return };
+    let flags = server.config.read(if signal == libc::SIGINT { SHUTDOWN_ON_SIGINT } else { SHUTDOWN_ON_SIGTERM });
+    // The log has told why, if it is refused, and there is nobody else to tell.
+    let _ = begin(server, flags, None);
+}
+
+/// Ends the server, unless that loses what the user wants saved. `client` is who asked by a command.
+pub fn begin(server: &Server, flags: ShutdownFlags, client: Option<&ClientInfo>) -> Result<(), Refused> {
+    match client {
+        None => logging::notice(format_args!("User requested shutdown...")),
+        Some(client) => {
+            let client = describe(client, server.config.read(HIDE_USER_DATA_FROM_LOG));
+            logging::notice(format_args!("User requested shutdown... (user request from '{client}')"));
+        }
+    }
+    supervise::notify("STOPPING=1\n");
+    if flags.contains(ShutdownFlags::SAVE) {
+        // Dumps do not exist yet: what was asked for explicitly cannot be done.
+        if !flags.contains(ShutdownFlags::FORCE) {
+            logging::warning(format_args!("Error trying to save the DB, can't exit."));
+            supervise::notify("STATUS=Error trying to save the DB, can't exit.\n");
+            logging::warning(format_args!(
+                "Errors trying to shut down the server. Check the logs for more information."
+            ));
+            return Err(Refused);
+        }
+        logging::warning(format_args!("Error trying to save the DB. Exit anyway."));
+    } else if !flags.contains(ShutdownFlags::NOSAVE) && !server.config.read(SAVE).points().is_empty() {
+        logging::notice(format_args!("Save points are set, but dumps do not exist yet: the data set is not saved."));
+    }
+    server.end();
+    Ok(())
+}
+
+/// The last line of a log; Valkey's words, since tools wait for them.
+pub fn say_goodbye() {
+    logging::warning(format_args!("Valkey is now ready to exit, bye bye..."));
+}
+
+/// Who a client is, in the form of CLIENT LIST.
+fn describe(client: &ClientInfo, hide: bool) -> String {
+    let names = client.names.lock();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let name = if hide { "*redacted*".to_owned() } else { text(&names.name) };
+    format!(
+        "id={} addr={} laddr={} fd={} name={name} lib-name={} lib-ver={}",
+        client.id,
+        client.peer,
+        client.local,
+        client.fd,
+        text(&names.lib_name),
+        text(&names.lib_ver)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_acted_upon_or_withdrawn_once() {
+        let request = Request::default();
+        assert!(!request.is_made() && request.take().is_none());
+        request.make(libc::SIGTERM);
+        assert!(request.is_made());
+        assert_eq!(request.take(), Some(libc::SIGTERM));
+        assert!(!request.is_made() && request.take().is_none());
+    }
+}

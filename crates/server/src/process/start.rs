@@ -1,0 +1,165 @@
+//! How a server begins and ends: one step after the other, in the order that each needs.
+
+use super::daemon::PidFile;
+use super::{banner, daemon, limits, shutdown, system, title, version};
+use crate::config::Values;
+use crate::config::arguments::Sources;
+use crate::config::load::{Loaded, load};
+use crate::config::tables::memory::MAXMEMORY;
+use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
+use crate::config::tables::process::{DIR, SUPERVISED};
+use crate::listen::Listeners;
+use crate::server::Server;
+use crate::version::VALKEY;
+use crate::worker::Worker;
+use crate::{clock, crash, logging, signals, supervise};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Below this `maxmemory` is more likely a mistake than a wish.
+const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
+
+/// Runs a server from its configuration to its end.
+pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
+    let loaded = match load(sources, &mut std::io::stdin(), &mut |_| Ok(())) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = run(program, loaded, sources == &Sources::default());
+    if let Err(error) = &outcome {
+        logging::warning(format_args!("{error}"));
+    }
+    logging::stop();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+fn run(program: &OsStr, Loaded { values, file }: Loaded, only_defaults: bool) -> Result<(), Failure> {
+    std::env::set_current_dir(values.read(DIR).path())?;
+    let executable = std::env::current_exe().unwrap_or_default();
+    logging::open(&values);
+    title::prepare(program, file.as_deref());
+    system::warn();
+    let supervised = supervise::announce(values.read(SUPERVISED));
+    let in_background = daemon::is_wanted(&values) && !supervised;
+    if in_background {
+        daemon::fork_to_background()?;
+    }
+    // From here on there may be threads.
+    signals::block();
+    crash::watch(&values);
+    logging::start()?;
+    clock::calibrate();
+    greet(program, only_defaults);
+    let clients = limits::allow_clients(values.read(MAXCLIENTS), values.read(IO_THREADS) as usize)?;
+    let listeners = Listeners::open(&values)?;
+    if listeners.describe().is_empty() {
+        return Err("Configured to not listen anywhere, exiting.".into());
+    }
+    let end = End {
+        pid_file: PidFile::write(&values, in_background),
+        socket: values.read(UNIXSOCKET).map(|name| values.read(DIR).resolve(&name)),
+    };
+    let server = Server::leak(values, file, executable);
+    if clients < server.config.read(MAXCLIENTS) {
+        server.config.put(MAXCLIENTS, clients);
+    }
+    crash::attach(server);
+    signals::listen(server)?;
+    let outcome = work(server, listeners);
+    end.clean_up();
+    outcome
+}
+
+/// The first lines of the log.
+fn greet(program: &OsStr, only_defaults: bool) {
+    logging::notice(format_args!("oO0OoO0OoO0Oo Kvick is starting oO0OoO0OoO0Oo"));
+    logging::notice(format_args!(
+        "Kvick version={}, compatible with Valkey {VALKEY}, bits={}, commit={}, modified={}, pid={}, just started",
+        version::KVICK_VERSION,
+        usize::BITS,
+        version::GIT_SHA,
+        version::GIT_DIRTY,
+        std::process::id()
+    ));
+    if only_defaults {
+        logging::warning(format_args!(
+            "Warning: No config file specified, using the default config. In order to specify a config file use {} \
+             /path/to/kvick.conf",
+            program.display()
+        ));
+    } else {
+        logging::notice(format_args!("Configuration loaded"));
+    }
+    logging::notice(format_args!("monotonic clock: {}", clock::description()));
+}
+
+/// Starts the workers and waits for them to end.
+fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
+    let values = server.config.values();
+    server.set_listeners(listeners.clone());
+    title::apply(&values);
+    banner::show(&values, &server.listening.read());
+    system::warn_of_backlog(&values);
+    let mut listeners = Some(listeners);
+    let mut workers = Vec::new();
+    for number in 0..server.workers() {
+        workers.push(Worker::new(server, number, listeners.take().unwrap_or_default())?);
+    }
+    server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
+    logging::notice(format_args!("Server initialized"));
+    let mut threads = Vec::new();
+    for (number, worker) in workers.into_iter().enumerate() {
+        let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+        threads.push(thread.spawn(move || worker.run())?);
+    }
+    tell_ready(&values);
+    for thread in threads {
+        // A worker does not panic without ending the process.
+        let _ = thread.join();
+    }
+    Ok(())
+}
+
+fn tell_ready(values: &Values) {
+    if values.read(PORT) != 0 {
+        logging::notice(format_args!("Ready to accept connections tcp"));
+    }
+    if values.read(UNIXSOCKET).is_some() {
+        logging::notice(format_args!("Ready to accept connections unix"));
+    }
+    supervise::notify("STATUS=Ready to accept connections\n");
+    supervise::notify("READY=1\n");
+    let maxmemory = values.read(MAXMEMORY);
+    if (1..MAXMEMORY_PLAUSIBLE).contains(&maxmemory) {
+        logging::warning(format_args!(
+            "WARNING: You specified a maxmemory value that is less than 1MB (current value is {maxmemory} bytes). Are \
+             you sure this is what you really want?"
+        ));
+    }
+}
+
+/// What a server leaves behind if nobody takes it away.
+struct End {
+    pid_file: Option<PidFile>,
+    socket: Option<PathBuf>,
+}
+
+impl End {
+    fn clean_up(self) {
+        if let Some(file) = self.pid_file {
+            file.remove();
+        }
+        if let Some(path) = self.socket {
+            logging::notice(format_args!("Removing the unix socket file."));
+            // It may be gone already.
+            let _ = std::fs::remove_file(path);
+        }
+        shutdown::say_goodbye();
+    }
+}

@@ -1,0 +1,142 @@
+//! Settings of the machine that stand in a server's way: told at the start and by `--check-system`.
+//!
+//! Snapshots are taken without fork here, so Linux's default overcommit heuristic is no reason to warn; strict
+//! accounting is, since it refuses memory that is there. For the same reason huge pages are welcome.
+
+use crate::config::Values;
+use crate::config::tables::network::TCP_BACKLOG;
+use crate::{clock, logging};
+use std::fs;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+const BACKLOG_MAX: &str = "/proc/sys/net/core/somaxconn";
+
+/// How a check came out.
+enum Outcome {
+    /// All is well.
+    Fine,
+    /// It could not be found out, or does not matter here.
+    Skipped,
+    /// What is wrong, and what to do about it.
+    Bad(String),
+}
+
+type Check = fn() -> Outcome;
+
+/// `--check-system`: makes every check, and prints how it came out. Fails if one does.
+pub fn report() -> ExitCode {
+    clock::calibrate();
+    let checks: [(&str, Check); 4] = [
+        ("slow-clocksource", clock_speed),
+        ("xen-clocksource", xen_clock),
+        ("overcommit", overcommit),
+        ("THP", huge_pages),
+    ];
+    let mut code = ExitCode::SUCCESS;
+    for (name, check) in checks {
+        match check() {
+            Outcome::Fine => println!("[{name}]...OK"),
+            Outcome::Skipped => println!("[{name}]...skipped"),
+            Outcome::Bad(why) => {
+                println!("[{name}]...WARNING:\n{why}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    code
+}
+
+/// What is checked at every start.
+pub fn warn() {
+    for outcome in [xen_clock(), overcommit()] {
+        if let Outcome::Bad(why) = outcome {
+            logging::warning(format_args!("WARNING {why}"));
+        }
+    }
+}
+
+/// Warns if the kernel keeps fewer connections waiting than the settings ask for.
+pub fn warn_of_backlog(values: &Values) {
+    let wanted = values.read(TCP_BACKLOG);
+    let allowed = fs::read_to_string(BACKLOG_MAX).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if let Some(allowed) = allowed.filter(|allowed| (1..wanted).contains(allowed)) {
+        logging::warning(format_args!(
+            "WARNING: The TCP backlog setting of {wanted} cannot be enforced because {BACKLOG_MAX} is set to the lower \
+             value of {allowed}."
+        ));
+    }
+}
+
+/// Reads the date for a while and sees how much of that time the kernel took.
+fn clock_speed() -> Outcome {
+    const WHILE: Duration = Duration::from_millis(50);
+    let Some(before) = cpu_times() else { return Outcome::Skipped };
+    let began = Instant::now();
+    while began.elapsed() < WHILE {
+        std::hint::black_box(SystemTime::now());
+    }
+    let Some(after) = cpu_times() else { return Outcome::Skipped };
+    let (user, kernel) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    if kernel * 10 <= user + kernel {
+        return Outcome::Fine;
+    }
+    let source = fs::read_to_string(CLOCKSOURCE).unwrap_or_default();
+    Outcome::Bad(format!(
+        "Reading the time takes a system call on this machine, which costs every command dearly. The clock source is \
+         '{}'; choose one that the kernel can read without a system call, such as tsc or kvm-clock, in {CLOCKSOURCE} or \
+         by the kernel's parameter 'clocksource='.",
+        source.trim()
+    ))
+}
+
+/// Processor time that this process took by itself and in the kernel.
+fn cpu_times() -> Option<(Duration, Duration)> {
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the argument points to a value of ours that lives through the call.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) } != 0 {
+        return None;
+    }
+    let duration = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    Some((duration(usage.ru_utime), duration(usage.ru_stime)))
+}
+
+fn xen_clock() -> Outcome {
+    match fs::read_to_string(CLOCKSOURCE) {
+        Err(_) => Outcome::Skipped,
+        Ok(source) if source.trim() == "xen" => Outcome::Bad(
+            "The clock source of this machine is 'xen', which may be slow: 'kvick-server --check-system' measures it \
+             under [slow-clocksource]."
+                .into(),
+        ),
+        Ok(_) => Outcome::Fine,
+    }
+}
+
+fn overcommit() -> Outcome {
+    match fs::read_to_string(OVERCOMMIT) {
+        Err(_) => Outcome::Skipped,
+        Ok(mode) if mode.trim() == "2" => Outcome::Bad(
+            "Memory is accounted strictly (vm.overcommit_memory = 2): allocations may fail while there is memory left. \
+             Run 'sysctl vm.overcommit_memory=1', and put 'vm.overcommit_memory = 1' into /etc/sysctl.conf to keep it \
+             so."
+            .into(),
+        ),
+        Ok(_) => Outcome::Fine,
+    }
+}
+
+fn huge_pages() -> Outcome {
+    match fs::read_to_string(HUGE_PAGES) {
+        Err(_) => Outcome::Skipped,
+        Ok(modes) if modes.contains("[never]") => Outcome::Bad(format!(
+            "Huge pages are switched off: reading a large keyspace at random is slower than it need be. Run 'echo \
+             madvise > {HUGE_PAGES}' as root, have that run at boot, and restart the server."
+        )),
+        Ok(_) => Outcome::Fine,
+    }
+}

@@ -1,0 +1,70 @@
+//! Which version this is, and how the program is used.
+
+use crate::version::VALKEY;
+
+/// Kvick's version.
+pub const KVICK_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The commit it was built from, in eight hexadecimal digits; zeroes if that is not known.
+pub const GIT_SHA: &str = env!("KVICK_GIT_SHA");
+/// "1" if files differed from that commit, else "0".
+pub const GIT_DIRTY: &str = env!("KVICK_GIT_DIRTY");
+/// Differs between builds that differ; hexadecimal.
+pub const BUILD_ID: &str = env!("KVICK_BUILD_ID");
+
+/// The version in Valkey's form, `v=9.1.2 sha=... malloc=... bits=64 build=...`, with Kvick's own version behind it.
+pub fn line() -> String {
+    let bits = usize::BITS;
+    let malloc = allocator();
+    format!("v={VALKEY} sha={GIT_SHA}:{GIT_DIRTY} malloc={malloc} bits={bits} build={BUILD_ID} kvick={KVICK_VERSION}")
+}
+
+/// The allocator and its version, such as `jemalloc-5.3.1`.
+pub fn allocator() -> String {
+    let version = tikv_jemalloc_ctl::version::read().unwrap_or_default();
+    format!("jemalloc-{}", version.split('-').next().unwrap_or_default())
+}
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+Usage: kvick-server [/path/to/kvick.conf] [--directive value ...] [-]
+       kvick-server -v | --version
+       kvick-server -h | --help
+       kvick-server --test-memory <megabytes>
+       kvick-server --check-system
+
+Without arguments the server starts with its defaults, on port 6379. Otherwise
+it reads the configuration file first, then standard input if \"-\" is the first
+or the last argument, and then the directives of the command line; what is read
+later prevails. A valkey.conf or redis.conf will do as it is.
+
+Examples:
+       kvick-server /etc/kvick/kvick.conf
+       kvick-server --port 7777 --io-threads 4
+       kvick-server /etc/kvick/kvick.conf --loglevel verbose
+       echo 'port 7777' | kvick-server -
+
+--test-memory writes patterns to that much memory, reads them back, and tells
+whether they are still the same. --check-system tells which settings of this
+machine stand in the server's way.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_told_as_tools_read_it() {
+        let line = line();
+        let field = |name: &str| {
+            let found = line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+            found.unwrap_or_else(|| panic!("no {name} in {line}")).to_owned()
+        };
+        assert!(line.starts_with("v=9.1."));
+        assert_eq!(field("kvick"), KVICK_VERSION);
+        assert_eq!(field("bits"), "64");
+        assert!(field("malloc").starts_with("jemalloc-5."), "{line}");
+        let (sha, dirty) = field("sha").split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+        assert!(sha.len() >= 8 && sha.bytes().all(|byte| byte.is_ascii_hexdigit()) && ["0", "1"].contains(&&*dirty));
+        assert!(u64::from_str_radix(&field("build"), 16).is_ok());
+    }
+}

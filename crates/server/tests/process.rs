@@ -1,0 +1,497 @@
+//! The program as a process: how it starts, what it tells and leaves, and how it ends. Each test runs the real binary in
+//! a folder of its own and, where no TCP port is needed, behind a Unix socket there.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The line that a crash report begins with.
+const REPORT: &str = "=== KVICK BUG REPORT START: Cut & paste starting from here ===";
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// The program, to be run in `folder` without arguments.
+fn program(folder: &TempDir) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
+    command.current_dir(folder.path()).stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+fn run(args: &[&str]) -> Output {
+    program(&folder()).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Asks until there is an answer.
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: the process is one that the test started.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+/// Whether each of these stands in the text, behind the one before.
+fn in_order(text: &str, words: &[&str]) -> bool {
+    let places: Vec<_> = words.iter().map(|words| text.find(words)).collect();
+    places.iter().all(Option::is_some) && places.is_sorted()
+}
+
+/// A running server, whose log comes from its standard output. It is killed if the test leaves it running.
+struct Server {
+    child: Child,
+    lines: Receiver<String>,
+    log: String,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts a server behind the Unix socket `socket` in its folder.
+    fn start(args: &[&str]) -> Self {
+        Self::start_in(folder(), args, |_| {})
+    }
+
+    fn start_in(folder: TempDir, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = program(&folder);
+        command.args(["--port", "0", "--unixsocket", "socket", "--io-threads", "2"]).args(args);
+        prepare(&mut command);
+        let mut server = Self::spawn(command, folder);
+        server.wait_for("Ready to accept connections unix");
+        server
+    }
+
+    fn spawn(mut command: Command, folder: TempDir) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Server { child, lines, log: String::new(), folder }
+    }
+
+    /// Reads the log up to a line with these words.
+    fn wait_for(&mut self, words: &str) {
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    self.log += &format!("{line}\n");
+                    if line.contains(words) {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => panic!("no {words:?} in the log:\n{}", self.log),
+                Err(RecvTimeoutError::Timeout) => panic!("waited in vain for {words:?}, log:\n{}", self.log),
+            }
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, number: i32) {
+        signal(self.pid(), number);
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.path("socket")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends one line on a connection of its own and returns the line that is answered; empty if it is closed.
+    fn ask(&self, line: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer.trim_end().to_owned()
+    }
+
+    /// Waits for the end; the rest of the log is read.
+    fn end(&mut self) -> ExitStatus {
+        let status = wait_for("the server's end", || self.child.try_wait().unwrap());
+        self.log.extend(self.lines.iter().map(|line| line + "\n"));
+        status
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended, as it should.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn version_and_help_are_printed() {
+    let version = run(&["--version"]);
+    assert!(version.status.success());
+    assert!(text(&version.stdout).starts_with("Valkey server v=9.1."), "{version:?}");
+    assert_eq!(run(&["-v"]).stdout, version.stdout);
+    let help = text(&run(&["--help"]).stdout);
+    assert!(help.contains("--check-system") && help.contains("kvick-server [/path/to/kvick.conf]"), "{help}");
+}
+
+#[test]
+fn memory_is_tested_and_the_amount_is_needed() {
+    let tested = run(&["--test-memory", "1"]);
+    assert!(tested.status.success() && text(&tested.stdout).ends_with("kept what was written to it.\n"), "{tested:?}");
+    let missing = run(&["--test-memory"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("megabytes"));
+}
+
+#[test]
+fn every_check_of_the_system_is_told() {
+    let output = text(&run(&["--check-system"]).stdout);
+    for name in ["slow-clocksource", "xen-clocksource", "overcommit", "THP"] {
+        assert!(output.contains(&format!("[{name}]...")), "{output}");
+    }
+}
+
+#[test]
+fn a_bad_line_stops_the_start_with_its_place_and_the_reason() {
+    let folder = folder();
+    let file = folder.path().canonicalize().unwrap().join("kvick.conf");
+    fs::write(&file, "timeout 1\n\nnosuch 7\n").unwrap();
+    let output = program(&folder).arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("*** FATAL CONFIG FILE ERROR (Version 9.1."), "{error}");
+    assert!(error.contains(&format!("at line 3 of {}\n>>> 'nosuch 7'\n", file.display())), "{error}");
+    assert!(error.ends_with("Bad directive or wrong number of arguments\n"), "{error}");
+}
+
+#[test]
+fn files_includes_standard_input_and_options_are_read_in_turn() {
+    let folder = folder();
+    fs::write(folder.path().join("more.conf"), "always-show-logo yes\nproc-title-template 'T {port} more'\n").unwrap();
+    fs::write(folder.path().join("kvick.conf"), "include more.conf\nloglevel debug\n").unwrap();
+    let mut command = program(&folder);
+    command.args(["kvick.conf", "--port", "0", "--unixsocket", "socket", "-"]).stdin(Stdio::piped());
+    let mut server = Server::spawn(command, folder);
+    let mut stdin = server.child.stdin.take().unwrap();
+    stdin.write_all(b"port 1\nproc-title-template 'T {port} stdin'\n").unwrap();
+    drop(stdin);
+    server.wait_for(&format!(" PID: {}", server.pid()));
+    server.wait_for("Ready to accept connections unix");
+    let title = fs::read_to_string(format!("/proc/{}/cmdline", server.pid())).unwrap();
+    assert_eq!(title.trim_end_matches('\0'), "T 0 stdin");
+}
+
+#[test]
+fn the_log_tells_what_tools_wait_for_in_their_order() {
+    let mut server = Server::start(&[]);
+    let words = ["is starting", "Configuration loaded", "Running mode=standalone, port=0.", "Server initialized"];
+    assert!(in_order(&server.log, &words), "{}", server.log);
+    let beginning = format!("{}:M ", server.pid());
+    assert!(server.log.lines().all(|line| line.starts_with(&beginning)), "{}", server.log);
+    assert_eq!(server.ask("PING"), "+PONG");
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn both_ending_signals_end_cleanly() {
+    for (number, name) in [(libc::SIGTERM, "SIGTERM"), (libc::SIGINT, "SIGINT")] {
+        let mut server = Server::start(&["--pidfile", "the.pid"]);
+        assert_eq!(fs::read_to_string(server.path("the.pid")).unwrap(), format!("{}\n", server.pid()));
+        let mut idle = server.connect();
+        server.signal(number);
+        assert_eq!(server.end().code(), Some(0), "{}", server.log);
+        let words = [
+            &*format!("# Received {name} scheduling shutdown..."),
+            "* User requested shutdown...",
+            "* Removing the pid file.",
+            "* Removing the unix socket file.",
+            "# Valkey is now ready to exit, bye bye...",
+        ];
+        assert!(in_order(&server.log, &words), "{}", server.log);
+        assert!(!server.path("the.pid").exists() && !server.path("socket").exists());
+        assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_second_interrupt_ends_at_once_with_an_error() {
+    // The first request is acted upon at the next tick, which is a second away just after the start.
+    let mut server = Server::start(&["--hz", "1"]);
+    server.signal(libc::SIGINT);
+    server.wait_for("Received SIGINT scheduling shutdown...");
+    server.signal(libc::SIGINT);
+    assert_eq!(server.end().code(), Some(1), "{}", server.log);
+    assert!(server.log.contains("You insist... exiting now."), "{}", server.log);
+}
+
+#[test]
+fn hang_ups_and_alarms_do_not_matter() {
+    let server = Server::start(&[]);
+    for number in [libc::SIGHUP, libc::SIGPIPE, libc::SIGALRM] {
+        server.signal(number);
+    }
+    assert_eq!(server.ask("PING"), "+PONG");
+}
+
+#[test]
+fn shutdown_ends_every_connection_and_the_process() {
+    for words in ["SHUTDOWN", "shutdown nosave now force", "SHUTDOWN SAVE FORCE"] {
+        let mut server = Server::start(&["--pidfile", "the.pid"]);
+        let mut idle = server.connect();
+        assert_eq!(server.ask(words), "");
+        assert_eq!(server.end().code(), Some(0), "{}", server.log);
+        assert!(server.log.contains("User requested shutdown... (user request from 'id="), "{}", server.log);
+        assert!(!server.path("the.pid").exists() && !server.path("socket").exists());
+        assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn shutdown_refuses_what_it_does_not_know_or_cannot_do() {
+    let mut server = Server::start(&["--shutdown-on-sigint", "save"]);
+    for (line, answer) in [
+        ("SHUTDOWN LATER", "-ERR syntax error"),
+        ("SHUTDOWN SAVE NOSAVE", "-ERR syntax error"),
+        ("SHUTDOWN ABORT NOW", "-ERR syntax error"),
+        ("SHUTDOWN ABORT", "-ERR No shutdown in progress."),
+        ("SHUTDOWN FAILOVER", "-ERR SHUTDOWN FAILOVER is only supported in cluster mode."),
+        ("SHUTDOWN SAVE", "-ERR Errors trying to SHUTDOWN. Check logs."),
+    ] {
+        assert_eq!(server.ask(line), answer, "{line}");
+    }
+    server.wait_for("Errors trying to shut down the server.");
+    server.signal(libc::SIGINT);
+    server.wait_for("Error trying to save the DB, can't exit.");
+    assert_eq!(server.ask("PING"), "+PONG");
+}
+
+#[test]
+fn a_signals_request_can_be_withdrawn() {
+    let mut server = Server::start(&["--hz", "1"]);
+    server.signal(libc::SIGTERM);
+    server.wait_for("Received SIGTERM scheduling shutdown...");
+    assert_eq!(server.ask("SHUTDOWN ABORT"), "+OK");
+    server.wait_for("Shutdown manually aborted.");
+    assert_eq!(server.ask("PING"), "+PONG");
+}
+
+/// A process that is not a child, and must not outlive the test.
+struct KillOnDrop(u32);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // SAFETY: the process is one that the test started; that it has ended already does not matter.
+        unsafe { libc::kill(self.0 as i32, libc::SIGKILL) };
+    }
+}
+
+#[test]
+fn a_daemon_leaves_its_parent_and_writes_file_and_number() {
+    let folder = folder();
+    let args =
+        ["--daemonize", "yes", "--port", "0", "--unixsocket", "socket", "--pidfile", "the.pid", "--logfile", "log"];
+    // Since its output are pipes, this returns when the daemon has let go of them too.
+    let parent = program(&folder).args(args).output().unwrap();
+    assert_eq!(parent.status.code(), Some(0));
+    assert!(parent.stdout.is_empty() && parent.stderr.is_empty(), "{parent:?}");
+    let log = || fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+    wait_for("the daemon", || log().contains("Ready to accept").then_some(()));
+    let pid: u32 = fs::read_to_string(folder.path().join("the.pid")).unwrap().trim().parse().unwrap();
+    let daemon = KillOnDrop(pid);
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap();
+    assert_eq!(session, pid.to_string(), "it leads a session of its own");
+    signal(daemon.0, libc::SIGTERM);
+    wait_for("the daemon's end", || log().contains("bye bye").then_some(()));
+    assert!(log().lines().all(|line| line.starts_with(&format!("{pid}:M "))), "{}", log());
+    assert!(!folder.path().join("the.pid").exists());
+}
+
+#[test]
+fn the_log_goes_to_a_file_in_the_form_that_was_asked_for() {
+    for (format, timestamp, beginning) in [
+        ("json", "milliseconds", "{\"pid\":PID,\"role\":\"primary\",\"timestamp\":\"1"),
+        ("logfmt", "iso8601", "pid=PID role=primary timestamp=\"2"),
+        ("legacy", "iso8601", "PID:M 2"),
+    ] {
+        let folder = folder();
+        fs::create_dir(folder.path().join("data")).unwrap();
+        let mut command = program(&folder);
+        command.args(["--dir", "data", "--logfile", "the.log", "--port", "0", "--unixsocket", "s"]);
+        command.args(["--log-format", format, "--log-timestamp-format", timestamp]);
+        let mut server = Server::spawn(command, folder);
+        let path = server.path("data/the.log");
+        let log = || fs::read_to_string(&path).unwrap_or_default();
+        wait_for("the log", || log().contains("Ready to accept").then_some(()));
+        let beginning = beginning.replace("PID", &server.pid().to_string());
+        assert!(log().lines().all(|line| line.starts_with(&beginning)), "{}", log());
+        server.signal(libc::SIGTERM);
+        assert_eq!(server.end().code(), Some(0));
+        assert_eq!(server.log, "");
+    }
+}
+
+#[test]
+fn a_level_leaves_out_what_is_below_it() {
+    let folder = folder();
+    let mut command = program(&folder);
+    command.args(["--port", "0", "--unixsocket", "socket", "--loglevel", "warning"]);
+    let mut server = Server::spawn(command, folder);
+    let path = server.path("socket");
+    wait_for("the socket", || UnixStream::connect(&path).ok());
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().code(), Some(0));
+    assert!(server.log.lines().all(|line| line.contains(" # ")), "{}", server.log);
+    assert!(server.log.contains("bye bye"));
+}
+
+#[test]
+fn a_unix_socket_has_the_permissions_that_were_asked_for() {
+    let server = Server::start(&["--unixsocketperm", "750"]);
+    let metadata = fs::metadata(server.path("socket")).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o750);
+}
+
+#[test]
+fn a_server_that_listens_nowhere_or_on_a_taken_port_does_not_start() {
+    let nowhere = run(&["--port", "0"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(text(&nowhere.stdout).contains("Configured to not listen anywhere, exiting."));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let output = run(&["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let log = text(&output.stdout);
+    assert!(log.contains("Could not create server TCP listening socket 127.0.0.1:"), "{log}");
+    assert!(log.contains(&format!("Failed listening on port {port} (tcp), aborting.")), "{log}");
+}
+
+#[test]
+fn a_tcp_port_is_served() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let folder = folder();
+    let mut command = program(&folder);
+    command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+    let mut server = Server::spawn(command, folder);
+    server.wait_for("Ready to accept connections tcp");
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+PONG\r\n");
+}
+
+#[test]
+fn clients_that_do_not_fit_are_not_promised() {
+    let server = Server::start(&["--maxclients", "4000000000"]);
+    assert!(server.log.contains("You requested maxclients of 4000000000 requiring"), "{}", server.log);
+    assert!(server.log.contains("maxclients has been reduced to "), "{}", server.log);
+    assert_eq!(server.ask("PING"), "+PONG");
+}
+
+#[test]
+fn systemd_is_told_of_the_beginning_and_the_end() {
+    let folder = folder();
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = || {
+        let mut buffer = [0; 256];
+        let n = socket.recv(&mut buffer).unwrap();
+        text(&buffer[..n])
+    };
+    // Who is supervised stays in the foreground.
+    let mut server = Server::start_in(folder, &["--supervised", "auto", "--daemonize", "yes"], |command| {
+        command.env("NOTIFY_SOCKET", &path).env_remove("UPSTART_JOB");
+    });
+    assert!(hear().starts_with("STATUS="));
+    assert!(hear().starts_with("STATUS=Ready to accept connections"));
+    assert_eq!(hear(), "READY=1\n");
+    server.signal(libc::SIGTERM);
+    assert_eq!(hear(), "STOPPING=1\n");
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn a_fatal_signal_leaves_a_report_and_ends_by_that_signal() {
+    for number in [libc::SIGSEGV, libc::SIGABRT] {
+        let mut server = Server::start(&[]);
+        server.signal(number);
+        assert_eq!(server.end().signal(), Some(number));
+        let report = server.log.split(REPORT).nth(1).unwrap_or_else(|| panic!("{}", server.log));
+        assert!(report.contains(&format!("crashed by signal: {number}, ")), "{report}");
+        assert!(report.contains(&format!("Killed by PID: {}", std::process::id())), "{report}");
+        assert!(report.contains("kvick-server(+0x"), "{report}");
+        assert!(report.contains("------ STACK TRACE DONE ------\n\n=== KVICK BUG REPORT END. ==="), "{report}");
+    }
+}
+
+#[test]
+fn no_report_is_written_if_none_is_wanted() {
+    let mut server = Server::start(&["--crash-log-enabled", "no"]);
+    server.signal(libc::SIGSEGV);
+    assert_eq!(server.end().signal(), Some(libc::SIGSEGV));
+    assert!(!server.log.contains("BUG REPORT"), "{}", server.log);
+}
+
+/// Set for the process in which [`panics_in_a_child`] panics.
+const PANIC_HERE: &str = "KVICK_TEST_PANIC_HERE";
+
+/// Does nothing but for the next test, which runs it in a process that may die.
+#[test]
+fn panics_in_a_child() {
+    if std::env::var_os(PANIC_HERE).is_none() {
+        return;
+    }
+    let values = kvick_server::config::Values::defaults().unwrap();
+    kvick_server::crash::watch(&values);
+    kvick_server::crash::attach(kvick_server::server::Server::leak(values, None, PathBuf::new()));
+    let worker = std::thread::Builder::new().name("worker-7".into()).spawn(|| panic!("this {} wrong", "went"));
+    // The process ends before the thread does.
+    let _ = worker.unwrap().join();
+}
+
+#[test]
+fn a_panic_leaves_a_report_and_ends_the_whole_process() {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "panics_in_a_child", "--nocapture"]).env(PANIC_HERE, "1");
+    let output = child.output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+    let log = text(&output.stdout);
+    let report = log.split(REPORT).nth(1).unwrap_or_else(|| panic!("{log}"));
+    assert!(report.contains("panicked in worker-7: this went wrong\nat "), "{report}");
+    assert!(report.contains("panics_in_a_child"), "the stack names the function:\n{report}");
+    for words in ["tests/process.rs", "connected_clients:0", "used_memory:", "=== KVICK BUG REPORT END. ==="] {
+        assert!(report.contains(words), "no {words} in\n{report}");
+    }
+    assert!(!log.contains("crashed by signal"), "{log}");
+}
