@@ -1,9 +1,8 @@
 //! COMMAND LIST.
-
-use crate::config::glob;
 use crate::session::{Session, SessionHandler};
 use crate::table::Registered;
 use kvick_commands::context::Error;
+use kvick_commands::glob;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
 
