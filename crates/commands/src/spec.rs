@@ -62,7 +62,7 @@ pub struct Spec {
     pub group: Group,
     /// First version of the reference that had it.
     pub since: &'static str,
-    /// Asymptotic cost, as text; empty for containers.
+    /// Asymptotic cost, as text.
     pub complexity: &'static str,
     /// One sentence saying what it does.
     pub summary: &'static str,
@@ -838,5 +838,33 @@ impl Arg {
     pub const fn summary(mut self, text: &'static str) -> Self {
         self.summary = text;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RO: &[KeyFlags] = &[KeyFlags::RO];
+
+    fn facts(keys: &'static [KeySpec]) -> ((i64, i64, i64), bool) {
+        let spec = Spec::new("test", -2).keys(keys);
+        (spec.key_range(), spec.has_movable_keys())
+    }
+
+    #[test]
+    fn adjoining_ranges_are_told_as_one() {
+        assert_eq!(facts(&[]), ((0, 0, 0), false));
+        assert_eq!(facts(const { &[KeySpec::range(1, -1, 2, RO)] }), ((1, -1, 2), false));
+        assert_eq!(facts(const { &[KeySpec::at(1, RO), KeySpec::range(2, -1, 1, RO)] }), ((1, -1, 1), false));
+        assert_eq!(facts(const { &[KeySpec::at(2, RO), KeySpec::at(3, RO)] }), ((2, 3, 1), false));
+    }
+
+    #[test]
+    fn keys_that_a_range_cannot_tell_are_movable() {
+        assert_eq!(facts(const { &[KeySpec::counted(1, 1, RO)] }), ((0, 0, 0), true));
+        assert_eq!(facts(const { &[KeySpec::at(1, RO), KeySpec::counted(2, 1, RO)] }), ((1, 1, 1), true));
+        assert_eq!(facts(const { &[KeySpec::at(1, RO), KeySpec::at(3, RO)] }), ((1, 1, 1), true));
+        assert_eq!(facts(const { &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::INCOMPLETE])] }), ((1, 1, 1), true));
     }
 }

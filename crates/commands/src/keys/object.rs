@@ -8,7 +8,12 @@ use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spe
 
 /// OBJECT subcommand [argument ...]
 pub const OBJECT: Command<Handler> = Command::container(
-    Spec::new("object", -2).doc(Group::Generic, "2.2.3", "", "Tells about the values that keys hold."),
+    Spec::new("object", -2).doc(
+        Group::Generic,
+        "2.2.3",
+        "Depends on subcommand.",
+        "Tells about the values that keys hold.",
+    ),
     &[ENCODING, FREQ, IDLETIME, REFCOUNT, HELP],
 );
 

@@ -14,7 +14,7 @@
 pub mod arguments;
 mod checks;
 pub mod directive;
-pub mod glob;
+mod glob;
 pub mod load;
 mod numbers;
 pub mod proc_title;

@@ -1,5 +1,4 @@
 //! COMMAND LIST.
-
 use crate::session::{Session, SessionHandler};
 use crate::table::Registered;
 use kvick_commands::context::Error;
