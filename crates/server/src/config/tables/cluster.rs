@@ -50,5 +50,5 @@ theme! {
     CLUSTER_ANNOUNCE_CLIENT_IPV6: Option<Text> = optional("cluster-announce-client-ipv6").checked(checks::ipv6);
     CLUSTER_ANNOUNCE_CLIENT_PORT: u16 = integer("cluster-announce-client-port", 0, 65535, 0);
     CLUSTER_ANNOUNCE_CLIENT_TLS_PORT: u16 = integer("cluster-announce-client-tls-port", 0, 65535, 0);
-    AVAILABILITY_ZONE: Text = text("availability-zone", "");
+    AVAILABILITY_ZONE: Text = text("availability-zone", "").works();
 }
