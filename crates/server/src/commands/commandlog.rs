@@ -21,7 +21,7 @@ const GET_TIPS: &[&str] = &["request_policy:all_nodes", "nondeterministic_output
 const LEN_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"];
 const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 const KINDS: &[Arg] =
-    &[Arg::word("slow", "slow"), Arg::word("large-request", "large-request"), Arg::word("large-reply", "large-reply")];
+    &[Arg::word("slow", "SLOW"), Arg::word("large-request", "LARGE-REQUEST"), Arg::word("large-reply", "LARGE-REPLY")];
 
 /// COMMANDLOG
 pub const COMMANDLOG: Command<SessionHandler> = Command::container(
@@ -94,7 +94,7 @@ pub const SLOWLOG: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "2.2.12",
                     "O(N) where N is the number of entries returned",
-                    "Returns the slow log's entries.",
+                    "Shows the latest entries of the slow log.",
                 )
                 .history(&[("4.0.0", "The reply tells the client's address and name.")])
                 .tips(GET_TIPS)

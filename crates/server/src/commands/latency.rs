@@ -76,7 +76,7 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
                     "Returns how long commands took, as distributions.",
                 )
                 .tips(TIPS)
-                .args(&[Arg::string("COMMAND").optional().multiple()]),
+                .args(&[Arg::string("command").optional().multiple()]),
             histogram,
         ),
         Command::new(

@@ -26,7 +26,8 @@ pub const DEBUG: Command<SessionHandler> = Command::new(
     Spec::new("debug", -2)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::PROTECTED])
         .lock(LockRule::WorldIf(needs_world))
-        .doc(Group::Server, "1.0.0", "Depends on subcommand.", "Does what helps to test and to debug."),
+        .doc(Group::Server, "1.0.0", "Depends on subcommand.", "Does what helps to test and to debug.")
+        .internal(),
     debug,
 );
 
