@@ -92,7 +92,14 @@ mod tests {
     fn fill(keyspace: &'static Keyspace, keys: usize) {
         let (counters, mut effects, access) = (Counters::default(), Effects::default(), Access::default());
         let mut locked = keyspace.lock_world();
-        let env = Env { now_ms: 0, access: &access, touch: true, counters: &counters, effects: &mut effects };
+        let env = Env {
+            now_ms: 0,
+            access: &access,
+            touch: true,
+            lazy_expire: true,
+            counters: &counters,
+            effects: &mut effects,
+        };
         let mut db = Db::new(&mut locked, 0, env);
         for n in 0..keys {
             let name = n.to_string();
