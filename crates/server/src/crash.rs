@@ -92,7 +92,7 @@ fn message(payload: &dyn Any) -> &str {
 }
 
 fn describe(out: &mut String, thread: &str, message: &str, place: &str) -> fmt::Result {
-    let (version, pid) = (version::KVICK_VERSION, std::process::id());
+    let (version, pid) = (crate::version::KVICK, std::process::id());
     writeln!(out, "\n\n{START}")?;
     writeln!(out, "Kvick {version} (Valkey {VALKEY}), pid {pid}, panicked in {thread}: {message}")?;
     writeln!(out, "at {place}")?;
@@ -112,7 +112,7 @@ fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Resu
     let sum = |read: fn(&crate::stats::WorkerStats) -> u64| server.stats.iter().map(|stats| read(stats)).sum::<u64>();
     writeln!(out, "\n------ INFO OUTPUT ------")?;
     writeln!(out, "valkey_version:{VALKEY}")?;
-    writeln!(out, "kvick_version:{}", version::KVICK_VERSION)?;
+    writeln!(out, "kvick_version:{}", crate::version::KVICK)?;
     writeln!(out, "git_sha1:{}\ngit_dirty:{}", version::GIT_SHA, version::GIT_DIRTY)?;
     writeln!(out, "build_id:{}", version::BUILD_ID)?;
     writeln!(out, "process_id:{}", std::process::id())?;

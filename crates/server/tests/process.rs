@@ -463,35 +463,37 @@ fn no_report_is_written_if_none_is_wanted() {
     assert!(!server.log.contains("BUG REPORT"), "{}", server.log);
 }
 
-/// Set for the process in which [`panics_in_a_child`] panics.
-const PANIC_HERE: &str = "KVICK_TEST_PANIC_HERE";
-
-/// Does nothing but for the next test, which runs it in a process that may die.
 #[test]
-fn panics_in_a_child() {
-    if std::env::var_os(PANIC_HERE).is_none() {
-        return;
+fn a_panic_leaves_a_report_and_ends_the_whole_process() {
+    let mut server = Server::start(&["--enable-debug-command", "yes"]);
+    let mut idle = server.connect();
+    assert_eq!(server.ask("DEBUG PANIC"), "");
+    assert_eq!(server.end().signal(), Some(libc::SIGABRT));
+    let report = server.log.split(REPORT).nth(1).unwrap_or_else(|| panic!("{}", server.log));
+    assert!(report.contains(" panicked in worker-"), "{report}");
+    for words in ["DEBUG PANIC called", "debug::crash::panic", "connected_clients:2", "used_memory:", "REPORT END. ==="]
+    {
+        assert!(report.contains(words), "no {words} in\n{report}");
     }
-    let values = kvick_server::config::Values::defaults().unwrap();
-    kvick_server::crash::watch(&values);
-    kvick_server::crash::attach(kvick_server::server::Server::leak(values, None, PathBuf::new()));
-    let worker = std::thread::Builder::new().name("worker-7".into()).spawn(|| panic!("this {} wrong", "went"));
-    // The process ends before the thread does.
-    let _ = worker.unwrap().join();
+    assert!(!report.contains("crashed by signal"), "{report}");
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
 }
 
 #[test]
-fn a_panic_leaves_a_report_and_ends_the_whole_process() {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "panics_in_a_child", "--nocapture"]).env(PANIC_HERE, "1");
-    let output = child.output().unwrap();
-    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
-    let log = text(&output.stdout);
-    let report = log.split(REPORT).nth(1).unwrap_or_else(|| panic!("{log}"));
-    assert!(report.contains("panicked in worker-7: this went wrong\nat "), "{report}");
-    assert!(report.contains("panics_in_a_child"), "the stack names the function:\n{report}");
-    for words in ["tests/process.rs", "connected_clients:0", "used_memory:", "=== KVICK BUG REPORT END. ==="] {
-        assert!(report.contains(words), "no {words} in\n{report}");
+fn the_log_and_the_title_follow_config_set() {
+    let mut server = Server::start(&["--enable-debug-command", "yes"]);
+    for change in ["log-format json log-timestamp-format milliseconds", "proc-title-template T-{port}"] {
+        assert_eq!(server.ask(&format!("CONFIG SET {change}")), "+OK");
     }
-    assert!(!log.contains("crashed by signal"), "{log}");
+    assert_eq!(server.ask("DEBUG LOG hello"), "+OK");
+    server.wait_for("DEBUG LOG: hello");
+    let line = server.log.lines().last().unwrap();
+    assert!(line.starts_with(&format!("{{\"pid\":{},\"role\":\"primary\",\"timestamp\":\"", server.pid())), "{line}");
+    assert!(line.ends_with("\"level\":\"warning\",\"message\":\"DEBUG LOG: hello\"}"), "{line}");
+    let title = fs::read_to_string(format!("/proc/{}/cmdline", server.pid())).unwrap();
+    assert_eq!(title.trim_end_matches('\0'), "T-0");
+    assert_eq!(server.ask("CONFIG SET loglevel nothing"), "+OK");
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().code(), Some(0));
+    assert!(server.log.ends_with(&format!("{line}\n", line = "\"DEBUG LOG: hello\"}")), "{}", server.log);
 }

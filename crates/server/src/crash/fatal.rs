@@ -7,8 +7,7 @@
 
 use super::{CRASHING, ENABLED, END, START};
 use crate::logging;
-use crate::process::version::KVICK_VERSION;
-use crate::version::VALKEY;
+use crate::version::{KVICK, VALKEY};
 use libc::{c_int, c_void, siginfo_t};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -85,7 +84,7 @@ extern "C" fn on_fatal(signal: c_int, info: *mut siginfo_t, context: *mut c_void
 fn report(out: Writer, signal: c_int, info: &siginfo_t, context: &libc::ucontext_t) {
     // SAFETY: no arguments.
     let pid = unsafe { libc::getpid() };
-    out.text("\n\n").text(START).text("\nKvick ").text(KVICK_VERSION).text(" (Valkey ").text(VALKEY);
+    out.text("\n\n").text(START).text("\nKvick ").text(KVICK).text(" (Valkey ").text(VALKEY);
     out.text("), pid ")
         .number(pid.unsigned_abs().into())
         .text(", crashed by signal: ")

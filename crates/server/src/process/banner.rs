@@ -1,6 +1,6 @@
 //! What the server says of itself when it starts.
 
-use super::version::{GIT_DIRTY, GIT_SHA, KVICK_VERSION};
+use super::version::{GIT_DIRTY, GIT_SHA};
 use crate::config::Values;
 use crate::config::tables::cluster::CLUSTER_ENABLED;
 use crate::config::tables::logging::{LOGFILE, SYSLOG_ENABLED};
@@ -9,7 +9,7 @@ use crate::config::tables::process::ALWAYS_SHOW_LOGO;
 use crate::config::tables::tls::TLS_PORT;
 use crate::config::words::LogLevel;
 use crate::logging;
-use crate::version::VALKEY;
+use crate::version::{KVICK, VALKEY};
 use std::io::IsTerminal;
 
 /// Shows the logo if `always-show-logo` asks for it or a person looks on; else one line that tools read.
@@ -37,7 +37,7 @@ fn logo(mode: &str, workers: u32, listening: &[String]) -> String {
     format!(
         r"
     ##    ##
-    ##   ##      Kvick {KVICK_VERSION} ({commit}) {bits} bit
+    ##   ##      Kvick {KVICK} ({commit}) {bits} bit
     ##  ##       Compatible with Valkey {VALKEY}
     ## ##
     ####         Running in {mode} mode

@@ -10,7 +10,7 @@ use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
 use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::listen::Listeners;
 use crate::server::Server;
-use crate::version::VALKEY;
+use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
 use crate::{clock, crash, logging, signals, supervise};
 use std::ffi::OsStr;
@@ -81,7 +81,7 @@ fn greet(program: &OsStr, only_defaults: bool) {
     logging::notice(format_args!("oO0OoO0OoO0Oo Kvick is starting oO0OoO0OoO0Oo"));
     logging::notice(format_args!(
         "Kvick version={}, compatible with Valkey {VALKEY}, bits={}, commit={}, modified={}, pid={}, just started",
-        version::KVICK_VERSION,
+        KVICK,
         usize::BITS,
         version::GIT_SHA,
         version::GIT_DIRTY,

@@ -1,9 +1,7 @@
 //! Which version this is, and how the program is used.
 
-use crate::version::VALKEY;
+use crate::version::{KVICK, VALKEY};
 
-/// Kvick's version.
-pub const KVICK_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit it was built from, in eight hexadecimal digits; zeroes if that is not known.
 pub const GIT_SHA: &str = env!("KVICK_GIT_SHA");
 /// "1" if files differed from that commit, else "0".
@@ -15,7 +13,7 @@ pub const BUILD_ID: &str = env!("KVICK_BUILD_ID");
 pub fn line() -> String {
     let bits = usize::BITS;
     let malloc = allocator();
-    format!("v={VALKEY} sha={GIT_SHA}:{GIT_DIRTY} malloc={malloc} bits={bits} build={BUILD_ID} kvick={KVICK_VERSION}")
+    format!("v={VALKEY} sha={GIT_SHA}:{GIT_DIRTY} malloc={malloc} bits={bits} build={BUILD_ID} kvick={KVICK}")
 }
 
 /// The allocator and its version, such as `jemalloc-5.3.1`.
@@ -60,7 +58,7 @@ mod tests {
             found.unwrap_or_else(|| panic!("no {name} in {line}")).to_owned()
         };
         assert!(line.starts_with("v=9.1."));
-        assert_eq!(field("kvick"), KVICK_VERSION);
+        assert_eq!(field("kvick"), KVICK);
         assert_eq!(field("bits"), "64");
         assert!(field("malloc").starts_with("jemalloc-5."), "{line}");
         let (sha, dirty) = field("sha").split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();

@@ -1,9 +1,13 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{network, process};
+use crate::config::tables::{logging, network, process};
 use crate::config::{Id, Refusal, Values};
+use crate::process::{limits, title};
 use crate::server::Server;
+
+/// Settings of the log.
+const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];
 
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
@@ -16,12 +20,34 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     if id == network::BIND.id() {
         return listen(server, values, "Failed to bind to specified addresses.");
     }
+    if id == network::MAXCLIENTS.id() {
+        return allow_clients(server, values.read(network::MAXCLIENTS));
+    }
+    if LOG.contains(&id) {
+        crate::logging::configure(values);
+    } else if id == logging::CRASH_LOG_ENABLED.id() {
+        crate::crash::configure(values);
+    } else if id == process::PROC_TITLE_TEMPLATE.id() {
+        title::apply(values);
+    }
     Ok(())
+}
+
+fn allow_clients(server: &'static Server, wanted: u32) -> Result<(), Refusal> {
+    match limits::allow_clients(wanted, server.workers()) {
+        Ok(allowed) if allowed == wanted => Ok(()),
+        Ok(allowed) => Err(Refusal::new(format!(
+            "The operating system is not able to handle the specified number of clients, try with {allowed}"
+        ))),
+        Err(error) => Err(Refusal::new(error.to_string())),
+    }
 }
 
 fn listen(server: &'static Server, values: &Values, refusal: &'static str) -> Result<(), Refusal> {
     server.listen_anew(values).map_err(|error| {
         crate::logging::warning(format_args!("{error}"));
         Refusal::new(refusal)
-    })
+    })?;
+    title::apply(values);
+    Ok(())
 }

@@ -4,9 +4,8 @@ use super::Subject;
 use super::page::Page;
 use crate::config::Values;
 use crate::config::tables::{cluster, network, process};
-use crate::config::words::Supervised;
-use crate::{clock, version};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use crate::process::version as build;
+use crate::{clock, supervise, version};
 use std::sync::OnceLock;
 
 const SECONDS_PER_DAY: u64 = 24 * 3600;
@@ -22,10 +21,10 @@ pub fn write(subject: &Subject, page: &mut Page) {
         ("valkey_version", version::VALKEY),
         ("valkey_release_stage", "ga"),
         ("kvick_version", version::KVICK),
-        ("redis_git_sha1", "00000000"),
-        ("redis_git_dirty", "0"),
+        ("redis_git_sha1", build::GIT_SHA),
+        ("redis_git_dirty", build::GIT_DIRTY),
     ]);
-    page.field("redis_build_id", format_args!("{:016x}", build_id()));
+    page.field("redis_build_id", build::BUILD_ID);
     let compatible = values.read(process::EXTENDED_REDIS_COMPATIBILITY);
     page.field(if compatible { "redis_mode" } else { "server_mode" }, "standalone");
     page.field("os", operating_system());
@@ -34,7 +33,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("multiplexing_api", if cfg!(target_os = "linux") { "epoll" } else { "kqueue" });
     page.field("gcc_version", "0.0.0");
     page.field("process_id", std::process::id());
-    page.field("process_supervised", supervisor(values.read(process::SUPERVISED)));
+    page.field("process_supervised", supervise::name());
     page.field("run_id", &server.run_id);
     page.field("tcp_port", values.read(network::PORT));
     let uptime = server.started.elapsed().as_secs();
@@ -72,14 +71,6 @@ pub fn write_tls(_: &Subject, page: &mut Page) {
     }
 }
 
-/// A number that differs between builds that differ in version, target or kind.
-fn build_id() -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let target = (std::env::consts::ARCH, std::env::consts::OS, cfg!(debug_assertions));
-    (version::KVICK, target).hash(&mut hasher);
-    hasher.finish()
-}
-
 /// Name, release and architecture of the system.
 fn operating_system() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
@@ -87,16 +78,4 @@ fn operating_system() -> &'static str {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         format!("{} {} {}", read("ostype").trim(), read("osrelease").trim(), std::env::consts::ARCH)
     })
-}
-
-fn supervisor(wanted: Supervised) -> &'static str {
-    let is_set = |name: &str| std::env::var_os(name).is_some();
-    match wanted {
-        Supervised::No => "no",
-        Supervised::Upstart => "upstart",
-        Supervised::Systemd => "systemd",
-        Supervised::Auto if is_set("UPSTART_JOB") => "upstart",
-        Supervised::Auto if is_set("NOTIFY_SOCKET") => "systemd",
-        Supervised::Auto => "no",
-    }
 }
