@@ -58,6 +58,20 @@ pub fn attach(server: &'static Server) {
     let _ = SERVER.set(server);
 }
 
+/// SIGALRM: tells the log how the server is, or ends a process whose crash report does not come to its end.
+pub fn on_alarm() {
+    if CRASHING.load(Ordering::SeqCst) {
+        fatal::abort();
+    }
+    let mut state = "\nReceived SIGALRM\n".to_owned();
+    if let Some(server) = SERVER.get() {
+        // As in `on_panic`.
+        let _ = describe_server(&mut state, server, "");
+    }
+    state.push_str("--------\n\n");
+    logging::raw(LogLevel::Warning, &state);
+}
+
 /// Reports a panic and ends the process.
 fn on_panic(panic: &PanicHookInfo<'_>) {
     if CRASHING.swap(true, Ordering::SeqCst) {

@@ -1,38 +1,41 @@
-//! Signals that end the server, and those that must not.
+//! Signals that end the server, one that asks how it is, and those that must not end it.
 //!
-//! SIGTERM and SIGINT are blocked in every thread and waited for by one of its own, so that no code runs in a signal
+//! SIGTERM, SIGINT and SIGALRM are blocked in every thread and waited for by one of its own, so that no code runs in a signal
 //! handler. The mask is inherited: [`block`] is called before any other thread exists. Crashes are another matter, see
 //! [`crash`](crate::crash).
 
-use crate::logging;
 use crate::server::Server;
+use crate::{crash, logging};
 use std::io;
 
-/// The signals that end the server.
-const ENDING: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
-/// Signals that would end the process for no good reason: a terminal or a client that went away, an alarm.
-const IGNORED: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGPIPE, libc::SIGALRM];
+/// The signals that are waited for.
+const AWAITED: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGALRM];
+/// Signals that would end the process for no good reason: a terminal or a client that went away.
+const IGNORED: [libc::c_int; 2] = [libc::SIGHUP, libc::SIGPIPE];
 
-/// Has this thread, and all that it starts from now on, leave the ending signals to [`listen`].
+/// Has this thread, and all that it starts from now on, leave the awaited signals to [`listen`].
 pub fn block() {
     for signal in IGNORED {
         // SAFETY: no handler of ours is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    let set = ending();
+    let set = awaited();
     // SAFETY: the set is initialised, and the old mask is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
 
-/// Starts the thread that waits for the ending signals. It lasts as long as the process.
+/// Starts the thread that waits for signals. It lasts as long as the process.
 pub fn listen(server: &'static Server) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        let set = ending();
+        let set = awaited();
         loop {
             let mut signal = 0;
             // SAFETY: both arguments point to values of ours that live through the call.
             if unsafe { libc::sigwait(&set, &mut signal) } == 0 {
-                handle(server, signal);
+                match signal {
+                    libc::SIGALRM => crash::on_alarm(),
+                    signal => shut_down(server, signal),
+                }
             }
         }
     })?;
@@ -40,7 +43,7 @@ pub fn listen(server: &'static Server) -> io::Result<()> {
 }
 
 /// Asks for a shutdown. An impatient second SIGINT ends the process at once.
-fn handle(server: &Server, signal: libc::c_int) {
+fn shut_down(server: &Server, signal: libc::c_int) {
     let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
     if signal == libc::SIGINT && (server.shutdown.is_made() || server.is_ending()) {
         logging::warning(format_args!("You insist... exiting now."));
@@ -52,12 +55,12 @@ fn handle(server: &Server, signal: libc::c_int) {
     server.shutdown.make(signal);
 }
 
-fn ending() -> libc::sigset_t {
+fn awaited() -> libc::sigset_t {
     // SAFETY: all-zero bytes are a valid set, which `sigemptyset` then makes an empty one.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: the argument points to a value of ours that lives through the call.
     unsafe { libc::sigemptyset(&mut set) };
-    for signal in ENDING {
+    for signal in AWAITED {
         // SAFETY: as above, and the signals exist.
         unsafe { libc::sigaddset(&mut set, signal) };
     }

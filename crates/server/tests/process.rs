@@ -253,10 +253,21 @@ fn a_second_interrupt_ends_at_once_with_an_error() {
 }
 
 #[test]
-fn hang_ups_and_alarms_do_not_matter() {
+fn hang_ups_and_broken_pipes_do_not_matter() {
     let server = Server::start(&[]);
-    for number in [libc::SIGHUP, libc::SIGPIPE, libc::SIGALRM] {
-        server.signal(number);
+    server.signal(libc::SIGHUP);
+    server.signal(libc::SIGPIPE);
+    assert_eq!(server.ask("PING"), "+PONG");
+}
+
+#[test]
+fn an_alarm_asks_how_the_server_is() {
+    let mut server = Server::start(&[]);
+    let _client = server.connect();
+    assert_eq!(server.ask("PING"), "+PONG");
+    server.signal(libc::SIGALRM);
+    for words in ["Received SIGALRM", "connected_clients:", "CLIENT LIST OUTPUT", "id=1 addr="] {
+        server.wait_for(words);
     }
     assert_eq!(server.ask("PING"), "+PONG");
 }
