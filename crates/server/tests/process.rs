@@ -75,6 +75,14 @@ impl Server {
         Self::start_in(folder(), args, |_| {})
     }
 
+    /// Starts a server whose next tick, at which a signal's request is acted upon, is about a second away.
+    fn start_between_ticks() -> Self {
+        let server = Self::start(&["--hz", "1", "--io-threads", "1"]);
+        // The first turn of the worker ends with a tick; that it answers twice takes two turns or more.
+        assert_eq!([server.ask("PING"), server.ask("PING")], ["+PONG", "+PONG"]);
+        server
+    }
+
     fn start_in(folder: TempDir, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let mut command = program(&folder);
         command.args(["--port", "0", "--unixsocket", "socket", "--io-threads", "2"]).args(args);
@@ -243,8 +251,7 @@ fn both_ending_signals_end_cleanly() {
 
 #[test]
 fn a_second_interrupt_ends_at_once_with_an_error() {
-    // The first request is acted upon at the next tick, which is a second away just after the start.
-    let mut server = Server::start(&["--hz", "1"]);
+    let mut server = Server::start_between_ticks();
     server.signal(libc::SIGINT);
     server.wait_for("Received SIGINT scheduling shutdown...");
     server.signal(libc::SIGINT);
@@ -306,7 +313,7 @@ fn shutdown_refuses_what_it_does_not_know_or_cannot_do() {
 
 #[test]
 fn a_signals_request_can_be_withdrawn() {
-    let mut server = Server::start(&["--hz", "1"]);
+    let mut server = Server::start_between_ticks();
     server.signal(libc::SIGTERM);
     server.wait_for("Received SIGTERM scheduling shutdown...");
     assert_eq!(server.ask("SHUTDOWN ABORT"), "+OK");
