@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let mut client = client();
-        [1, 40].map(|index| client.redact(index));
+        [1, 40].into_iter().for_each(|index| client.redact(index));
         let entry = record(&CommandLog::default(), &client, &[b"auth", b"secret"], None);
         assert_eq!(entry.args, [&b"auth"[..], REDACTED]);
     }

@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn the_peak_only_rises() {
         let monitor = Monitor::default();
-        [5, 9, 2].map(|bytes| monitor.note(bytes));
+        [5, 9, 2].into_iter().for_each(|bytes| monitor.note(bytes));
         assert_eq!(monitor.peak(), 9);
         monitor.mark_startup();
         assert!(monitor.peak() >= monitor.startup());

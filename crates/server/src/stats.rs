@@ -267,7 +267,9 @@ mod tests {
         for n in 0..200 {
             stats.count_error(format!("CODE{n} text").as_bytes());
         }
-        ["ERR syntax error", "CODE1 again", "CODE199 again", "nocode"].map(|text| stats.count_error(text.as_bytes()));
+        ["ERR syntax error", "CODE1 again", "CODE199 again", "nocode"]
+            .into_iter()
+            .for_each(|text| stats.count_error(text.as_bytes()));
         let codes = stats.error_codes();
         let count = |code: &[u8]| codes.get(code).copied();
         assert_eq!(count(b"ERR"), Some(2));
@@ -298,7 +300,7 @@ mod tests {
     #[test]
     fn the_longest_turn_is_kept_until_the_reset() {
         let stats = WorkerStats::new(1);
-        [(5, 1), (9, 3), (2, 7)].map(|(us, requests)| stats.count_turn(us, requests));
+        [(5, 1), (9, 3), (2, 7)].into_iter().for_each(|(us, requests)| stats.count_turn(us, requests));
         assert_eq!(stats.turn_max(), (9, 7));
         stats.commands[0].durations.record(1);
         stats.reset_commands();

@@ -53,6 +53,12 @@ pub enum Resolved<'a> {
     UnknownSubcommand(&'a Registered),
 }
 
+impl Default for CommandTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl CommandTable {
     /// The table of all families.
     pub fn new() -> Self {

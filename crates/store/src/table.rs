@@ -717,7 +717,7 @@ mod tests {
         fn insert(&mut self, n: u64) {
             let hasher = self.hasher;
             let pointer = NonNull::from(Box::leak(Box::new(n))).cast();
-            self.table.insert(self.hash(n), pointer, n % 3 == 0, |p| hasher.hash(&value(p).to_le_bytes()));
+            self.table.insert(self.hash(n), pointer, n.is_multiple_of(3), |p| hasher.hash(&value(p).to_le_bytes()));
         }
         fn remove(&mut self, n: u64) -> bool {
             let Some(place) = self.find(n) else { return false };
@@ -816,9 +816,9 @@ mod tests {
         let (mut numbers, mut model, mut seed) = (Numbers::new(), HashSet::new(), 1u64);
         for round in 0..MANY * 2 {
             // The population swings between small and large, so that segments grow, split, shrink and join.
-            let space = if (round / (MANY / 4)) % 2 == 0 { MANY / 2 } else { MANY / 50 };
+            let space = if (round / (MANY / 4)).is_multiple_of(2) { MANY / 2 } else { MANY / 50 };
             let n = random(&mut seed) % space;
-            let grow = (round / (MANY / 4)) % 2 == 0;
+            let grow = (round / (MANY / 4)).is_multiple_of(2);
             if grow && model.insert(n) {
                 numbers.insert(n);
             } else if !grow {
@@ -872,7 +872,7 @@ mod tests {
         let (mut seen, mut position) = (HashMap::<u64, u32>::new(), Some(0));
         while let Some(at) = position {
             position = numbers.table.scan(at, |p, flag| {
-                assert_eq!(flag, value(p) % 3 == 0);
+                assert_eq!(flag, value(p).is_multiple_of(3));
                 *seen.entry(value(p)).or_default() += 1;
             });
         }

@@ -44,7 +44,7 @@ impl Keyspace {
             usage.segments += table.segment_count();
             seen += 1;
         }
-        let scale = |sum: usize| if seen == 0 { 0 } else { sum * usage.partitions / seen };
+        let scale = |sum: usize| (sum * usage.partitions).checked_div(seen).unwrap_or(0);
         Usage {
             table_bytes: scale(usage.table_bytes),
             slots: scale(usage.slots),

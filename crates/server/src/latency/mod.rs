@@ -114,7 +114,9 @@ mod tests {
     #[test]
     fn only_what_reaches_the_threshold_is_kept_and_a_second_keeps_its_worst() {
         let monitor = LatencyMonitor::default();
-        [(5, 0), (5, 10), (10, 10), (30, 10), (20, 10)].map(|(ms, least)| monitor.record("command", ms, least));
+        [(5, 0), (5, 10), (10, 10), (30, 10), (20, 10)]
+            .into_iter()
+            .for_each(|(ms, least)| monitor.record("command", ms, least));
         let series = monitor.get(b"COMMAND").expect("recorded");
         assert_eq!((series.max_ms, series.sum_ms, series.count), (30, 60, 3));
         assert!(series.samples.len() <= 2 && series.samples.iter().any(|sample| sample.ms == 30));
@@ -123,7 +125,7 @@ mod tests {
     #[test]
     fn events_are_forgotten_by_name_or_all_at_once() {
         let monitor = LatencyMonitor::default();
-        ["command", "fast-command", "expire-cycle"].map(|event| monitor.record(event, 5, 1));
+        ["command", "fast-command", "expire-cycle"].into_iter().for_each(|event| monitor.record(event, 5, 1));
         assert_eq!(monitor.reset([&b"Command"[..], b"other"].into_iter()), 1);
         assert_eq!(monitor.reset([].into_iter()), 2);
         assert!(monitor.all().is_empty());

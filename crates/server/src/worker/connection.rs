@@ -223,16 +223,11 @@ mod tests {
 
     #[test]
     fn output_keeps_its_order_through_partial_writes() {
-        let (mut ours, mut theirs) = UnixStream::pair().expect("pair");
+        let (ours, mut theirs) = UnixStream::pair().expect("pair");
         let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
         let mut output = Output::default();
         bytes.chunks(7_001).for_each(|chunk| output.push(chunk));
-        let (mut socket, mut got, mut buffer) =
-            (Socket::Unix(UnixStream::pair().expect("pair").0), Vec::new(), vec![0; 65536]);
-        std::mem::swap(
-            &mut socket,
-            &mut Socket::Unix(std::mem::replace(&mut ours, UnixStream::pair().expect("pair").0)),
-        );
+        let (mut socket, mut got, mut buffer) = (Socket::Unix(ours), Vec::new(), vec![0; 65536]);
         while got.len() < bytes.len() {
             let waiting = output.len();
             let written = output.flush(&mut socket).expect("open");

@@ -191,11 +191,11 @@ impl Worker {
         }
         batch.requests = requests;
         for (token, mut held, parsed) in batch.held.drain(..) {
-            if let Some(connection) = self.connections.get_mut(token) {
-                if parsed < held.len() {
-                    held.drain(..parsed);
-                    connection.pending = held;
-                }
+            if let Some(connection) = self.connections.get_mut(token)
+                && parsed < held.len()
+            {
+                held.drain(..parsed);
+                connection.pending = held;
             }
         }
         batch.clear();

@@ -92,7 +92,7 @@ fn get(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Error::SYNTAX);
     }
     let pairs: Vec<(&[u8], &[u8])> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();

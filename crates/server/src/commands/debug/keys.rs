@@ -142,6 +142,6 @@ mod tests {
     #[test]
     fn integers_are_dumped_in_as_few_bytes_as_they_need() {
         let known = [(0, Some(2)), (-128, Some(2)), (128, Some(3)), (32768, Some(5)), (i64::MAX, None)];
-        known.map(|(number, len)| assert_eq!(dumped_int_len(number), len, "{number}"));
+        known.into_iter().for_each(|(number, len)| assert_eq!(dumped_int_len(number), len, "{number}"));
     }
 }

@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn people_read_bytes_in_units() {
         let known = [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_572_864, "1.50M"), (25_276_514_304, "23.54G")];
-        known.map(|(bytes, text)| assert_eq!(human(bytes), text));
+        known.into_iter().for_each(|(bytes, text)| assert_eq!(human(bytes), text));
         assert_eq!(human(1 << 60), "1152921504606846976B");
         assert_eq!(human((1 << 60) - 1), "1024.00P");
     }
