@@ -95,6 +95,12 @@ impl<'a> Args<'a> {
         Args { spans: self.spans.get(i..).unwrap_or_default(), ..*self }
     }
 
+    /// A bound on the bytes of all arguments together that costs next to nothing: what they were parsed from.
+    #[inline]
+    pub fn bytes_max(&self) -> usize {
+        self.input.len() + if self.big.is_empty() { 0 } else { self.bytes_len() }
+    }
+
     /// The bytes of all arguments together.
     pub fn bytes_len(&self) -> usize {
         self.spans.iter().map(|span| span.len).sum()

@@ -107,7 +107,7 @@ impl Executed<'_> {
     #[inline]
     pub fn bytes_max(&self) -> usize {
         let taken = self.taken.map_or(0, |taken| taken.len);
-        self.args.bytes_len() + taken + (self.args.len() + 1) * FRAMING_MAX
+        self.args.bytes_max() + taken + (self.args.len() + 1) * FRAMING_MAX
     }
 
     /// How long the request is in the protocol's form.

@@ -202,8 +202,13 @@ impl<'a> Db<'a> {
         let clock = self.partition(key).entry(place).clock();
         let touched = self.env.access.touched(clock);
         if touched != clock {
-            self.partition_mut(key).set_clock(place, touched);
+            self.set_clock(key, place, touched);
         }
+    }
+
+    #[cold]
+    fn set_clock(&mut self, key: Key<'_>, place: Place, clock: u32) {
+        self.partition_mut(key).set_clock(place, clock);
     }
 
     /// Lookup of a reading command: counts a hit or tells of and counts a miss, touches the access clock.

@@ -72,9 +72,12 @@ pub struct Locked {
 
 enum Held {
     Nothing,
-    One(Address),
+    /// One partition, found already.
+    One(Address, &'static Cell),
     Some(Box<[Address]>),
-    World { _guard: WorldGuard<'static> },
+    World {
+        _guard: WorldGuard<'static>,
+    },
 }
 
 impl Keyspace {
@@ -155,16 +158,21 @@ impl Keyspace {
     /// The partitions of a database, made when they are first asked for.
     #[inline]
     pub(crate) fn cells(&self, database: usize) -> &[Cell] {
-        let hasher = self.hasher;
-        self.databases[database].cells.get_or_init(|| {
-            let cell = || Cell {
-                lock: RawMutex::INIT,
-                len: AtomicUsize::new(0),
-                volatile: AtomicUsize::new(0),
-                partition: UnsafeCell::new(Partition::new(hasher)),
-            };
-            (0..self.partitions).map(|_| cell()).collect()
-        })
+        match self.databases[database].cells.get() {
+            Some(cells) => cells,
+            None => self.make_cells(database),
+        }
+    }
+
+    #[cold]
+    fn make_cells(&self, database: usize) -> &[Cell] {
+        let cell = || Cell {
+            lock: RawMutex::INIT,
+            len: AtomicUsize::new(0),
+            volatile: AtomicUsize::new(0),
+            partition: UnsafeCell::new(Partition::new(self.hasher)),
+        };
+        self.databases[database].cells.get_or_init(|| (0..self.partitions).map(|_| cell()).collect())
     }
 
     #[inline]
@@ -189,21 +197,22 @@ impl Keyspace {
         Address { database: database as u32, partition: partition as u32 }
     }
 
-    /// Asks the processor to load the bucket of the key with this hash, unless its partition is busy.
+    /// Asks the processor for the memory of keys that will soon be looked up: first for all their buckets, then for the
+    /// entries that they lead to. Keys whose partition is busy are left out.
     #[inline]
-    pub fn prefetch_bucket(&self, number: usize, hash: u64) {
-        self.glance(number, hash, |partition| partition.table().prefetch_bucket(hash));
+    pub fn prefetch(&self, number: usize, hashes: impl Iterator<Item = u64> + Clone) {
+        let cells = self.cells(self.database_at(number));
+        for hash in hashes.clone() {
+            self.glance(cells, hash, |partition| partition.table().prefetch_bucket(hash));
+        }
+        for hash in hashes {
+            self.glance(cells, hash, |partition| partition.table().prefetch_element(hash));
+        }
     }
 
-    /// Asks the processor to load the entry that probably has this hash, unless its partition is busy.
     #[inline]
-    pub fn prefetch_entry(&self, number: usize, hash: u64) {
-        self.glance(number, hash, |partition| partition.table().prefetch_element(hash));
-    }
-
-    #[inline]
-    fn glance(&self, number: usize, hash: u64, look: impl FnOnce(&Partition)) {
-        let cell = self.cell(self.address_of(self.database_at(number), self.partition_of(hash)));
+    fn glance(&self, cells: &[Cell], hash: u64, look: impl FnOnce(&Partition)) {
+        let cell = &cells[hash as usize & (cells.len() - 1)];
         if cell.lock.try_lock() {
             // SAFETY: locked just now, and released right after the look.
             unsafe {
@@ -222,14 +231,16 @@ impl Keyspace {
     /// Locks one partition.
     #[inline]
     pub fn lock_one(&'static self, address: Address) -> Locked {
-        self.cell(address).lock.lock();
-        Locked { keyspace: self, held: Held::One(address) }
+        let cell = self.cell(address);
+        cell.lock.lock();
+        Locked { keyspace: self, held: Held::One(address, cell) }
     }
 
     /// Locks one partition unless somebody else has it.
     #[inline]
     pub fn try_lock_one(&'static self, address: Address) -> Option<Locked> {
-        self.cell(address).lock.try_lock().then(|| Locked { keyspace: self, held: Held::One(address) })
+        let cell = self.cell(address);
+        cell.lock.try_lock().then(|| Locked { keyspace: self, held: Held::One(address, cell) })
     }
 
     /// Locks several partitions, each once, in order.
@@ -262,7 +273,7 @@ impl Locked {
     fn holds(&self, address: Address) -> bool {
         match &self.held {
             Held::Nothing => false,
-            Held::One(held) => *held == address,
+            Held::One(held, _) => *held == address,
             Held::Some(held) => held.contains(&address),
             Held::World { .. } => true,
         }
@@ -352,13 +363,13 @@ impl Locked {
 impl Drop for Locked {
     #[inline]
     fn drop(&mut self) {
-        let unlock = |address: &Address| {
+        let unlock = |cell: &Cell| {
             // SAFETY: locked when this was made, and released only here.
-            unsafe { self.keyspace.cell(*address).lock.unlock() }
+            unsafe { cell.lock.unlock() }
         };
         match &self.held {
-            Held::One(address) => unlock(address),
-            Held::Some(addresses) => addresses.iter().rev().for_each(unlock),
+            Held::One(_, cell) => unlock(cell),
+            Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
             Held::Nothing | Held::World { .. } => {}
         }
     }

@@ -77,14 +77,13 @@ impl Batch {
         if self.requests.len() < 2 {
             return;
         }
-        let keys = || {
-            self.requests.iter().filter_map(|request| match request.asks {
-                Asks::For(_, Some(hash)) => Some((request.db, hash)),
+        for stretch in self.requests.chunk_by(|a, b| a.db == b.db) {
+            let hashes = stretch.iter().filter_map(|request| match request.asks {
+                Asks::For(_, hash) => hash,
                 _ => None,
-            })
-        };
-        keys().for_each(|(db, hash)| keyspace.prefetch_bucket(db, hash));
-        keys().for_each(|(db, hash)| keyspace.prefetch_entry(db, hash));
+            });
+            keyspace.prefetch(stretch[0].db, hashes);
+        }
     }
 
     /// The buffer of the large argument that the request's command would keep, moved out. Until it is put back the argument

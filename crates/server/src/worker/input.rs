@@ -8,6 +8,7 @@ use super::output::Run;
 use crate::clients::ClientFlags;
 use crate::server::Server;
 use crate::session::Fate;
+use crate::table::Registered;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -278,6 +279,9 @@ struct Parse<'a> {
     limits: &'a Limits,
 }
 
+/// The command of the request before, and the name it was called by.
+type Last<'a> = Option<(&'a [u8], &'static Registered)>;
+
 /// What parsing found.
 struct Found {
     /// Bytes that are done with.
@@ -293,12 +297,13 @@ impl Parse<'_> {
     #[inline]
     fn all(&mut self, source: Source, input: &[u8]) -> Found {
         let (mut pos, before) = (0, self.batch.requests.len());
+        let mut last = None;
         let mut more = false;
         loop {
             let first_span = self.batch.spans.len();
             let Batch { spans, big, .. } = &mut *self.batch;
             match self.connection.parser.parse(input, &mut pos, spans, big, self.limits) {
-                Parsed::Request => self.add(source, input, first_span),
+                Parsed::Request => self.add(source, input, first_span, &mut last),
                 Parsed::Incomplete => break,
                 Parsed::Big { .. } => {
                     pos = input.len();
@@ -319,9 +324,21 @@ impl Parse<'_> {
     }
 
     #[inline]
-    fn add(&mut self, source: Source, input: &[u8], first_span: usize) {
+    fn add<'i>(&mut self, source: Source, input: &'i [u8], first_span: usize, last: &mut Last<'i>) {
         let args = Args::new(input, &self.batch.spans[first_span..], &self.batch.big);
-        let asks = match args.get(0).and_then(|name| self.server.table.find(name)) {
+        let span = self.batch.spans[first_span];
+        // A pipeline mostly repeats the command before, and comparing is quicker than looking up.
+        let command = match (input.get(span.start..span.start + span.len), *last) {
+            (Some(name), Some((known, command))) if known == name => Some(command),
+            (Some(name), _) => {
+                let command = self.server.table.find(name);
+                *last = command.map(|command| (name, command));
+                command
+            }
+            // The name of an inline request lies in a buffer of its own.
+            (None, _) => args.get(0).and_then(|name| self.server.table.find(name)),
+        };
+        let asks = match command {
             Some(command) if command.subcommands.is_empty() => {
                 let key = command.single_key.and_then(|index| args.get(index));
                 Asks::For(command, key.map(|key| self.server.keyspace.key(key).hash))
