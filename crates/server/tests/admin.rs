@@ -250,3 +250,14 @@ fn protocol_types_reach_clients() {
         "-ERR unknown subcommand or wrong number of arguments for 'NOSUCH'. Try DEBUG HELP.\r\n",
     );
 }
+
+#[test]
+fn a_request_beyond_the_query_buffer_limit_closes_its_connection() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        let () = ok(&mut client, "CONFIG SET client-query-buffer-limit 1mb");
+        let _ = cmd("SET").arg("k").arg("x".repeat(2_000_000)).query::<()>(&mut server.client()).expect_err("closed");
+        assert_eq!(info(&mut client, "stats")["client_query_buffer_limit_disconnections"], "1");
+        assert_eq!(ok::<u64>(&mut client, "EXISTS k"), 0);
+    });
+}
