@@ -284,7 +284,7 @@ mod tests {
         let taken = TakenArgument::new(2, &[b'x'; 1000]);
         let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&taken));
         assert!(entry.args[2].starts_with(b"xxxx") && entry.args[2].ends_with(b"... (872 more bytes)"));
-        assert_eq!(entry.value, 4 + 9 + 7 + 1008);
+        assert_eq!(entry.value, 4 + 9 + 7 + 1009);
     }
 
     #[test]

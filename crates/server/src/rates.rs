@@ -65,7 +65,7 @@ impl Rates {
         let missing = (SAMPLES - self.samples.len()) as f64 * PERIOD.as_secs_f64();
         let seconds = missing + self.samples.iter().map(|sample| sample.seconds).sum::<f64>();
         let sum: Totals = self.samples.iter().map(|sample| sample.counted).sum();
-        let rate = |count: u64| (count as f64 / seconds) as u64;
+        let rate = |count: u64| (count as f64 / seconds).round() as u64;
         PerSecond {
             requests: rate(sum.requests),
             bytes_in: rate(sum.bytes_in),

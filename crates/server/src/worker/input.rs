@@ -170,7 +170,8 @@ impl Worker {
                 }
             }
         };
-        if missing == 0 {
+        // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
+        if missing == 0 && !limits.query_buffer_exceeded(connection.input_held()) {
             let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
             parse.all(Source::Shared(0, 0), &[]);
         }

@@ -37,19 +37,29 @@ pub struct Server {
 impl Server {
     /// Starts a server with these arguments besides its port and folder.
     pub fn start(args: &[&str]) -> Server {
+        Server::start_from(None, args)
+    }
+
+    /// Starts a server with a configuration file.
+    pub fn start_with_file(file: &Path, args: &[&str]) -> Server {
+        Server::start_from(Some(file), args)
+    }
+
+    fn start_from(file: Option<&Path>, args: &[&str]) -> Server {
         for _ in 0..STARTS {
-            if let Some(server) = Server::try_start(args) {
+            if let Some(server) = Server::try_start(file, args) {
                 return server;
             }
         }
         panic!("the server does not start");
     }
 
-    fn try_start(args: &[&str]) -> Option<Server> {
+    fn try_start(file: Option<&Path>, args: &[&str]) -> Option<Server> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let port = free_port();
         let log = File::create(dir.path().join("log")).expect("a log file");
         let child = Command::new(env!("CARGO_BIN_EXE_kvick-server"))
+            .args(file)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
             .arg(dir.path())
             .args(args)
@@ -65,7 +75,8 @@ impl Server {
                 print!("{}", server.log());
                 return None;
             }
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() && !server.has_ended() {
+            // What accepts on the port before that may be a server of another test.
+            if server.log().contains("Ready to accept connections") {
                 return Some(server);
             }
             std::thread::sleep(Duration::from_millis(5));

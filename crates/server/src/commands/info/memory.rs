@@ -4,6 +4,7 @@ use super::Subject;
 use super::page::{Page, human};
 use crate::config::tables::memory as settings;
 use crate::memory::{self, Overview};
+use crate::process::version;
 
 pub fn write(subject: &Subject, page: &mut Page) {
     let server = subject.server;
@@ -22,7 +23,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("mem_clients_normal", overview.clients);
     page.fields(["mem_cluster_links", "mem_cluster_slot_import", "mem_cluster_slot_export"].map(|name| (name, 0)));
     page.field("mem_aof_buffer", 0);
-    page.field("mem_allocator", memory::allocator());
+    page.field("mem_allocator", version::allocator());
     page.fields(["mem_overhead_db_hashtable_rehashing", "active_defrag_running"].map(|name| (name, 0)));
     page.field("lazyfree_pending_objects", server.keyspace.janitor.pending());
     page.field("lazyfreed_objects", server.keyspace.janitor.freed());

@@ -1,0 +1,263 @@
+//! Commands about the server as operators and monitoring tools use them: INFO, CONFIG, the logs, MEMORY and DEBUG.
+
+mod common;
+
+use common::{Server, for_workers, wait_until};
+use redis::{Connection, FromRedisValue, RedisResult, cmd};
+use std::collections::HashMap;
+
+const DEBUG: &[&str] = &["--enable-debug-command", "yes"];
+
+fn run<T: FromRedisValue>(connection: &mut Connection, line: &str) -> RedisResult<T> {
+    let mut words = line.split(' ');
+    let mut command = cmd(words.next().unwrap_or_default());
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command.query(connection)
+}
+
+#[track_caller]
+fn ok<T: FromRedisValue>(connection: &mut Connection, line: &str) -> T {
+    run(connection, line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+#[track_caller]
+fn fails(connection: &mut Connection, line: &str, with: &str) {
+    let error = run::<redis::Value>(connection, line).expect_err(line).to_string();
+    assert!(error.contains(with), "{line}: {error}");
+}
+
+/// The fields of INFO.
+fn info(connection: &mut Connection, sections: &str) -> HashMap<String, String> {
+    let text: String = ok(connection, &format!("INFO {sections}"));
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+#[test]
+fn info_tells_what_happened() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        for line in ["SET a 1", "SET b 2 EX 1000", "GET a", "GET nosuch"] {
+            let _: redis::Value = ok(&mut client, line);
+        }
+        fails(&mut client, "INCR", "wrong number of arguments");
+        let all = info(&mut client, "everything");
+        let field = |name: &str| all.get(name).map(String::as_str).unwrap_or_else(|| panic!("no field {name}"));
+        assert_eq!((field("redis_version"), field("server_name"), field("role")), ("7.2.4", "valkey", "master"));
+        assert_eq!((field("keyspace_hits"), field("keyspace_misses")), ("1", "1"));
+        assert!(field("cmdstat_set").starts_with("calls=2,usec="));
+        assert!(field("cmdstat_incr").starts_with("calls=0,") && field("cmdstat_incr").contains("rejected_calls=1"));
+        assert_eq!(field("errorstat_ERR"), "count=1");
+        assert!(field("latency_percentiles_usec_get").starts_with("p50="));
+        let ttl = field("db0").strip_prefix("keys=2,expires=1,avg_ttl=").and_then(|rest| rest.split(',').next());
+        let ttl_ms: Option<u64> = ttl.and_then(|ttl| ttl.parse().ok());
+        assert!(ttl_ms.is_some_and(|ms| (980_000..=1_000_000).contains(&ms)), "{}", field("db0"));
+        assert_eq!(field("rdb_changes_since_last_save"), "2");
+        assert_eq!(field("run_id").len(), 40);
+        assert_eq!(field("tcp_port"), server.port().to_string());
+    });
+}
+
+#[test]
+fn used_memory_follows_the_data() {
+    for_workers(DEBUG, |server| {
+        let mut client = server.client();
+        let used =
+            |client: &mut Connection| -> u64 { info(client, "memory")["used_memory"].parse().expect("a number") };
+        let before = used(&mut client);
+        let () = ok(&mut client, "DEBUG POPULATE 20000 key 200");
+        let after = used(&mut client);
+        assert!((200..400).contains(&((after - before) / 20_000)), "{before} to {after}");
+        let key: u64 = ok(&mut client, "MEMORY USAGE key:7");
+        assert!((200..300).contains(&key), "{key}");
+        let stats: HashMap<String, redis::Value> = ok(&mut client, "MEMORY STATS");
+        assert_eq!(stats["keys.count"], redis::Value::Int(20_000));
+        let () = ok(&mut client, "FLUSHALL SYNC");
+        assert!(used(&mut client) < before + 4_000_000);
+        assert!(info(&mut client, "memory")["used_memory_peak"].parse::<u64>().is_ok_and(|peak| peak >= after));
+    });
+}
+
+#[test]
+fn resetstat_forgets_on_all_workers() {
+    for_workers(&[], |server| {
+        let mut clients: Vec<Connection> = (0..8).map(|_| server.client()).collect();
+        for client in &mut clients {
+            let () = ok(client, "SET a 1");
+            fails(client, "NOSUCH", "unknown command");
+        }
+        let () = ok(&mut clients[0], "CONFIG RESETSTAT");
+        let after = info(&mut clients[3], "everything");
+        assert!(!after.contains_key("cmdstat_set") && !after.contains_key("errorstat_ERR"));
+        assert!(!after.contains_key("latency_percentiles_usec_set"));
+        assert_eq!(after["total_error_replies"], "0");
+        assert!(after["cmdstat_config|resetstat"].starts_with("calls=1,"));
+    });
+}
+
+#[test]
+fn config_set_changes_all_or_nothing_and_holds_at_once() {
+    for_workers(&[], |server| {
+        let (mut client, mut other) = (server.client(), server.client());
+        let () = ok(&mut client, "CONFIG SET timeout 100 maxclients 500");
+        let both: HashMap<String, String> = ok(&mut other, "CONFIG GET timeout maxcl*");
+        assert_eq!((both["timeout"].as_str(), both["maxclients"].as_str()), ("100", "500"));
+        fails(
+            &mut client,
+            "CONFIG SET timeout 5 maxclients x",
+            "CONFIG SET failed (possibly related to argument 'maxclients')",
+        );
+        fails(&mut client, "CONFIG SET timeout", "wrong number of arguments for 'config|set' command");
+        assert_eq!(ok::<HashMap<String, String>>(&mut other, "CONFIG GET timeout")["timeout"], "100");
+        let () = ok(&mut client, "CONFIG SET requirepass secret");
+        let () = ok(&mut other, "SET still 1");
+        fails(&mut server.client(), "GET still", "Authentication required");
+        let () = ok(&mut client, "CONFIG SET requirepass ");
+        let () = ok(&mut server.client(), "SET again 1");
+    });
+}
+
+#[test]
+fn the_server_moves_to_another_port_and_stays_when_it_cannot() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = taken.local_addr().expect("its address").port();
+        fails(&mut client, &format!("CONFIG SET port {port}"), "Unable to listen on this port");
+        let () = ok(&mut server.client(), "SET here 1");
+        drop(taken);
+        let () = ok(&mut client, &format!("CONFIG SET port {port}"));
+        wait_until("it listens there", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        assert!(std::net::TcpStream::connect(("127.0.0.1", server.port())).is_err());
+        assert_eq!(info(&mut client, "server")["tcp_port"], port.to_string());
+        let () = ok(&mut client, &format!("CONFIG SET port {}", server.port()));
+        let () = ok(&mut server.client(), "SET back 1");
+    });
+}
+
+#[test]
+fn config_rewrite_needs_a_file_and_writes_it() {
+    let server = Server::start(&[]);
+    fails(&mut server.client(), "CONFIG REWRITE", "running without a config file");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("kvick.conf");
+    std::fs::write(&file, "# mine\ntimeout 7\n").expect("a file");
+    // The file's name comes before all options.
+    let server = Server::start_with_file(&file, &[]);
+    let mut client = server.client();
+    let () = ok(&mut client, "CONFIG SET timeout 9 hz 20");
+    let () = ok(&mut client, "CONFIG REWRITE");
+    let text = std::fs::read_to_string(&file).expect("the file");
+    assert!(text.starts_with("# mine\ntimeout 9\n") && text.contains("\nhz 20\n"), "{text}");
+}
+
+#[test]
+fn the_logs_record_what_is_slow_or_large_and_no_secrets() {
+    for_workers(DEBUG, |server| {
+        type Entry = (i64, i64, i64, Vec<String>, String, String);
+        let mut client = server.client();
+        let () = ok(&mut client, "CONFIG SET slowlog-log-slower-than 50000 commandlog-request-larger-than 100000");
+        let () = ok(&mut client, "DEBUG SLEEP 0.06");
+        let slow: Vec<Entry> = ok(&mut client, "SLOWLOG GET");
+        assert_eq!(slow.len(), 1);
+        assert!(slow[0].2 >= 60_000 && slow[0].3 == ["DEBUG", "SLEEP", "0.06"] && slow[0].4.starts_with("127.0.0.1:"));
+        // Long enough to be read into a buffer of its own, which the key then keeps.
+        let () = cmd("SET").arg("big").arg("x".repeat(200_000)).query(&mut client).expect("OK");
+        let large: Vec<Entry> = ok(&mut client, "COMMANDLOG GET -1 large-request");
+        assert_eq!((large.len(), large[0].2), (1, 200_000 + 33));
+        assert!(large[0].3[2].starts_with("xxxx") && large[0].3[2].ends_with("... (199872 more bytes)"));
+        let () = ok(&mut client, "CONFIG SET slowlog-log-slower-than 0");
+        let () = ok(&mut client, "CONFIG SET requirepass secret");
+        let () = ok(&mut client, "CONFIG SET requirepass ");
+        fails(&mut client, "AUTH secret", "AUTH");
+        let () = ok(&mut client, "CONFIG SET slowlog-log-slower-than -1");
+        let slow: Vec<Entry> = ok(&mut client, "SLOWLOG GET 3");
+        let args: Vec<String> = slow.iter().map(|entry| entry.3.join(" ")).collect();
+        assert_eq!(args, ["AUTH (redacted)", "CONFIG SET requirepass (redacted)", "CONFIG SET requirepass (redacted)"]);
+    });
+}
+
+#[test]
+fn latency_is_monitored_and_counted() {
+    for_workers(DEBUG, |server| {
+        let mut client = server.client();
+        let () = ok(&mut client, "CONFIG SET latency-monitor-threshold 20");
+        let () = ok(&mut client, "DEBUG SLEEP 0.03");
+        let latest: Vec<(String, i64, u64, u64, u64, u64)> = ok(&mut client, "LATENCY LATEST");
+        assert_eq!(latest.len(), 1);
+        assert!(latest[0].0 == "command" && latest[0].2 >= 30 && latest[0].5 == 1, "{latest:?}");
+        assert!(ok::<String>(&mut client, "LATENCY GRAPH command").starts_with("command - high "));
+        assert!(ok::<String>(&mut client, "LATENCY DOCTOR").contains("1. command: 1 times long"));
+        assert_eq!(ok::<u64>(&mut client, "LATENCY RESET command nosuch"), 1);
+        let () = ok(&mut client, "SET a 1");
+        let () = ok(&mut client, "SET a 2");
+        let histogram: HashMap<String, HashMap<String, redis::Value>> = ok(&mut client, "LATENCY HISTOGRAM set nosuch");
+        assert_eq!((histogram.len(), &histogram["set"]["calls"]), (1, &redis::Value::Int(2)));
+    });
+}
+
+#[test]
+fn a_sleeping_server_answers_nobody_and_blames_nobody() {
+    for_workers(DEBUG, |server| {
+        let (mut sleeper, mut others) = (server.raw(), (0..4).map(|_| server.client()).collect::<Vec<_>>());
+        let () = ok(&mut others[0], "CONFIG SET slowlog-log-slower-than 20000");
+        sleeper.request(&["DEBUG", "SLEEP", "0.05"]);
+        for client in &mut others {
+            let () = ok(client, "SET a 1");
+        }
+        sleeper.expect("+OK\r\n");
+        assert_eq!(ok::<u64>(&mut others[0], "SLOWLOG LEN"), 1);
+    });
+}
+
+#[test]
+fn digests_are_those_of_the_reference() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    assert_eq!(ok::<String>(&mut client, "DEBUG DIGEST"), "0".repeat(40));
+    let digest = |client: &mut Connection, key: &str| ok::<Vec<String>>(client, &format!("DEBUG DIGEST-VALUE {key}"));
+    for line in ["SET a 1", "SET b hello", "SETEX d 1000 v"] {
+        let _: redis::Value = ok(&mut client, line);
+    }
+    // As Valkey 9.1.2 computes them.
+    assert_eq!(digest(&mut client, "a b d nosuch"), REFERENCE_VALUES);
+    assert_eq!(ok::<String>(&mut client, "DEBUG DIGEST"), REFERENCE_ALL);
+}
+
+const REFERENCE_VALUES: [&str; 4] = [
+    "b4fc66738120fba0b5aa500ab5c2bf89cea1c5da",
+    "36b23a1456b2dce2c3ed252c456761301dba8060",
+    "311b17018163335616e089f6b951c82c477335ac",
+    "0000000000000000000000000000000000000000",
+];
+const REFERENCE_ALL: &str = "1bf7495127484d655f467eb1fb1c6940107834d6";
+
+#[test]
+fn protocol_types_reach_clients() {
+    let server = Server::start(DEBUG);
+    let mut raw = server.raw();
+    raw.ask(&["DEBUG", "PROTOCOL", "map"], "*6\r\n:0\r\n:0\r\n:1\r\n:1\r\n:2\r\n:0\r\n");
+    raw.ask(&["DEBUG", "PROTOCOL", "push"], "-ERR RESP2 is not supported by this command\r\n");
+    raw.request(&["HELLO", "3"]);
+    raw.skip_to("*0");
+    raw.ask(&["DEBUG", "PROTOCOL", "verbatim"], "=29\r\ntxt:This is a verbatim\nstring\r\n");
+    raw.ask(&["DEBUG", "PROTOCOL", "true"], "#t\r\n");
+    raw.ask(&["DEBUG", "ERROR", "CODE a\r\nb"], "-CODE a  b\r\n");
+    raw.ask(
+        &["DEBUG", "NOSUCH"],
+        "-ERR unknown subcommand or wrong number of arguments for 'NOSUCH'. Try DEBUG HELP.\r\n",
+    );
+}
+
+#[test]
+fn a_request_beyond_the_query_buffer_limit_closes_its_connection() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        let () = ok(&mut client, "CONFIG SET client-query-buffer-limit 1mb");
+        let _ = cmd("SET").arg("k").arg("x".repeat(2_000_000)).query::<()>(&mut server.client()).expect_err("closed");
+        assert_eq!(info(&mut client, "stats")["client_query_buffer_limit_disconnections"], "1");
+        assert_eq!(ok::<u64>(&mut client, "EXISTS k"), 0);
+    });
+}
