@@ -5,7 +5,7 @@ use kvick_resp::OwnedArgs;
 use kvick_server::config::Values;
 use kvick_server::server::Server;
 use kvick_server::session::Client;
-use kvick_server::table::Resolved;
+use kvick_server::table::{CommandTable, Resolved};
 use kvick_server::worker::batch::Asks;
 use kvick_server::worker::engine::Engine;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use std::hint::black_box;
 fn dispatch(c: &mut Criterion) {
     kvick_server::clock::calibrate();
     let values = Values::defaults().expect("a current directory");
-    let server = Server::leak(values, None, "bench".into());
+    let server = Server::leak(values, None, "bench".into(), CommandTable::new());
     let participant = server.keyspace.world.join().expect("few threads");
     let mut engine = Engine::new(server, 0, server.stats[0].clone(), participant);
     let mut client = Client::detached();

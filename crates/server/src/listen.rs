@@ -60,7 +60,9 @@ impl Listeners {
             io::Error::new(error.kind(), format!("Failed listening on port {port} (tcp), aborting."))
         })?;
         if let Some(path) = values.read(network::UNIXSOCKET) {
-            sockets.push(open_unix(path.as_path().to_path_buf(), values.read(network::UNIXSOCKETPERM))?);
+            let group = values.read(network::UNIXSOCKETGROUP);
+            let mode = values.read(network::UNIXSOCKETPERM);
+            sockets.push(open_unix(path.as_path().to_path_buf(), mode, group.as_deref())?);
         }
         Ok(Listeners { sockets: Arc::new(Mutex::new(sockets)) })
     }
@@ -206,7 +208,7 @@ fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<TcpListe
     Ok(TcpListener::from_std(socket.into()))
 }
 
-fn open_unix(path: PathBuf, mode: u32) -> io::Result<Listener> {
+fn open_unix(path: PathBuf, mode: u32, group: Option<&[u8]>) -> io::Result<Listener> {
     let open = || -> io::Result<UnixListener> {
         // A socket that an earlier run left behind is in the way.
         match std::fs::remove_file(&path) {
@@ -220,6 +222,9 @@ fn open_unix(path: PathBuf, mode: u32) -> io::Result<Listener> {
         if mode != 0 {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
         }
+        if let Some(group) = group {
+            std::os::unix::fs::chown(&path, None, Some(group_id(group)?))?;
+        }
         Ok(UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into()))
     };
     match open() {
@@ -229,6 +234,15 @@ fn open_unix(path: PathBuf, mode: u32) -> io::Result<Listener> {
             Err(io::Error::new(error.kind(), reason))
         }
     }
+}
+
+/// The number of a group of users.
+fn group_id(name: &[u8]) -> io::Result<u32> {
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such group");
+    let name = std::ffi::CString::new(name).map_err(|_| missing())?;
+    // SAFETY: the name is a C string; the entry, if there is one, is read at once, and nobody else asks for groups.
+    let id = unsafe { libc::getgrnam(name.as_ptr()).as_ref().map(|group| group.gr_gid) };
+    id.ok_or_else(missing)
 }
 
 /// Decides whether a new connection is let in, and which worker gets it. Who is not gets a line saying why.

@@ -88,12 +88,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with these settings, not yet listening.
-    pub fn leak(values: Values, config_file: Option<PathBuf>, executable: PathBuf) -> &'static Server {
+    /// A server with these settings and commands, not yet listening.
+    pub fn leak(
+        values: Values,
+        config_file: Option<PathBuf>,
+        executable: PathBuf,
+        table: CommandTable,
+    ) -> &'static Server {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
         let databases = values.read(crate::config::tables::process::DATABASES) as usize;
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
-        let table = CommandTable::new();
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
         Box::leak(Box::new(Server {

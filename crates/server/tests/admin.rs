@@ -261,3 +261,14 @@ fn a_request_beyond_the_query_buffer_limit_closes_its_connection() {
         assert_eq!(ok::<u64>(&mut client, "EXISTS k"), 0);
     });
 }
+
+#[test]
+fn commands_answer_to_the_names_that_the_configuration_gives_them() {
+    for_workers(&["--rename-command", "GET", "fetch", "--rename-command", "FLUSHALL", ""], |server| {
+        let mut raw = server.raw();
+        raw.ask(&["SET", "k", "v"], "+OK\r\n");
+        raw.ask(&["fetch", "k"], "$1\r\nv\r\n");
+        raw.ask(&["get", "k"], "-ERR unknown command 'get', with args beginning with: 'k' \r\n");
+        raw.ask(&["flushall"], "-ERR unknown command 'flushall', with args beginning with: \r\n");
+    });
+}

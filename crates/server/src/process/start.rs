@@ -2,14 +2,17 @@
 
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, shutdown, system, title, version};
-use crate::config::Values;
 use crate::config::arguments::Sources;
-use crate::config::load::{Loaded, load};
+use crate::config::load::{Entry, Loaded, load};
+use crate::config::tables;
 use crate::config::tables::memory::MAXMEMORY;
 use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
 use crate::config::tables::process::{DIR, SUPERVISED};
+use crate::config::tables::security::ACLFILE;
+use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::Listeners;
 use crate::server::Server;
+use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
 use crate::{clock, crash, logging, signals, supervise};
@@ -22,14 +25,15 @@ const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
 
 /// Runs a server from its configuration to its end.
 pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
-    let loaded = match load(sources, &mut std::io::stdin(), &mut |_| Ok(())) {
+    let mut table = CommandTable::new();
+    let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, entry)) {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    let outcome = run(program, loaded, sources == &Sources::default());
+    let outcome = run(program, loaded, table, sources == &Sources::default());
     if let Err(error) = &outcome {
         logging::warning(format_args!("{error}"));
     }
@@ -37,9 +41,47 @@ pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Takes in the lines of the configuration that are no settings. Those about users and modules are refused: to start
+/// without the restrictions or the commands that they ask for would be worse than not to start.
+fn accept(table: &mut CommandTable, entry: Entry) -> Result<(), Refusal> {
+    match entry {
+        Entry::RenameCommand { from, to } => {
+            let (from, to) = (String::from_utf8_lossy(&from), String::from_utf8_lossy(&to));
+            if table.find(from.as_bytes()).is_none() {
+                return Err(Refusal::new("No such command in rename-command"));
+            }
+            let renamed = table.rename(&from, &to);
+            renamed.then_some(()).ok_or(Refusal::new("Target command name already exists"))
+        }
+        Entry::User(_) => Err(Refusal::new("ACL users are not supported yet: remove the line, and use requirepass")),
+        Entry::LoadModule(_) | Entry::ModuleSetting { .. } => {
+            Err(Refusal::new("Modules are not supported: remove the line"))
+        }
+    }
+}
+
+/// Refuses settings that would let in whom they are meant to keep out, and tells of those that have no effect.
+fn check(values: &Values) -> Result<(), Failure> {
+    if !values.read(ACLFILE).is_empty() {
+        return Err("aclfile is set, but ACL users are not supported yet: remove it, and use requirepass".into());
+    }
+    let defaults = Values::defaults()?;
+    let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
+    let idle: Vec<&str> = tables::ids().filter(is_idle).map(|id| id.directive().name).collect();
+    if !idle.is_empty() {
+        logging::warning(format_args!("These settings have no effect in this version: {}", idle.join(", ")));
+    }
+    Ok(())
+}
+
 type Failure = Box<dyn std::error::Error>;
 
-fn run(program: &OsStr, Loaded { values, file }: Loaded, only_defaults: bool) -> Result<(), Failure> {
+fn run(
+    program: &OsStr,
+    Loaded { values, file }: Loaded,
+    table: CommandTable,
+    only_defaults: bool,
+) -> Result<(), Failure> {
     std::env::set_current_dir(values.read(DIR).path())?;
     let executable = std::env::current_exe().unwrap_or_default();
     logging::open(&values);
@@ -56,6 +98,7 @@ fn run(program: &OsStr, Loaded { values, file }: Loaded, only_defaults: bool) ->
     logging::start()?;
     clock::calibrate();
     greet(program, only_defaults);
+    check(&values)?;
     let clients = limits::allow_clients(values.read(MAXCLIENTS), values.read(IO_THREADS) as usize)?;
     let listeners = Listeners::open(&values)?;
     if listeners.describe().is_empty() {
@@ -65,7 +108,7 @@ fn run(program: &OsStr, Loaded { values, file }: Loaded, only_defaults: bool) ->
         pid_file: PidFile::write(&values, in_background),
         socket: values.read(UNIXSOCKET).map(|name| values.read(DIR).resolve(&name)),
     };
-    let server = Server::leak(values, file, executable);
+    let server = Server::leak(values, file, executable, table);
     if clients < server.config.read(MAXCLIENTS) {
         server.config.put(MAXCLIENTS, clients);
     }
