@@ -7,10 +7,10 @@ use super::batch::Asks;
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::server::{Server, Tunables};
-use crate::session::{Client, Fate, ReplyMode, Session};
+use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use kvick_commands::context::{Context, Error};
+use kvick_commands::context::{Context, Error, Handler as DataHandler};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply};
 use kvick_store::world::Participant;
@@ -112,41 +112,65 @@ impl Engine {
         taken: &mut Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let reply_start = out.len();
+        let start = out.len();
         let (command, hash) = match asks {
             Asks::For(command, hash) => (command, hash),
-            Asks::Broken(error) => {
-                self.break_off(client, error, out);
-                return Outcome::Done;
-            }
-            Asks::Unresolved => match self.server.table.resolve(args) {
-                Resolved::Command(command) => (command, None),
-                Resolved::Unknown => {
-                    self.refuse(client, None, &unknown_command(args), out);
-                    return self.finish(client, reply_start, out);
-                }
-                Resolved::UnknownSubcommand(container) => {
-                    self.refuse(client, None, &unknown_subcommand(container, args), out);
-                    return self.finish(client, reply_start, out);
-                }
+            _ => match self.resolve(client, args, asks, out) {
+                Some(command) => (command, None),
+                None => return self.finish(client, start, out),
             },
         };
         client.last_command = command.id;
-        if let Some(error) = self.objection(client, command, args) {
+        if !Self::is_plainly_allowed(client, command, args)
+            && let Some(error) = self.objection(client, command, args)
+        {
             self.refuse(client, Some(command), &error, out);
-            return self.finish(client, reply_start, out);
+            return self.finish(client, start, out);
         }
         if self.server.pause.holds(command, self.now_ms) {
             return Outcome::Paused;
         }
-        self.call(client, command, hash, args, taken.take(), out);
-        self.finish(client, reply_start, out)
+        match (hash, command.handler) {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
+                self.call_keyed(client, command, handler, hash, args, out);
+            }
+            _ => self.call(client, command, args, taken.take(), out),
+        }
+        self.finish(client, start, out)
+    }
+
+    /// Finds out what a request asks for that could not be told from its first word, or answers that it is nothing.
+    #[inline(never)]
+    fn resolve(
+        &mut self,
+        client: &mut Client,
+        args: Args<'_>,
+        asks: Asks,
+        out: &mut Vec<u8>,
+    ) -> Option<&'static Registered> {
+        if let Asks::Broken(error) = asks {
+            self.break_off(client, error, out);
+            return None;
+        }
+        let error = match self.server.table.resolve(args) {
+            Resolved::Command(command) => return Some(command),
+            Resolved::Unknown => unknown_command(args),
+            Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
+        };
+        self.refuse(client, None, &error, out);
+        None
+    }
+
+    /// What holds for nearly all requests, and is enough for them to run.
+    #[inline]
+    fn is_plainly_allowed(client: &Client, command: &Registered, args: Args<'_>) -> bool {
+        command.spec.accepts(args.len()) && client.authenticated && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
     /// Why a command may not run.
-    #[inline]
+    #[cold]
     fn objection(&self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
-        if !command.spec.accepts(args.len()) || command.handler.is_none() {
+        if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
         }
         if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
@@ -183,48 +207,62 @@ impl Engine {
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
 
-    /// Takes the locks that the command asks for, and runs it.
+    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for.
     #[inline]
+    fn call_keyed(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        handler: DataHandler,
+        hash: u64,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let (keyspace, start) = (self.server.keyspace, out.len());
+        let mut locked = keyspace.lock_one(keyspace.address_of_hash(client.db, hash));
+        let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
+        let known = (args, Some(Key { bytes, hash }));
+        let result = self.run_data(client, handler, known, None, &mut locked, out);
+        self.effects.commit(&keyspace.log, args);
+        drop(locked);
+        self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
+        client.commands += 1;
+        client.redacted = 0;
+    }
+
+    /// Takes the locks that the command asks for, and runs it.
+    #[inline(never)]
     fn call(
         &mut self,
         client: &mut Client,
         command: &'static Registered,
-        hash: Option<u64>,
         args: Args<'_>,
         taken: Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) {
-        let keyspace = self.server.keyspace;
-        let reply_start = out.len();
+        let (keyspace, start) = (self.server.keyspace, out.len());
         let taken_head = self.remember_taken(command, taken.as_deref());
-        let mut world = false;
-        let mut locked = match (hash, command.single_key) {
-            (Some(hash), Some(_)) => keyspace.lock_one(keyspace.address_of_hash(client.db, hash)),
-            _ => {
-                world = self.needs_world(command, args);
-                if world {
-                    keyspace.world.leave(self.participant);
-                    keyspace.lock_world()
-                } else {
-                    self.lock_keys(client, command, args)
-                }
-            }
+        let world = self.needs_world(command, args);
+        let mut locked = if world {
+            keyspace.world.leave(self.participant);
+            keyspace.lock_world()
+        } else {
+            self.lock_keys(client, command, args)
         };
-        let hashed = hash.zip(command.single_key.and_then(|index| args.get(index)));
-        let hashed = hashed.map(|(hash, bytes)| Key { bytes, hash });
-        let result = self.run(client, command, (args, hashed), taken, &mut locked, out);
-        let dirty = self.effects.dirty();
+        let result = match command.handler {
+            Some(Handler::Data(handler)) => self.run_data(client, handler, (args, None), taken, &mut locked, out),
+            Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+            // A container that has nothing to do by itself.
+            None => self.answer(client, Err(wrong_arity(command)), out),
+        };
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         if world {
             keyspace.world.enter(self.participant);
         }
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        client.commands += 1;
         let executed = Executed { args, taken: taken_head.as_ref(), client };
-        self.account(executed, command, out.len() - reply_start, result);
+        self.account(executed, command, out.len() - start, result);
+        client.commands += 1;
         client.redacted = 0;
     }
 
@@ -254,51 +292,60 @@ impl Engine {
     }
 
     #[inline]
-    fn run(
+    fn run_data(
         &mut self,
-        client: &mut Client,
-        command: &Registered,
+        client: &Client,
+        handler: DataHandler,
         (args, hashed): (Args<'_>, Option<Key<'_>>),
         taken: Option<Vec<u8>>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let server = self.server;
-        self.effects.begin(server.keyspace.log.followed(), EventClass::empty(), client.db);
-        let reply = Reply::new(out, client.version);
-        let result = match command.handler {
-            Some(Handler::Data(handler)) => {
-                let env = Env {
-                    now_ms: self.now_ms,
-                    access: &self.access,
-                    touch: client.touches(),
-                    lazy_expire: self.tunables.commands.lazy_expire,
-                    counters: &self.stats.keyspace,
-                    effects: &mut self.effects,
-                };
-                let db = Db::new(locked, client.db, env).with_hashed(hashed);
-                handler(&mut Context { db, reply, taken, settings: &self.tunables.commands }, args)
-            }
-            Some(Handler::Session(handler)) => {
-                let mut session = Session {
-                    server,
-                    client,
-                    reply,
-                    locked,
-                    effects: &mut self.effects,
-                    now_ms: self.now_ms,
-                    access: &self.access,
-                    settings: &self.tunables.commands,
-                    worker: self.worker,
-                    stats: &self.stats,
-                };
-                let result = handler(&mut session, args);
-                // CONFIG SET holds from itself on.
-                self.update_settings();
-                result
-            }
-            None => Err(wrong_arity(command)),
+        self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), client.db);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: client.touches(),
+            lazy_expire: self.tunables.commands.lazy_expire,
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
         };
+        let db = Db::new(locked, client.db, env).with_hashed(hashed);
+        let reply = Reply::new(out, client.version);
+        let result = handler(&mut Context { db, reply, taken, settings: &self.tunables.commands }, args);
+        self.answer(client, result, out)
+    }
+
+    fn run_session(
+        &mut self,
+        client: &mut Client,
+        handler: SessionHandler,
+        args: Args<'_>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), client.db);
+        let mut session = Session {
+            server: self.server,
+            reply: Reply::new(out, client.version),
+            client,
+            locked,
+            effects: &mut self.effects,
+            now_ms: self.now_ms,
+            access: &self.access,
+            settings: &self.tunables.commands,
+            worker: self.worker,
+            stats: &self.stats,
+        };
+        let result = handler(&mut session, args);
+        // CONFIG SET holds from itself on.
+        self.update_settings();
+        self.answer(client, result, out)
+    }
+
+    /// Answers the error, if it is one.
+    #[inline]
+    fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
         if let Err(error) = &result {
             Reply::new(out, client.version).error(error.0.as_bytes());
         }
@@ -318,6 +365,10 @@ impl Engine {
             stats.durations.record(ticks);
         }
         self.stats.requests.add(1);
+        let dirty = self.effects.dirty();
+        if dirty > 0 {
+            self.stats.dirty.add(dirty);
+        }
         if let Err(error) = result {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
