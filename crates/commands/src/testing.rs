@@ -93,6 +93,7 @@ impl Bench {
             access: &access,
             touch: self.touch,
             lazy_expire: self.settings.lazy_expire,
+            keep_expired: false,
             counters: &self.counters,
             effects: &mut self.effects,
         };

@@ -45,6 +45,7 @@ impl Session<'_> {
             access: self.access,
             touch: self.client.touches(),
             lazy_expire: self.settings.lazy_expire,
+            keep_expired: self.server.pause.keeps_data(self.now_ms),
             counters: &self.stats.keyspace,
             effects: self.effects,
         };

@@ -67,6 +67,8 @@ pub struct Env<'a> {
     pub touch: bool,
     /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
     pub lazy_expire: bool,
+    /// Whether keys whose time has come stay, unseen, until later: CLIENT PAUSE keeps the data as it is.
+    pub keep_expired: bool,
     /// Where lookups are counted.
     pub counters: &'a Counters,
     /// What the command did.
@@ -180,13 +182,13 @@ impl<'a> Db<'a> {
     fn locate(&mut self, key: Key<'_>) -> Option<Place> {
         let partition = self.partition(key);
         let place = partition.find(key)?;
-        match partition.entry(place).expiry() {
-            Some(at) if at <= self.env.now_ms => {
+        if partition.entry(place).is_expired(self.env.now_ms) {
+            if !self.env.keep_expired {
                 self.drop_expired(key, place);
-                None
             }
-            _ => Some(place),
+            return None;
         }
+        Some(place)
     }
 
     #[cold]
@@ -322,11 +324,23 @@ impl<'a> Db<'a> {
         Ok(number)
     }
 
+    /// Adds a key that was not located.
     #[inline]
     fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>) {
+        if self.env.keep_expired {
+            self.make_room(key);
+        }
         let clock = self.env.access.fresh();
         self.change(key, |partition| partition.insert(key, content, expiry, clock));
         self.env.effects.notify(EventClass::NEW, "new", key.bytes);
+    }
+
+    /// Drops what stands unseen in the place of a key that is about to be added.
+    #[cold]
+    fn make_room(&mut self, key: Key<'_>) {
+        if let Some(place) = self.partition(key).find(key) {
+            self.drop_expired(key, place);
+        }
     }
 
     #[inline]
@@ -442,7 +456,7 @@ impl<'a> Db<'a> {
             if self.keyspace().partition_len(self.database, partition) > 0 {
                 let address = self.keyspace().address_of(self.database, partition);
                 self.locked.partition(address).for_each(|entry| {
-                    if entry.expiry().is_none_or(|at| at > now) {
+                    if !entry.is_expired(now) {
                         visit(entry)
                     }
                 });
@@ -450,10 +464,11 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// A key chosen with equal chances for all, or nearly so when many have expired: these are dropped on the way. Needs
-    /// the world.
+    /// A key chosen with equal chances for all, or nearly so when many have expired: these are dropped on the way. When
+    /// such keys are kept and seem to be all there are, it is one of them. Needs the world.
     pub fn random_key(&mut self, mut random: impl FnMut() -> u64) -> Option<Vec<u8>> {
-        // Every turn finds a key or drops one.
+        let mut kept = 0;
+        // Every turn finds a key, drops one or counts one that is kept.
         loop {
             let len = self.len();
             if len == 0 {
@@ -461,9 +476,10 @@ impl<'a> Db<'a> {
             }
             let address = self.weighted_partition(random() % len as u64);
             let name = self.locked.partition(address).random(&mut random)?.key().to_vec();
-            if self.peek(self.key(&name)).is_some() {
+            if self.peek(self.key(&name)).is_some() || kept == KEPT_TRIES_MAX {
                 return Some(name);
             }
+            kept += usize::from(self.env.keep_expired);
             let keyspace = self.keyspace();
             self.env.effects.commit_records(&keyspace.log);
         }
@@ -498,8 +514,8 @@ impl<'a> Db<'a> {
     }
 
     /// Looks at some keys from `cursor` on, at least `count` of them or all that are left, and says where to go on; 0
-    /// when done. Of those that are `wanted` it visits the ones whose time has not come, and drops the others. Partitions
-    /// are locked one at a time, so the command must hold no keys' locks (or the world).
+    /// when done. Of those that are `wanted` it visits the ones whose time has not come, and drops the others
+    /// unless they are kept. Partitions are locked one at a time, so the command must hold no keys' locks (or the world).
     pub fn scan(
         &mut self,
         cursor: u64,
@@ -529,10 +545,10 @@ impl<'a> Db<'a> {
                 let next = partition.scan(position, |entry| {
                     seen += 1;
                     if wanted(&entry) {
-                        if entry.expiry().is_some_and(|at| at <= now) {
-                            due.push(entry.key().to_vec());
-                        } else {
+                        if !entry.is_expired(now) {
                             visit(entry);
+                        } else if !env.keep_expired {
+                            due.push(entry.key().to_vec());
                         }
                     }
                 });
@@ -567,6 +583,9 @@ pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Pla
     }
 }
 
+/// Turns in which a random key turns out to be one that has expired and is kept, before it will do.
+const KEPT_TRIES_MAX: usize = 100;
+
 /// Values from this many bytes on are freed in the background when asked for.
 const LAZY_MIN: usize = 64 * 1024;
 
@@ -589,10 +608,20 @@ mod tests {
 
     /// Runs `run` with database 0 of a keyspace, under the world lock.
     fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
+        with_db_at(keyspace, NOW_MS, false, run)
+    }
+
+    fn with_db_at<T>(
+        keyspace: &'static Keyspace,
+        now_ms: i64,
+        keep_expired: bool,
+        run: impl FnOnce(&mut Db<'_>) -> T,
+    ) -> T {
         let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
         effects.begin(false, EventClass::all(), 0);
         let effects = &mut effects;
-        let env = Env { now_ms: NOW_MS, access: &access, touch: true, lazy_expire: true, counters: &counters, effects };
+        let env =
+            Env { now_ms, access: &access, touch: true, lazy_expire: true, keep_expired, counters: &counters, effects };
         run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
     }
 
@@ -635,6 +664,48 @@ mod tests {
                 assert_eq!(memory > buffer, kept, "{capacity}");
             }
         });
+    }
+
+    #[test]
+    fn a_key_lasts_through_the_millisecond_at_which_it_expires() {
+        let keyspace = keyspace();
+        let key = keyspace.key(b"k");
+        with_db(keyspace, |db| db.set_bytes(key, b"v", Expiry::At(NOW_MS)));
+        assert!(with_db(keyspace, |db| db.peek(key).is_some()));
+        assert!(with_db_at(keyspace, NOW_MS + 1, false, |db| db.peek(key).is_none()));
+        assert_eq!(keyspace.len(0), 0);
+    }
+
+    #[test]
+    fn expired_keys_that_are_kept_are_not_seen_until_they_are_overwritten() {
+        let keyspace = keyspace();
+        let key = keyspace.key(b"k");
+        with_db(keyspace, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
+        with_db_at(keyspace, NOW_MS + 1, true, |db| {
+            assert!(db.get(key).is_none() && !db.remove(key, false));
+            db.for_each(|_| panic!("seen by for_each"));
+            assert_eq!(db.random_key(|| 0).as_deref(), Some(&b"k"[..]));
+            assert_eq!(db.len(), 1);
+            db.set_bytes(key, b"new", Expiry::None);
+            assert_eq!((db.peek(key).and_then(|entry| entry.expiry()), db.len()), (None, 1));
+        });
+        with_db_at(keyspace, NOW_MS + 1, true, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
+        with_db_at(keyspace, NOW_MS + 1, true, |db| assert_eq!(db.update_int::<()>(key, |_| Ok(1)), Ok(1)));
+        assert_eq!(keyspace.len(0), 1);
+    }
+
+    #[test]
+    fn a_scan_drops_what_has_expired_unless_it_is_kept() {
+        let keyspace = keyspace();
+        for name in [b"a", b"b", b"c"] {
+            with_db(keyspace, |db| db.set_bytes(db.key(name), b"v", Expiry::At(NOW_MS)));
+        }
+        for (keep, left) in [(true, 3), (false, 0)] {
+            with_db_at(keyspace, NOW_MS + 1, keep, |db| {
+                assert_eq!(db.scan(0, 100, |_| true, |_| panic!("seen by scan")), 0);
+                assert_eq!(db.len(), left);
+            });
+        }
     }
 
     #[test]

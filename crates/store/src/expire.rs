@@ -2,7 +2,8 @@
 //!
 //! Each worker owns a share of the partitions and works on it a little at a time, within a time budget. It walks the
 //! tables' buckets, looking only at words that are marked as having an expiry, and stays with a partition as long as a
-//! good part of what it finds has expired. Where nothing expires soon a pass costs next to nothing.
+//! good part of what it finds has expired. A database in which no key ever had an expiry is passed over as a whole, so
+//! where there are none a pass costs next to nothing.
 
 use crate::db::{Counters, discard};
 use crate::effects::{Effects, EventClass};
@@ -52,18 +53,24 @@ impl Sweeper {
         let total = pass.keyspace.databases() * partitions;
         let owned = (total + workers - 1 - worker) / workers;
         let deadline = Instant::now() + pass.budget;
-        for _ in 0..owned {
-            self.next %= owned.max(1);
+        let mut left = owned;
+        while left > 0 {
+            self.next %= owned;
             let index = worker + self.next * workers;
             let (number, partition) = (index / partitions, index % partitions);
             let database = pass.keyspace.database_at(number);
+            if !pass.keyspace.ever_volatile(database) {
+                // On to the first of its partitions that is this worker's in the next database.
+                let step = ((number + 1) * partitions - index).div_ceil(workers).min(left);
+                (self.next, self.position, left) = (self.next + step, 0, left - step);
+                continue;
+            }
             if pass.keyspace.partition_volatile(database, partition) > 0
                 && !self.sweep(&mut pass, number, partition, deadline)
             {
                 return true;
             }
-            self.next += 1;
-            self.position = 0;
+            (self.next, self.position, left) = (self.next + 1, 0, left - 1);
         }
         false
     }
@@ -95,7 +102,7 @@ impl Sweeper {
         let (mut looked_at, mut expired) = (0, Vec::new());
         let next = locked.partition(address).scan_volatile(self.position, BUCKETS_PER_STEP, |entry| {
             looked_at += 1;
-            if entry.expiry().is_some_and(|at| at <= pass.now_ms) {
+            if entry.is_expired(pass.now_ms) {
                 expired.push(entry.key().to_vec());
             }
         });

@@ -97,6 +97,7 @@ mod tests {
             access: &access,
             touch: true,
             lazy_expire: true,
+            keep_expired: false,
             counters: &counters,
             effects: &mut effects,
         };

@@ -273,6 +273,7 @@ impl Engine {
                     access: &self.access,
                     touch: client.touches(),
                     lazy_expire: self.tunables.commands.lazy_expire,
+                    keep_expired: server.pause.keeps_data(self.now_ms),
                     counters: &self.stats.keyspace,
                     effects: &mut self.effects,
                 };

@@ -61,9 +61,9 @@ impl Worker {
 
     /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.
     fn expire(&mut self, period: Duration) {
-        // While writes are held by CLIENT PAUSE, keys are not deleted either: that would be a write to replicas.
-        let paused = self.server.pause.state(self.engine.now_ms).is_some();
-        if paused || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.server.pause.keeps_data(self.engine.now_ms)
+            || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
+        {
             return;
         }
         let effort = self.engine.tunables.expire_effort.saturating_sub(1);
