@@ -57,6 +57,20 @@ pub enum Expiry {
     At(i64),
 }
 
+/// What becomes of keys whose time has come when a command meets them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenExpired {
+    /// They are dropped.
+    Drop,
+    /// They stay, unseen: CLIENT PAUSE keeps the data as it is.
+    Keep,
+    /// They stay, unseen, and so do keys that are given a time that has passed: in import mode the source of the data
+    /// says when they go.
+    Import,
+    /// The same for the source itself, which sees them.
+    ImportSource,
+}
+
 /// What a command runs with, besides the locks.
 pub struct Env<'a> {
     /// Present Unix time in milliseconds; fixed during a command.
@@ -67,12 +81,20 @@ pub struct Env<'a> {
     pub touch: bool,
     /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
     pub lazy_expire: bool,
-    /// Whether keys whose time has come stay, unseen, until later: CLIENT PAUSE keeps the data as it is.
-    pub keep_expired: bool,
+    /// What becomes of keys whose time has come.
+    pub when_expired: WhenExpired,
     /// Where lookups are counted.
     pub counters: &'a Counters,
     /// What the command did.
     pub effects: &'a mut Effects,
+}
+
+impl Env<'_> {
+    /// Whether a key is not to be seen because its time has come.
+    #[inline]
+    fn hides(&self, entry: &Entry<'_>) -> bool {
+        entry.is_expired(self.now_ms) && self.when_expired != WhenExpired::ImportSource
+    }
 }
 
 /// A database under a command's locks.
@@ -182,13 +204,19 @@ impl<'a> Db<'a> {
     fn locate(&mut self, key: Key<'_>) -> Option<Place> {
         let partition = self.partition(key);
         let place = partition.find(key)?;
-        if partition.entry(place).is_expired(self.env.now_ms) {
-            if !self.env.keep_expired {
+        if self.env.hides(&partition.entry(place)) {
+            if self.env.when_expired == WhenExpired::Drop {
                 self.drop_expired(key, place);
             }
             return None;
         }
         Some(place)
+    }
+
+    /// Whether a key that is given this expiry is to go at once: a time that has come, except in import mode.
+    #[inline]
+    pub fn is_due(&self, at: i64) -> bool {
+        at <= self.env.now_ms && matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep)
     }
 
     #[cold]
@@ -327,7 +355,7 @@ impl<'a> Db<'a> {
     /// Adds a key that was not located.
     #[inline]
     fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>) {
-        if self.env.keep_expired {
+        if self.env.when_expired != WhenExpired::Drop {
             self.make_room(key);
         }
         let clock = self.env.access.fresh();
@@ -451,12 +479,12 @@ impl<'a> Db<'a> {
 
     /// Calls `visit` with every key whose time has not come. Needs the world.
     pub fn for_each(&mut self, mut visit: impl FnMut(Entry<'_>)) {
-        let now = self.env.now_ms;
+        let env = &self.env;
         for partition in 0..self.keyspace().partitions() {
             if self.keyspace().partition_len(self.database, partition) > 0 {
                 let address = self.keyspace().address_of(self.database, partition);
                 self.locked.partition(address).for_each(|entry| {
-                    if !entry.is_expired(now) {
+                    if !env.hides(&entry) {
                         visit(entry)
                     }
                 });
@@ -479,7 +507,7 @@ impl<'a> Db<'a> {
             if self.peek(self.key(&name)).is_some() || kept == KEPT_TRIES_MAX {
                 return Some(name);
             }
-            kept += usize::from(self.env.keep_expired);
+            kept += usize::from(self.env.when_expired != WhenExpired::Drop);
             let keyspace = self.keyspace();
             self.env.effects.commit_records(&keyspace.log);
         }
@@ -526,7 +554,7 @@ impl<'a> Db<'a> {
         let keyspace = self.keyspace();
         let partitions = keyspace.partitions();
         let (mut partition, mut position) = decode_cursor(cursor, partitions);
-        let (mut seen, now) = (0, self.env.now_ms);
+        let mut seen = 0;
         let mut due = Vec::new();
         // Empty buckets are looked at too: a sparse table ends the call after some work, not only after `count` keys.
         let mut buckets = count.saturating_mul(10);
@@ -545,9 +573,9 @@ impl<'a> Db<'a> {
                 let next = partition.scan(position, |entry| {
                     seen += 1;
                     if wanted(&entry) {
-                        if !entry.is_expired(now) {
+                        if !env.hides(&entry) {
                             visit(entry);
-                        } else if !env.keep_expired {
+                        } else if env.when_expired == WhenExpired::Drop {
                             due.push(entry.key().to_vec());
                         }
                     }
@@ -608,20 +636,20 @@ mod tests {
 
     /// Runs `run` with database 0 of a keyspace, under the world lock.
     fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
-        with_db_at(keyspace, NOW_MS, false, run)
+        with_db_at(keyspace, NOW_MS, WhenExpired::Drop, run)
     }
 
     fn with_db_at<T>(
         keyspace: &'static Keyspace,
         now_ms: i64,
-        keep_expired: bool,
+        when_expired: WhenExpired,
         run: impl FnOnce(&mut Db<'_>) -> T,
     ) -> T {
         let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
         effects.begin(false, EventClass::all(), 0);
         let effects = &mut effects;
         let env =
-            Env { now_ms, access: &access, touch: true, lazy_expire: true, keep_expired, counters: &counters, effects };
+            Env { now_ms, access: &access, touch: true, lazy_expire: true, when_expired, counters: &counters, effects };
         run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
     }
 
@@ -672,7 +700,7 @@ mod tests {
         let key = keyspace.key(b"k");
         with_db(keyspace, |db| db.set_bytes(key, b"v", Expiry::At(NOW_MS)));
         assert!(with_db(keyspace, |db| db.peek(key).is_some()));
-        assert!(with_db_at(keyspace, NOW_MS + 1, false, |db| db.peek(key).is_none()));
+        assert!(with_db_at(keyspace, NOW_MS + 1, WhenExpired::Drop, |db| db.peek(key).is_none()));
         assert_eq!(keyspace.len(0), 0);
     }
 
@@ -681,7 +709,7 @@ mod tests {
         let keyspace = keyspace();
         let key = keyspace.key(b"k");
         with_db(keyspace, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
-        with_db_at(keyspace, NOW_MS + 1, true, |db| {
+        with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| {
             assert!(db.get(key).is_none() && !db.remove(key, false));
             db.for_each(|_| panic!("seen by for_each"));
             assert_eq!(db.random_key(|| 0).as_deref(), Some(&b"k"[..]));
@@ -689,9 +717,30 @@ mod tests {
             db.set_bytes(key, b"new", Expiry::None);
             assert_eq!((db.peek(key).and_then(|entry| entry.expiry()), db.len()), (None, 1));
         });
-        with_db_at(keyspace, NOW_MS + 1, true, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
-        with_db_at(keyspace, NOW_MS + 1, true, |db| assert_eq!(db.update_int::<()>(key, |_| Ok(1)), Ok(1)));
+        with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
+        with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| {
+            assert_eq!(db.update_int::<()>(key, |_| Ok(1)), Ok(1))
+        });
         assert_eq!(keyspace.len(0), 1);
+    }
+
+    #[test]
+    fn the_source_of_an_import_sees_expired_keys() {
+        let keyspace = keyspace();
+        let key = keyspace.key(b"k");
+        with_db_at(keyspace, NOW_MS, WhenExpired::Import, |db| {
+            assert!(!db.is_due(NOW_MS - 1));
+            db.set_bytes(key, b"v", Expiry::At(NOW_MS - 1));
+            assert_eq!((db.peek(key).is_some(), db.len()), (false, 1));
+        });
+        with_db_at(keyspace, NOW_MS, WhenExpired::ImportSource, |db| {
+            assert!(db.peek(key).is_some());
+            let mut seen = 0;
+            db.for_each(|_| seen += 1);
+            db.scan(0, 10, |_| true, |_| seen += 1);
+            assert_eq!(seen, 2);
+        });
+        with_db(keyspace, |db| assert!(db.is_due(NOW_MS - 1) && db.peek(key).is_none() && db.is_empty()));
     }
 
     #[test]
@@ -700,8 +749,8 @@ mod tests {
         for name in [b"a", b"b", b"c"] {
             with_db(keyspace, |db| db.set_bytes(db.key(name), b"v", Expiry::At(NOW_MS)));
         }
-        for (keep, left) in [(true, 3), (false, 0)] {
-            with_db_at(keyspace, NOW_MS + 1, keep, |db| {
+        for (when_expired, left) in [(WhenExpired::Keep, 3), (WhenExpired::Drop, 0)] {
+            with_db_at(keyspace, NOW_MS + 1, when_expired, |db| {
                 assert_eq!(db.scan(0, 100, |_| true, |_| panic!("seen by scan")), 0);
                 assert_eq!(db.len(), left);
             });

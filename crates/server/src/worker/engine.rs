@@ -4,6 +4,7 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
+use crate::clients::ClientFlags;
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::server::{Server, Tunables};
@@ -14,7 +15,7 @@ use kvick_commands::context::{Context, Error};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply};
 use kvick_store::world::Participant;
-use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked};
+use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked, WhenExpired};
 use std::sync::Arc;
 
 /// A command that takes longer than this makes the worker read the clock again.
@@ -265,6 +266,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let server = self.server;
         self.effects.begin(server.keyspace.log.followed(), EventClass::empty(), client.db);
+        let when_expired = self.when_expired(client);
         let reply = Reply::new(out, client.version);
         let result = match command.handler {
             Some(Handler::Data(handler)) => {
@@ -273,7 +275,7 @@ impl Engine {
                     access: &self.access,
                     touch: client.touches(),
                     lazy_expire: self.tunables.commands.lazy_expire,
-                    keep_expired: server.pause.keeps_data(self.now_ms),
+                    when_expired,
                     counters: &self.stats.keyspace,
                     effects: &mut self.effects,
                 };
@@ -289,6 +291,7 @@ impl Engine {
                     effects: &mut self.effects,
                     now_ms: self.now_ms,
                     access: &self.access,
+                    when_expired,
                     settings: &self.tunables.commands,
                     worker: self.worker,
                     stats: &self.stats,
@@ -304,6 +307,16 @@ impl Engine {
             Reply::new(out, client.version).error(error.0.as_bytes());
         }
         result
+    }
+
+    /// What becomes of expired keys that a command of this client meets.
+    #[inline]
+    fn when_expired(&self, client: &Client) -> WhenExpired {
+        if self.tunables.import_mode {
+            let source = client.info.flags().contains(ClientFlags::IMPORT_SOURCE);
+            return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
+        }
+        if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
     /// Statistics, and the logs of slow commands.
