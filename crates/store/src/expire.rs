@@ -122,3 +122,74 @@ impl Sweeper {
         (looked_at, expired.len() as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Access;
+    use crate::db::{Db, Env, Expiry, WhenExpired};
+    use crate::hash::KeyHasher;
+
+    const NOW_MS: i64 = 1_700_000_000_000;
+
+    fn fill(keyspace: &'static Keyspace, number: usize, expiry: impl Fn(usize) -> Expiry) {
+        let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+        let mut locked = keyspace.lock_world();
+        let env = Env {
+            now_ms: NOW_MS,
+            access: &access,
+            touch: true,
+            lazy_expire: true,
+            when_expired: WhenExpired::Drop,
+            counters: &counters,
+            effects: &mut effects,
+        };
+        let mut db = Db::new(&mut locked, number, env);
+        for n in 0..300 {
+            let name = n.to_string();
+            db.set_bytes(db.key(name.as_bytes()), b"v", expiry(n));
+        }
+    }
+
+    /// One pass of each of `workers` workers; how many keys it dropped.
+    fn sweep(keyspace: &'static Keyspace, workers: usize) -> u64 {
+        let (counters, mut effects) = (Counters::default(), Effects::default());
+        for worker in 0..workers {
+            let ran_out = Sweeper::default().run(Pass {
+                keyspace,
+                share: (worker, workers),
+                now_ms: NOW_MS + 1,
+                budget: Duration::from_secs(60),
+                acceptable_percent: 0,
+                lazy: true,
+                counters: &counters,
+                effects: &mut effects,
+                heard: EventClass::empty(),
+            });
+            assert!(!ran_out);
+        }
+        counters.expired.get()
+    }
+
+    #[test]
+    fn the_workers_together_drop_all_that_has_expired() {
+        for workers in [1, 3, 4, 5, 32] {
+            let keyspace = Keyspace::leak(6, 4, KeyHasher::with_secret(1, 2));
+            fill(keyspace, 1, |_| Expiry::None);
+            fill(keyspace, 2, |n| Expiry::At(NOW_MS + (n % 3) as i64));
+            fill(keyspace, 5, |_| Expiry::At(NOW_MS));
+            assert_eq!(sweep(keyspace, workers), 400, "{workers} workers");
+            assert_eq!([1, 2, 5].map(|number| keyspace.len(number)), [300, 200, 0]);
+        }
+    }
+
+    #[test]
+    fn a_flush_is_forgotten_by_the_next_expiry() {
+        let keyspace = Keyspace::leak(2, 4, KeyHasher::with_secret(1, 2));
+        fill(keyspace, 0, |_| Expiry::At(NOW_MS));
+        keyspace.lock_world().flush(0, false);
+        assert!(!keyspace.ever_volatile(keyspace.database_at(0)));
+        fill(keyspace, 0, |_| Expiry::At(NOW_MS));
+        assert_eq!(sweep(keyspace, 1), 300);
+    }
+}

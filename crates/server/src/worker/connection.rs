@@ -256,6 +256,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_input_buffer_stays_until_its_connection_is_idle_but_not_a_large_one() {
+        let (socket, _other) = UnixStream::pair().expect("pair");
+        let mut connection = Connection::new(Socket::Unix(socket), Client::detached());
+        let memory = |connection: &Connection| {
+            let info = &connection.client.info;
+            (info.input.load(Ordering::Relaxed), info.input_memory.load(Ordering::Relaxed))
+        };
+        let mut held = b"GET".to_vec();
+        Connection::reserve_input(&mut held, 1000);
+        assert_eq!(held.capacity(), 1000);
+        connection.keep_input(held, 3);
+        assert_eq!(memory(&connection), (0, 1000));
+        connection.shrink_input();
+        assert_eq!(memory(&connection), (0, 0));
+        for (parsed, kept) in [(INPUT_KEPT_MAX + 1, 0), (INPUT_KEPT_MAX, INPUT_KEPT_MAX + 1)] {
+            connection.keep_input(vec![0; INPUT_KEPT_MAX + 1], parsed);
+            assert_eq!(memory(&connection), (INPUT_KEPT_MAX + 1 - parsed, kept));
+        }
+        connection.shrink_input();
+        assert_eq!(memory(&connection), (1, 1));
+    }
+
+    #[test]
     fn output_keeps_its_order_through_partial_writes() {
         let (ours, mut theirs) = UnixStream::pair().expect("pair");
         let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
