@@ -5,7 +5,7 @@ use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
 use kvick_store::log::Follower;
-use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace};
+use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace, WhenExpired};
 
 /// A keyspace with one client.
 pub struct Bench {
@@ -93,6 +93,7 @@ impl Bench {
             access: &access,
             touch: self.touch,
             lazy_expire: self.settings.lazy_expire,
+            when_expired: WhenExpired::Drop,
             counters: &self.counters,
             effects: &mut self.effects,
         };

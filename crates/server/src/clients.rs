@@ -90,6 +90,8 @@ bitflags::bitflags! {
         const AUTHENTICATED = 1 << 7;
         /// CLIENT CAPA REDIRECT: follows redirections.
         const CAPA_REDIRECT = 1 << 8;
+        /// CLIENT IMPORT-SOURCE: sees expired keys in import mode.
+        const IMPORT_SOURCE = 1 << 9;
     }
 }
 

@@ -28,6 +28,12 @@ impl Pause {
         self.all.store(false, Ordering::SeqCst);
     }
 
+    /// Whether there is a pause, of whichever kind: then keys that expired are not deleted, as that would be a write.
+    #[inline]
+    pub fn keeps_data(&self, now_ms: i64) -> bool {
+        self.until_ms.load(Ordering::Relaxed) > now_ms
+    }
+
     /// Until when it lasts, and whether for all commands.
     pub fn state(&self, now_ms: i64) -> Option<(i64, bool)> {
         let until = self.until_ms.load(Ordering::SeqCst);

@@ -79,6 +79,8 @@ pub struct Server {
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: AtomicBool,
+    /// DEBUG PAUSE-CRON: whether nothing is done that is done from time to time.
+    pub timers_stopped: AtomicBool,
     /// A signal's request that the server end.
     pub shutdown: shutdown::Request,
     /// Set when the server is to end.
@@ -123,6 +125,7 @@ impl Server {
             replication_id: random_hex(),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
+            timers_stopped: AtomicBool::new(false),
             shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),

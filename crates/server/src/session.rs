@@ -6,7 +6,7 @@ use crate::server::Server;
 use crate::stats::WorkerStats;
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
-use kvick_store::{Access, Db, Effects, Env, Locked};
+use kvick_store::{Access, Db, Effects, Env, Locked, WhenExpired};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,6 +29,8 @@ pub struct Session<'a> {
     pub now_ms: i64,
     /// How access is recorded.
     pub access: &'a Access,
+    /// What becomes of keys whose time has come.
+    pub when_expired: WhenExpired,
     /// Settings that commands go by.
     pub settings: &'a Settings,
     /// The worker's number.
@@ -45,6 +47,7 @@ impl Session<'_> {
             access: self.access,
             touch: self.client.touches(),
             lazy_expire: self.settings.lazy_expire,
+            when_expired: self.when_expired,
             counters: &self.stats.keyspace,
             effects: self.effects,
         };

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::OutputLimits;
-use crate::config::tables::{logging, memory, network, process, security, types};
+use crate::config::tables::{logging, memory, network, process, replication, security, types};
 use crate::config::words::EvictionPolicy;
 use kvick_commands::context::Settings;
 use kvick_resp::Limits;
@@ -16,6 +16,8 @@ pub struct Tunables {
     pub generation: u64,
     /// What commands go by.
     pub commands: Settings,
+    /// `import-mode`: whether another server's data is being copied here.
+    pub import_mode: bool,
     /// What clients may send.
     pub limits: Limits,
     /// Output that may wait.
@@ -69,6 +71,7 @@ impl Tunables {
                 lazy_server_del: values.read(memory::LAZYFREE_LAZY_SERVER_DEL),
                 lfu: matches!(policy, EvictionPolicy::AllkeysLfu | EvictionPolicy::VolatileLfu),
             },
+            import_mode: values.read(replication::IMPORT_MODE),
             limits: Limits {
                 bulk_len_max: values.read(network::PROTO_MAX_BULK_LEN),
                 authenticated: true,

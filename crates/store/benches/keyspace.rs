@@ -6,7 +6,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_store::hash::KeyHasher;
-use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Expiry, Keyspace};
+use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Expiry, Keyspace, WhenExpired};
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -55,6 +55,7 @@ impl Thread {
                 access: &self.access,
                 touch: true,
                 lazy_expire: true,
+                when_expired: WhenExpired::Drop,
                 counters: &self.counters,
                 effects: &mut self.effects,
             };
@@ -84,7 +85,15 @@ fn filled() -> &'static Keyspace {
         let key = keyspace.key(&bytes);
         let mut locked = keyspace.lock_one(keyspace.address(0, key));
         let (access, counters, effects) = (&thread.access, &thread.counters, &mut thread.effects);
-        let env = Env { now_ms: 1, access, touch: true, lazy_expire: true, counters, effects };
+        let env = Env {
+            now_ms: 1,
+            access,
+            touch: true,
+            lazy_expire: true,
+            when_expired: WhenExpired::Drop,
+            counters,
+            effects,
+        };
         Db::new(&mut locked, 0, env).set_bytes(key, b"a value of some length", Expiry::None);
     }
     keyspace

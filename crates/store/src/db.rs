@@ -57,6 +57,20 @@ pub enum Expiry {
     At(i64),
 }
 
+/// What becomes of keys whose time has come when a command meets them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenExpired {
+    /// They are dropped.
+    Drop,
+    /// They stay, unseen: CLIENT PAUSE keeps the data as it is.
+    Keep,
+    /// They stay, unseen, and so do keys that are given a time that has passed: in import mode the source of the data
+    /// says when they go.
+    Import,
+    /// The same for the source itself, which sees them.
+    ImportSource,
+}
+
 /// What a command runs with, besides the locks.
 pub struct Env<'a> {
     /// Present Unix time in milliseconds; fixed during a command.
@@ -67,10 +81,20 @@ pub struct Env<'a> {
     pub touch: bool,
     /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
     pub lazy_expire: bool,
+    /// What becomes of keys whose time has come.
+    pub when_expired: WhenExpired,
     /// Where lookups are counted.
     pub counters: &'a Counters,
     /// What the command did.
     pub effects: &'a mut Effects,
+}
+
+impl Env<'_> {
+    /// Whether a key is not to be seen because its time has come.
+    #[inline]
+    fn hides(&self, entry: &Entry<'_>) -> bool {
+        entry.is_expired(self.now_ms) && self.when_expired != WhenExpired::ImportSource
+    }
 }
 
 /// A database under a command's locks.
@@ -180,13 +204,19 @@ impl<'a> Db<'a> {
     fn locate(&mut self, key: Key<'_>) -> Option<Place> {
         let partition = self.partition(key);
         let place = partition.find(key)?;
-        match partition.entry(place).expiry() {
-            Some(at) if at <= self.env.now_ms => {
+        if self.env.hides(&partition.entry(place)) {
+            if self.env.when_expired == WhenExpired::Drop {
                 self.drop_expired(key, place);
-                None
             }
-            _ => Some(place),
+            return None;
         }
+        Some(place)
+    }
+
+    /// Whether a key that is given this expiry is to go at once: a time that has come, except in import mode.
+    #[inline]
+    pub fn is_due(&self, at: i64) -> bool {
+        at <= self.env.now_ms && matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep)
     }
 
     #[cold]
@@ -322,11 +352,23 @@ impl<'a> Db<'a> {
         Ok(number)
     }
 
+    /// Adds a key that was not located.
     #[inline]
     fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>) {
+        if self.env.when_expired != WhenExpired::Drop {
+            self.make_room(key);
+        }
         let clock = self.env.access.fresh();
         self.change(key, |partition| partition.insert(key, content, expiry, clock));
         self.env.effects.notify(EventClass::NEW, "new", key.bytes);
+    }
+
+    /// Drops what stands unseen in the place of a key that is about to be added.
+    #[cold]
+    fn make_room(&mut self, key: Key<'_>) {
+        if let Some(place) = self.partition(key).find(key) {
+            self.drop_expired(key, place);
+        }
     }
 
     #[inline]
@@ -437,12 +479,12 @@ impl<'a> Db<'a> {
 
     /// Calls `visit` with every key whose time has not come. Needs the world.
     pub fn for_each(&mut self, mut visit: impl FnMut(Entry<'_>)) {
-        let now = self.env.now_ms;
+        let env = &self.env;
         for partition in 0..self.keyspace().partitions() {
             if self.keyspace().partition_len(self.database, partition) > 0 {
                 let address = self.keyspace().address_of(self.database, partition);
                 self.locked.partition(address).for_each(|entry| {
-                    if entry.expiry().is_none_or(|at| at > now) {
+                    if !env.hides(&entry) {
                         visit(entry)
                     }
                 });
@@ -450,10 +492,11 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// A key chosen with equal chances for all, or nearly so when many have expired: these are dropped on the way. Needs
-    /// the world.
+    /// A key chosen with equal chances for all, or nearly so when many have expired: these are dropped on the way. When
+    /// such keys are kept and seem to be all there are, it is one of them. Needs the world.
     pub fn random_key(&mut self, mut random: impl FnMut() -> u64) -> Option<Vec<u8>> {
-        // Every turn finds a key or drops one.
+        let mut kept = 0;
+        // Every turn finds a key, drops one or counts one that is kept.
         loop {
             let len = self.len();
             if len == 0 {
@@ -461,9 +504,10 @@ impl<'a> Db<'a> {
             }
             let address = self.weighted_partition(random() % len as u64);
             let name = self.locked.partition(address).random(&mut random)?.key().to_vec();
-            if self.peek(self.key(&name)).is_some() {
+            if self.peek(self.key(&name)).is_some() || kept == KEPT_TRIES_MAX {
                 return Some(name);
             }
+            kept += usize::from(self.env.when_expired != WhenExpired::Drop);
             let keyspace = self.keyspace();
             self.env.effects.commit_records(&keyspace.log);
         }
@@ -498,8 +542,8 @@ impl<'a> Db<'a> {
     }
 
     /// Looks at some keys from `cursor` on, at least `count` of them or all that are left, and says where to go on; 0
-    /// when done. Of those that are `wanted` it visits the ones whose time has not come, and drops the others. Partitions
-    /// are locked one at a time, so the command must hold no keys' locks (or the world).
+    /// when done. Of those that are `wanted` it visits the ones whose time has not come, and drops the others
+    /// unless they are kept. Partitions are locked one at a time, so the command must hold no keys' locks (or the world).
     pub fn scan(
         &mut self,
         cursor: u64,
@@ -510,7 +554,7 @@ impl<'a> Db<'a> {
         let keyspace = self.keyspace();
         let partitions = keyspace.partitions();
         let (mut partition, mut position) = decode_cursor(cursor, partitions);
-        let (mut seen, now) = (0, self.env.now_ms);
+        let mut seen = 0;
         let mut due = Vec::new();
         // Empty buckets are looked at too: a sparse table ends the call after some work, not only after `count` keys.
         let mut buckets = count.saturating_mul(10);
@@ -529,10 +573,10 @@ impl<'a> Db<'a> {
                 let next = partition.scan(position, |entry| {
                     seen += 1;
                     if wanted(&entry) {
-                        if entry.expiry().is_some_and(|at| at <= now) {
-                            due.push(entry.key().to_vec());
-                        } else {
+                        if !env.hides(&entry) {
                             visit(entry);
+                        } else if env.when_expired == WhenExpired::Drop {
+                            due.push(entry.key().to_vec());
                         }
                     }
                 });
@@ -567,6 +611,9 @@ pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Pla
     }
 }
 
+/// Turns in which a random key turns out to be one that has expired and is kept, before it will do.
+const KEPT_TRIES_MAX: usize = 100;
+
 /// Values from this many bytes on are freed in the background when asked for.
 const LAZY_MIN: usize = 64 * 1024;
 
@@ -589,10 +636,20 @@ mod tests {
 
     /// Runs `run` with database 0 of a keyspace, under the world lock.
     fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
+        with_db_at(keyspace, NOW_MS, WhenExpired::Drop, run)
+    }
+
+    fn with_db_at<T>(
+        keyspace: &'static Keyspace,
+        now_ms: i64,
+        when_expired: WhenExpired,
+        run: impl FnOnce(&mut Db<'_>) -> T,
+    ) -> T {
         let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
         effects.begin(false, EventClass::all(), 0);
         let effects = &mut effects;
-        let env = Env { now_ms: NOW_MS, access: &access, touch: true, lazy_expire: true, counters: &counters, effects };
+        let env =
+            Env { now_ms, access: &access, touch: true, lazy_expire: true, when_expired, counters: &counters, effects };
         run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
     }
 
@@ -635,6 +692,69 @@ mod tests {
                 assert_eq!(memory > buffer, kept, "{capacity}");
             }
         });
+    }
+
+    #[test]
+    fn a_key_lasts_through_the_millisecond_at_which_it_expires() {
+        let keyspace = keyspace();
+        let key = keyspace.key(b"k");
+        with_db(keyspace, |db| db.set_bytes(key, b"v", Expiry::At(NOW_MS)));
+        assert!(with_db(keyspace, |db| db.peek(key).is_some()));
+        assert!(with_db_at(keyspace, NOW_MS + 1, WhenExpired::Drop, |db| db.peek(key).is_none()));
+        assert_eq!(keyspace.len(0), 0);
+    }
+
+    #[test]
+    fn expired_keys_that_are_kept_are_not_seen_until_they_are_overwritten() {
+        let keyspace = keyspace();
+        let key = keyspace.key(b"k");
+        with_db(keyspace, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
+        with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| {
+            assert!(db.get(key).is_none() && !db.remove(key, false));
+            db.for_each(|_| panic!("seen by for_each"));
+            assert_eq!(db.random_key(|| 0).as_deref(), Some(&b"k"[..]));
+            assert_eq!(db.len(), 1);
+            db.set_bytes(key, b"new", Expiry::None);
+            assert_eq!((db.peek(key).and_then(|entry| entry.expiry()), db.len()), (None, 1));
+        });
+        with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
+        with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| {
+            assert_eq!(db.update_int::<()>(key, |_| Ok(1)), Ok(1))
+        });
+        assert_eq!(keyspace.len(0), 1);
+    }
+
+    #[test]
+    fn the_source_of_an_import_sees_expired_keys() {
+        let keyspace = keyspace();
+        let key = keyspace.key(b"k");
+        with_db_at(keyspace, NOW_MS, WhenExpired::Import, |db| {
+            assert!(!db.is_due(NOW_MS - 1));
+            db.set_bytes(key, b"v", Expiry::At(NOW_MS - 1));
+            assert_eq!((db.peek(key).is_some(), db.len()), (false, 1));
+        });
+        with_db_at(keyspace, NOW_MS, WhenExpired::ImportSource, |db| {
+            assert!(db.peek(key).is_some());
+            let mut seen = 0;
+            db.for_each(|_| seen += 1);
+            db.scan(0, 10, |_| true, |_| seen += 1);
+            assert_eq!(seen, 2);
+        });
+        with_db(keyspace, |db| assert!(db.is_due(NOW_MS - 1) && db.peek(key).is_none() && db.is_empty()));
+    }
+
+    #[test]
+    fn a_scan_drops_what_has_expired_unless_it_is_kept() {
+        let keyspace = keyspace();
+        for name in [b"a", b"b", b"c"] {
+            with_db(keyspace, |db| db.set_bytes(db.key(name), b"v", Expiry::At(NOW_MS)));
+        }
+        for (when_expired, left) in [(WhenExpired::Keep, 3), (WhenExpired::Drop, 0)] {
+            with_db_at(keyspace, NOW_MS + 1, when_expired, |db| {
+                assert_eq!(db.scan(0, 100, |_| true, |_| panic!("seen by scan")), 0);
+                assert_eq!(db.len(), left);
+            });
+        }
     }
 
     #[test]

@@ -454,6 +454,12 @@ impl<'a> Entry<'a> {
         })
     }
 
+    /// Whether its time has come: it lasts through the very millisecond at which it expires.
+    #[inline]
+    pub fn is_expired(&self, now_ms: i64) -> bool {
+        self.expiry().is_some_and(|at| now_ms > at)
+    }
+
     /// Unix time in milliseconds at which it expires.
     #[inline]
     pub fn expiry(&self) -> Option<i64> {

@@ -14,7 +14,7 @@ use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A key, its hash and its partition, computed once.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,8 @@ pub struct Keyspace {
 #[derive(Default)]
 struct Database {
     cells: OnceLock<Box<[Cell]>>,
+    /// Raised when a partition has its first key with an expiry, and lowered when the database is flushed.
+    ever_volatile: AtomicBool,
 }
 
 /// A partition with its lock, and its size for those who only want a glance.
@@ -153,6 +155,11 @@ impl Keyspace {
     pub(crate) fn partition_volatile(&self, database: usize, partition: usize) -> usize {
         let cells = self.databases[database].cells.get();
         cells.map_or(0, |cells| cells[partition].volatile.load(Ordering::Relaxed))
+    }
+
+    /// False when no key of a database had an expiry since it was last flushed, at a glance.
+    pub(crate) fn ever_volatile(&self, database: usize) -> bool {
+        self.databases[database].ever_volatile.load(Ordering::Relaxed)
     }
 
     /// The partitions of a database, made when they are first asked for.
@@ -318,7 +325,14 @@ impl Locked {
         let partition = self.at_mut(cell, address);
         let result = change(partition);
         cell.len.store(partition.len(), Ordering::Relaxed);
-        cell.volatile.store(partition.volatile(), Ordering::Relaxed);
+        let volatile = partition.volatile();
+        let before = cell.volatile.load(Ordering::Relaxed);
+        if before != volatile {
+            cell.volatile.store(volatile, Ordering::Relaxed);
+            if before == 0 {
+                self.keyspace.databases[address.database as usize].ever_volatile.store(true, Ordering::Relaxed);
+            }
+        }
         result
     }
 
@@ -347,6 +361,7 @@ impl Locked {
                 self.keyspace.janitor.dispose(Garbage::Partition(Box::new(old)));
             }
         }
+        self.keyspace.databases[database].ever_volatile.store(false, Ordering::Relaxed);
         removed
     }
 

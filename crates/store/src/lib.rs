@@ -22,7 +22,7 @@ pub mod value;
 pub mod world;
 
 pub use access::Access;
-pub use db::{Counter, Counters, Db, Env, Expiry};
+pub use db::{Counter, Counters, Db, Env, Expiry, WhenExpired};
 pub use effects::{Effects, EventClass};
 pub use entry::Entry;
 pub use keyspace::{Key, Keyspace, Locked};

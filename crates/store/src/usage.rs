@@ -85,7 +85,7 @@ impl Keyspace {
 mod tests {
     use super::*;
     use crate::access::Access;
-    use crate::db::{Counters, Db, Env, Expiry};
+    use crate::db::{Counters, Db, Env, Expiry, WhenExpired};
     use crate::effects::Effects;
     use crate::hash::KeyHasher;
 
@@ -97,6 +97,7 @@ mod tests {
             access: &access,
             touch: true,
             lazy_expire: true,
+            when_expired: WhenExpired::Drop,
             counters: &counters,
             effects: &mut effects,
         };

@@ -174,7 +174,7 @@ mod tests {
         let mut bench = bench();
         for (request, reply) in [("DEL k", ":0"), ("EXISTS k", ":0"), ("TYPE k", "+none"), ("TOUCH k", ":0")] {
             bench.run("SET k v PX 10");
-            bench.now_ms += 10;
+            bench.now_ms += 11;
             bench.propagated();
             assert_eq!(bench.run("DBSIZE"), ":1");
             assert_eq!(bench.run(request), reply);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(bench.counters.expired.get(), 4);
         bench.settings.lazy_expire = false;
         bench.run("SET k v PX 10");
-        bench.now_ms += 10;
+        bench.now_ms += 11;
         bench.run("EXISTS k");
         assert_eq!(bench.propagated()[1..], ["DEL k"]);
     }

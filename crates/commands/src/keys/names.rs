@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(bench.run("KEYS *"), "*0");
         bench.run("MSET one 1 two 2 three 3");
         bench.run("SET tired 4 PX 1");
-        bench.now_ms += 1;
+        bench.now_ms += 2;
         assert_eq!(words(&bench.run("KEYS *")), ["one", "three", "two"].map(String::from).into());
         assert_eq!(words(&bench.run("KEYS t*")), ["three", "two"].map(String::from).into());
         assert_eq!(bench.run("KEYS one"), "*1 $3 one");
@@ -248,7 +248,7 @@ mod tests {
         bench.run("SET go:1 v PX 1");
         bench.run("SET go:2 v PX 1");
         bench.run("SET other v PX 1");
-        bench.now_ms += 1;
+        bench.now_ms += 2;
         bench.propagated();
         assert_eq!(scan_all(&mut bench, "TYPE list").0, BTreeSet::new());
         assert_eq!(bench.run("DBSIZE"), ":5");
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(bench.run("RANDOMKEY"), "$-1");
         (0..500).for_each(|n| assert_eq!(bench.run(&format!("SET old:{n} v PX 1")), "+OK"));
         bench.run("MSET a 1 b 2");
-        bench.now_ms += 1;
+        bench.now_ms += 2;
         let seen: BTreeSet<String> = (0..200).map(|_| bench.run("RANDOMKEY")).collect();
         assert_eq!(seen, ["$1 a", "$1 b"].map(String::from).into());
         bench.run("DEL a b");

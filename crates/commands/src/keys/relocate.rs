@@ -214,11 +214,11 @@ mod tests {
         let mut bench = bench();
         bench.run("MSET a 1 s 2");
         bench.run("SET b v PX 1");
-        bench.now_ms += 1;
+        bench.now_ms += 2;
         bench.propagated();
         assert_eq!(bench.run("RENAMENX b c"), "-ERR no such key");
         bench.run("SET b v PX 1");
-        bench.now_ms += 1;
+        bench.now_ms += 2;
         bench.propagated();
         assert_eq!(bench.run("RENAMENX a b"), ":1");
         assert_eq!(bench.propagated(), ["MULTI", "UNLINK b", "RENAMENX a b", "EXEC"]);
@@ -319,7 +319,7 @@ mod tests {
         bench.run("SET a v");
         bench.database = 1;
         bench.run("SET a old PX 1");
-        bench.now_ms += 1;
+        bench.now_ms += 2;
         bench.database = 0;
         bench.propagated_with_databases();
         assert_eq!(bench.run("MOVE a 1"), ":1");

@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(bench.run("INCRBY k 17179869184"), ":17179869195");
         assert_eq!(bench.run("DECRBY k 17179869200"), ":-5");
         assert_eq!(bench.events(), ["incrby"]);
-        bench.now_ms += 5;
+        bench.now_ms += 6;
         assert_eq!(bench.run("GET k"), "$-1");
     }
 

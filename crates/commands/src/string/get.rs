@@ -71,7 +71,7 @@ fn getex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     reply_string(&mut cx.reply, string_in(entry)?);
     let expires = entry.expiry().is_some();
     match deadline {
-        Some((at, true)) if at <= cx.db.now_ms() => {
+        Some((at, true)) if cx.db.is_due(at) => {
             cx.db.expire(key);
         }
         Some((at, _)) => expire_at(cx, key, at),

@@ -254,7 +254,7 @@ mod tests {
         bench.run("msetex 1 b 2 pxat 1700000000010");
         bench.run("MSETEX 1 c 1 PXAT 1");
         assert_eq!(bench.run("MGET a b c"), "*3 $1 2 $1 2 $-1");
-        bench.now_ms += 10;
+        bench.now_ms += 11;
         assert_eq!(bench.run("MGET a b"), "*2 $-1 $-1");
         let propagated = [
             "MSETEX 2 a 1 b 1 NX PXAT 1700000000010",

@@ -128,7 +128,7 @@ fn look(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<boo
 /// Sets the key to argument `index` until the Unix time `at` in milliseconds. If that has passed, the key is removed
 /// instead. Followers get a SET with PXAT, unless the command `as_it_came` says the same.
 fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, at: i64, as_it_came: bool) {
-    if at <= cx.db.now_ms() {
+    if cx.db.is_due(at) {
         cx.db.expire(key);
         return;
     }
@@ -358,7 +358,7 @@ mod tests {
         bench.run("SET b w KEEPTTL");
         bench.run("SET c v PX 10");
         bench.run("SET c w");
-        bench.now_ms += 9;
+        bench.now_ms += 10;
         assert_eq!(bench.run("MGET a b c"), "*3 $1 v $1 w $1 w");
         bench.now_ms += 1;
         assert_eq!(bench.run("MGET a b c"), "*3 $-1 $-1 $1 w");

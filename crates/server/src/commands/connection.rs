@@ -262,7 +262,7 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     client.set_version(Version::Resp2);
     client.set_authenticated(open);
     names::set_name(client, b"");
-    client.info.set_flags(ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT, false);
+    client.info.set_flags(ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE, false);
     // CLIENT REPLY SKIP still swallows the reply of this command.
     if client.reply_mode == ReplyMode::Off {
         client.reply_mode = ReplyMode::On;

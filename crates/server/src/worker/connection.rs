@@ -13,12 +13,15 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Output is kept in blocks of this size, or larger ones for larger replies.
 const BLOCK: usize = 16 * 1024;
 /// Blocks handed to the kernel at once.
 const BLOCKS_PER_WRITE: usize = 64;
+/// A buffer of more bytes than these is not kept when the input in it is done with.
+const INPUT_KEPT_MAX: usize = 64 * 1024;
 
 /// A stream socket.
 pub enum Socket {
@@ -134,6 +137,37 @@ impl Connection {
         }
     }
 
+    /// Makes room for input behind what is held: half of `size` bytes at least, in a buffer of at least `size` bytes.
+    pub fn reserve_input(held: &mut Vec<u8>, size: usize) {
+        if held.capacity() - held.len() < size / 2 {
+            held.reserve(size.saturating_sub(held.len()).max(size / 2));
+        }
+    }
+
+    /// Keeps a buffer that input was held in for the next time that some must be, unless it is large.
+    pub fn keep_input(&mut self, mut held: Vec<u8>, parsed: usize) {
+        held.drain(..parsed);
+        if !held.is_empty() || held.capacity() <= INPUT_KEPT_MAX {
+            self.pending = held;
+        }
+        self.publish_input();
+    }
+
+    /// Gives back the memory that no input is held in.
+    pub fn shrink_input(&mut self) {
+        if self.pending.capacity() > self.pending.len() {
+            self.pending.shrink_to_fit();
+            self.publish_input();
+        }
+    }
+
+    /// Lets others know how much input is held, and in how much memory.
+    pub fn publish_input(&self) {
+        let info = &self.client.info;
+        info.input.store(self.input_held(), Ordering::Relaxed);
+        info.input_memory.store(self.pending.capacity() + self.parser.buffered(), Ordering::Relaxed);
+    }
+
     /// Bytes of input that are held.
     pub fn input_held(&self) -> usize {
         self.pending.len() + self.parser.buffered() + self.deferred.iter().map(OwnedArgs::memory).sum::<usize>()
@@ -220,6 +254,29 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_input_buffer_stays_until_its_connection_is_idle_but_not_a_large_one() {
+        let (socket, _other) = UnixStream::pair().expect("pair");
+        let mut connection = Connection::new(Socket::Unix(socket), Client::detached());
+        let memory = |connection: &Connection| {
+            let info = &connection.client.info;
+            (info.input.load(Ordering::Relaxed), info.input_memory.load(Ordering::Relaxed))
+        };
+        let mut held = b"GET".to_vec();
+        Connection::reserve_input(&mut held, 1000);
+        assert_eq!(held.capacity(), 1000);
+        connection.keep_input(held, 3);
+        assert_eq!(memory(&connection), (0, 1000));
+        connection.shrink_input();
+        assert_eq!(memory(&connection), (0, 0));
+        for (parsed, kept) in [(INPUT_KEPT_MAX + 1, 0), (INPUT_KEPT_MAX, INPUT_KEPT_MAX + 1)] {
+            connection.keep_input(vec![0; INPUT_KEPT_MAX + 1], parsed);
+            assert_eq!(memory(&connection), (INPUT_KEPT_MAX + 1 - parsed, kept));
+        }
+        connection.shrink_input();
+        assert_eq!(memory(&connection), (1, 1));
+    }
 
     #[test]
     fn output_keeps_its_order_through_partial_writes() {

@@ -4,6 +4,7 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
+use crate::clients::ClientFlags;
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::server::{Server, Tunables};
@@ -14,7 +15,7 @@ use kvick_commands::context::{Context, Error, Handler as DataHandler};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply};
 use kvick_store::world::Participant;
-use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked};
+use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked, WhenExpired};
 use std::sync::Arc;
 
 /// A command that takes longer than this makes the worker read the clock again.
@@ -307,6 +308,7 @@ impl Engine {
             access: &self.access,
             touch: client.touches(),
             lazy_expire: self.tunables.commands.lazy_expire,
+            when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
         };
@@ -325,6 +327,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), client.db);
+        let when_expired = self.when_expired(client);
         let mut session = Session {
             server: self.server,
             reply: Reply::new(out, client.version),
@@ -333,6 +336,7 @@ impl Engine {
             effects: &mut self.effects,
             now_ms: self.now_ms,
             access: &self.access,
+            when_expired,
             settings: &self.tunables.commands,
             worker: self.worker,
             stats: &self.stats,
@@ -350,6 +354,16 @@ impl Engine {
             Reply::new(out, client.version).error(error.0.as_bytes());
         }
         result
+    }
+
+    /// What becomes of expired keys that a command of this client meets.
+    #[inline]
+    fn when_expired(&self, client: &Client) -> WhenExpired {
+        if self.tunables.import_mode {
+            let source = client.info.flags().contains(ClientFlags::IMPORT_SOURCE);
+            return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
+        }
+        if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
     /// Statistics, and the logs of slow commands.

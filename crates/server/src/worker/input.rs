@@ -99,8 +99,7 @@ impl Worker {
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
         let held = connection.input_held();
         if held > 0 || info.input.load(Ordering::Relaxed) > 0 {
-            info.input.store(held, Ordering::Relaxed);
-            info.input_memory.store(connection.pending.capacity() + connection.parser.buffered(), Ordering::Relaxed);
+            connection.publish_input();
         }
         if limits.query_buffer_exceeded(held) {
             stats.input_limit_disconnections.add(1);
@@ -134,8 +133,9 @@ impl Worker {
     fn read_held(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let mut held = std::mem::take(&mut connection.pending);
-        held.reserve(READ);
-        let read = outcome(connection.socket.read_behind(&mut held, READ), READ);
+        Connection::reserve_input(&mut held, READ);
+        let room = (held.capacity() - held.len()).min(READ);
+        let read = outcome(connection.socket.read_behind(&mut held, room), room);
         let number = self.batch.held.len();
         let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
         let parsed = parse.all(Source::Held(number), &held);
@@ -192,12 +192,9 @@ impl Worker {
             at += count;
         }
         batch.requests = requests;
-        for (token, mut held, parsed) in batch.held.drain(..) {
-            if let Some(connection) = self.connections.get_mut(token)
-                && parsed < held.len()
-            {
-                held.drain(..parsed);
-                connection.pending = held;
+        for (token, held, parsed) in batch.held.drain(..) {
+            if let Some(connection) = self.connections.get_mut(token) {
+                connection.keep_input(held, parsed);
             }
         }
         batch.clear();

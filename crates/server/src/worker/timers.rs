@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 const SHARE_PER_PASS: usize = 10;
 const CONNECTIONS_PER_PASS_MIN: usize = 5;
 
+/// Time without input after which a connection's input buffer is cut down to what it holds.
+const IDLE_INPUT_MS: i64 = 2000;
+
 /// When what is due.
 pub struct Timers {
     next: Instant,
@@ -41,6 +44,9 @@ impl Worker {
         }
         let period = Duration::from_secs(1) / self.engine.tunables.hz;
         self.timers.next = now + period;
+        if self.server.timers_stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
         let began = Ticks::now();
         self.expire(period);
         let us = Ticks::now().us_since(began);
@@ -61,9 +67,10 @@ impl Worker {
 
     /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.
     fn expire(&mut self, period: Duration) {
-        // While writes are held by CLIENT PAUSE, keys are not deleted either: that would be a write to replicas.
-        let paused = self.server.pause.state(self.engine.now_ms).is_some();
-        if paused || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.server.pause.keeps_data(self.engine.now_ms)
+            || self.engine.tunables.import_mode
+            || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
+        {
             return;
         }
         let effort = self.engine.tunables.expire_effort.saturating_sub(1);
@@ -102,8 +109,11 @@ impl Worker {
             .collect();
         self.timers.next_connection = if tokens.len() < count { 0 } else { tokens[count - 1] + 1 };
         for token in tokens {
-            let Some(connection) = self.connections.get(token) else { continue };
+            let Some(connection) = self.connections.get_mut(token) else { continue };
             let idle_ms = idle_ms(&connection.client, self.engine.now_ms);
+            if idle_ms > IDLE_INPUT_MS {
+                connection.shrink_input();
+            }
             if Self::is_doomed(connection) {
                 self.close(token);
             } else if timeout_ms > 0 && idle_ms > timeout_ms && !connection.stopped {

@@ -82,6 +82,7 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
         (ClientFlags::UNIX, b'U'),
         (ClientFlags::NO_EVICT, b'e'),
         (ClientFlags::NO_TOUCH, b'T'),
+        (ClientFlags::IMPORT_SOURCE, b'I'),
     ];
     let any = letters.iter().any(|(flag, _)| flags.contains(*flag));
     letters

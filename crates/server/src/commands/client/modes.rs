@@ -1,4 +1,4 @@
-//! How a connection is treated: CLIENT REPLY, NO-EVICT, NO-TOUCH, CAPA.
+//! How a connection is treated: CLIENT REPLY, NO-EVICT, NO-TOUCH, IMPORT-SOURCE, CAPA.
 
 use super::{ON_OFF, on_or_off};
 use crate::clients::ClientFlags;
@@ -64,6 +64,23 @@ fn set_flag(cx: &mut Session<'_>, args: Args<'_>, flag: ClientFlags) -> Result<(
     cx.client.info.set_flags(flag, on_or_off(&args[2])?);
     cx.reply.ok();
     Ok(())
+}
+
+/// CLIENT IMPORT-SOURCE ON | OFF
+pub const IMPORT_SOURCE: Command<SessionHandler> = Command::new(
+    Spec::new("import-source", 3)
+        .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "8.1.0", "O(1)", "Lets the connection see expired keys in import mode.")
+        .args(ON_OFF),
+    import_source,
+);
+
+fn import_source(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if !cx.server.tunables().import_mode && !args[2].eq_ignore_ascii_case(b"off") {
+        return Err(Error::text("ERR Server is not in import mode"));
+    }
+    set_flag(cx, args, ClientFlags::IMPORT_SOURCE)
 }
 
 /// CLIENT CAPA capability [capability ...]

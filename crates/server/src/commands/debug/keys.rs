@@ -86,12 +86,12 @@ pub fn tables(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let usage = keyspace.usage(number.ok_or(Error::text("ERR Out of range database"))?);
     let percent = 100.0 * usage.keys as f64 / usage.slots.max(1) as f64;
     let text = format!(
-        "[Dictionary HT]\nHash table stats ({} partitions, {} in use):\n table size: {}\n number of elements: {}\n \
-         elements with expiry: {}\n segments: {}\n fill: {percent:.2}%\n bytes: {}\n",
-        keyspace.partitions(),
-        usage.partitions,
+        "[Dictionary HT]\nHash table 0 stats (main hash table):\n table size: {}\n number of elements: {}\n \
+         partitions: {}, {} in use\n elements with expiry: {}\n segments: {}\n fill: {percent:.2}%\n bytes: {}\n",
         usage.slots,
         usage.keys,
+        keyspace.partitions(),
+        usage.partitions,
         usage.volatile,
         usage.segments,
         usage.table_bytes

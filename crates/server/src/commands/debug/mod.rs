@@ -64,6 +64,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("oom", 2, usize::MAX, crash::out_of_memory),
     sub("panic", 2, usize::MAX, crash::panic),
     world("populate", 3, 5, keys::populate),
+    sub("pause-cron", 3, 3, pause_cron),
     sub("protocol", 3, 3, protocol::reply),
     world("sdslen", 3, 3, keys::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
@@ -98,6 +99,12 @@ fn sleep(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn set_active_expire(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.server.active_expire.store(&args[2] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
+fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.server.timers_stopped.store(&args[2] != b"0", Ordering::Relaxed);
     cx.reply.ok();
     Ok(())
 }
@@ -147,6 +154,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "POPULATE <count> [<prefix>] [<size>]",
         "    Create <count> strings of <size> bytes, named <prefix> (default: key), a colon",
         "    and a number, where there is no key of that name.",
+        "PAUSE-CRON <0|1>",
+        "    Whether the work that is done from time to time stands still.",
         "PROTOCOL <type>",
         "    Reply with a value of <type>: string, integer, double, bignum, null, array, set,",
         "    map, attrib, push, verbatim, true or false.",

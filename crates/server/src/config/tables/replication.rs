@@ -37,5 +37,5 @@ theme! {
     REPL_BACKLOG_TTL: u64 = integer("repl-backlog-ttl", 0, I64_MAX, 3600);
     MIN_REPLICAS_TO_WRITE: u32 = integer("min-replicas-to-write", 0, I32_MAX, 0).alias("min-slaves-to-write");
     MIN_REPLICAS_MAX_LAG: u32 = integer("min-replicas-max-lag", 0, I32_MAX, 10).alias("min-slaves-max-lag");
-    IMPORT_MODE: bool = boolean("import-mode", false);
+    IMPORT_MODE: bool = boolean("import-mode", false).works();
 }

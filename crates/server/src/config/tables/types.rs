@@ -19,7 +19,7 @@ theme! {
     ZSET_MAX_LISTPACK_ENTRIES: u64 =
         integer("zset-max-listpack-entries", 0, I64_MAX, 128).alias("zset-max-ziplist-entries");
     ZSET_MAX_LISTPACK_VALUE: u64 = memory("zset-max-listpack-value", 0, I64_MAX, 64).alias("zset-max-ziplist-value");
-    HLL_SPARSE_MAX_BYTES: u64 = memory("hll-sparse-max-bytes", 0, I64_MAX, 3000);
+    HLL_SPARSE_MAX_BYTES: u64 = memory("hll-sparse-max-bytes", 0, I64_MAX, 3000).works();
     STREAM_NODE_MAX_BYTES: u64 = memory("stream-node-max-bytes", 0, I64_MAX, 4096);
     STREAM_NODE_MAX_ENTRIES: u64 = integer("stream-node-max-entries", 0, I64_MAX, 100);
 }
