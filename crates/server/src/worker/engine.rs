@@ -4,6 +4,7 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
+use super::cross_protocol;
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::server::{Server, Tunables};
@@ -121,6 +122,11 @@ impl Engine {
             }
             Asks::Unresolved => match self.server.table.resolve(args) {
                 Resolved::Command(command) => (command, None),
+                Resolved::Unknown if cross_protocol::is_http(args) => {
+                    cross_protocol::warn(client, self.now_ms);
+                    client.fate = Fate::Close;
+                    return self.finish(client, reply_start, out);
+                }
                 Resolved::Unknown => {
                     self.refuse(client, None, &unknown_command(args), out);
                     return self.finish(client, reply_start, out);
