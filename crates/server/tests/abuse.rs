@@ -334,7 +334,7 @@ fn who_never_reads_is_cut_at_the_hard_limit() {
         println!("peak of memory {} MiB higher, p99 of others {p99:?}", grown / MB);
         assert!(grown < 32 * MB, "{grown} bytes");
         assert!(p99 < generous(took), "{p99:?} of {took:?}");
-        assert!(server.log().contains("closed for overcoming of output buffer limits"));
+        wait_until("it is logged", || server.log().contains("closed for overcoming of output buffer limits"));
         wait_until("its memory is free", || info(&mut client, "used_memory") < before + 4 * MB);
     });
 }
@@ -348,7 +348,7 @@ fn who_reads_too_slowly_is_cut_at_the_soft_limit() {
         ask_and_never_read(server, 1_000);
         println!("cut after {:?}", began.elapsed());
         assert!(began.elapsed() > Duration::from_secs(1), "{:?}", began.elapsed());
-        assert!(server.log().contains("closed for overcoming of output buffer limits"));
+        wait_until("it is logged", || server.log().contains("closed for overcoming of output buffer limits"));
         ping(&mut connect(server));
     });
 }
@@ -620,7 +620,8 @@ fn input_beyond_its_limit_ends_the_connection() {
         }
         let mut client = server.client();
         assert_eq!(info(&mut client, "client_query_buffer_limit_disconnections"), 2);
-        assert_eq!(server.log().matches("Closing client that reached max query buffer length").count(), 2);
+        let line = "Closing client that reached max query buffer length";
+        wait_until("it is logged", || server.log().matches(line).count() == 2);
     });
 }
 
@@ -680,4 +681,35 @@ fn connections_that_found_no_free_descriptor_are_served_when_there_is_one() {
     set_limit(before);
     // Nobody else connects, which would make the server look.
     waiting.iter_mut().for_each(ping);
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_answered() {
+    for_workers(&["--requirepass", "secret"], |server| {
+        let auth: &[u8] = b"AUTH secret\r\n";
+        for sets in [1, 2, 100, 5_000] {
+            for _ in 0..20 {
+                let mut stream = connect(server);
+                stream.write_all(&[auth, &b"SET k v\r\n".repeat(sets)].concat()).expect("sent");
+                stream.shutdown(Shutdown::Write).expect("half closed");
+                assert_eq!(rest(&mut stream), "+OK\r\n".repeat(sets + 1));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_request_that_waits_and_breaks_the_protocol_is_answered_when_its_turn_comes() {
+    for_workers(&[], |server| {
+        let (mut boss, mut writer) = (connect(server), connect(server));
+        exchange(&mut boss, b"CLIENT PAUSE 100000 WRITE\r\n", b"+OK\r\n");
+        writer.write_all(b"SET k v\r\nPING\r\n*1\r\n+PING\r\nPING\r\n").expect("sent");
+        let mut client = server.client();
+        wait_until("the write waits", || {
+            let waiting: String = cmd("CLIENT").arg(&["LIST", "FLAGS", "b"]).query(&mut client).expect("a list");
+            waiting.lines().count() == 1
+        });
+        exchange(&mut boss, b"CLIENT UNPAUSE\r\n", b"+OK\r\n");
+        assert_eq!(rest(&mut writer), "+OK\r\n+PONG\r\n-ERR Protocol error: expected '$', got '+'\r\n");
+    });
 }

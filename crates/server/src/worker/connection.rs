@@ -214,15 +214,20 @@ impl Output {
         self.blocks.push_back(block);
     }
 
-    /// Writes as much as the socket takes, but stops at the first call that brings the sum to `max` bytes; the bytes
-    /// written.
+    /// Writes as much as the socket takes, but no more than `max` bytes; the bytes written.
     pub fn flush(&mut self, socket: &mut Socket, max: usize) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() && total < max {
             let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
-            let blocks = self.blocks.len().min(BLOCKS_PER_WRITE);
-            for (i, (slice, block)) in slices.iter_mut().zip(&self.blocks).enumerate() {
-                *slice = IoSlice::new(&block[if i == 0 { self.written } else { 0 }..]);
+            let (mut blocks, mut left) = (0, max - total);
+            for (slice, block) in slices.iter_mut().zip(&self.blocks) {
+                let block = &block[if blocks == 0 { self.written } else { 0 }..];
+                *slice = IoSlice::new(&block[..block.len().min(left)]);
+                left -= slice.len();
+                blocks += 1;
+                if left == 0 {
+                    break;
+                }
             }
             match socket.write_vectored(&slices[..blocks]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

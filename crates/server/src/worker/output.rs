@@ -18,7 +18,7 @@ pub struct Run {
     pub end: usize,
 }
 
-/// Bytes of waiting output written to one connection in a turn, roughly: who reads as fast as is written to it must not
+/// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
 /// keep the worker to itself.
 const WRITE: usize = 1024 * 1024;
 /// A scratch buffer that grew beyond this is given back.
@@ -55,7 +55,7 @@ impl Worker {
         let connection = self.connections.get_mut(run.token)?;
         let mut from = run.start;
         if from < run.end && connection.output.is_empty() && connection.client.fate != Fate::Close {
-            match connection.socket.write(&replies[from..run.end]) {
+            match connection.socket.write(&replies[from..run.end.min(from + WRITE)]) {
                 Ok(n) => {
                     stats.writes.add(1);
                     stats.bytes_out.add(n as u64);
