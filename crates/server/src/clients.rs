@@ -17,6 +17,8 @@ pub struct ClientInfo {
     pub id: u64,
     /// Number of the worker that owns the connection.
     pub worker: usize,
+    /// Where that worker keeps it; means nothing to others.
+    pub token: AtomicUsize,
     /// File descriptor.
     pub fd: i32,
     /// The client's address.
@@ -101,6 +103,7 @@ impl ClientInfo {
         ClientInfo {
             id,
             worker,
+            token: AtomicUsize::new(usize::MAX),
             fd,
             peer,
             local,

@@ -114,10 +114,11 @@ impl Listeners {
         Ok(())
     }
 
-    /// The next connection waiting on socket `number`.
-    pub fn accept(&self, number: usize) -> Option<(Socket, Peer)> {
+    /// The next connection waiting on socket `number`. After an error there may be more of them, which the poll does not
+    /// tell again: try later.
+    pub fn accept(&self, number: usize) -> io::Result<Option<(Socket, Peer)>> {
         let sockets = self.sockets.lock();
-        let listener = sockets.iter().find(|listener| listener.number == Some(number))?;
+        let Some(listener) = sockets.iter().find(|listener| listener.number == Some(number)) else { return Ok(None) };
         loop {
             let accepted = match &listener.kind {
                 Kind::Tcp(socket) => socket.accept().map(|(stream, peer)| {
@@ -131,13 +132,12 @@ impl Listeners {
                 }),
             };
             match accepted {
-                Ok(connection) => return Some(connection),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    crate::logging::warning(format_args!("Error accepting a client connection: {error}"));
-                    return None;
+                Ok(connection) => return Ok(Some(connection)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // The next one may be sound.
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
+                Err(error) => return Err(error),
             }
         }
     }

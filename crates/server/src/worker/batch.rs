@@ -8,6 +8,9 @@ use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
 use std::ops::Range;
 
+/// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
+const SPANS_KEPT: usize = 64 * 1024;
+
 /// Where a request's input lies.
 #[derive(Clone, Copy)]
 pub enum Source {
@@ -98,6 +101,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.requests.clear();
         self.spans.clear();
+        self.spans.shrink_to(SPANS_KEPT);
         self.big.clear();
         self.held.clear();
     }

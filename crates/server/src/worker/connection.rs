@@ -4,7 +4,7 @@
 //! from the worker's. Only what cannot be finished in a turn is kept here.
 
 use crate::session::Client;
-use kvick_resp::{OwnedArgs, Parser};
+use kvick_resp::{OwnedArgs, Parser, ProtocolError};
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -109,8 +109,8 @@ pub struct Connection {
     pub parser: Parser,
     /// Input from the beginning of an incomplete request on, or that may not be executed yet.
     pub pending: Vec<u8>,
-    /// Requests that were parsed before the connection was stopped.
-    pub deferred: VecDeque<OwnedArgs>,
+    /// Requests that were parsed but have to wait: the connection was stopped, or had its share of the turn.
+    pub deferred: VecDeque<Deferred>,
     /// Output that the socket did not take yet.
     pub output: Output,
     /// Since when the output has been above the soft limit.
@@ -119,6 +119,30 @@ pub struct Connection {
     pub queued: bool,
     /// True while its requests may not be executed.
     pub stopped: bool,
+    /// True while `pending` holds requests that are whole.
+    pub unparsed: bool,
+    /// True when the poll told that the other end sends no more, which is not told again.
+    pub read_closed: bool,
+    /// True when the socket may take more than was written.
+    pub unwritten: bool,
+}
+
+/// A request that waits.
+pub enum Deferred {
+    /// Its arguments.
+    Request(OwnedArgs),
+    /// It breaks the protocol.
+    Broken(ProtocolError),
+}
+
+impl Deferred {
+    /// Bytes that it takes.
+    fn memory(&self) -> usize {
+        match self {
+            Deferred::Request(args) => args.memory(),
+            Deferred::Broken(_) => 0,
+        }
+    }
 }
 
 impl Connection {
@@ -134,6 +158,9 @@ impl Connection {
             above_soft_since: None,
             queued: false,
             stopped: false,
+            unparsed: false,
+            read_closed: false,
+            unwritten: false,
         }
     }
 
@@ -170,7 +197,7 @@ impl Connection {
 
     /// Bytes of input that are held.
     pub fn input_held(&self) -> usize {
-        self.pending.len() + self.parser.buffered() + self.deferred.iter().map(OwnedArgs::memory).sum::<usize>()
+        self.pending.len() + self.parser.buffered() + self.deferred.iter().map(Deferred::memory).sum::<usize>()
     }
 }
 
@@ -213,14 +240,28 @@ impl Output {
         self.blocks.push_back(block);
     }
 
-    /// Writes as much as the socket takes; the bytes written.
-    pub fn flush(&mut self, socket: &mut Socket) -> io::Result<usize> {
+    /// Makes output of a block whose first `written` bytes are no output; nothing may be waiting.
+    pub fn adopt(&mut self, block: Vec<u8>, written: usize) {
+        debug_assert!(self.is_empty() && written < block.len());
+        self.len = block.len() - written;
+        self.written = written;
+        self.blocks.push_back(block);
+    }
+
+    /// Writes as much as the socket takes, but no more than `max` bytes; the bytes written.
+    pub fn flush(&mut self, socket: &mut Socket, max: usize) -> io::Result<usize> {
         let mut total = 0;
-        while !self.is_empty() {
+        while !self.is_empty() && total < max {
             let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
-            let blocks = self.blocks.len().min(BLOCKS_PER_WRITE);
-            for (i, (slice, block)) in slices.iter_mut().zip(&self.blocks).enumerate() {
-                *slice = IoSlice::new(&block[if i == 0 { self.written } else { 0 }..]);
+            let (mut blocks, mut left) = (0, max - total);
+            for (slice, block) in slices.iter_mut().zip(&self.blocks) {
+                let block = &block[if blocks == 0 { self.written } else { 0 }..];
+                *slice = IoSlice::new(&block[..block.len().min(left)]);
+                left -= slice.len();
+                blocks += 1;
+                if left == 0 {
+                    break;
+                }
             }
             match socket.write_vectored(&slices[..blocks]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -287,7 +328,7 @@ mod tests {
         let (mut socket, mut got, mut buffer) = (Socket::Unix(ours), Vec::new(), vec![0; 65536]);
         while got.len() < bytes.len() {
             let waiting = output.len();
-            let written = output.flush(&mut socket).expect("open");
+            let written = output.flush(&mut socket, 100_000).expect("open");
             assert_eq!(output.len(), waiting - written);
             while let Ok(n) = theirs.read(&mut buffer) {
                 got.extend_from_slice(&buffer[..n]);

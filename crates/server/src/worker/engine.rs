@@ -4,6 +4,7 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
+use super::cross_protocol;
 use crate::clients::ClientFlags;
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
@@ -155,6 +156,11 @@ impl Engine {
         }
         let error = match self.server.table.resolve(args) {
             Resolved::Command(command) => return Some(command),
+            Resolved::Unknown if cross_protocol::is_http(args) => {
+                cross_protocol::warn(client, self.now_ms);
+                client.fate = Fate::Close;
+                return None;
+            }
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::batch::{Asks, Batch, Request, Source};
-use super::connection::Connection;
+use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
 use super::output::Run;
 use crate::clients::ClientFlags;
@@ -10,6 +10,7 @@ use crate::server::Server;
 use crate::session::Fate;
 use crate::table::Registered;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -19,7 +20,8 @@ const READ: usize = 32 * 1024;
 pub const SHARED: usize = 8 * READ;
 /// Requests in a batch; one more connection may take it beyond.
 const REQUESTS: usize = 64;
-/// Bytes of replies after which a batch's replies are written before it goes on.
+/// Bytes of replies after which a batch's replies are written before it goes on, and a connection's further requests
+/// wait for the next turn.
 const REPLIES_MAX: usize = 1024 * 1024;
 /// Bytes read straight into a large argument in a turn.
 const BIG_READ: usize = 1024 * 1024;
@@ -47,7 +49,7 @@ impl Worker {
             left -= 1;
             let Some(token) = self.ready.pop_front() else { break };
             self.read_connection(token);
-            let full = self.shared.len() - self.shared_used < READ || self.batch.requests.len() >= REQUESTS;
+            let full = self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS;
             if full || left == 0 {
                 self.execute_batch();
             }
@@ -63,6 +65,10 @@ impl Worker {
         if Self::is_doomed(connection) {
             return self.close(token);
         }
+        if std::mem::take(&mut connection.unwritten) {
+            self.write_waiting(token);
+        }
+        let Some(connection) = self.connections.get_mut(token) else { return };
         if connection.stopped {
             return;
         }
@@ -73,7 +79,7 @@ impl Worker {
         let trusted = connection.client.authenticated || tunables.password.is_none();
         let limits = Limits { authenticated: trusted, ..tunables.limits };
         let read = if connection.parser.spare().is_empty() {
-            if connection.pending.is_empty() {
+            if connection.pending.len() <= READ {
                 self.read_shared(token, &limits)
             } else {
                 self.read_held(token, &limits)
@@ -89,7 +95,8 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let (n, more) = match read {
             Read::More(n) => (n, true),
-            Read::Drained(n) => (n, false),
+            // Only a read that finds nothing tells that nothing is left, not even the end.
+            Read::Drained(n) => (n, connection.read_closed && n > 0),
             Read::Ended => return self.close(token),
         };
         stats.bytes_in.add(n as u64);
@@ -114,28 +121,40 @@ impl Worker {
         }
     }
 
-    /// Reads into the shared buffer: the usual case, without a copy.
+    /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
+    /// afterwards takes no more memory than it needs.
     fn read_shared(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
-        let start = self.shared_used;
-        let read = outcome(connection.socket.read(&mut self.shared[start..start + READ]), READ);
+        let (start, behind) = (self.shared_used, self.shared_used + connection.pending.len());
+        let read = match connection.unparsed {
+            true => Read::More(0),
+            false => outcome(connection.socket.read(&mut self.shared[behind..behind + READ]), READ),
+        };
         let (Read::More(n) | Read::Drained(n)) = read else { return read };
-        let end = start + n;
+        self.shared[start..behind].copy_from_slice(&connection.pending);
+        let end = behind + n;
         let input = &self.shared[start..end];
         let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
-        connection.pending.extend_from_slice(&input[parsed.bytes..]);
+        let rest = &input[parsed.bytes..];
+        if rest.len() != connection.pending.len() || parsed.bytes > 0 {
+            connection.pending = rest.to_vec();
+        }
+        connection.unparsed = parsed.more;
         self.shared_used = end;
         if parsed.more { Read::More(n) } else { read }
     }
 
-    /// Reads behind the beginning of a request that came earlier.
+    /// Reads behind the beginning of a request that came earlier and is long.
     fn read_held(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let mut held = std::mem::take(&mut connection.pending);
         Connection::reserve_input(&mut held, READ);
         let room = (held.capacity() - held.len()).min(READ);
-        let read = outcome(connection.socket.read_behind(&mut held, room), room);
+        let read = match connection.unparsed {
+            true => Read::More(0),
+            false => outcome(connection.socket.read_behind(&mut held, room), room),
+        };
         let number = self.batch.held.len();
         let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
         let parsed = parse.all(Source::Held(number), &held);
@@ -143,8 +162,11 @@ impl Worker {
             self.batch.held.push((token, held, parsed.bytes));
         } else {
             held.drain(..parsed.bytes);
-            connection.pending = held;
+            if !held.is_empty() {
+                connection.pending = held;
+            }
         }
+        connection.unparsed = parsed.more;
         match read {
             Read::Drained(n) if parsed.more => Read::More(n),
             read => read,
@@ -211,6 +233,11 @@ impl Worker {
             if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
                 break;
             }
+            if self.replies.len() - start > REPLIES_MAX {
+                defer(connection, &requests[number..], batch, &self.shared);
+                self.queue(token);
+                break;
+            }
             let large = if may_take { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
             let args = batch.args(request, &self.shared);
@@ -220,47 +247,63 @@ impl Worker {
                 if let Some(buffer) = taken {
                     batch.big[place] = buffer;
                 }
-                let left = requests[number..].iter().filter(|request| !matches!(request.asks, Asks::Broken(_)));
-                connection
-                    .deferred
-                    .extend(left.map(|request| OwnedArgs::new(batch.args(request, &self.shared).iter())));
+                defer(connection, &requests[number..], batch, &self.shared);
                 stop(connection);
                 self.paused.push(token);
                 break;
             }
         }
-        connection.client.publish();
+        if let Some(connection) = self.connections.get(token) {
+            connection.client.publish();
+        }
         self.runs.push(Run { token, start, end: self.replies.len() });
         if self.replies.len() > REPLIES_MAX {
             self.write_replies();
         }
     }
 
-    /// Executes requests that were parsed before the connection was stopped.
+    /// Executes requests that had to wait, as many as a turn allows.
     fn serve_deferred(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let start = self.replies.len();
         self.engine.begin_batch();
-        while let Some(owned) = connection.deferred.pop_front() {
-            let (args, out) = (owned.args(), &mut self.replies);
-            let outcome = self.engine.execute(&mut connection.client, args, Asks::Unresolved, &mut None, out);
+        while let Some(deferred) = connection.deferred.pop_front() {
+            let (args, asks) = match &deferred {
+                Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
+                Deferred::Broken(error) => (Args::new(&[], &[], &[]), Asks::Broken(*error)),
+            };
+            let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
             if outcome == Outcome::Paused {
-                connection.deferred.push_front(owned);
+                connection.deferred.push_front(deferred);
                 stop(connection);
                 self.paused.push(token);
                 break;
             }
-            if connection.client.fate != Fate::Open {
+            if connection.client.fate != Fate::Open || self.replies.len() - start > REPLIES_MAX {
                 break;
             }
+        }
+        if connection.deferred.is_empty() {
+            connection.deferred = VecDeque::new();
         }
         connection.client.publish();
         let resumed = !connection.stopped;
         self.runs.push(Run { token, start, end: self.replies.len() });
+        if self.replies.len() > REPLIES_MAX {
+            self.write_replies();
+        }
         if resumed {
             self.queue(token);
         }
     }
+}
+
+/// Keeps requests for later.
+fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
+    connection.deferred.extend(requests.iter().map(|request| match request.asks {
+        Asks::Broken(error) => Deferred::Broken(error),
+        _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),
+    }));
 }
 
 fn stop(connection: &mut Connection) {

@@ -9,6 +9,7 @@
 
 pub mod batch;
 pub mod connection;
+mod cross_protocol;
 pub mod engine;
 mod input;
 mod output;
@@ -40,8 +41,8 @@ const FIRST_LISTENER: usize = usize::MAX - 1024;
 pub enum Message {
     /// A connection to take over.
     Connection(Socket, Arc<ClientInfo>),
-    /// Close this client's connection if it is still there.
-    Close(u64),
+    /// Close this client's connection, which is doomed, if it is still there.
+    Close(Arc<ClientInfo>),
     /// CLIENT PAUSE may have ended: run what waited.
     Resume,
     /// Look at the server's state.
@@ -62,6 +63,8 @@ pub struct Worker {
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
     listeners: Listeners,
+    /// Listeners from which nothing could be accepted for lack of something.
+    unaccepted: Vec<usize>,
     engine: Engine,
     batch: Batch,
     /// Input of the present batch.
@@ -90,6 +93,7 @@ impl Worker {
             ready: VecDeque::new(),
             paused: Vec::new(),
             listeners,
+            unaccepted: Vec::new(),
             engine: Engine::new(server, number, stats, participant),
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
@@ -135,7 +139,7 @@ impl Worker {
                     if event.is_writable() {
                         self.write_waiting(token);
                     }
-                    if event.is_read_closed() && self.connections.get(token).is_some_and(|c| c.stopped) {
+                    if event.is_read_closed() && self.note_read_closed(token) {
                         self.close(token);
                     } else if event.is_readable() || event.is_read_closed() || event.is_error() {
                         self.queue(token);
@@ -148,6 +152,15 @@ impl Worker {
         self.run_timers();
         let stats = &self.engine.stats;
         stats.count_turn(began.elapsed().as_micros() as u64, stats.requests.get() - requests);
+    }
+
+    /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for
+    /// what it sent.
+    fn note_read_closed(&mut self, token: usize) -> bool {
+        self.connections.get_mut(token).is_some_and(|connection| {
+            connection.read_closed = true;
+            connection.stopped
+        })
     }
 
     fn queue(&mut self, token: usize) {
@@ -164,7 +177,7 @@ impl Worker {
         for message in mailbox.drain() {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
-                Message::Close(id) => self.close_client(id),
+                Message::Close(info) => self.close_doomed(&info),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
                 Message::Listen => {
@@ -182,9 +195,12 @@ impl Worker {
         let id = info.id;
         let entry = self.connections.vacant_entry();
         let token = entry.key();
+        info.token.store(token, Ordering::Relaxed);
         let connection = entry.insert(Connection::new(socket, Client::new(info, authenticated)));
         self.engine.stats.connections.add(1);
-        if connection.socket.register(self.poll.registry(), Token(token)).is_err() {
+        let registered = connection.socket.register(self.poll.registry(), Token(token));
+        // Whoever wanted it closed before it was here could not reach it.
+        if registered.is_err() || Self::is_doomed(connection) {
             self.connections.remove(token);
             self.server.clients.remove(id);
         }
@@ -196,13 +212,19 @@ impl Worker {
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
-        self.ready.retain(|ready| *ready != token || !connection.queued);
-        self.paused.retain(|paused| *paused != token);
+        if connection.queued {
+            self.ready.retain(|ready| *ready != token);
+        }
+        if connection.stopped {
+            self.paused.retain(|paused| *paused != token);
+        }
     }
 
-    fn close_client(&mut self, id: u64) {
-        let found = self.connections.iter().find(|(_, connection)| connection.client.info.id == id);
-        if let Some((token, _)) = found {
+    /// Closes the connection of a client that somebody has marked as doomed.
+    fn close_doomed(&mut self, info: &ClientInfo) {
+        let token = info.token.load(Ordering::Relaxed);
+        // One that is about to be read is closed then, without a search for its place in the queue.
+        if self.connections.get(token).is_some_and(|c| c.client.info.id == info.id && !c.queued) {
             self.close(token);
         }
     }
@@ -219,7 +241,15 @@ impl Worker {
 
     /// Accepts what waits on a listener, and hands the connections to the workers in turn.
     fn accept(&mut self, listener: usize) {
-        while let Some((socket, peer)) = self.listeners.accept(listener) {
+        loop {
+            let (socket, peer) = match self.listeners.accept(listener) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(error) => {
+                    crate::logging::warning(format_args!("Error accepting a client connection: {error}"));
+                    return self.unaccepted.push(listener);
+                }
+            };
             let Some((socket, info, worker)) = crate::listen::admit(self.server, socket, peer, &self.engine.tunables)
             else {
                 continue;

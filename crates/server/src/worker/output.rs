@@ -18,6 +18,9 @@ pub struct Run {
     pub end: usize,
 }
 
+/// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
+/// keep the worker to itself.
+const WRITE: usize = 1024 * 1024;
 /// A scratch buffer that grew beyond this is given back.
 const REPLIES_KEPT: usize = 4 * 1024 * 1024;
 
@@ -25,9 +28,18 @@ impl Worker {
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_replies(&mut self) {
         let runs = std::mem::take(&mut self.runs);
-        let replies = std::mem::take(&mut self.replies);
+        let mut replies = std::mem::take(&mut self.replies);
         for run in &runs {
-            self.write_run(run, &replies[run.start..run.end]);
+            let Some(from) = self.write_run(run, &replies) else { continue };
+            let output = &mut self.connections[run.token].output;
+            // A large reply is the last one, as the batch does not go on behind it; what is not kept needs no copy.
+            if replies.len() > REPLIES_KEPT && run.end == replies.len() && output.is_empty() {
+                output.adopt(std::mem::take(&mut replies), from);
+            } else {
+                output.push(&replies[from..run.end]);
+            }
+            // The socket may have made room since: an edge that has passed does not come again.
+            self.write_waiting(run.token);
         }
         self.runs = runs;
         self.runs.clear();
@@ -37,28 +49,31 @@ impl Worker {
         }
     }
 
-    fn write_run(&mut self, run: &Run, bytes: &[u8]) {
+    /// Writes a connection's part of the replies; where the rest begins if the socket did not take all.
+    fn write_run(&mut self, run: &Run, replies: &[u8]) -> Option<usize> {
         let stats = &self.engine.stats;
-        let Some(connection) = self.connections.get_mut(run.token) else { return };
-        let mut rest = bytes;
-        if !rest.is_empty() && connection.output.is_empty() && connection.client.fate != Fate::Close {
-            match connection.socket.write(rest) {
+        let connection = self.connections.get_mut(run.token)?;
+        let mut from = run.start;
+        if from < run.end && connection.output.is_empty() && connection.client.fate != Fate::Close {
+            match connection.socket.write(&replies[from..run.end.min(from + WRITE)]) {
                 Ok(n) => {
                     stats.writes.add(1);
                     stats.bytes_out.add(n as u64);
                     connection.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
-                    rest = &rest[n..];
+                    from += n;
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                Err(_) => return self.close(run.token),
+                Err(_) => {
+                    self.close(run.token);
+                    return None;
+                }
             }
         }
-        if !rest.is_empty() {
-            connection.output.push(rest);
-            // The socket may have made room since: an edge that has passed does not come again.
-            return self.write_waiting(run.token);
+        if from < run.end {
+            return Some(from);
         }
         self.after_write(run.token);
+        None
     }
 
     /// Writes output that is waiting.
@@ -66,16 +81,16 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(token) else { return };
         if !connection.output.is_empty() {
             let Connection { output, socket, client, .. } = connection;
-            match output.flush(socket) {
-                Ok(n) => {
-                    self.engine.stats.writes.add(1);
-                    self.engine.stats.bytes_out.add(n as u64);
-                    client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
-                }
-                Err(_) => return self.close(token),
-            }
+            let Ok(written) = output.flush(socket, WRITE) else { return self.close(token) };
+            self.engine.stats.writes.add(1);
+            self.engine.stats.bytes_out.add(written as u64);
+            client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
             client.info.output.store(output.len(), Ordering::Relaxed);
             client.info.output_blocks.store(output.blocks(), Ordering::Relaxed);
+            if !connection.output.is_empty() && written >= WRITE {
+                connection.unwritten = true;
+                self.queue(token);
+            }
         }
         self.after_write(token);
     }
@@ -119,7 +134,7 @@ impl Worker {
     pub(super) fn flush_everything(&mut self) {
         for (_, connection) in &mut self.connections {
             // The process is ending: what cannot be written now is lost with the connection.
-            let _ = connection.output.flush(&mut connection.socket);
+            let _ = connection.output.flush(&mut connection.socket, usize::MAX);
         }
     }
 }

@@ -53,6 +53,9 @@ impl Worker {
         self.engine.stats.expire_us.add(us);
         self.server.latency.record("expire-cycle", us / 1000, self.engine.tunables.latency_threshold_ms);
         self.look_at_connections();
+        for listener in std::mem::take(&mut self.unaccepted) {
+            self.accept(listener);
+        }
         if !self.paused.is_empty() && self.server.pause.state(self.engine.now_ms).is_none() {
             self.resume_paused();
         } else if let Some((until, _)) = self.server.pause.state(self.engine.now_ms) {
