@@ -75,11 +75,10 @@ impl Server {
         Self::start_in(folder(), args, |_| {})
     }
 
-    /// Starts a server whose next tick, at which a signal's request is acted upon, is about a second away.
+    /// Starts a server whose ticks, at which a signal's request is acted upon, are held up.
     fn start_between_ticks() -> Self {
-        let server = Self::start(&["--hz", "1", "--io-threads", "1"]);
-        // The first turn of the worker ends with a tick; that it answers twice takes two turns or more.
-        assert_eq!([server.ask("PING"), server.ask("PING")], ["+PONG", "+PONG"]);
+        let server = Self::start(&["--io-threads", "1", "--enable-debug-command", "yes"]);
+        assert_eq!(server.ask("DEBUG PAUSE-CRON 1"), "+OK");
         server
     }
 
