@@ -713,3 +713,15 @@ fn a_request_that_waits_and_breaks_the_protocol_is_answered_when_its_turn_comes(
         assert_eq!(rest(&mut writer), "+OK\r\n+PONG\r\n-ERR Protocol error: expected '$', got '+'\r\n");
     });
 }
+
+#[test]
+fn replies_beyond_the_hard_limit_are_not_sent_in_part() {
+    for_workers(&["--client-output-buffer-limit", "normal 100000 0 0"], |server| {
+        let value = [b'v'; 10_000];
+        let mut stream = connect(server);
+        exchange(&mut stream, &request(&[b"SET", b"k", &value]), b"+OK\r\n");
+        exchange(&mut stream, &b"GET k\r\n".repeat(5), &bulk(&value).repeat(5));
+        stream.write_all(&b"GET k\r\n".repeat(15)).expect("sent");
+        assert_eq!(rest(&mut stream), "");
+    });
+}

@@ -54,6 +54,13 @@ impl Worker {
         let stats = &self.engine.stats;
         let connection = self.connections.get_mut(run.token)?;
         let mut from = run.start;
+        let hard_bytes = self.engine.tunables.output_limits.normal.hard_bytes;
+        let waiting = (connection.output.len() + run.end - run.start) as u64;
+        if hard_bytes > 0 && waiting > hard_bytes {
+            // Too much at once: the client gets nothing of it, however much the socket would take.
+            self.cut_off(run.token, waiting);
+            return None;
+        }
         if from < run.end && connection.output.is_empty() && connection.client.fate != Fate::Close {
             match connection.socket.write(&replies[from..run.end.min(from + WRITE)]) {
                 Ok(n) => {
@@ -119,15 +126,22 @@ impl Worker {
         let too_long =
             connection.above_soft_since.is_some_and(|since| since.elapsed().as_secs() > limit.soft_seconds.into());
         if above(limit.hard_bytes) || too_long {
-            let info = &connection.client.info;
-            info.set_flags(ClientFlags::CLOSE_ASAP, true);
-            self.engine.stats.output_limit_disconnections.add(1);
-            crate::logging::warning(format_args!(
-                "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
-                info.id, info.peer
-            ));
-            self.close(token);
+            self.cut_off(token, waiting);
         }
+    }
+
+    /// Closes a connection for which too much output is waiting.
+    #[cold]
+    fn cut_off(&mut self, token: usize, waiting: u64) {
+        let Some(connection) = self.connections.get(token) else { return };
+        let info = &connection.client.info;
+        info.set_flags(ClientFlags::CLOSE_ASAP, true);
+        self.engine.stats.output_limit_disconnections.add(1);
+        crate::logging::warning(format_args!(
+            "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
+            info.id, info.peer
+        ));
+        self.close(token);
     }
 
     /// Tries once more to write everything that waits, before the process ends.
