@@ -185,11 +185,12 @@ fn latency_is_monitored_and_counted() {
         let mut client = server.client();
         let () = ok(&mut client, "CONFIG SET latency-monitor-threshold 20");
         let () = ok(&mut client, "DEBUG SLEEP 0.03");
-        let latest: Vec<(String, i64, u64, u64, u64, u64)> = ok(&mut client, "LATENCY LATEST");
-        assert_eq!(latest.len(), 1);
+        let mut latest: Vec<(String, i64, u64, u64, u64, u64)> = ok(&mut client, "LATENCY LATEST");
+        // On a busy machine other events may take long as well.
+        latest.retain(|(event, ..)| event == "command");
         assert!(latest[0].0 == "command" && latest[0].2 >= 30 && latest[0].5 == 1, "{latest:?}");
         assert!(ok::<String>(&mut client, "LATENCY GRAPH command").starts_with("command - high "));
-        assert!(ok::<String>(&mut client, "LATENCY DOCTOR").contains("1. command: 1 times long"));
+        assert!(ok::<String>(&mut client, "LATENCY DOCTOR").contains(". command: 1 times long"));
         assert_eq!(ok::<u64>(&mut client, "LATENCY RESET command nosuch"), 1);
         let () = ok(&mut client, "SET a 1");
         let () = ok(&mut client, "SET a 2");
@@ -202,8 +203,8 @@ fn latency_is_monitored_and_counted() {
 fn a_sleeping_server_answers_nobody_and_blames_nobody() {
     for_workers(DEBUG, |server| {
         let (mut sleeper, mut others) = (server.raw(), (0..4).map(|_| server.client()).collect::<Vec<_>>());
-        let () = ok(&mut others[0], "CONFIG SET slowlog-log-slower-than 20000");
-        sleeper.request(&["DEBUG", "SLEEP", "0.05"]);
+        let () = ok(&mut others[0], "CONFIG SET slowlog-log-slower-than 250000");
+        sleeper.request(&["DEBUG", "SLEEP", "0.3"]);
         for client in &mut others {
             let () = ok(client, "SET a 1");
         }
