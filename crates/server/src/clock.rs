@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A point in time, for durations.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticks(u64);
 
 struct Source {
@@ -73,6 +73,20 @@ impl Ticks {
     #[inline]
     pub fn since(self, earlier: Ticks) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+
+    /// The point that is `duration` later.
+    pub fn after(self, duration: Duration) -> Ticks {
+        Ticks(self.0.saturating_add(us_to_ticks(duration.as_micros() as u64)))
+    }
+
+    /// How long until this point, from `now` on.
+    pub fn left(self, now: Ticks) -> Duration {
+        // Rounded up: who waits that long finds the point passed.
+        Duration::from_micros(match self.since(now) {
+            0 => 0,
+            ticks => ticks_to_us(ticks) + 1,
+        })
     }
 
     /// Microseconds since an earlier point.

@@ -69,12 +69,13 @@ impl Engine {
         engine
     }
 
-    /// Reads the clock, and the settings if they changed.
-    pub fn update_clock(&mut self) {
+    /// Reads the clock, and the settings if they changed; the present point in time.
+    pub fn update_clock(&mut self) -> Ticks {
         self.now_ms = clock::unix_ms();
         self.access.set_now(self.now_ms);
         self.last = Ticks::now();
         self.update_settings();
+        self.last
     }
 
     /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were

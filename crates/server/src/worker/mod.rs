@@ -16,6 +16,7 @@ mod output;
 mod timers;
 
 use crate::clients::{ClientFlags, ClientInfo};
+use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::server::Server;
@@ -29,7 +30,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Events taken from the poll at once.
 const EVENTS: usize = 1024;
@@ -128,8 +128,7 @@ impl Worker {
     }
 
     fn turn(&mut self, events: &Events) {
-        let began = Instant::now();
-        self.engine.update_clock();
+        let began = self.engine.update_clock();
         let requests = self.engine.stats.requests.get();
         for event in events {
             match event.token() {
@@ -151,7 +150,7 @@ impl Worker {
         self.serve_ready();
         self.run_timers();
         let stats = &self.engine.stats;
-        stats.count_turn(began.elapsed().as_micros() as u64, stats.requests.get() - requests);
+        stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for

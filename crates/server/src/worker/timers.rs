@@ -6,7 +6,7 @@ use crate::clock::Ticks;
 use crate::session::Client;
 use kvick_store::EventClass;
 use kvick_store::expire::{Pass, Sweeper};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Connections looked at in one pass are this share of all, so that each is seen about once in a second.
 const SHARE_PER_PASS: usize = 10;
@@ -17,7 +17,7 @@ const IDLE_INPUT_MS: i64 = 2000;
 
 /// When what is due.
 pub struct Timers {
-    next: Instant,
+    next: Ticks,
     sweeper: Sweeper,
     /// Where the walk over the connections goes on.
     next_connection: usize,
@@ -26,30 +26,29 @@ pub struct Timers {
 impl Timers {
     /// Timers that are due at once.
     pub fn new() -> Self {
-        Timers { next: Instant::now(), sweeper: Sweeper::default(), next_connection: 0 }
+        Timers { next: Ticks::now(), sweeper: Sweeper::default(), next_connection: 0 }
     }
 
     /// How long until something is due.
     pub fn wait(&self) -> Duration {
-        self.next.saturating_duration_since(Instant::now())
+        self.next.left(Ticks::now())
     }
 }
 
 impl Worker {
     /// Does what is due.
     pub(super) fn run_timers(&mut self) {
-        let now = Instant::now();
+        let now = Ticks::now();
         if now < self.timers.next {
             return;
         }
         let period = Duration::from_secs(1) / self.engine.tunables.hz;
-        self.timers.next = now + period;
+        self.timers.next = now.after(period);
         if self.server.timers_stopped.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
-        let began = Ticks::now();
         self.expire(period);
-        let us = Ticks::now().us_since(began);
+        let us = Ticks::now().us_since(now);
         self.engine.stats.expire_us.add(us);
         self.server.latency.record("expire-cycle", us / 1000, self.engine.tunables.latency_threshold_ms);
         self.look_at_connections();
@@ -60,12 +59,12 @@ impl Worker {
             self.resume_paused();
         } else if let Some((until, _)) = self.server.pause.state(self.engine.now_ms) {
             let left = Duration::from_millis(until.saturating_sub(self.engine.now_ms).clamp(0, 1000) as u64);
-            self.timers.next = self.timers.next.min(now + left);
+            self.timers.next = self.timers.next.min(now.after(left));
         }
         if self.number == 0 {
             self.server.tick();
         }
-        self.engine.stats.timers_us.add(Ticks::now().us_since(began));
+        self.engine.stats.timers_us.add(Ticks::now().us_since(now));
     }
 
     /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.
