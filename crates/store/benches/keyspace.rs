@@ -6,6 +6,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_store::hash::KeyHasher;
+use kvick_store::world::Participant;
 use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Expiry, Keyspace, WhenExpired};
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -17,7 +18,7 @@ const BATCHES: usize = 2_000;
 
 struct Thread {
     keyspace: &'static Keyspace,
-    participant: kvick_store::world::Participant,
+    participant: Participant,
     access: Access,
     counters: Counters,
     effects: Effects,
@@ -25,10 +26,10 @@ struct Thread {
 }
 
 impl Thread {
-    fn new(keyspace: &'static Keyspace, seed: u64) -> Self {
+    fn new(keyspace: &'static Keyspace, participant: Participant, seed: u64) -> Self {
         Thread {
             keyspace,
-            participant: keyspace.world.join().expect("few threads"),
+            participant,
             access: Access::default(),
             counters: Counters::default(),
             effects: Effects::default(),
@@ -77,9 +78,11 @@ fn key(n: u64) -> [u8; 16] {
     bytes
 }
 
-fn filled() -> &'static Keyspace {
+/// A keyspace of a million keys, and the places of two threads in it.
+fn filled() -> (&'static Keyspace, [Participant; 2]) {
     let keyspace = Keyspace::leak(1, 256, KeyHasher::with_secret(3, 4));
-    let mut thread = Thread::new(keyspace, 0);
+    let participants = [(); 2].map(|()| keyspace.world.join().expect("few threads"));
+    let mut thread = Thread::new(keyspace, participants[0], 0);
     for n in 0..KEYS {
         let bytes = key(n);
         let key = keyspace.key(&bytes);
@@ -96,33 +99,34 @@ fn filled() -> &'static Keyspace {
         };
         Db::new(&mut locked, 0, env).set_bytes(key, b"a value of some length", Expiry::None);
     }
-    keyspace
+    (keyspace, participants)
 }
 
-/// How long `threads` threads take for their batches, started together.
-fn run(keyspace: &'static Keyspace, threads: u64, write_every: usize) -> Duration {
-    let barrier = Barrier::new(threads as usize);
+/// How long as many threads as there are participants take for their batches, started together.
+fn run(keyspace: &'static Keyspace, participants: &[Participant], write_every: usize) -> Duration {
+    let barrier = Barrier::new(participants.len());
     std::thread::scope(|scope| {
-        let work = |seed: u64| {
-            let mut thread = Thread::new(keyspace, seed * 7919 + 1);
+        let work = |number: usize| {
+            let mut thread = Thread::new(keyspace, participants[number], number as u64 * 7919 + 1);
             barrier.wait();
             let began = Instant::now();
             (0..BATCHES).for_each(|_| thread.batch(write_every));
             began.elapsed()
         };
-        let running: Vec<_> = (0..threads).map(|seed| scope.spawn(move || work(seed))).collect();
+        let running: Vec<_> = (0..participants.len()).map(|number| scope.spawn(move || work(number))).collect();
         running.into_iter().map(|thread| thread.join().expect("no panic")).max().unwrap_or_default()
     })
 }
 
 fn keyspace(c: &mut Criterion) {
-    let keyspace = filled();
+    let (keyspace, participants) = filled();
     for (name, write_every) in [("10% SET", 10), ("all SET", 1)] {
         let mut group = c.benchmark_group(format!("keyspace of 1M, {name}"));
         for threads in [1, 2] {
-            group.throughput(Throughput::Elements(threads * (BATCH * BATCHES) as u64));
+            group.throughput(Throughput::Elements((threads * BATCH * BATCHES) as u64));
+            let participants = &participants[..threads];
             group.bench_function(format!("{threads} threads"), |b| {
-                b.iter_custom(|rounds| (0..rounds).map(|_| run(keyspace, threads, write_every)).sum())
+                b.iter_custom(|rounds| (0..rounds).map(|_| run(keyspace, participants, write_every)).sum())
             });
         }
         group.finish();

@@ -9,6 +9,7 @@ use crate::hash::KeyHasher;
 use crate::janitor::{Garbage, Janitor};
 use crate::log::WriteLog;
 use crate::partition::Partition;
+use crate::table::{prefetch_address, prefetch_for_write};
 use crate::world::{World, WorldGuard};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
@@ -48,12 +49,35 @@ struct Database {
 }
 
 /// A partition with its lock, and its size for those who only want a glance.
-#[repr(align(128))]
+///
+/// Every command that takes the lock writes it, and so takes its cache line from the core that had it before. What only
+/// some commands write is kept apart from it, and written only when it changes.
+#[repr(C, align(128))]
 pub(crate) struct Cell {
     lock: RawMutex,
     len: AtomicUsize,
     volatile: AtomicUsize,
-    partition: UnsafeCell<Partition>,
+    partition: Apart<UnsafeCell<Partition>>,
+}
+
+/// On cache lines of its own.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+impl Cell {
+    #[inline]
+    fn partition(&self) -> *mut Partition {
+        self.partition.0.get()
+    }
+
+    /// Asks the processor for the lock and the partition's own fields.
+    #[inline]
+    fn prefetch(&self) {
+        prefetch_for_write(&self.lock);
+        let fields = self.partition().cast_const().cast::<u8>();
+        prefetch_address(fields);
+        prefetch_address(fields.wrapping_add(64));
+    }
 }
 
 // SAFETY: the partition is only reached through `Locked`, which holds the cell's lock or the world.
@@ -177,7 +201,7 @@ impl Keyspace {
             lock: RawMutex::INIT,
             len: AtomicUsize::new(0),
             volatile: AtomicUsize::new(0),
-            partition: UnsafeCell::new(Partition::new(self.hasher)),
+            partition: Apart(UnsafeCell::new(Partition::new(self.hasher))),
         };
         self.databases[database].cells.get_or_init(|| (0..self.partitions).map(|_| cell()).collect())
     }
@@ -204,11 +228,14 @@ impl Keyspace {
         Address { database: database as u32, partition: partition as u32 }
     }
 
-    /// Asks the processor for the memory of keys that will soon be looked up: first for all their buckets, then for the
-    /// entries that they lead to. Keys whose partition is busy are left out.
+    /// Asks the processor for the memory of keys that will soon be looked up: first for their partitions, then for the
+    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out.
     #[inline]
     pub fn prefetch(&self, number: usize, hashes: impl Iterator<Item = u64> + Clone) {
         let cells = self.cells(self.database_at(number));
+        for hash in hashes.clone() {
+            cells[hash as usize & (cells.len() - 1)].prefetch();
+        }
         for hash in hashes.clone() {
             self.glance(cells, hash, |partition| partition.table().prefetch_bucket(hash));
         }
@@ -223,7 +250,7 @@ impl Keyspace {
         if cell.lock.try_lock() {
             // SAFETY: locked just now, and released right after the look.
             unsafe {
-                look(&*cell.partition.get());
+                look(&*cell.partition());
                 cell.lock.unlock();
             }
         }
@@ -303,7 +330,7 @@ impl Locked {
     pub(crate) fn at(&self, cell: &'static Cell, address: Address) -> &Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
         // SAFETY: locked by us; exclusive access goes through `&mut self`.
-        unsafe { &*cell.partition.get() }
+        unsafe { &*cell.partition() }
     }
 
     /// The same, for change that leaves the number of keys and of expiries as it is.
@@ -311,7 +338,7 @@ impl Locked {
     pub(crate) fn at_mut(&mut self, cell: &'static Cell, address: Address) -> &mut Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
         // SAFETY: locked by us, and `self` is borrowed exclusively.
-        unsafe { &mut *cell.partition.get() }
+        unsafe { &mut *cell.partition() }
     }
 
     /// The same, for any change.
@@ -324,7 +351,9 @@ impl Locked {
     ) -> T {
         let partition = self.at_mut(cell, address);
         let result = change(partition);
-        cell.len.store(partition.len(), Ordering::Relaxed);
+        if cell.len.load(Ordering::Relaxed) != partition.len() {
+            cell.len.store(partition.len(), Ordering::Relaxed);
+        }
         let volatile = partition.volatile();
         let before = cell.volatile.load(Ordering::Relaxed);
         if before != volatile {

@@ -168,10 +168,13 @@ impl Table {
     /// Puts another element with the same hash, and its flag, at `place`.
     #[inline]
     pub fn replace(&mut self, place: Place, pointer: Pointer, flag: bool) {
-        let word = self.word_mut(place);
-        let before = *word & FLAG;
-        *word = *word & !(POINTER_MASK | FLAG) | pointer_bits(pointer) | u64::from(flag);
-        self.flagged = self.flagged - before as usize + usize::from(flag);
+        let before = self.word(place);
+        let word = before & !(POINTER_MASK | FLAG) | pointer_bits(pointer) | u64::from(flag);
+        // Memory that does not change is not written: another core may hold it, and would have to give it up.
+        if word != before {
+            *self.word_mut(place) = word;
+            self.flagged = self.flagged - (before & FLAG) as usize + usize::from(flag);
+        }
     }
 
     /// Adds an element that is not there yet. `hash_of` tells the hash of others, should a segment have to split.
@@ -680,8 +683,20 @@ fn prefetch_lines(address: u64) {
     prefetch_address(first.wrapping_add(64));
 }
 
+/// Asks the processor for memory that will be written: other cores give it up.
 #[inline]
-fn prefetch_address(address: *const u8) {
+pub(crate) fn prefetch_for_write<T>(target: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect but on the caches; processors that do not know this one take it for nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) target, options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = target;
+}
+
+#[inline]
+pub(crate) fn prefetch_address(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch has no effect but on the caches, whatever the address.
     unsafe {
