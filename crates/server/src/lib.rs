@@ -8,7 +8,6 @@ pub mod clients;
 pub mod clock;
 pub mod commandlog;
 pub mod commands;
-#[allow(dead_code, unused_imports)]
 pub mod config;
 pub mod crash;
 pub mod histogram;
