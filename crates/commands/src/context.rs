@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use kvick_resp::OwnedArgs;
 pub use kvick_resp::{Args, Reply};
-use kvick_store::{Db, Key};
+use kvick_store::{Db, Key, Kind, WrongType};
 
 /// A data command: reads its arguments, works on the database, writes one reply. On an error it must have written none.
 pub type Handler = fn(&mut Context<'_>, Args<'_>) -> Result<(), Error>;
@@ -19,6 +20,26 @@ pub struct Context<'a> {
     pub taken: Option<Vec<u8>>,
     /// Settings that commands go by.
     pub settings: &'a Settings,
+    /// Whether the command may wait: not inside of a transaction or a script, where one that finds nothing says so.
+    pub may_block: bool,
+    /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
+    pub block: Option<Block>,
+}
+
+/// How a command waits. It is run again, in its turn, whenever a key that it waits for holds a value of its kind; when it
+/// then replies it is done, and when it asks to wait again it keeps its place. Once the time is up the client is sent a
+/// null array.
+pub struct Block {
+    /// The keys to wait for, as indices of arguments: some of those that the command's key specs name.
+    pub keys: Vec<usize>,
+    /// The kind of value waited for.
+    pub kind: Kind,
+    /// Whether to be run again also when the key goes or becomes of another kind (XREADGROUP, which then says so).
+    pub heeds_loss: bool,
+    /// Unix time in ms at which the wait ends; `None` for never. What a second run says is ignored.
+    pub until_ms: Option<i64>,
+    /// The command to run again, where it is not the one that came (XREAD with `$`). Its keys stand at the same indices.
+    pub rewritten: Option<OwnedArgs>,
 }
 
 /// Settings that commands go by.
@@ -38,6 +59,28 @@ pub struct Settings {
     pub lazy_server_del: bool,
     /// Whether `maxmemory-policy` keeps access frequencies instead of times.
     pub lfu: bool,
+    /// `list-max-listpack-size`: elements in a block, or with -1 to -5 its bytes: 4, 8, 16, 32, 64 KiB.
+    pub list_max_listpack_size: i32,
+    /// `list-compress-depth`: blocks at each end that are not compressed; 0 when none is.
+    pub list_compress_depth: u32,
+    /// `hash-max-listpack-entries`.
+    pub hash_max_listpack_entries: usize,
+    /// `hash-max-listpack-value`, in bytes.
+    pub hash_max_listpack_value: usize,
+    /// `set-max-intset-entries`.
+    pub set_max_intset_entries: usize,
+    /// `set-max-listpack-entries`.
+    pub set_max_listpack_entries: usize,
+    /// `set-max-listpack-value`, in bytes.
+    pub set_max_listpack_value: usize,
+    /// `zset-max-listpack-entries`.
+    pub zset_max_listpack_entries: usize,
+    /// `zset-max-listpack-value`, in bytes.
+    pub zset_max_listpack_value: usize,
+    /// `stream-node-max-bytes`; 0 for no limit.
+    pub stream_node_max_bytes: usize,
+    /// `stream-node-max-entries`; 0 for no limit.
+    pub stream_node_max_entries: usize,
 }
 
 impl Default for Settings {
@@ -50,6 +93,17 @@ impl Default for Settings {
             lazy_expire: true,
             lazy_server_del: true,
             lfu: false,
+            list_max_listpack_size: -2,
+            list_compress_depth: 0,
+            hash_max_listpack_entries: 512,
+            hash_max_listpack_value: 64,
+            set_max_intset_entries: 512,
+            set_max_listpack_entries: 128,
+            set_max_listpack_value: 64,
+            zset_max_listpack_entries: 128,
+            zset_max_listpack_value: 64,
+            stream_node_max_bytes: 4096,
+            stream_node_max_entries: 100,
         }
     }
 }
@@ -58,6 +112,12 @@ impl<'a> Context<'a> {
     /// The key at argument `index`, which the arity guarantees.
     pub fn key<'k>(&self, args: Args<'k>, index: usize) -> Key<'k> {
         self.db.key(args.get(index).unwrap_or_default())
+    }
+}
+
+impl From<WrongType> for Error {
+    fn from(_: WrongType) -> Error {
+        Error::WRONG_TYPE
     }
 }
 

@@ -5,12 +5,19 @@
 
 pub mod bitmap;
 pub mod context;
+pub mod geo;
 pub mod glob;
+pub mod hash;
 pub mod help;
 pub mod hyperloglog;
 pub mod keys;
+pub mod list;
 pub mod random;
+pub mod set;
+pub mod sort;
+pub mod sorted_set;
 pub mod spec;
+pub mod stream;
 pub mod string;
 #[cfg(test)]
 mod testing;
@@ -21,5 +28,17 @@ use spec::Command;
 
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<Handler>]> {
-    vec![keys::COMMANDS, string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS]
+    vec![
+        keys::COMMANDS,
+        string::COMMANDS,
+        bitmap::COMMANDS,
+        hyperloglog::COMMANDS,
+        list::COMMANDS,
+        set::COMMANDS,
+        hash::COMMANDS,
+        sorted_set::COMMANDS,
+        stream::COMMANDS,
+        geo::COMMANDS,
+        sort::COMMANDS,
+    ]
 }

@@ -15,6 +15,8 @@ pub struct Bench {
     pub database: usize,
     /// Whether looking at a key touches its access clock.
     pub touch: bool,
+    /// Whether commands may wait: then the reply is a line that says for what.
+    pub may_block: bool,
     /// Its settings.
     pub settings: Settings,
     /// Present time, moved by tests.
@@ -39,6 +41,7 @@ impl Bench {
             keyspace,
             database: 0,
             touch: true,
+            may_block: true,
             settings: Settings::default(),
             now_ms: 1_700_000_000_000,
             version: Version::Resp2,
@@ -102,8 +105,15 @@ impl Bench {
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
+            may_block: self.may_block,
+            block: None,
         };
         let result = command.handler.expect("not a container")(&mut context, args);
+        if let Some(block) = context.block {
+            assert_eq!(context.reply.position(), 0, "a reply from a command that waits");
+            let (keys, until) = (block.keys, block.until_ms);
+            context.reply.simple(format!("waits for {:?} at {keys:?} until {until:?}", block.kind).as_bytes());
+        }
         if let Err(error) = result {
             assert_eq!(context.reply.position(), 0, "an error after a reply had begun");
             context.reply.error(error.0.as_bytes());

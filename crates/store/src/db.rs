@@ -4,13 +4,14 @@
 //! key are each in one place.
 
 use crate::access::Access;
+use crate::collections::Collection;
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
 use crate::janitor::Garbage;
 use crate::keyspace::{Address, Cell, Key, Keyspace, Locked};
 use crate::partition::Partition;
 use crate::table::Place;
-use crate::value::{INLINE_MAX, Value};
+use crate::value::{INLINE_MAX, Object, Value};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one worker. Only their owner writes them; others may read.
@@ -70,6 +71,10 @@ pub enum WhenExpired {
     /// The same for the source itself, which sees them.
     ImportSource,
 }
+
+/// A key holds a value of another type than the command works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongType;
 
 /// What a command runs with, besides the locks.
 pub struct Env<'a> {
@@ -300,6 +305,94 @@ impl<'a> Db<'a> {
         Some(self.entry(key, place))
     }
 
+    /// The collection at a key, for a reading command: see [`Db::get`].
+    #[inline]
+    pub fn read<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<&C>, WrongType> {
+        self.get(key).map(|entry| entry.collection().ok_or(WrongType)).transpose()
+    }
+
+    /// The collection at a key that was looked up before with [`Db::read`] or [`Db::write`]: for commands that look at
+    /// several at once. Nothing expires, is counted or touched here.
+    #[inline]
+    pub fn view<C: Collection>(&self, key: Key<'_>) -> Option<&C> {
+        let partition = self.partition(key);
+        let entry = partition.entry(partition.find(key)?);
+        if self.env.hides(&entry) { None } else { entry.collection() }
+    }
+
+    /// The collection at a key, for a writing command: see [`Db::get_for_write`].
+    #[inline]
+    pub fn write<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<&mut C>, WrongType> {
+        Ok(self.write_beside_effects(key)?.0)
+    }
+
+    /// The same, with what the command did beside it.
+    #[inline]
+    pub fn write_beside_effects<C: Collection>(
+        &mut self,
+        key: Key<'_>,
+    ) -> Result<(Option<&mut C>, &mut Effects), WrongType> {
+        let Some(place) = self.locate(key) else { return Ok((None, self.env.effects)) };
+        if self.entry(key, place).kind() != C::KIND {
+            return Err(WrongType);
+        }
+        if self.env.touch {
+            self.touch(key, place);
+        }
+        self.before_change(key, place);
+        self.after_change(key);
+        let address = self.address(key);
+        let partition = self.locked.at_mut(&self.cells[self.partition_number(key)], address);
+        Ok((partition.collection_mut(place), self.env.effects))
+    }
+
+    /// Makes a key hold a collection, which is not empty or about to be filled. There must be no such key.
+    #[inline]
+    pub fn create<C: Collection>(&mut self, key: Key<'_>, collection: C) -> &mut C {
+        self.insert(key, Content::Object(Object::new(collection)), None);
+        let partition = self.partition_mut(key);
+        let Some(place) = partition.find(key) else { unreachable!("a key that was just added is there") };
+        let Some(collection) = partition.collection_mut(place) else { unreachable!("it holds what it was given") };
+        collection
+    }
+
+    /// The collection at a key for change, created empty when there is none; whether it was created. A command that leaves
+    /// it empty must remove it.
+    #[inline]
+    pub fn write_or_create<C: Collection + Default>(&mut self, key: Key<'_>) -> Result<(&mut C, bool), WrongType> {
+        let (place, created) = match self.locate(key) {
+            Some(place) => {
+                if self.entry(key, place).kind() != C::KIND {
+                    return Err(WrongType);
+                }
+                if self.env.touch {
+                    self.touch(key, place);
+                }
+                self.before_change(key, place);
+                self.after_change(key);
+                (Some(place), false)
+            }
+            None => {
+                self.insert(key, Content::Object(Object::new(C::default())), None);
+                (self.partition(key).find(key), true)
+            }
+        };
+        let collection = place.and_then(|place| self.partition_mut(key).collection_mut(place));
+        collection.map(|collection| (collection, created)).ok_or(WrongType)
+    }
+
+    /// What has to happen before an entry changes or goes.
+    #[inline]
+    fn before_change(&mut self, _key: Key<'_>, _place: Place) {}
+
+    /// Takes note of a change that somebody may wait for.
+    #[inline]
+    fn after_change(&mut self, key: Key<'_>) {
+        if self.partition(key).is_awaited(key.bytes) {
+            self.env.effects.awaited_changed(self.number, key.bytes);
+        }
+    }
+
     #[inline]
     fn entry(&self, key: Key<'_>, place: Place) -> Entry<'_> {
         self.partition(key).entry(place)
@@ -308,7 +401,9 @@ impl<'a> Db<'a> {
     #[inline]
     fn change<T>(&mut self, key: Key<'_>, change: impl FnOnce(&mut Partition) -> T) -> T {
         let address = self.address(key);
-        self.locked.with(&self.cells[self.partition_number(key)], address, change)
+        let result = self.locked.with(&self.cells[self.partition_number(key)], address, change);
+        self.after_change(key);
+        result
     }
 
     /// Creates or overwrites the key, whatever it holds, with a string; integers are recognised.
@@ -532,12 +627,21 @@ impl<'a> Db<'a> {
 
     /// Empties a database, in the background when `lazy`; the number of keys that were there. Needs the world.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
+        self.tell_awaited(number);
         self.locked.flush(number, lazy)
+    }
+
+    /// All keys of a database that somebody waits for change.
+    fn tell_awaited(&mut self, number: usize) {
+        let effects = &mut *self.env.effects;
+        self.locked.for_each_awaited(number, |key| effects.awaited_changed(number, key));
     }
 
     /// Exchanges two databases. Needs the world.
     pub fn swap(&mut self, a: usize, b: usize) {
         self.locked.swap(a, b);
+        self.tell_awaited(a);
+        self.tell_awaited(b);
         self.enter(self.number);
     }
 
@@ -596,6 +700,9 @@ fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, k
     let key = keyspace.key(key);
     let Some(place) = partition.find(key) else { return };
     discard(keyspace, partition, place, env.lazy_expire);
+    if partition.is_awaited(key.bytes) {
+        env.effects.awaited_changed(env.effects.works_on(), key.bytes);
+    }
     env.counters.expired.add(1);
     env.effects.expired(key, env.lazy_expire);
     env.effects.commit_records(&keyspace.log);
@@ -603,7 +710,7 @@ fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, k
 
 /// Removes what stands at a place. A large value is freed in the background when `lazy`.
 pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {
-    if lazy && partition.entry(place).memory() > LAZY_MIN {
+    if lazy && partition.entry(place).is_costly_to_free() {
         let (value, _) = partition.take(place);
         keyspace.janitor.dispose(Garbage::Value(value));
     } else {
@@ -613,9 +720,6 @@ pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Pla
 
 /// Turns in which a random key turns out to be one that has expired and is kept, before it will do.
 const KEPT_TRIES_MAX: usize = 100;
-
-/// Values from this many bytes on are freed in the background when asked for.
-const LAZY_MIN: usize = 64 * 1024;
 
 /// A cursor is the partition in its low bits, and above them the first 48 bits of the place in the hash space.
 fn encode_cursor(partition: usize, position: u64, partitions: usize) -> u64 {
@@ -688,7 +792,7 @@ mod tests {
                 value.resize(100_000, b'x');
                 let buffer = value.capacity();
                 db.set_owned(key, value, Expiry::None);
-                let memory = db.peek(key).map_or(0, |entry| entry.memory());
+                let memory = db.peek(key).map_or(0, |entry| entry.memory(0));
                 assert_eq!(memory > buffer, kept, "{capacity}");
             }
         });

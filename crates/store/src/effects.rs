@@ -20,6 +20,16 @@ bitflags! {
         const NEW = 1 << 3;
         /// `m`: a key was looked for and not found.
         const KEY_MISS = 1 << 4;
+        /// `l`: lists.
+        const LIST = 1 << 5;
+        /// `s`: sets.
+        const SET = 1 << 6;
+        /// `h`: hashes.
+        const HASH = 1 << 7;
+        /// `z`: sorted sets.
+        const SORTED_SET = 1 << 8;
+        /// `t`: streams.
+        const STREAM = 1 << 9;
     }
 }
 
@@ -60,6 +70,8 @@ pub struct Effects {
     working_on: usize,
     heard: EventClass,
     events: Vec<Event>,
+    /// Keys that changed and that somebody waits for, with their databases, in the order of their changes.
+    awaited: Vec<(usize, Box<[u8]>)>,
 }
 
 impl Effects {
@@ -127,9 +139,33 @@ impl Effects {
         }
     }
 
+    /// A key changed that somebody waits for.
+    #[cold]
+    pub(crate) fn awaited_changed(&mut self, database: usize, key: &[u8]) {
+        if !self.awaited.iter().any(|(number, known)| *number == database && known.as_ref() == key) {
+            self.awaited.push((database, key.into()));
+        }
+    }
+
+    /// True when there are changed keys that somebody waits for.
+    #[inline]
+    pub fn has_awaited(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// The changed keys that somebody waits for, with their databases. They stay until taken, from command to command.
+    pub fn take_awaited(&mut self) -> Vec<(usize, Box<[u8]>)> {
+        std::mem::take(&mut self.awaited)
+    }
+
     /// Takes note that another database is worked on from here on; the one before.
     pub(crate) fn work_on(&mut self, database: usize) -> usize {
         std::mem::replace(&mut self.working_on, database)
+    }
+
+    /// Number of the database that is worked on.
+    pub(crate) fn works_on(&self) -> usize {
+        self.working_on
     }
 
     /// A key was dropped, freed in the background if `lazy`, because its time had come.

@@ -8,7 +8,8 @@
 //! - **meta**: kind of value (3 bits), representation of a string (2), whether there is an expiry (1), whether lengths
 //!   take four bytes (1), snapshot epoch (1).
 //! - **expiry**: Unix time in milliseconds in 48 bits; the value 2^48-1 says that the full 64 bits follow.
-//! - **value**: an inline string's bytes, an integer's eight bytes, or a pointer to a value of its own.
+//! - **value**: an inline string's bytes, an integer's eight bytes, a pointer to a string of its own, or the
+//!   [`Word`] of a collection.
 //!
 //! A key of 16 bytes and a value of 100 take 122 bytes and so the allocator's class of 128, with or without expiry; 16 and
 //! 10 bytes take 32. Allocations are rounded up to the allocator's size classes here, so that a value may be overwritten
@@ -20,8 +21,9 @@
 //! nobody frees or changes the allocation while it lives, which partitions do by holding their lock. All offsets are
 //! computed from the header that `build` wrote, in one place, [`Layout::read`].
 
+use crate::collections::{Collection, Word, on};
 use crate::memory::size_class;
-use crate::value::{INLINE_MAX, Kind, Str, Value};
+use crate::value::{INLINE_MAX, Kind, Object, Str, Value};
 use std::alloc::{self, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -37,6 +39,9 @@ const REPR_MASK: u8 = 0b0001_1000;
 const HAS_EXPIRY: u8 = 1 << 5;
 const WIDE: u8 = 1 << 6;
 const EPOCH: u8 = 1 << 7;
+/// Strings from this many bytes on, and collections of more allocations than this, are freed in the background.
+const LAZY_BYTES_MIN: usize = 64 * 1024;
+const LAZY_EFFORT_MIN: usize = 64;
 /// Bytes of a short expiry, and the value that says that a long one follows.
 const EXPIRY_SHORT: usize = 6;
 const EXPIRY_ESCAPE: u64 = (1 << 48) - 1;
@@ -48,7 +53,7 @@ enum Repr {
     Inline,
     /// A string that is an integer, in the entry.
     Int,
-    /// A pointer to the value: `Vec<u8>` for strings.
+    /// A pointer to the value: `Vec<u8>` for strings, and for collections their word.
     External,
 }
 
@@ -163,6 +168,8 @@ pub enum Content<'a> {
     Int(i64),
     /// A string in a buffer of its own.
     Raw(Box<Vec<u8>>),
+    /// A collection.
+    Object(Object),
 }
 
 impl<'a> Content<'a> {
@@ -183,14 +190,22 @@ impl<'a> Content<'a> {
             Value::Int(number) => Content::Int(*number),
             Value::Bytes(bytes) => Content::from_bytes(bytes),
             Value::Raw(bytes) => Content::Raw(std::mem::take(bytes)),
+            Value::Object(_) => match std::mem::replace(value, Value::Int(0)) {
+                Value::Object(object) => Content::Object(object),
+                _ => unreachable!("just seen to be one"),
+            },
         }
+    }
+
+    fn kind(&self) -> Kind {
+        if let Content::Object(object) = self { object.kind() } else { Kind::String }
     }
 
     fn repr(&self) -> Repr {
         match self {
             Content::Bytes(_) => Repr::Inline,
             Content::Int(_) => Repr::Int,
-            Content::Raw(_) => Repr::External,
+            Content::Raw(_) | Content::Object(_) => Repr::External,
         }
     }
 
@@ -205,7 +220,7 @@ impl<'a> Content<'a> {
 /// Makes an entry; `clock` is its 24-bit access clock, `epoch` the snapshot epoch.
 #[inline]
 pub fn build(key: &[u8], content: Content<'_>, expiry: Option<i64>, clock: u32, epoch: bool) -> Pointer {
-    let layout = Layout::plan(Kind::String, content.repr(), key.len(), content.len(), expiry);
+    let layout = Layout::plan(content.kind(), content.repr(), key.len(), content.len(), expiry);
     let allocation = layout.allocation();
     // SAFETY: the allocation is never empty.
     let Some(entry) = NonNull::new(unsafe { alloc(allocation) }) else { handle_alloc_error(allocation) };
@@ -229,7 +244,7 @@ pub unsafe fn overwrite<'a>(
 ) -> Result<(), Content<'a>> {
     // SAFETY: promised by the caller.
     let old = unsafe { Layout::read(entry) };
-    let new = Layout::plan(Kind::String, content.repr(), old.key_len, content.len(), expiry);
+    let new = Layout::plan(content.kind(), content.repr(), old.key_len, content.len(), expiry);
     if new.allocation() != old.allocation() {
         return Err(content);
     }
@@ -300,6 +315,7 @@ unsafe fn write_around_key(
             Content::Bytes(bytes) => std::ptr::copy_nonoverlapping(bytes.as_ptr(), value, bytes.len()),
             Content::Int(number) => value.cast::<i64>().write_unaligned(number),
             Content::Raw(bytes) => value.cast::<*mut Vec<u8>>().write_unaligned(Box::into_raw(bytes)),
+            Content::Object(object) => value.cast::<Word>().write(object.into_word()),
         }
     }
 }
@@ -322,8 +338,13 @@ unsafe fn write_expiry(at: *mut u8, expiry: i64) {
 /// `entry` must be live and laid out as `layout` says; its value is not used afterwards.
 unsafe fn free_external(entry: Pointer, layout: &Layout) {
     if layout.repr() == Repr::External {
-        // SAFETY: an external string's value is a pointer from `Box::into_raw`.
-        unsafe { drop(Box::from_raw(raw_pointer(entry, layout))) }
+        // SAFETY: an external string's value is a pointer from `Box::into_raw`, and a collection's its own word.
+        unsafe {
+            match Kind::from_bits(layout.meta & KIND_MASK) {
+                Kind::String => drop(Box::from_raw(raw_pointer(entry, layout))),
+                kind => drop(Object::from_word(kind, word(entry, layout))),
+            }
+        }
     }
 }
 
@@ -332,6 +353,13 @@ unsafe fn free_external(entry: Pointer, layout: &Layout) {
 unsafe fn raw_pointer(entry: Pointer, layout: &Layout) -> *mut Vec<u8> {
     // SAFETY: promised by the caller.
     unsafe { entry.as_ptr().add(layout.value).cast::<*mut Vec<u8>>().read_unaligned() }
+}
+
+/// # Safety
+/// `entry` must be live, and its value a collection.
+unsafe fn word(entry: Pointer, layout: &Layout) -> Word {
+    // SAFETY: promised by the caller; a word may lie anywhere.
+    unsafe { entry.as_ptr().add(layout.value).cast::<Word>().read() }
 }
 
 /// Frees an entry and its value.
@@ -358,7 +386,10 @@ pub unsafe fn into_value(entry: Pointer) -> (Value, Option<i64>) {
         let expiry = borrowed.expiry();
         let layout = Layout::read(entry);
         let value = match layout.repr() {
-            Repr::External => Value::Raw(Box::from_raw(raw_pointer(entry, &layout))),
+            Repr::External => match borrowed.kind() {
+                Kind::String => Value::Raw(Box::from_raw(raw_pointer(entry, &layout))),
+                kind => Value::Object(Object::from_word(kind, word(entry, &layout))),
+            },
             _ => borrowed.to_value(),
         };
         dealloc(entry.as_ptr(), layout.allocation());
@@ -374,7 +405,33 @@ pub unsafe fn raw_mut<'a>(entry: Pointer) -> Option<&'a mut Vec<u8>> {
     // SAFETY: promised by the caller.
     unsafe {
         let layout = Layout::read(entry);
-        (layout.repr() == Repr::External).then(|| &mut *raw_pointer(entry, &layout))
+        let is_string = layout.meta & KIND_MASK == Kind::String as u8;
+        (is_string && layout.repr() == Repr::External).then(|| &mut *raw_pointer(entry, &layout))
+    }
+}
+
+/// The collection in an entry, for change; `None` when the value is of another kind.
+///
+/// # Safety
+/// As for `raw_mut`.
+#[inline]
+pub unsafe fn collection_mut<'a, C: Collection>(entry: Pointer) -> Option<&'a mut C> {
+    // SAFETY: promised by the caller; the kind says which type the word is of, and a collection is a word.
+    unsafe {
+        let layout = Layout::read(entry);
+        (layout.meta & KIND_MASK == C::KIND as u8).then(|| &mut *entry.as_ptr().add(layout.value).cast::<C>())
+    }
+}
+
+/// Marks an entry as written since the last snapshot began, or not.
+///
+/// # Safety
+/// As for `raw_mut`.
+pub unsafe fn set_epoch(entry: Pointer, epoch: bool) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let meta = entry.as_ptr().add(META);
+        meta.write(meta.read() & !EPOCH | if epoch { EPOCH } else { 0 });
     }
 }
 
@@ -454,6 +511,21 @@ impl<'a> Entry<'a> {
         })
     }
 
+    /// The collection; `None` when the value is of another kind.
+    #[inline]
+    pub fn collection<C: Collection>(&self) -> Option<&'a C> {
+        let layout = self.layout();
+        // SAFETY: the kind says which type the word is of, a collection is a word, and nobody changes it during `'a`.
+        (layout.meta & KIND_MASK == C::KIND as u8)
+            .then(|| unsafe { &*self.entry.as_ptr().add(layout.value).cast::<C>() })
+    }
+
+    /// The snapshot epoch that it was written in.
+    #[inline]
+    pub fn epoch(&self) -> bool {
+        self.meta() & EPOCH != 0
+    }
+
     /// Whether its time has come: it lasts through the very millisecond at which it expires.
     #[inline]
     pub fn is_expired(&self, now_ms: i64) -> bool {
@@ -500,27 +572,37 @@ impl<'a> Entry<'a> {
         let layout = self.layout();
         match layout.repr() {
             Repr::Int => "int",
-            Repr::External => "raw",
+            Repr::External => on!(self.kind(), C => self.collection::<C>().map_or("raw", C::encoding), "raw"),
             Repr::Inline if embedded_in_reference(&layout, self.is_volatile()) => "embstr",
             Repr::Inline => "raw",
         }
     }
 
-    /// Bytes of memory that key and value take, allocator's rounding included.
-    pub fn memory(&self) -> usize {
-        self.layout().allocation().size() + self.external_memory()
+    /// Bytes of memory that key and value take, allocator's rounding included. A large collection's are estimated from
+    /// `samples` elements; 0 looks at all.
+    pub fn memory(&self, samples: usize) -> usize {
+        self.layout().allocation().size() + self.external_memory(samples)
     }
 
     /// The part of it that lies outside of the entry.
-    pub fn external_memory(&self) -> usize {
+    pub fn external_memory(&self, samples: usize) -> usize {
         let layout = self.layout();
-        match layout.repr() {
+        if layout.repr() != Repr::External {
+            return 0;
+        }
+        let string = || {
             // SAFETY: as in `str`.
-            Repr::External => unsafe {
-                let capacity = (*raw_pointer(self.entry, &layout)).capacity();
-                size_class(size_of::<Vec<u8>>()) + if capacity == 0 { 0 } else { size_class(capacity) }
-            },
-            _ => 0,
+            let capacity = unsafe { (*raw_pointer(self.entry, &layout)).capacity() };
+            size_class(size_of::<Vec<u8>>()) + if capacity == 0 { 0 } else { size_class(capacity) }
+        };
+        on!(self.kind(), C => self.collection::<C>().map_or(0, |c| c.memory(samples)), string())
+    }
+
+    /// Whether freeing the value takes long enough to be left to the background.
+    pub fn is_costly_to_free(&self) -> bool {
+        match self.kind() {
+            Kind::String => self.external_memory(0) > LAZY_BYTES_MIN,
+            kind => on!(kind, C => self.collection::<C>().is_some_and(|c| c.free_effort() > LAZY_EFFORT_MIN), false),
         }
     }
 
@@ -530,7 +612,12 @@ impl<'a> Entry<'a> {
             (_, Some(Str::Int(number))) => Value::Int(number),
             (Repr::External, Some(Str::Bytes(bytes))) => Value::Raw(Box::new(bytes.to_vec())),
             (_, Some(Str::Bytes(bytes))) => Value::Bytes(bytes.to_vec()),
-            (_, None) => Value::Bytes(Vec::new()),
+            (_, None) => {
+                on!(self.kind(), C => match self.collection::<C>() {
+                    Some(collection) => Value::Object(Object::new(collection.clone())),
+                    None => unreachable!("the kind is its own"),
+                }, unreachable!("strings are seen as such"))
+            }
         }
     }
 }
@@ -567,10 +654,10 @@ mod tests {
     fn common_sizes_land_in_their_classes() {
         let (key, ten, hundred) = ([b'k'; 16], [b'v'; 10], [b'v'; 100]);
         let later = Some(1_800_000_000_000);
-        assert_eq!(with(&key, Content::Bytes(&ten), None, |e, _| e.memory()), 32);
-        assert_eq!(with(&key, Content::Bytes(&hundred), None, |e, _| e.memory()), 128);
-        assert_eq!(with(&key, Content::Bytes(&hundred), later, |e, _| e.memory()), 128);
-        assert_eq!(with(&key, Content::Int(7), None, |e, _| e.memory()), 32);
+        assert_eq!(with(&key, Content::Bytes(&ten), None, |e, _| e.memory(0)), 32);
+        assert_eq!(with(&key, Content::Bytes(&hundred), None, |e, _| e.memory(0)), 128);
+        assert_eq!(with(&key, Content::Bytes(&hundred), later, |e, _| e.memory(0)), 128);
+        assert_eq!(with(&key, Content::Int(7), None, |e, _| e.memory(0)), 32);
     }
 
     #[test]
@@ -632,7 +719,7 @@ mod tests {
             }
             // SAFETY: not used again.
             let (value, expiry) = unsafe { into_value(pointer) };
-            prop_assert_eq!(value.to_bytes(), values[values.len() - 1].0.clone());
+            prop_assert_eq!(value.to_bytes(), Some(values[values.len() - 1].0.clone()));
             prop_assert_eq!(expiry, values[values.len() - 1].1);
         }
     }

@@ -113,6 +113,9 @@ impl Sweeper {
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, pass.lazy);
+                    if partition.is_awaited(key.bytes) {
+                        pass.effects.awaited_changed(number, key.bytes);
+                    }
                 }
             });
             pass.counters.expired.add(1);

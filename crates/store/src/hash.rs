@@ -46,6 +46,20 @@ impl KeyHasher {
     }
 }
 
+/// The hasher of the elements of collections: one for the process, the first that is asked for or [`set_elements`].
+#[inline]
+pub fn elements() -> KeyHasher {
+    *ELEMENTS.get_or_init(KeyHasher::random)
+}
+
+/// Decides the hasher of elements, when this comes before its first use.
+pub fn set_elements(hasher: KeyHasher) {
+    // One that is in use already has to stay.
+    let _ = ELEMENTS.set(hasher);
+}
+
+static ELEMENTS: std::sync::OnceLock<KeyHasher> = std::sync::OnceLock::new();
+
 /// Up to seven bytes as a little-endian word.
 #[inline]
 fn tail_word(tail: &[u8]) -> u64 {

@@ -10,12 +10,13 @@ use crate::janitor::{Garbage, Janitor};
 use crate::log::WriteLog;
 use crate::partition::Partition;
 use crate::table::{prefetch_address, prefetch_for_write};
+use crate::waiting::Waiter;
 use crate::world::{World, WorldGuard};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A key, its hash and its partition, computed once.
 #[derive(Clone, Copy, Debug)]
@@ -385,7 +386,11 @@ impl Locked {
         for partition in 0..self.keyspace.partitions {
             let address = self.keyspace.address_of(database, partition);
             let fresh = Partition::new(self.keyspace.hasher);
-            let old = self.with_partition(address, |partition| std::mem::replace(partition, fresh));
+            let old = self.with_partition(address, |partition| {
+                let mut old = std::mem::replace(partition, fresh);
+                partition.swap_queues(&mut old);
+                old
+            });
             if lazy && !old.is_empty() {
                 self.keyspace.janitor.dispose(Garbage::Partition(Box::new(old)));
             }
@@ -401,6 +406,61 @@ impl Locked {
         let (at_a, at_b) = (numbers[a].load(Ordering::Relaxed), numbers[b].load(Ordering::Relaxed));
         numbers[a].store(at_b, Ordering::Relaxed);
         numbers[b].store(at_a, Ordering::Relaxed);
+        if a != b {
+            self.swap_queues(at_a, at_b);
+        }
+    }
+
+    /// Who waits, waits for keys of a database with a number, whatever data has that number.
+    fn swap_queues(&mut self, a: usize, b: usize) {
+        let (cells_a, cells_b) = (self.keyspace.cells(a), self.keyspace.cells(b));
+        for (cell_a, cell_b) in cells_a.iter().zip(cells_b) {
+            // SAFETY: the world is held, and the cells belong to different databases.
+            unsafe { (*cell_a.partition()).swap_queues(&mut *cell_b.partition()) }
+        }
+    }
+
+    /// Puts a waiter in the queue of a key of database `number`, which is locked.
+    pub fn join_queue(&mut self, number: usize, key: Key<'_>, waiter: &Arc<Waiter>) {
+        let address = self.keyspace.address(number, key);
+        self.with_partition(address, |partition| partition.queues_mut().join(key.bytes, waiter.clone()));
+    }
+
+    /// Takes a waiter out of the queues of all its keys, which are locked; false when it had left before.
+    pub fn leave_queues<'k>(&mut self, number: usize, keys: impl Iterator<Item = Key<'k>>, waiter: &Waiter) -> bool {
+        if waiter.has_left() {
+            return false;
+        }
+        waiter.leave();
+        for key in keys {
+            let address = self.keyspace.address(number, key);
+            self.with_partition(address, |partition| {
+                partition.queues_mut().remove(key.bytes, waiter.ticket());
+                partition.drop_empty_queues();
+            });
+        }
+        true
+    }
+
+    /// The first who waits for a key of database `number`, which is locked, with a later ticket than `after`.
+    pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64) -> Option<Arc<Waiter>> {
+        self.partition(self.keyspace.address(number, key)).queues()?.next(key.bytes, after)
+    }
+
+    /// How many wait for a key of database `number`, which is locked.
+    pub fn waiters(&self, number: usize, key: Key<'_>) -> usize {
+        self.partition(self.keyspace.address(number, key)).queues().map_or(0, |queues| queues.count(key.bytes))
+    }
+
+    /// Calls `visit` with every key of database `number` that somebody waits for. Needs the world.
+    pub(crate) fn for_each_awaited(&self, number: usize, mut visit: impl FnMut(&[u8])) {
+        debug_assert!(self.is_world());
+        let database = self.keyspace.database_at(number);
+        let Some(cells) = self.keyspace.databases[database].cells.get() else { return };
+        for partition in 0..cells.len() {
+            let address = self.keyspace.address_of(database, partition);
+            self.partition(address).queues().into_iter().flat_map(|queues| queues.keys()).for_each(&mut visit);
+        }
     }
 }
 

@@ -6,8 +6,10 @@
 //! appended to the write [`log`]. The [`world`] lock stops everything for commands that concern everything.
 
 pub mod access;
+pub mod collections;
 pub mod db;
 pub mod effects;
+pub mod encodings;
 pub mod entry;
 pub mod expire;
 pub mod hash;
@@ -19,11 +21,14 @@ pub mod partition;
 pub mod table;
 pub mod usage;
 pub mod value;
+pub mod waiting;
 pub mod world;
 
 pub use access::Access;
-pub use db::{Counter, Counters, Db, Env, Expiry, WhenExpired};
+pub use collections::{Collection, Hash, List, Set, SortedSet, Stream};
+pub use db::{Counter, Counters, Db, Env, Expiry, WhenExpired, WrongType};
 pub use effects::{Effects, EventClass};
 pub use entry::Entry;
 pub use keyspace::{Key, Keyspace, Locked};
-pub use value::{IntBuf, Kind, Str, Value};
+pub use value::{IntBuf, Kind, Object, Str, Value};
+pub use waiting::Waiter;

@@ -5,11 +5,13 @@
 //! Every pointer in a partition's table was made by [`entry::build`] and is freed only after it was taken out of the
 //! table. An [`Entry`] handed out borrows the partition, so the compiler keeps it from changing meanwhile.
 
+use crate::collections::Collection;
 use crate::entry::{self, Content, Entry};
 use crate::hash::KeyHasher;
 use crate::keyspace::Key;
 use crate::table::{Place, Pointer, Table};
 use crate::value::Value;
+use crate::waiting::Queues;
 
 /// Entries under one lock.
 pub struct Partition {
@@ -17,11 +19,13 @@ pub struct Partition {
     hasher: KeyHasher,
     /// Marks entries written since the last snapshot began.
     epoch: bool,
+    /// Those who wait for its keys, if any.
+    queues: Option<Box<Queues>>,
 }
 
 impl Partition {
     pub(crate) fn new(hasher: KeyHasher) -> Self {
-        Partition { table: Table::new(), hasher, epoch: false }
+        Partition { table: Table::new(), hasher, epoch: false, queues: None }
     }
 
     /// Number of keys, expired ones that are still there included.
@@ -113,6 +117,39 @@ impl Partition {
             }
             entry::raw_mut(self.table.get(place))
         }
+    }
+
+    /// The collection at a place, for change.
+    #[inline]
+    pub fn collection_mut<C: Collection>(&mut self, place: Place) -> Option<&mut C> {
+        // SAFETY: live and exclusively borrowed.
+        unsafe { entry::collection_mut(self.table.get(place)) }
+    }
+
+    /// Whether somebody waits for the key.
+    #[inline]
+    pub(crate) fn is_awaited(&self, key: &[u8]) -> bool {
+        self.queues.as_ref().is_some_and(|queues| queues.contains(key))
+    }
+
+    /// Those who wait, if any.
+    pub(crate) fn queues(&self) -> Option<&Queues> {
+        self.queues.as_deref()
+    }
+
+    /// Those who wait, for change; [`Partition::drop_empty_queues`] follows when somebody left.
+    pub(crate) fn queues_mut(&mut self) -> &mut Queues {
+        self.queues.get_or_insert_default()
+    }
+
+    /// Forgets the queues when nobody is in them.
+    pub(crate) fn drop_empty_queues(&mut self) {
+        self.queues = self.queues.take().filter(|queues| !queues.is_empty());
+    }
+
+    /// Has those who wait for keys of `self` wait for keys of `other`, and the other way round.
+    pub(crate) fn swap_queues(&mut self, other: &mut Partition) {
+        std::mem::swap(&mut self.queues, &mut other.queues);
     }
 
     /// Sets the access clock of the entry at a place.

@@ -1,5 +1,7 @@
 //! Values as commands see them: kinds, strings, and values without their keys.
 
+use crate::collections::{Collection, Word, on};
+
 /// Strings up to this many bytes live in their entry, longer ones in a buffer of their own, which large arguments are
 /// read into and handed over in.
 pub const INLINE_MAX: usize = 32 * 1024 - 1;
@@ -101,7 +103,7 @@ impl<'a> Str<'a> {
 }
 
 /// A value without its key, owned: what RENAME, COPY and MOVE carry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Value {
     /// A string that is an integer.
     Int(i64),
@@ -109,20 +111,95 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// A string that has been changed in place, or is large.
     Raw(Box<Vec<u8>>),
+    /// A collection.
+    Object(Object),
 }
 
 impl Value {
     /// What kind of value it is.
     pub fn kind(&self) -> Kind {
-        Kind::String
+        match self {
+            Value::Object(object) => object.kind,
+            _ => Kind::String,
+        }
     }
 
-    /// The string's bytes.
-    pub fn to_bytes(&self) -> Vec<u8> {
+    /// The string's bytes; `None` for collections.
+    pub fn to_bytes(&self) -> Option<Vec<u8>> {
         match self {
-            Value::Int(number) => number.to_string().into_bytes(),
-            Value::Bytes(bytes) => bytes.clone(),
-            Value::Raw(bytes) => bytes.as_ref().clone(),
+            Value::Int(number) => Some(number.to_string().into_bytes()),
+            Value::Bytes(bytes) => Some(bytes.clone()),
+            Value::Raw(bytes) => Some(bytes.as_ref().clone()),
+            Value::Object(_) => None,
         }
+    }
+}
+
+impl<C: Collection> From<C> for Value {
+    fn from(collection: C) -> Value {
+        Value::Object(Object::new(collection))
+    }
+}
+
+/// A collection of whichever kind, owned.
+pub struct Object {
+    kind: Kind,
+    word: Word,
+}
+
+impl Object {
+    /// Takes a collection.
+    #[inline]
+    pub fn new<C: Collection>(collection: C) -> Object {
+        Object { kind: C::KIND, word: collection.into_word() }
+    }
+
+    /// Its kind: never that of strings.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The collection, if it is of this kind.
+    pub fn get<C: Collection>(&self) -> Option<&C> {
+        // SAFETY: made from a collection of this kind, which is transparent around its word.
+        (self.kind == C::KIND).then(|| unsafe { &*std::ptr::from_ref(&self.word).cast::<C>() })
+    }
+
+    /// Gives the collection away as a word.
+    #[inline]
+    pub(crate) fn into_word(self) -> Word {
+        std::mem::ManuallyDrop::new(self).word
+    }
+
+    /// Takes it back.
+    ///
+    /// # Safety
+    /// The word is that of a collection of this kind, and no copy of it is used afterwards.
+    #[inline]
+    pub(crate) unsafe fn from_word(kind: Kind, word: Word) -> Object {
+        Object { kind, word }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: the word is that of a collection of this kind, and dropped once.
+        on!(self.kind, C => unsafe { drop(C::from_word(self.word)) }, ())
+    }
+}
+
+impl Clone for Object {
+    fn clone(&self) -> Object {
+        on!(self.kind, C => match self.get::<C>() {
+            Some(collection) => Object::new(collection.clone()),
+            None => unreachable!("the kind is its own"),
+        }, unreachable!("no object is a string"))
+    }
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.kind)
     }
 }

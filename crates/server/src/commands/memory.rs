@@ -103,7 +103,7 @@ fn usage(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let number = cx.client.db;
     let mut db = cx.db(number);
-    let bytes = db.peek(db.key(&args[2])).map(|entry| entry.memory() + SLOT);
+    let bytes = db.peek(db.key(&args[2])).map(|entry| entry.memory(0) + SLOT);
     match bytes {
         Some(bytes) => cx.reply.uint(bytes as u64),
         None => cx.reply.null(),

@@ -321,7 +321,9 @@ impl Engine {
         };
         let db = Db::new(locked, client.db, env).with_hashed(hashed);
         let reply = Reply::new(out, client.version);
-        let result = handler(&mut Context { db, reply, taken, settings: &self.tunables.commands }, args);
+        let settings = &self.tunables.commands;
+        let mut context = Context { db, reply, taken, settings, may_block: true, block: None };
+        let result = handler(&mut context, args);
         self.answer(client, result, out)
     }
 

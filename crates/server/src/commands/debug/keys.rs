@@ -69,7 +69,7 @@ pub fn lengths(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::text("ERR Not an sds encoded string."));
     };
     let (key_len, value_len) = (entry.key().len(), value.len());
-    let (inside, outside) = (entry.memory() - entry.external_memory(), entry.external_memory());
+    let (inside, outside) = (entry.memory(0) - entry.external_memory(0), entry.external_memory(0));
     let spare = outside.saturating_sub(size_of::<Vec<u8>>() + value_len);
     cx.reply.simple(format!(
         "key_sds_len:{key_len} key_sds_avail:0 obj_alloc:{inside} \

@@ -1,0 +1,7 @@
+//! Lists.
+
+use crate::context::Handler;
+use crate::spec::Command;
+
+/// The commands of this family.
+pub static COMMANDS: &[Command<Handler>] = &[];

@@ -1,0 +1,48 @@
+//! The values that are not strings: each type owns its encodings and converts between them at Valkey's moments.
+//!
+//! A collection is one [`word::Word`] in its entry and grows in place there. Everything that depends on which of the types
+//! it is goes through [`on`].
+
+pub mod hash;
+pub mod list;
+pub mod set;
+pub mod sorted_set;
+pub mod stream;
+pub mod word;
+
+pub use hash::Hash;
+pub use list::List;
+pub use set::Set;
+pub use sorted_set::SortedSet;
+pub use stream::Stream;
+pub use word::{Collection, Word};
+
+/// Evaluates `$body` with `$type` standing for the collection of a kind; `$string` for strings.
+macro_rules! on {
+    ($kind:expr, $type:ident => $body:expr, $string:expr) => {
+        match $kind {
+            $crate::value::Kind::String => $string,
+            $crate::value::Kind::List => {
+                type $type = $crate::collections::List;
+                $body
+            }
+            $crate::value::Kind::Set => {
+                type $type = $crate::collections::Set;
+                $body
+            }
+            $crate::value::Kind::SortedSet => {
+                type $type = $crate::collections::SortedSet;
+                $body
+            }
+            $crate::value::Kind::Hash => {
+                type $type = $crate::collections::Hash;
+                $body
+            }
+            $crate::value::Kind::Stream => {
+                type $type = $crate::collections::Stream;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use on;

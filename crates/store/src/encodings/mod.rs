@@ -1,0 +1,1 @@
+//! The forms in which collections keep their elements, each understandable by itself.

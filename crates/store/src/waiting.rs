@@ -1,0 +1,91 @@
+//! Clients that wait for a key: BLPOP, BZPOPMIN, XREAD and their kin.
+//!
+//! Each partition has the queues of its keys. A waiter stands in the queues of all the keys that its command names, with
+//! one ticket that says how long it has waited, and leaves all of them at once. **Invariant**: a waiter joins, is served
+//! and leaves under the locks of all its keys, so that whoever holds these locks knows whether it still waits.
+//!
+//! Whatever changes a key that somebody waits for notes it in the command's [`Effects`](crate::effects::Effects); those
+//! who wait are served after the command. Where nobody waits, a change costs one look at its partition.
+
+use crate::value::Kind;
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Somebody who waits.
+pub struct Waiter {
+    ticket: u64,
+    /// The kind of value that it waits for.
+    pub kind: Kind,
+    /// Whether it is to be served, with an error most likely, when the key goes or becomes of another kind.
+    pub heeds_loss: bool,
+    left: AtomicBool,
+    /// Who it is, and what is to be done: the server's business.
+    pub purpose: Box<dyn Any + Send + Sync>,
+}
+
+impl Waiter {
+    /// Somebody who begins to wait now.
+    pub fn new(kind: Kind, heeds_loss: bool, purpose: Box<dyn Any + Send + Sync>) -> Arc<Waiter> {
+        static TICKETS: AtomicU64 = AtomicU64::new(1);
+        let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Waiter { ticket, kind, heeds_loss, left: AtomicBool::new(false), purpose })
+    }
+
+    /// Its place among all who wait: lower is earlier.
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// Whether it has left its queues. Certain only under the locks of its keys.
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Takes note that it leaves.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The queues of one partition's keys.
+#[derive(Default)]
+pub(crate) struct Queues(HashMap<Box<[u8]>, BTreeMap<u64, Arc<Waiter>>>);
+
+impl Queues {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.0.contains_key(key)
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.keys().map(AsRef::as_ref)
+    }
+
+    pub(crate) fn join(&mut self, key: &[u8], waiter: Arc<Waiter>) {
+        self.0.entry(key.into()).or_default().insert(waiter.ticket, waiter);
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8], ticket: u64) {
+        if let Some(queue) = self.0.get_mut(key) {
+            queue.remove(&ticket);
+            if queue.is_empty() {
+                self.0.remove(key);
+            }
+        }
+    }
+
+    /// The first who waits for the key with a later ticket than `after`.
+    pub(crate) fn next(&self, key: &[u8], after: u64) -> Option<Arc<Waiter>> {
+        self.0.get(key)?.range(after + 1..).next().map(|(_, waiter)| waiter.clone())
+    }
+
+    /// Number of waiters of a key.
+    pub(crate) fn count(&self, key: &[u8]) -> usize {
+        self.0.get(key).map_or(0, BTreeMap::len)
+    }
+}
