@@ -10,6 +10,7 @@ use crate::janitor::{Garbage, Janitor};
 use crate::log::WriteLog;
 use crate::partition::Partition;
 use crate::table::{prefetch_address, prefetch_for_write};
+use crate::value::Kind;
 use crate::waiting::Waiter;
 use crate::world::{World, WorldGuard};
 use parking_lot::RawMutex;
@@ -442,9 +443,17 @@ impl Locked {
         true
     }
 
-    /// The first who waits for a key of database `number`, which is locked, with a later ticket than `after`.
-    pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64) -> Option<Arc<Waiter>> {
-        self.partition(self.keyspace.address(number, key)).queues()?.next(key.bytes, after)
+    /// The first with a later ticket than `after` who waits for a key of database `number`, which is locked, and is to be
+    /// served now that it holds a value of this kind.
+    pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64, kind: Option<Kind>) -> Option<Arc<Waiter>> {
+        self.partition(self.keyspace.address(number, key)).queues()?.next(key.bytes, after, kind)
+    }
+
+    /// The kind of value that a key of database `number`, which is locked, holds; `None` also when its time has come.
+    pub fn kind_at(&self, number: usize, key: Key<'_>, now_ms: i64) -> Option<Kind> {
+        let partition = self.partition(self.keyspace.address(number, key));
+        let entry = partition.entry(partition.find(key)?);
+        (!entry.is_expired(now_ms)).then(|| entry.kind())
     }
 
     /// How many wait for a key of database `number`, which is locked.
