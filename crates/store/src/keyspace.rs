@@ -188,6 +188,11 @@ impl Keyspace {
         self.databases[database].ever_volatile.load(Ordering::Relaxed)
     }
 
+    /// Whether a database has partitions already.
+    pub(crate) fn is_made(&self, database: usize) -> bool {
+        self.databases[database].cells.get().is_some()
+    }
+
     /// The partitions of a database, made when they are first asked for.
     #[inline]
     pub(crate) fn cells(&self, database: usize) -> &[Cell] {
@@ -367,6 +372,24 @@ impl Locked {
         result
     }
 
+    /// A partition that is locked, for change that leaves its sizes as they are.
+    pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
+        self.at_mut(self.keyspace.cell(address), address)
+    }
+
+    /// Calls `visit` with every partition that was ever used, and the number of its database. Needs the world.
+    pub(crate) fn for_each_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
+        assert!(self.is_world(), "all partitions at once are the world");
+        for number in 0..self.keyspace.databases() {
+            let database = self.keyspace.database_at(number);
+            if self.keyspace.is_made(database) {
+                for partition in 0..self.keyspace.partitions {
+                    visit(number, self.partition_mut(self.keyspace.address_of(database, partition)));
+                }
+            }
+        }
+    }
+
     /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
@@ -392,7 +415,9 @@ impl Locked {
                 partition.swap_queues(&mut old);
                 old
             });
-            if lazy && !old.is_empty() {
+            if let Some(snapshot) = old.snapshot().cloned() {
+                snapshot.keep(Box::new(old));
+            } else if lazy && !old.is_empty() {
                 self.keyspace.janitor.dispose(Garbage::Partition(Box::new(old)));
             }
         }
