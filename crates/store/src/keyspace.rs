@@ -416,7 +416,7 @@ impl Locked {
                 old
             });
             if let Some(snapshot) = old.snapshot().cloned() {
-                snapshot.keep(Box::new(old));
+                snapshot.keep(old);
             } else if lazy && !old.is_empty() {
                 self.keyspace.janitor.dispose(Garbage::Partition(Box::new(old)));
             }

@@ -31,7 +31,7 @@ pub struct Snapshot {
     sink: Box<dyn Sink>,
     cancelled: AtomicBool,
     /// Partitions that were flushed away before the walk came to them, with their database.
-    flushed: parking_lot::Mutex<Vec<Box<Partition>>>,
+    flushed: parking_lot::Mutex<Vec<Partition>>,
 }
 
 impl Snapshot {
@@ -52,7 +52,7 @@ impl Snapshot {
     }
 
     /// Keeps a partition that was flushed away.
-    pub(crate) fn keep(&self, partition: Box<Partition>) {
+    pub(crate) fn keep(&self, partition: Partition) {
         self.flushed.lock().push(partition);
     }
 }
