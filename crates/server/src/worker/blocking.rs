@@ -29,7 +29,8 @@ pub struct Blocked {
     request: OwnedArgs,
     /// The arguments that are the keys it waits for.
     keys: Vec<usize>,
-    db: usize,
+    /// The database of the keys.
+    pub db: usize,
     version: Version,
     until_ms: Option<i64>,
 }
@@ -40,9 +41,19 @@ impl Blocked {
         waiter.purpose.downcast_ref()
     }
 
-    fn keys(&self, keyspace: &'static Keyspace) -> impl Iterator<Item = Key<'_>> {
+    /// The names of the keys that it waits for.
+    pub fn key_names(&self) -> impl Iterator<Item = &[u8]> {
         let args = self.request.args();
-        self.keys.iter().filter_map(move |index| args.get(*index)).map(|bytes| keyspace.key(bytes))
+        self.keys.iter().filter_map(move |index| args.get(*index))
+    }
+
+    /// Whether its time is limited.
+    pub fn is_limited(&self) -> bool {
+        self.until_ms.is_some()
+    }
+
+    fn keys(&self, keyspace: &'static Keyspace) -> impl Iterator<Item = Key<'_>> {
+        self.key_names().map(|bytes| keyspace.key(bytes))
     }
 
     /// Takes the waiter out of its queues, whose locks (or the world) are held; false when it was served already.
