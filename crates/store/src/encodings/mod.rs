@@ -1,1 +1,4 @@
 //! The forms in which collections keep their elements, each understandable by itself.
+
+pub mod element;
+pub mod members;
