@@ -194,7 +194,7 @@ impl Intset {
 
     /// A copy of bytes from outside, once checked.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
-        View::check(bytes).map(|view| Self::copy_of(view.bytes))
+        View::check(bytes).map(Self::from)
     }
 
     /// A copy of an intset's bytes.
@@ -321,9 +321,15 @@ impl Intset {
     }
 }
 
+impl From<View<'_>> for Intset {
+    fn from(view: View<'_>) -> Self {
+        Self::copy_of(view.bytes)
+    }
+}
+
 impl Clone for Intset {
     fn clone(&self) -> Self {
-        Self::copy_of(self.view().bytes)
+        self.view().into()
     }
 }
 
