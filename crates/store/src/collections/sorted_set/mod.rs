@@ -1,5 +1,11 @@
 //! Values of type sorted set.
 
+mod cut;
+mod element;
+mod tree;
+
+pub use cut::Cut;
+
 use super::word::{Collection, Word};
 use crate::value::Kind;
 
