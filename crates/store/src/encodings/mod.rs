@@ -1,1 +1,8 @@
 //! The forms in which collections keep their elements, each understandable by itself.
+
+pub mod listpack;
+pub mod lzf;
+
+/// Bytes from outside that are not what they claim to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt;
