@@ -60,6 +60,12 @@ impl Cut<'_> {
         }
     }
 
+    /// Whether scores count.
+    #[inline]
+    pub(super) fn needs_score(&self) -> bool {
+        matches!(self, Cut::Score { .. } | Cut::Element { .. })
+    }
+
     /// The same for an element of a tree.
     #[inline]
     pub(super) fn is_behind(&self, element: Element) -> bool {

@@ -1,8 +1,7 @@
 //! Elements of large sorted sets: one allocation each, shared by the tree and the table of members.
 //!
 //! ```text
-//! | score: 8 bytes | length: 1 byte | member |              members below 255 bytes
-//! | score: 8 bytes | 255 | length: 8 bytes | member |       others
+//! | score: 8 bytes | length and member, as in encodings::element |     rounded up to a size class of the allocator
 //! ```
 //!
 //! # Safety
@@ -11,56 +10,59 @@
 //! leave this folder, and live in a tree or a table only as long as the allocation does: whoever takes an element out of
 //! its sorted set frees it last. Scores change only through an exclusively borrowed sorted set.
 
+use crate::encodings::element::{allocate, header_len, read, release, write};
+use crate::encodings::members::Layout;
 use crate::memory::size_class;
 use crate::table::{Pointer, prefetch_address};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering;
 
 const SCORE: usize = size_of::<f64>();
-/// The length byte of members that are too long for it.
-const LONG: u8 = u8::MAX;
-const SHORT_HEADER: usize = SCORE + 1;
-const LONG_HEADER: usize = SHORT_HEADER + size_of::<u64>();
 
 /// See the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
-pub(super) struct Element(pub(super) Pointer);
+pub(super) struct Element(Pointer);
 
 impl Element {
     /// What fills places that hold no element. It is never read.
     pub const NONE: Element = Element(Pointer::dangling());
 
+    /// The element that a table's pointer leads to.
+    #[inline]
+    pub fn at(pointer: Pointer) -> Element {
+        Element(pointer)
+    }
+
+    /// Its pointer for a table.
+    #[inline]
+    pub fn pointer(self) -> Pointer {
+        self.0
+    }
+
     /// Allocates an element.
+    #[inline]
     pub fn new(score: f64, member: &[u8]) -> Element {
-        let long = member.len() >= LONG as usize;
-        let header = if long { LONG_HEADER } else { SHORT_HEADER };
-        let layout = layout_of(header + member.len());
-        // SAFETY: the layout is not empty; all that is written lies inside of it.
+        let pointer = allocate(size_of_element(member.len()));
+        // SAFETY: just allocated with this room.
         unsafe {
-            let Some(pointer) = Pointer::new(alloc(layout)) else { handle_alloc_error(layout) };
             pointer.cast::<f64>().write(score);
-            if long {
-                pointer.add(SCORE).write(LONG);
-                pointer.add(SHORT_HEADER).cast::<u64>().write_unaligned(member.len() as u64);
-            } else {
-                pointer.add(SCORE).write(member.len() as u8);
-            }
-            pointer.add(header).as_ptr().copy_from_nonoverlapping(member.as_ptr(), member.len());
-            Element(pointer)
+            write(pointer.as_ptr().add(SCORE), member);
         }
+        Element(pointer)
     }
 
     /// Frees it. Nobody may use the element afterwards.
+    #[inline]
     pub fn free(self) {
-        // SAFETY: allocated with the same layout; see the module's documentation.
-        unsafe { dealloc(self.0.as_ptr(), layout_of(self.header().1 + self.header().0)) }
+        let size = self.size();
+        // SAFETY: allocated with this size; see the module's documentation.
+        unsafe { release(self.0, size) }
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes, the allocator's rounding included.
+    #[inline]
     pub fn size(self) -> usize {
-        let (len, header) = self.header();
-        layout_of(header + len).size()
+        size_of_element(self.member().len())
     }
 
     /// The score.
@@ -80,21 +82,8 @@ impl Element {
     /// The member, for as long as the element lives.
     #[inline]
     pub fn member<'a>(self) -> &'a [u8] {
-        let (len, header) = self.header();
         // SAFETY: see the module's documentation.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(header), len) }
-    }
-
-    /// The member's length, and where it begins.
-    #[inline]
-    fn header(self) -> (usize, usize) {
-        // SAFETY: see the module's documentation.
-        unsafe {
-            match self.0.add(SCORE).read() {
-                LONG => (self.0.add(SHORT_HEADER).cast::<u64>().read_unaligned() as usize, LONG_HEADER),
-                len => (len as usize, SHORT_HEADER),
-            }
-        }
+        unsafe { read(self.0.as_ptr().add(SCORE)) }
     }
 
     /// Order by score, then by member. Scores are never NaN.
@@ -111,10 +100,32 @@ impl Element {
     }
 }
 
-fn layout_of(size: usize) -> Layout {
-    match Layout::from_size_align(size_class(size), align_of::<f64>()) {
-        Ok(layout) => layout,
-        Err(_) => unreachable!("members are slices that exist, and far smaller than the address space"),
+#[inline]
+fn size_of_element(member_len: usize) -> usize {
+    size_class(SCORE + header_len(member_len) + member_len)
+}
+
+/// The layout of elements in the table of members.
+pub(super) struct Scored;
+
+// SAFETY: an element's member never changes.
+unsafe impl Layout for Scored {
+    #[inline]
+    unsafe fn name<'a>(pointer: Pointer) -> &'a [u8] {
+        Element(pointer).member()
+    }
+
+    unsafe fn size(pointer: Pointer) -> usize {
+        Element(pointer).size()
+    }
+
+    unsafe fn free(pointer: Pointer) {
+        Element(pointer).free();
+    }
+
+    unsafe fn copy(pointer: Pointer) -> Pointer {
+        let element = Element(pointer);
+        Element::new(element.score(), element.member()).pointer()
     }
 }
 
@@ -124,14 +135,16 @@ mod tests {
 
     #[test]
     fn elements_keep_members_of_all_lengths() {
-        for len in [0, 1, 19, 23, 24, 254, 255, 256, 70_000] {
+        for len in [0, 1, 19, 23, 24, 253, 254, 65_535, 65_536] {
             let member: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let element = Element::new(1.5, &member);
             assert_eq!((element.score(), element.member()), (1.5, &member[..]));
             element.set_score(-0.0);
             assert_eq!((element.score().to_bits(), element.member()), ((-0.0f64).to_bits(), &member[..]));
-            assert_eq!(element.size(), size_class(len + if len < 255 { 9 } else { 17 }));
             element.free();
         }
+        let element = Element::new(0.0, b"member:000000001234");
+        assert_eq!(element.size(), 32);
+        element.free();
     }
 }

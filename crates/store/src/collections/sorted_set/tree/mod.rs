@@ -17,7 +17,7 @@
 //!
 //! # Safety
 //!
-//! These hold whenever no method runs, and [`Tree::check`] verifies them:
+//! These hold whenever no method runs, and `Tree::check` verifies them in tests:
 //!
 //! - All leaves are `height` levels below the root; every node but those is an [`Inner`]. Nodes are boxes, each owned by
 //!   its parent, the root by the tree. There is no root if and only if there are no elements; no node is empty.
@@ -33,7 +33,6 @@ use super::cut::Cut;
 use super::element::Element;
 use node::{Child, FANOUT, Inner, LEAF, Leaf, Node};
 use smallvec::SmallVec;
-use std::cmp::Ordering;
 use std::ptr::NonNull;
 
 /// Leaves and inner nodes with less than this look for a neighbour to join.
@@ -546,6 +545,7 @@ impl Tree {
     ///
     /// # Panics
     /// If it does not hold.
+    #[cfg(test)]
     pub fn check(&self) {
         let Some(root) = self.root else {
             assert_eq!((self.len, self.leaves, self.inners), (0, 0, 0), "an empty tree has nothing");
@@ -561,10 +561,11 @@ impl Tree {
             assert_eq!(leaf.next, leaves.get(index + 1).copied(), "links lead on");
         }
         let elements: Vec<Element> = leaves.iter().flat_map(|leaf| self.leaf(*leaf).elements()).copied().collect();
-        assert!(elements.is_sorted_by(|a, b| a.order(*b) == Ordering::Less), "elements are in order");
+        assert!(elements.is_sorted_by(|a, b| a.order(*b).is_lt()), "elements are in order");
     }
 
     /// The number of elements below a node, and the first of them.
+    #[cfg(test)]
     fn check_node(
         &self,
         node: Node,
