@@ -13,6 +13,7 @@ pub mod hyperloglog;
 pub mod keys;
 pub mod list;
 pub mod random;
+pub mod scan_options;
 pub mod set;
 pub mod sort;
 pub mod sorted_set;

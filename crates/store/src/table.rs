@@ -35,6 +35,8 @@ use std::ptr::NonNull;
 const BUCKET: usize = 8;
 /// Bucket counts of a segment: every size class of the allocator from 64 bytes to 8 KiB.
 const STEPS: [u16; 24] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
+/// Buckets of a segment that has grown as far as it will.
+const STEP_MAX: u16 = STEPS[STEPS.len() - 1];
 /// Bits of the hash that a word keeps.
 const TAG_BITS: u32 = 16;
 const POINTER_MASK: u64 = 0x0000_ffff_ffff_fffe;
@@ -181,9 +183,7 @@ impl Table {
     #[inline]
     pub fn insert(&mut self, hash: u64, pointer: Pointer, flag: bool, hash_of: impl Fn(Pointer) -> u64) {
         if self.directory.is_empty() {
-            self.segments.push(Segment::new(STEPS[0], 0));
-            self.directory.push(0);
-            self.depth = 0;
+            self.begin();
         }
         loop {
             let number = self.directory[self.directory_index(hash)] as usize;
@@ -199,6 +199,16 @@ impl Table {
         self.flagged += usize::from(flag);
     }
 
+    /// The first segment. Most tables are small, and get no more room than that.
+    #[cold]
+    fn begin(&mut self) {
+        self.segments = Vec::with_capacity(1);
+        self.segments.push(Segment::new(STEPS[0], 0));
+        self.directory = Vec::with_capacity(1);
+        self.directory.push(0);
+        self.depth = 0;
+    }
+
     /// Takes the element at `place` out.
     pub fn remove(&mut self, place: Place) -> Pointer {
         let number = place.segment as usize;
@@ -211,11 +221,38 @@ impl Table {
     }
 
     /// Calls `visit` with every element.
-    pub fn for_each(&self, mut visit: impl FnMut(Pointer)) {
-        for segment in &self.segments {
-            for bucket in segment.all_buckets() {
-                bucket.0.iter().take_while(|word| **word != 0).for_each(|word| visit(pointer_of(*word)));
+    pub fn for_each(&self, visit: impl FnMut(Pointer)) {
+        self.iter().for_each(visit);
+    }
+
+    /// All elements, in no particular order. They are fetched from memory ahead of being returned.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { buckets: self.segments.first().map_or(&[], Segment::all_buckets), segment: 0, slot: 0, table: self }
+    }
+
+    /// A table with the same elements, flags and places, each element having been given to `copy`.
+    pub fn copy_with(&self, mut copy: impl FnMut(Pointer) -> Pointer) -> Table {
+        let mut copy_word = |word: &mut u64| {
+            if *word != 0 {
+                *word = *word & !POINTER_MASK | pointer_bits(copy(pointer_of(*word)));
             }
+        };
+        let mut copy_segment = |segment: &Segment| {
+            let mut copied = Segment::new(segment.bucket_count, segment.depth);
+            copied.count = segment.count;
+            for (number, bucket) in segment.all_buckets().iter().enumerate() {
+                let target = copied.bucket_mut(number);
+                target.0 = bucket.0;
+                target.0.iter_mut().for_each(&mut copy_word);
+            }
+            copied
+        };
+        Table {
+            depth: self.depth,
+            directory: self.directory.clone(),
+            segments: self.segments.iter().map(&mut copy_segment).collect(),
+            len: self.len,
+            flagged: self.flagged,
         }
     }
 
@@ -260,22 +297,29 @@ impl Table {
         Some(position)
     }
 
-    /// An element chosen with equal chances for all; `random` yields random numbers.
-    pub fn random(&self, mut random: impl FnMut() -> u64) -> Option<Pointer> {
+    /// An element chosen with equal chances for all; `random` yields random numbers of 64 bits.
+    pub fn random(&self, random: impl FnMut() -> u64) -> Option<Pointer> {
+        self.random_place(random).map(|place| self.get(place))
+    }
+
+    /// The place of an element chosen with equal chances for all.
+    ///
+    /// Slots are drawn until one is taken. Where there are several segments, a smaller one is drawn as if it were of the
+    /// largest size, which is seldom far from the truth: small segments join.
+    pub fn random_place(&self, mut random: impl FnMut() -> u64) -> Option<Place> {
         if self.len == 0 {
             return None;
         }
-        let largest = self.segments.iter().map(|s| s.bucket_count).max()? as u64;
+        let bucket_count = if let [only] = self.segments.as_slice() { only.bucket_count } else { STEP_MAX };
+        // One number decides all: 32 bits, 29 bits and 3 bits of it, as fractions of what there is to choose from.
+        const _: () = assert!(BUCKET == 1 << 3);
         loop {
             let draw = random();
-            let segment = &self.segments[(draw as u32 as usize) % self.segments.len()];
-            let bucket = (draw >> 32) % largest;
-            if bucket >= segment.bucket_count as u64 {
-                continue;
-            }
-            let word = segment.bucket(bucket as usize).0[(random() % BUCKET as u64) as usize];
-            if word != 0 {
-                return Some(pointer_of(word));
+            let segment = ((draw >> 32) * self.segments.len() as u64) >> 32;
+            let bucket = ((draw >> 3 & 0x1fff_ffff) * u64::from(bucket_count)) >> 29;
+            let place = Place { segment: segment as u32, bucket: bucket as u16, slot: draw as u16 % BUCKET as u16 };
+            if place.bucket < self.segments[segment as usize].bucket_count && self.word(place) != 0 {
+                return Some(place);
             }
         }
     }
@@ -383,14 +427,14 @@ impl Table {
         let segment = &mut self.segments[number];
         segment.resize(step_for(segment.count as usize));
         let (depth, count) = (segment.depth, segment.count);
-        if depth == 0 || count > Segment::capacity_of(STEPS[STEPS.len() - 1]) / 4 {
+        if depth == 0 || count > Segment::capacity_of(STEP_MAX) / 4 {
             return;
         }
         let Some(first) = self.directory.iter().position(|n| *n as usize == number) else { return };
         let sibling_index = first ^ (1 << (self.depth - depth));
         let sibling = self.directory[sibling_index] as usize;
         let other = &self.segments[sibling];
-        if other.depth == depth && other.count + count <= Segment::capacity_of(STEPS[STEPS.len() - 1]) / 2 {
+        if other.depth == depth && other.count + count <= Segment::capacity_of(STEP_MAX) / 2 {
             let (low, high) = if first < sibling_index { (number, sibling) } else { (sibling, number) };
             self.join(low, high);
         }
@@ -423,6 +467,46 @@ impl Table {
         while self.depth > 0 && self.segments.iter().all(|s| s.depth < self.depth) {
             self.directory = self.directory.iter().step_by(2).copied().collect();
             self.depth -= 1;
+        }
+    }
+}
+
+/// All elements of a table: see [`Table::iter`].
+pub struct Iter<'a> {
+    table: &'a Table,
+    /// The number of the segment that is visited.
+    segment: usize,
+    /// What is left of it, and the slot in the first bucket of that.
+    buckets: &'a [Bucket],
+    slot: usize,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = Pointer;
+
+    #[inline]
+    fn next(&mut self) -> Option<Pointer> {
+        loop {
+            match self.buckets {
+                [bucket, rest @ ..] => {
+                    if let Some(&word) = bucket.0.get(self.slot).filter(|word| **word != 0) {
+                        self.slot += 1;
+                        return Some(pointer_of(word));
+                    }
+                    (self.buckets, self.slot) = (rest, 0);
+                    if let Some(ahead) = self.buckets.get(1) {
+                        ahead
+                            .0
+                            .iter()
+                            .take_while(|word| **word != 0)
+                            .for_each(|word| prefetch_lines(word & POINTER_MASK));
+                    }
+                }
+                [] => {
+                    self.segment += 1;
+                    self.buckets = self.table.segments.get(self.segment)?.all_buckets();
+                }
+            }
         }
     }
 }
@@ -573,8 +657,7 @@ impl Drop for Segment {
 /// The smallest step that holds `count` elements with some room.
 fn step_for(count: usize) -> u16 {
     let wanted = count + count / 8;
-    let largest = STEPS[STEPS.len() - 1];
-    STEPS.into_iter().find(|step| Segment::capacity_of(*step) as usize >= wanted).unwrap_or(largest)
+    STEPS.into_iter().find(|step| Segment::capacity_of(*step) as usize >= wanted).unwrap_or(STEP_MAX)
 }
 
 #[inline]
@@ -895,17 +978,61 @@ mod tests {
         assert!(seen.values().all(|times| *times == 1));
     }
 
-    #[test]
-    fn random_elements_are_chosen_fairly() {
-        let (mut numbers, mut seed, mut hits) = (Numbers::new(), 3u64, vec![0u32; 100]);
-        (0..100).for_each(|n| numbers.insert(n));
-        let draws = if cfg!(miri) { 2_000 } else { 100_000 };
-        for _ in 0..draws {
-            let pointer = numbers.table.random(|| random(&mut seed) >> 3).expect("not empty");
+    /// How often each of the numbers below `count` is drawn, checked to be within six standard deviations of the mean.
+    fn check_fairness(numbers: &Numbers, count: u64, draws_each: u32) {
+        let (mut seed, mut hits) = (3u64, vec![0u32; count as usize]);
+        for _ in 0..count * u64::from(draws_each) {
+            let pointer = numbers.table.random(|| random(&mut seed).swap_bytes()).expect("not empty");
             hits[value(pointer) as usize] += 1;
         }
-        let mean = draws / 100;
-        let spread = 6.0 * f64::from(mean).sqrt();
-        assert!(hits.iter().all(|h| (f64::from(*h) - f64::from(mean)).abs() < spread), "{hits:?}");
+        let (mean, spread) = (f64::from(draws_each), 6.0 * f64::from(draws_each).sqrt());
+        assert!(hits.iter().all(|h| (f64::from(*h) - mean).abs() < spread), "{hits:?}");
+    }
+
+    #[test]
+    fn random_elements_are_chosen_fairly() {
+        let mut numbers = Numbers::new();
+        assert!(numbers.table.random(|| 0).is_none());
+        (0..100).for_each(|n| numbers.insert(n));
+        check_fairness(&numbers, 100, if cfg!(miri) { 20 } else { 1000 });
+        if !cfg!(miri) {
+            (100..5000).for_each(|n| numbers.insert(n));
+            check_fairness(&numbers, 5000, 100);
+            // Segments that have shrunk, and not all alike.
+            (1000..5000).for_each(|n| assert!(numbers.remove(n)));
+            check_fairness(&numbers, 1000, 500);
+        }
+    }
+
+    #[test]
+    fn an_iteration_yields_each_element_once() {
+        let mut numbers = Numbers::new();
+        assert_eq!(numbers.table.iter().count(), 0);
+        for count in [1, 8, 9, 100, MANY / 10] {
+            (numbers.table.len() as u64..count).for_each(|n| numbers.insert(n));
+            let seen: HashSet<u64> = numbers.table.iter().map(value).collect();
+            assert_eq!((seen.len() as u64, numbers.table.iter().count() as u64), (count, count));
+        }
+    }
+
+    #[test]
+    fn a_copy_holds_copies_in_the_same_places() {
+        let mut numbers = Numbers::new();
+        (0..MANY / 10).for_each(|n| numbers.insert(n));
+        let copy = |pointer| NonNull::from(Box::leak(Box::new(value(pointer)))).cast();
+        let copied = Numbers { table: numbers.table.copy_with(copy), hasher: numbers.hasher };
+        copied.check();
+        for n in 0..MANY / 10 {
+            let place = numbers.find(n).expect("inserted");
+            assert_eq!(copied.find(n), Some(place));
+            assert_ne!(copied.table.get(place), numbers.table.get(place));
+        }
+    }
+
+    #[test]
+    fn a_table_of_few_is_small() {
+        let mut numbers = Numbers::new();
+        (0..8).for_each(|n| numbers.insert(n));
+        assert!(numbers.table.memory() <= 64 + size_of::<Segment>() + 4);
     }
 }

@@ -3,13 +3,12 @@
 //! KEYS and RANDOMKEY look at everything and take the world. SCAN takes no locks beforehand: the store locks partition
 //! by partition as it goes.
 
-use kvick_resp::format::{format_u64, parse_i64};
-use kvick_resp::{Args, Reply};
-use kvick_store::{Entry, Kind};
+use kvick_resp::Args;
+use kvick_store::Entry;
 
 use crate::context::{Context, Error, Handler};
-use crate::glob;
 use crate::random;
+use crate::scan_options::{self, Listing, Names, ScanOptions, Scanned};
 use crate::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 
 /// KEYS pattern
@@ -43,26 +42,6 @@ fn keys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Which names are asked for.
-#[derive(Clone, Copy)]
-enum Names<'a> {
-    All,
-    Like(&'a [u8]),
-}
-
-impl<'a> Names<'a> {
-    fn like(pattern: &'a [u8]) -> Names<'a> {
-        if pattern == b"*" { Names::All } else { Names::Like(pattern) }
-    }
-
-    fn include(self, name: &[u8]) -> bool {
-        match self {
-            Names::All => true,
-            Names::Like(pattern) => glob::matches(pattern, name, false),
-        }
-    }
-}
-
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
 pub const SCAN: Command<Handler> = Command::new(
     Spec::new("scan", -2)
@@ -86,76 +65,14 @@ pub const SCAN: Command<Handler> = Command::new(
 );
 
 fn scan(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let cursor = parse_cursor(&args[1]).ok_or(Error::text("ERR invalid cursor"))?;
-    let filter = Filter::parse(args.slice_from(2))?;
-    // The cursor comes first in the reply, but is known last.
-    let (mut names, mut found) = (Vec::new(), 0);
-    let mut listed = Reply::new(&mut names, cx.reply.version());
-    let visit = |entry: Entry<'_>| {
-        listed.bulk(entry.key());
-        found += 1;
-    };
-    let next = cx.db.scan(cursor, filter.count, |entry| filter.wants(entry), visit);
-    let mut digits = Vec::with_capacity(20);
-    format_u64(next, &mut digits);
-    cx.reply.array(2);
-    cx.reply.bulk(&digits);
-    cx.reply.array(found);
-    cx.reply.raw(&names);
+    let cursor = scan_options::parse_cursor(&args[1])?;
+    let options = ScanOptions::parse(args.slice_from(2), Scanned::Keys)?;
+    let wanted =
+        |entry: &Entry<'_>| options.kind.is_none_or(|kind| entry.kind() == kind) && options.names.include(entry.key());
+    let mut listing = Listing::new(&cx.reply);
+    let next = cx.db.scan(cursor, options.count, wanted, |entry| listing.add(entry.key()));
+    listing.reply(&mut cx.reply, next);
     Ok(())
-}
-
-/// Reads a cursor as C's `strtoull` would, which takes blanks and a plus sign before it.
-fn parse_cursor(text: &[u8]) -> Option<u64> {
-    let text = text.trim_ascii_start();
-    let digits = text.strip_prefix(b"+").unwrap_or(text);
-    if !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-/// The options of SCAN.
-struct Filter<'a> {
-    names: Names<'a>,
-    count: usize,
-    kind: Option<Kind>,
-}
-
-impl<'a> Filter<'a> {
-    fn parse(words: Args<'a>) -> Result<Filter<'a>, Error> {
-        const COUNT_DEFAULT: usize = 10;
-        let mut filter = Filter { names: Names::All, count: COUNT_DEFAULT, kind: None };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let mut argument = || words.next().ok_or(Error::SYNTAX);
-            match word.to_ascii_lowercase().as_slice() {
-                b"count" => filter.count = parse_count(argument()?)?,
-                b"match" => filter.names = Names::like(argument()?),
-                b"type" => filter.kind = Some(parse_kind(argument()?)?),
-                b"novalues" => return Err(Error::text("ERR NOVALUES option can only be used in HSCAN")),
-                b"noscores" => return Err(Error::text("ERR NOSCORES option can only be used in ZSCAN")),
-                _ => return Err(Error::SYNTAX),
-            }
-        }
-        Ok(filter)
-    }
-
-    fn wants(&self, entry: &Entry<'_>) -> bool {
-        self.kind.is_none_or(|kind| entry.kind() == kind) && self.names.include(entry.key())
-    }
-}
-
-fn parse_count(text: &[u8]) -> Result<usize, Error> {
-    match parse_i64(text).ok_or(Error::NOT_INTEGER)? {
-        count @ 1.. => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
-        _ => Err(Error::SYNTAX),
-    }
-}
-
-fn parse_kind(name: &[u8]) -> Result<Kind, Error> {
-    let unknown = || Error::new(format!("ERR unknown type name '{}'", String::from_utf8_lossy(name)));
-    Kind::from_name(name).ok_or_else(unknown)
 }
 
 /// RANDOMKEY
@@ -179,7 +96,6 @@ fn randomkey(cx: &mut Context<'_>, _args: Args<'_>) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_cursor;
     use crate::testing::Bench;
     use crate::{keys, string};
     use std::collections::BTreeSet;
@@ -276,12 +192,6 @@ mod tests {
 
     #[test]
     fn any_number_is_a_cursor() {
-        for (text, cursor) in [("0", 0), ("007", 7), (" +5", 5), ("18446744073709551615", u64::MAX)] {
-            assert_eq!(parse_cursor(text.as_bytes()), Some(cursor), "{text}");
-        }
-        for text in ["", " ", "-1", "++1", "5 ", "0x5", "18446744073709551616"] {
-            assert_eq!(parse_cursor(text.as_bytes()), None, "{text}");
-        }
         let mut bench = bench();
         bench.run("MSET a 1 b 2 c 3");
         for cursor in [1, 12345, u64::MAX / 3, u64::MAX] {

@@ -1,0 +1,183 @@
+//! What SCAN, SSCAN, HSCAN and ZSCAN have in common: the cursor, the options, and the form of the reply.
+
+use kvick_resp::format::{format_u64, parse_i64};
+use kvick_resp::{Args, Reply, Version};
+use kvick_store::Kind;
+
+use crate::context::Error;
+use crate::glob;
+
+/// What is scanned decides which options there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scanned {
+    /// The keys of a database: TYPE.
+    Keys,
+    /// The members of a set.
+    Set,
+    /// The fields of a hash: NOVALUES.
+    Hash,
+    /// The members of a sorted set: NOSCORES.
+    SortedSet,
+}
+
+/// Which names are asked for.
+#[derive(Clone, Copy)]
+pub enum Names<'a> {
+    /// All.
+    All,
+    /// Those that match a glob-style pattern.
+    Like(&'a [u8]),
+}
+
+impl<'a> Names<'a> {
+    /// Those that match `pattern`.
+    pub fn like(pattern: &'a [u8]) -> Names<'a> {
+        if pattern == b"*" { Names::All } else { Names::Like(pattern) }
+    }
+
+    /// Whether a name is one of them.
+    #[inline]
+    pub fn include(self, name: &[u8]) -> bool {
+        match self {
+            Names::All => true,
+            Names::Like(pattern) => glob::matches(pattern, name, false),
+        }
+    }
+}
+
+/// The options of a scan.
+pub struct ScanOptions<'a> {
+    /// MATCH.
+    pub names: Names<'a>,
+    /// COUNT: about how many elements to look at, 10 unless told.
+    pub count: usize,
+    /// TYPE.
+    pub kind: Option<Kind>,
+    /// NOVALUES or NOSCORES.
+    pub names_only: bool,
+}
+
+impl<'a> ScanOptions<'a> {
+    /// Reads the words behind the cursor.
+    pub fn parse(words: Args<'a>, scanned: Scanned) -> Result<ScanOptions<'a>, Error> {
+        const COUNT_DEFAULT: usize = 10;
+        let mut options = ScanOptions { names: Names::All, count: COUNT_DEFAULT, kind: None, names_only: false };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut argument = || words.next().ok_or(Error::SYNTAX);
+            match word.to_ascii_lowercase().as_slice() {
+                b"count" => options.count = parse_count(argument()?)?,
+                b"match" => options.names = Names::like(argument()?),
+                b"type" if scanned == Scanned::Keys => options.kind = Some(parse_kind(argument()?)?),
+                b"novalues" if scanned != Scanned::Hash => {
+                    return Err(Error::text("ERR NOVALUES option can only be used in HSCAN"));
+                }
+                b"noscores" if scanned != Scanned::SortedSet => {
+                    return Err(Error::text("ERR NOSCORES option can only be used in ZSCAN"));
+                }
+                b"novalues" | b"noscores" => options.names_only = true,
+                _ => return Err(Error::SYNTAX),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn parse_count(text: &[u8]) -> Result<usize, Error> {
+    match parse_i64(text).ok_or(Error::NOT_INTEGER)? {
+        count @ 1.. => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
+        _ => Err(Error::SYNTAX),
+    }
+}
+
+fn parse_kind(name: &[u8]) -> Result<Kind, Error> {
+    let unknown = || Error::new(format!("ERR unknown type name '{}'", String::from_utf8_lossy(name)));
+    Kind::from_name(name).ok_or_else(unknown)
+}
+
+/// Reads a cursor as C's `strtoull` would, which takes blanks and a plus sign before it.
+pub fn parse_cursor(text: &[u8]) -> Result<u64, Error> {
+    let text = text.trim_ascii_start();
+    let digits = text.strip_prefix(b"+").unwrap_or(text);
+    let number =
+        || if digits.iter().all(u8::is_ascii_digit) { std::str::from_utf8(digits).ok()?.parse().ok() } else { None };
+    number().ok_or(Error::text("ERR invalid cursor"))
+}
+
+/// What a scan lists, until it is known with which cursor to go on: that comes first in the reply.
+pub struct Listing {
+    bytes: Vec<u8>,
+    version: Version,
+    len: usize,
+}
+
+impl Listing {
+    /// An empty one, to be a part of `reply`.
+    pub fn new(reply: &Reply<'_>) -> Listing {
+        Listing { bytes: Vec::new(), version: reply.version(), len: 0 }
+    }
+
+    /// Lists a string.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.add_with(|reply| reply.bulk(bytes));
+    }
+
+    /// Lists the one value that `write` writes.
+    pub fn add_with(&mut self, write: impl FnOnce(&mut Reply<'_>)) {
+        write(&mut Reply::new(&mut self.bytes, self.version));
+        self.len += 1;
+    }
+
+    /// Replies with the cursor to go on with and what was listed.
+    pub fn reply(self, reply: &mut Reply<'_>, next: u64) {
+        let mut digits = Vec::with_capacity(20);
+        format_u64(next, &mut digits);
+        reply.array(2);
+        reply.bulk(&digits);
+        reply.array(self.len);
+        reply.raw(&self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvick_resp::OwnedArgs;
+
+    fn parse(line: &str, scanned: Scanned) -> Result<(usize, bool, bool), String> {
+        let words = OwnedArgs::new(line.split_whitespace());
+        let options = ScanOptions::parse(words.args(), scanned).map_err(|error| error.0.into_owned())?;
+        Ok((options.count, options.names.include(b"other"), options.names_only))
+    }
+
+    #[test]
+    fn options_are_those_of_what_is_scanned() {
+        assert_eq!(parse("", Scanned::Set), Ok((10, true, false)));
+        assert_eq!(parse("count 3 Match x* COUNT 7", Scanned::Set), Ok((7, false, false)));
+        assert_eq!(parse("match *", Scanned::Hash), Ok((10, true, false)));
+        assert_eq!(parse("NOVALUES", Scanned::Hash), Ok((10, true, true)));
+        assert_eq!(parse("noscores count 1", Scanned::SortedSet), Ok((1, true, true)));
+        let only = |option: &str, command: &str| Err(format!("ERR {option} option can only be used in {command}"));
+        for scanned in [Scanned::Keys, Scanned::Set, Scanned::SortedSet] {
+            assert_eq!(parse("novalues", scanned), only("NOVALUES", "HSCAN"));
+        }
+        for scanned in [Scanned::Keys, Scanned::Set, Scanned::Hash] {
+            assert_eq!(parse("noscores", scanned), only("NOSCORES", "ZSCAN"));
+        }
+        assert_eq!(parse("type string", Scanned::Keys), Ok((10, true, false)));
+        for line in ["type string", "count", "match", "count 0", "count -1", "other"] {
+            assert_eq!(parse(line, Scanned::Set), Err("ERR syntax error".into()), "{line}");
+        }
+        assert_eq!(parse("count x", Scanned::Set), Err("ERR value is not an integer or out of range".into()));
+    }
+
+    #[test]
+    fn any_number_is_a_cursor() {
+        for (text, cursor) in [("0", 0), ("007", 7), (" +5", 5), ("18446744073709551615", u64::MAX)] {
+            assert_eq!(parse_cursor(text.as_bytes()), Ok(cursor), "{text}");
+        }
+        for text in ["", " ", "-1", "++1", "5 ", "0x5", "18446744073709551616"] {
+            assert_eq!(parse_cursor(text.as_bytes()), Err(Error::text("ERR invalid cursor")), "{text}");
+        }
+    }
+}

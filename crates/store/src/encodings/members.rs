@@ -1,0 +1,428 @@
+//! The members of large collections, found by their names: a [`Table`] that owns its elements.
+//!
+//! Sets, hashes and sorted sets keep different things with each member, so an element is one allocation in a [`Layout`]
+//! of their own, of which this module needs the name alone: how to read it, to free the element, and to copy it. Names are hashed
+//! with the process's hasher of elements ([`crate::hash::elements`]).
+//!
+//! A search that finds nothing returns the hash ([`Vacant`]), so that adding what was not there hashes once. Each element
+//! carries one flag (hashes flag fields with an expiry), which can be counted and scanned for.
+//!
+//! # Safety
+//!
+//! Every pointer in the table leads to an element of layout `L` that the table owns: what goes in is given away to it by
+//! `unsafe` functions, what comes out of `remove` and `replace` is the caller's to free. All others only lend.
+
+use crate::hash::elements;
+use crate::table::{Iter, Place, Pointer, Table};
+use std::marker::PhantomData;
+
+/// How the elements of a collection lie in memory.
+///
+/// # Safety
+/// The name of an element stays what it is as long as the element is in a table.
+pub unsafe trait Layout {
+    /// The name that an element is found by.
+    ///
+    /// # Safety
+    /// The pointer leads to an element of this layout that lives, with its name unchanged, during `'a`.
+    unsafe fn name<'a>(pointer: Pointer) -> &'a [u8];
+
+    /// Bytes of memory that an element takes, the allocator's rounding included.
+    ///
+    /// # Safety
+    /// The pointer leads to an element of this layout.
+    unsafe fn size(pointer: Pointer) -> usize;
+
+    /// Frees an element.
+    ///
+    /// # Safety
+    /// The pointer leads to an element of this layout, which nobody uses afterwards.
+    unsafe fn free(pointer: Pointer);
+
+    /// Another element like it.
+    ///
+    /// # Safety
+    /// The pointer leads to an element of this layout.
+    unsafe fn copy(pointer: Pointer) -> Pointer;
+}
+
+/// The hash of a name that is not there: what [`Members::insert_at`] needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Vacant(u64);
+
+/// See the module's documentation.
+pub struct Members<L: Layout> {
+    table: Table,
+    layout: PhantomData<L>,
+}
+
+impl<L: Layout> Default for Members<L> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<L: Layout> Members<L> {
+    /// An empty one; allocates nothing.
+    pub const fn new() -> Self {
+        Members { table: Table::new(), layout: PhantomData }
+    }
+
+    /// Number of elements.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// True when there are no elements.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Number of elements whose flag is set.
+    #[inline]
+    pub fn flagged(&self) -> usize {
+        self.table.flagged()
+    }
+
+    /// Where the element of this name is, or what is needed to add it.
+    #[inline]
+    pub fn find_place(&self, name: &[u8]) -> Result<Place, Vacant> {
+        let hash = elements().hash(name);
+        // SAFETY: pointers in the table lead to elements of this layout.
+        self.table.find(hash, |pointer| unsafe { L::name(pointer) } == name).ok_or(Vacant(hash))
+    }
+
+    /// The element of this name.
+    #[inline]
+    pub fn find(&self, name: &[u8]) -> Option<Pointer> {
+        self.find_place(name).ok().map(|place| self.table.get(place))
+    }
+
+    /// Whether there is an element of this name.
+    #[inline]
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.find_place(name).is_ok()
+    }
+
+    /// The element at a place.
+    #[inline]
+    pub fn get(&self, place: Place) -> Pointer {
+        self.table.get(place)
+    }
+
+    /// Asks the processor for what finding a name needs first.
+    #[inline]
+    pub fn prefetch(&self, name: &[u8]) {
+        self.table.prefetch_bucket(elements().hash(name));
+    }
+
+    /// Adds an element whose name was looked for and not found.
+    ///
+    /// # Safety
+    /// `pointer` leads to an element of layout `L`, whose name `vacant` was returned for while the same members were there,
+    /// and which is given away.
+    #[inline]
+    pub unsafe fn insert_at(&mut self, vacant: Vacant, pointer: Pointer, flag: bool) {
+        // SAFETY: pointers in the table lead to elements of this layout.
+        self.table.insert(vacant.0, pointer, flag, |other| elements().hash(unsafe { L::name(other) }));
+    }
+
+    /// Adds an element whose name is known not to be there.
+    ///
+    /// # Safety
+    /// `pointer` leads to an element of layout `L`, whose name is not there yet, and which is given away.
+    pub unsafe fn insert_new(&mut self, pointer: Pointer, flag: bool) {
+        // SAFETY: promised by the caller.
+        unsafe { self.insert_at(Vacant(elements().hash(L::name(pointer))), pointer, flag) }
+    }
+
+    /// Puts another element of the same name, or the same element, at a place, with its flag. The one before is the
+    /// caller's.
+    ///
+    /// # Safety
+    /// `pointer` leads to an element of layout `L` with the name of the one that is there (or is that), and is given away.
+    #[inline]
+    pub unsafe fn replace(&mut self, place: Place, pointer: Pointer, flag: bool) -> Pointer {
+        let before = self.table.get(place);
+        self.table.replace(place, pointer, flag);
+        before
+    }
+
+    /// Takes the element of this name out; it is the caller's.
+    #[inline]
+    pub fn remove(&mut self, name: &[u8]) -> Option<Pointer> {
+        self.find_place(name).ok().map(|place| self.table.remove(place))
+    }
+
+    /// Takes the element at a place out; it is the caller's.
+    #[inline]
+    pub fn remove_at(&mut self, place: Place) -> Pointer {
+        self.table.remove(place)
+    }
+
+    /// All elements, in no particular order.
+    #[inline]
+    pub fn iter(&self) -> Iter<'_> {
+        self.table.iter()
+    }
+
+    /// Visits a bucket of elements and their flags: see [`Table::scan`].
+    pub fn scan(&self, position: u64, visit: impl FnMut(Pointer, bool)) -> Option<u64> {
+        self.table.scan(position, visit)
+    }
+
+    /// Visits flagged elements in up to `buckets` buckets: see [`Table::scan_flagged`].
+    pub fn scan_flagged(&self, position: u64, buckets: usize, visit: impl FnMut(Pointer)) -> Option<u64> {
+        self.table.scan_flagged(position, buckets, visit)
+    }
+
+    /// One call of a command of the SCAN family: visits `count` elements or some more, and says with which cursor to go
+    /// on; 0 begins, and ends.
+    pub fn scan_some(&self, cursor: u64, count: usize, mut visit: impl FnMut(Pointer)) -> u64 {
+        let (mut position, mut seen) = (cursor << CURSOR_SHIFT, 0);
+        // Where many buckets are empty, a call returns less rather than takes long.
+        for _ in 0..=count.saturating_mul(10) {
+            let next = self.table.scan(position, |pointer, _| {
+                seen += 1;
+                visit(pointer);
+            });
+            let Some(next) = next else { return 0 };
+            position = next;
+            if seen >= count {
+                break;
+            }
+        }
+        position >> CURSOR_SHIFT
+    }
+
+    /// An element chosen with equal chances for all; `random` yields random numbers of 64 bits.
+    #[inline]
+    pub fn random(&self, random: impl FnMut() -> u64) -> Option<Pointer> {
+        self.table.random(random)
+    }
+
+    /// The place of an element chosen with equal chances for all.
+    #[inline]
+    pub fn random_place(&self, random: impl FnMut() -> u64) -> Option<Place> {
+        self.table.random_place(random)
+    }
+
+    /// Bytes of memory that the elements and their table take, estimated from `samples` elements; 0 looks at all.
+    pub fn memory(&self, samples: usize) -> usize {
+        let samples = if samples == 0 { self.len() } else { samples.min(self.len()) };
+        // SAFETY: pointers in the table lead to elements of this layout.
+        let sampled: usize = self.iter().take(samples).map(|pointer| unsafe { L::size(pointer) }).sum();
+        let elements = sampled as f64 / samples.max(1) as f64 * self.len() as f64;
+        self.table.memory() + elements as usize
+    }
+}
+
+/// A cursor is a position in the hash space without the last bits, which are zero in all that occur: it stays below 2^48.
+const CURSOR_SHIFT: u32 = 16;
+
+impl<L: Layout> Clone for Members<L> {
+    fn clone(&self) -> Self {
+        // SAFETY: pointers in the table lead to elements of this layout.
+        Members { table: self.table.copy_with(|pointer| unsafe { L::copy(pointer) }), layout: PhantomData }
+    }
+}
+
+impl<L: Layout> Drop for Members<L> {
+    fn drop(&mut self) {
+        // SAFETY: the elements are the table's own, and it goes with them.
+        self.table.for_each(|pointer| unsafe { L::free(pointer) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::element::{Plain, create};
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{HashMap, HashSet};
+
+    type Names = Members<Plain>;
+
+    fn name(pointer: &Pointer) -> &[u8] {
+        // SAFETY: all elements of these tests are plain ones; tests free them last.
+        unsafe { Plain::name(*pointer) }
+    }
+
+    /// Adds a name with a flag, or sets its flag; whether it was new.
+    fn add(members: &mut Names, name: &[u8], flag: bool) -> bool {
+        match members.find_place(name) {
+            // SAFETY: the new elements have this name, and those that come out are freed once.
+            Ok(place) => unsafe {
+                let old = members.replace(place, create(name), flag);
+                Plain::free(old);
+                false
+            },
+            Err(vacant) => {
+                // SAFETY: as above.
+                unsafe { members.insert_at(vacant, create(name), flag) };
+                true
+            }
+        }
+    }
+
+    fn remove(members: &mut Names, name: &[u8]) -> bool {
+        // SAFETY: what comes out is the caller's.
+        members.remove(name).map(|pointer| unsafe { Plain::free(pointer) }).is_some()
+    }
+
+    fn numbered(n: u32) -> Vec<u8> {
+        format!("member:{n}").into_bytes()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u32, bool),
+        Remove(u32),
+        /// Adds or removes a run of names.
+        AddMany(u32, u32),
+        RemoveMany(u32, u32),
+        Clone,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            10 => (0..3000u32, any::<bool>()).prop_map(|(n, flag)| Step::Add(n, flag)),
+            10 => (0..3000u32).prop_map(Step::Remove),
+            1 => (0..3000u32, 0..2000u32).prop_map(|(from, count)| Step::AddMany(from, count)),
+            1 => (0..3000u32, 0..2000u32).prop_map(|(from, count)| Step::RemoveMany(from, count)),
+            1 => Just(Step::Clone),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 60 }))]
+
+        #[test]
+        fn holds_what_a_map_would(steps in prop::collection::vec(step(), 1..200)) {
+            let (mut members, mut model) = (Names::new(), HashMap::<Vec<u8>, bool>::new());
+            for step in steps {
+                match step {
+                    Step::Add(n, flag) => {
+                        let new = model.insert(numbered(n), flag).is_none();
+                        prop_assert_eq!(add(&mut members, &numbered(n), flag), new);
+                    }
+                    Step::Remove(n) => {
+                        let there = model.remove(&numbered(n)).is_some();
+                        prop_assert_eq!(remove(&mut members, &numbered(n)), there);
+                    }
+                    Step::AddMany(from, count) => (from..from + count).map(numbered).for_each(|name| {
+                        add(&mut members, &name, false);
+                        model.insert(name, false);
+                    }),
+                    Step::RemoveMany(from, count) => (from..from + count).map(numbered).for_each(|name| {
+                        remove(&mut members, &name);
+                        model.remove(&name);
+                    }),
+                    Step::Clone => members = members.clone(),
+                }
+                prop_assert_eq!(members.len(), model.len());
+                prop_assert_eq!(members.flagged(), model.values().filter(|flag| **flag).count());
+            }
+            prop_assert!(model.keys().all(|key| members.find(key).is_some_and(|pointer| name(&pointer) == key)));
+            let listed: HashSet<Vec<u8>> = members.iter().map(|pointer| name(&pointer).to_vec()).collect();
+            prop_assert_eq!(listed, model.into_keys().collect::<HashSet<_>>());
+        }
+
+        #[test]
+        fn a_scan_lists_all_that_stay_while_others_come_and_go(
+            stable in 1..600u32,
+            at_start in 0..6000u32,
+            count in 1..50usize,
+            batches in prop::collection::vec(any::<(bool, u16)>(), 1..100),
+        ) {
+            let mut members = Names::new();
+            (0..stable + at_start).for_each(|n| assert!(add(&mut members, &numbered(n), false)));
+            let (mut cursor, mut seen, mut end) = (0, HashSet::new(), stable + at_start);
+            let mut batches = batches.into_iter().cycle();
+            for _ in 0..100_000 {
+                cursor = members.scan_some(cursor, count, |pointer| {
+                    seen.insert(name(&pointer).to_vec());
+                });
+                if cursor == 0 {
+                    break;
+                }
+                prop_assert!(cursor < 1 << 48);
+                let (grow, by) = batches.next().unwrap_or_default();
+                for _ in 0..by % 300 {
+                    if grow && end < 20_000 {
+                        add(&mut members, &numbered(end), false);
+                        end += 1;
+                    } else if !grow && end > stable {
+                        end -= 1;
+                        remove(&mut members, &numbered(end));
+                    }
+                }
+            }
+            prop_assert_eq!(cursor, 0);
+            prop_assert!((0..stable).all(|n| seen.contains(&numbered(n))));
+        }
+    }
+
+    #[test]
+    fn a_scan_at_rest_lists_each_once_about_as_many_as_asked_for() {
+        let mut members = Names::new();
+        assert_eq!(members.scan_some(0, 10, |_| panic!("nothing is there")), 0);
+        (0..5000).for_each(|n| assert!(add(&mut members, &numbered(n), n % 7 == 0)));
+        let (mut cursor, mut seen) = (0, Vec::new());
+        loop {
+            let before = seen.len();
+            cursor = members.scan_some(cursor, 10, |pointer| seen.push(name(&pointer).to_vec()));
+            if cursor == 0 {
+                break;
+            }
+            assert!((10..40).contains(&(seen.len() - before)));
+        }
+        assert_eq!(seen.len(), 5000);
+        assert_eq!(seen.into_iter().collect::<HashSet<_>>().len(), 5000);
+        assert_eq!(members.scan_some(0, usize::MAX, |_| ()), 0);
+        let mut flagged = 0;
+        assert_eq!(members.scan_flagged(0, usize::MAX, |_| flagged += 1), None);
+        assert_eq!(flagged, members.flagged());
+    }
+
+    #[test]
+    fn any_cursor_from_outside_is_taken() {
+        let mut members = Names::new();
+        (0..3000).for_each(|n| assert!(add(&mut members, &numbered(n), false)));
+        for cursor in [1, 2, 12345, (1 << 48) - 1, 1 << 48, u64::MAX, u64::MAX >> 1, 0x1234_5678_9abc_def0] {
+            members.scan_some(cursor, 5, |_| ());
+        }
+    }
+
+    #[test]
+    fn memory_counts_the_table_and_the_elements() {
+        let mut members = Names::new();
+        (0..10_000).for_each(|n| assert!(add(&mut members, format!("member:{n:012}").as_bytes(), false)));
+        let (estimated, counted) = (members.memory(5), members.memory(0));
+        assert_eq!(estimated, counted);
+        let each = counted as f64 / 10_000.0;
+        assert!((40.0..44.0).contains(&each), "{each}");
+        assert_eq!(Names::new().memory(0), 0);
+    }
+
+    #[test]
+    fn random_members_are_members() {
+        let mut members = Names::new();
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed ^ seed >> 31
+        };
+        (0..300).for_each(|n| assert!(add(&mut members, &numbered(n), false)));
+        for left in (0..300).rev() {
+            let place = members.random_place(&mut random).expect("not empty");
+            let pointer = members.remove_at(place);
+            assert!(!members.contains(name(&pointer)) && members.len() == left);
+            // SAFETY: taken out just now.
+            unsafe { Plain::free(pointer) };
+        }
+        assert!(members.random(random).is_none());
+    }
+}
