@@ -12,7 +12,7 @@ pub mod element;
 mod view;
 
 pub use element::Element;
-pub use view::{At, Iter, IterRev, View};
+pub use view::{At, Iter, IterRev, Needle, View};
 
 use super::Corrupt;
 use crate::collections::Word;
