@@ -258,8 +258,11 @@ fn wait(cx: &mut Context<'_>, args: Args<'_>, request: &Request<'_>, ids: impl I
         });
         OwnedArgs::new(args.iter().take(ids_at).map(<[u8]>::to_vec).chain(resolved))
     });
+    // What one consumer of a group does not find, no other of the same group does.
+    let rivals = request.group.map_or(0, |(group, _)| kvick_store::hash::elements().hash(group) | 1);
     let heeds_loss = request.group.is_some();
-    cx.block = Some(Block { keys: request.keys().collect(), kind: Kind::Stream, heeds_loss, until_ms, rewritten });
+    let keys = request.keys().collect();
+    cx.block = Some(Block { keys, kind: Kind::Stream, heeds_loss, rivals, until_ms, rewritten });
 }
 
 /// What a consumer wants of a stream.
