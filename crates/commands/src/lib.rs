@@ -22,6 +22,7 @@ pub mod stream;
 pub mod string;
 #[cfg(test)]
 mod testing;
+pub mod timeout;
 mod wide;
 
 use context::Handler;

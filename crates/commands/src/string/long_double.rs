@@ -110,6 +110,24 @@ impl LongDouble {
         sum.is_finite().then_some(sum)
     }
 
+    /// The product, rounded as any result, and then up to an integer. `None` when that is too large; what is too far below
+    /// zero becomes the smallest integer.
+    pub fn times_up(self, factor: u32) -> Option<i64> {
+        let product = Self::round(self.negative, self.significand as u128 * factor as u128, self.exponent, false);
+        let whole = match product.exponent {
+            _ if product.significand == 0 => 0,
+            0 => product.significand,
+            1.. => u64::MAX,
+            exponent => {
+                let places = exponent.unsigned_abs();
+                let whole = product.significand.checked_shr(places).unwrap_or(0);
+                let cut = whole.checked_shl(places).unwrap_or(0) != product.significand;
+                whole + u64::from(cut && !product.negative)
+            }
+        };
+        if product.negative { Some(0i64.saturating_sub_unsigned(whole)) } else { i64::try_from(whole).ok() }
+    }
+
     /// The number in decimal notation with 17 digits behind the point, rounded half to even, less the trailing zeros
     /// (and the point, and the sign of zero).
     pub fn format(self) -> Text {

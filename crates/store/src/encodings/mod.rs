@@ -1,4 +1,10 @@
 //! The forms in which collections keep their elements, each understandable by itself.
 
 pub mod element;
+pub mod listpack;
+pub mod lzf;
 pub mod members;
+
+/// Bytes from outside that are not what they claim to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt;

@@ -15,11 +15,13 @@ mod tests;
 
 use super::word::{Collection, Word};
 use crate::db::Expiry;
-use crate::encodings::listpack::{self, Listpack};
+use crate::encodings::Corrupt;
+use crate::encodings::listpack::{self, At, Listpack};
 use crate::memory::size_class;
 use crate::value::{IntBuf, Kind, Str};
 use field::Parts;
 use fields::Fields;
+use std::collections::HashSet;
 
 /// A hash.
 #[repr(transparent)]
@@ -28,9 +30,6 @@ pub struct Hash(Word);
 /// Tags of the word.
 const PACKED: u8 = 0;
 const TABLE: u8 = 1;
-
-/// Bytes of a listpack beyond which nothing is added to it.
-const PACKED_BYTES_MAX: usize = 1 << 30;
 
 /// Up to which size a hash is a listpack.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +135,7 @@ impl<'a> From<Parts<'a>> for Field<'a> {
 impl Hash {
     /// An empty one.
     pub fn new() -> Self {
-        Hash::from(Listpack::new())
+        Hash::packed(Listpack::new())
     }
 
     #[inline]
@@ -148,6 +147,13 @@ impl Hash {
                 _ => View::Table(self.0.as_ref()),
             }
         }
+    }
+
+    /// The listpack for change, if it is one.
+    #[inline]
+    fn pack_mut(&mut self) -> Option<listpack::Mut<'_>> {
+        // SAFETY: the tag says what the word was made from, and the word owns it.
+        (self.0.tag() == PACKED).then(|| unsafe { listpack::Mut::new(&mut self.0) })
     }
 
     /// The table, if it is one.
@@ -202,7 +208,7 @@ impl Hash {
     fn find(&self, name: &[u8], clock: FieldClock) -> Option<Field<'_>> {
         match self.view() {
             View::Packed(pack) => {
-                let at = pack.find(pack.first()?, name, 1)?;
+                let at = place_of(pack, name)?;
                 Some(Field { name: pack.get(at), value: pack.get(pack.next(at)?), expiry: None })
             }
             View::Table(fields) => {
@@ -230,14 +236,15 @@ impl Hash {
     /// they would be too many, even should some be there already, or one is too long.
     #[inline]
     pub fn expect<'w>(&mut self, words: impl ExactSizeIterator<Item = &'w [u8]>, limits: Limits) {
-        let View::Packed(pack) = self.view() else { return };
-        let mut bytes = pack.bytes().len();
+        let Some(pack) = self.pack_mut() else { return };
+        let mut bytes: usize = 0;
         let too_many = words.len() / 2 > limits.fields;
         let too_long = words.into_iter().any(|word| {
             bytes = bytes.saturating_add(word.len());
             word.len() > limits.bytes
         });
-        if too_many || too_long || bytes > PACKED_BYTES_MAX {
+        if too_many || too_long || !pack.fits(bytes) {
+            drop(pack);
             self.unpack();
         }
     }
@@ -245,16 +252,14 @@ impl Hash {
     /// Sets a field.
     #[inline]
     pub fn set(&mut self, name: &[u8], value: &[u8], expiry: Expiry, clock: FieldClock, limits: Limits) -> Stored {
-        let View::Packed(pack) = self.view() else { return self.make_table().set(name, value, expiry, clock) };
+        let Some(mut pack) = self.pack_mut() else { return self.make_table().set(name, value, expiry, clock) };
         let too_long = name.len() > limits.bytes || value.len() > limits.bytes;
-        let too_large = pack.bytes().len().saturating_add(name.len() + value.len()) > PACKED_BYTES_MAX;
-        if too_long || too_large || matches!(expiry, Expiry::At(_)) {
+        if too_long || !pack.fits(name.len() + value.len()) || matches!(expiry, Expiry::At(_)) {
+            drop(pack);
             return self.make_table().set(name, value, expiry, clock);
         }
-        // SAFETY: the word leads to a listpack.
-        let mut pack = unsafe { listpack::Mut::new(&mut self.0) };
-        let place = pack.first().and_then(|first| pack.find(first, name, 1)).and_then(|at| pack.next(at));
-        if let Some(at) = place {
+        let view = pack.view();
+        if let Some(at) = place_of(view, name).and_then(|at| view.next(at)) {
             pack.replace(at, value);
             return Stored::Replaced;
         }
@@ -269,15 +274,9 @@ impl Hash {
 
     /// Removes a field unless `clock` hides it; whether it was there.
     pub fn remove(&mut self, name: &[u8], clock: FieldClock) -> bool {
-        if let Some(fields) = self.table_mut() {
-            return fields.remove(name, clock);
-        }
-        // SAFETY: the word leads to a listpack.
-        let mut pack = unsafe { listpack::Mut::new(&mut self.0) };
-        let Some(at) = pack.first().and_then(|first| pack.find(first, name, 1)) else { return false };
-        if let Some(value) = pack.remove(at) {
-            pack.remove(value);
-        }
+        let Some(mut pack) = self.pack_mut() else { return self.make_table().remove(name, clock) };
+        let Some(at) = place_of(pack.view(), name) else { return false };
+        pack.remove_from(at, 2);
         true
     }
 
@@ -314,11 +313,10 @@ impl Hash {
 
     /// Clears the expiry of a field: refused when it has none.
     pub fn persist(&mut self, name: &[u8], clock: FieldClock) -> Expired {
-        match self.table_mut() {
-            Some(fields) => Self::outcome(fields.set_expiry(name, None, clock, |present| present.is_some())),
-            None if self.contains(name, clock) => Expired::Refused,
-            None => Expired::Missing,
+        if let Some(fields) = self.table_mut() {
+            return Self::outcome(fields.set_expiry(name, None, clock, |present| present.is_some()));
         }
+        if self.contains(name, clock) { Expired::Refused } else { Expired::Missing }
     }
 
     fn outcome(allowed: Option<bool>) -> Expired {
@@ -418,29 +416,24 @@ impl Hash {
         }
     }
 
-    /// Rebuilds a hash from fields that differ from each other, as a table.
-    pub fn table_from<'f>(fields: impl IntoIterator<Item = (&'f [u8], &'f [u8], Option<i64>)>) -> Result<Hash, Twice> {
-        let mut table = Box::<Fields>::default();
-        for (name, value, expiry) in fields {
-            let expiry = expiry.map_or(Expiry::None, Expiry::At);
-            if table.set(name, value, expiry, FieldClock::ALL) != Stored::Added {
-                return Err(Twice);
-            }
-        }
-        Ok(Hash(Word::from_box(table, TABLE)))
+    /// A hash of a listpack from outside, which is to have fields, no two the same, and their values in turn.
+    pub fn from_listpack(pack: Listpack) -> Result<Hash, Corrupt> {
+        let mut names = HashSet::new();
+        let mut text = IntBuf::default();
+        let twice = pack.view().iter().step_by(2).any(|name| !names.insert(name.bytes(&mut text).to_vec()));
+        if twice || !pack.len().is_multiple_of(2) { Err(Corrupt) } else { Ok(Hash::packed(pack)) }
+    }
+
+    /// A hash of a listpack that has fields and their values in turn.
+    fn packed(pack: Listpack) -> Hash {
+        Hash(pack.into_word(PACKED))
     }
 }
 
-/// A field occurred twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Twice;
-
-impl From<Listpack> for Hash {
-    /// A hash of a listpack that has fields, which differ from each other, and values in turn.
-    fn from(pack: Listpack) -> Self {
-        debug_assert!(pack.view().len().is_multiple_of(2));
-        Hash(pack.into_word(PACKED))
-    }
+/// Where a field is in a listpack.
+#[inline]
+fn place_of(pack: listpack::View<'_>, name: &[u8]) -> Option<At> {
+    pack.find(pack.first()?, name, 1)
 }
 
 impl Default for Hash {
@@ -453,7 +446,7 @@ impl Clone for Hash {
     /// The clone is in no partition's queue.
     fn clone(&self) -> Self {
         match self.view() {
-            View::Packed(pack) => Hash::from(Listpack::from(pack)),
+            View::Packed(pack) => Hash::packed(Listpack::from(pack)),
             View::Table(fields) => Hash(Word::from_box(Box::new(fields.clone()), TABLE)),
         }
     }

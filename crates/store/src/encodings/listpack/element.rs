@@ -1,0 +1,222 @@
+//! One element of a listpack: how it is written and how its first bytes are read.
+//!
+//! | first byte | then | element |
+//! | --- | --- | --- |
+//! | `0vvvvvvv` | | integer 0 to 127 |
+//! | `10llllll` | `l` bytes | string of up to 63 bytes |
+//! | `110vvvvv` | 1 byte | 13-bit integer, high bits first |
+//! | `1110llll` | 1 byte of length, `l` bytes | string of up to 4095 bytes, length high bits first |
+//! | `11110000` | 4 bytes of length, `l` bytes | longer string |
+//! | `11110001` to `11110100` | 2, 3, 4, 8 bytes | integer of that width |
+//! | `11111111` | | the end |
+//!
+//! Integers are in two's complement; what is not said otherwise is little-endian. Behind each element stands the length of
+//! all this, to be read from its end on: seven bits to a byte, the highest first, all but the first marked by their high bit.
+
+use crate::value::Str;
+use kvick_resp::format::parse_i64;
+
+/// The byte that ends a listpack.
+pub(super) const END: u8 = 0xFF;
+
+/// The longest header: a first byte and an integer of eight bytes.
+const HEADER_MAX: usize = 9;
+
+/// The longest trailing length.
+pub(super) const BACKLEN_MAX: usize = 5;
+
+/// An element that is ready to be written.
+#[derive(Clone, Copy)]
+pub struct Element<'a> {
+    header: [u8; HEADER_MAX],
+    header_len: u8,
+    /// What follows the header: a string's bytes, nothing for an integer.
+    body: &'a [u8],
+}
+
+impl<'a> Element<'a> {
+    /// Written as an integer if it is the canonical form of one, otherwise as a string.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        match integer(bytes) {
+            Some(number) => Element::int(number),
+            None => Element::string(bytes),
+        }
+    }
+
+    /// An integer, in the shortest form.
+    #[inline]
+    pub fn int(number: i64) -> Self {
+        let mut header = [0; HEADER_MAX];
+        let bytes = number.to_le_bytes();
+        let header_len = match number {
+            0..=127 => {
+                header[0] = bytes[0];
+                1
+            }
+            -4096..=4095 => {
+                header[0] = 0xC0 | bytes[1] & 0x1F;
+                header[1] = bytes[0];
+                2
+            }
+            _ => {
+                let (first, width) = match number {
+                    -0x8000..=0x7FFF => (0xF1, 2),
+                    -0x80_0000..=0x7F_FFFF => (0xF2, 3),
+                    -0x8000_0000..=0x7FFF_FFFF => (0xF3, 4),
+                    _ => (0xF4, 8),
+                };
+                header[0] = first;
+                header[1..].copy_from_slice(&bytes);
+                1 + width
+            }
+        };
+        Element { header, header_len, body: &[] }
+    }
+
+    /// A string, whatever it looks like.
+    #[inline]
+    fn string(bytes: &'a [u8]) -> Self {
+        let mut header = [0; HEADER_MAX];
+        let len = bytes.len();
+        let header_len = match len {
+            0..64 => {
+                header[0] = 0x80 | len as u8;
+                1
+            }
+            64..4096 => {
+                header[0] = 0xE0 | (len >> 8) as u8;
+                header[1] = len as u8;
+                2
+            }
+            _ => {
+                assert!(len < super::BYTES_MAX, "a string of {len} bytes in a listpack");
+                header[0] = 0xF0;
+                header[1..5].copy_from_slice(&(len as u32).to_le_bytes());
+                5
+            }
+        };
+        Element { header, header_len, body: bytes }
+    }
+
+    /// Bytes that it takes in a listpack.
+    #[inline]
+    pub fn size(&self) -> usize {
+        let len = self.encoded_len();
+        len + backlen_size(len)
+    }
+
+    #[inline]
+    fn encoded_len(&self) -> usize {
+        usize::from(self.header_len) + self.body.len()
+    }
+
+    /// Writes it into `room` of exactly its size.
+    #[inline]
+    pub(super) fn write(&self, room: &mut [u8]) {
+        let len = self.encoded_len();
+        let (header, rest) = room.split_at_mut(self.header_len.into());
+        header.copy_from_slice(&self.header[..self.header_len.into()]);
+        let (body, backlen) = rest.split_at_mut(self.body.len());
+        body.copy_from_slice(self.body);
+        write_backlen(len, backlen);
+    }
+}
+
+/// The integer of which `bytes` are the canonical form.
+#[inline]
+pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
+    if bytes.len() > 20 { None } else { parse_i64(bytes) }
+}
+
+/// Bytes of the trailing length of an element of `len` bytes.
+#[inline]
+pub(super) fn backlen_size(len: usize) -> usize {
+    match len {
+        0..0x80 => 1,
+        0x80..0x4000 => 2,
+        0x4000..0x20_0000 => 3,
+        0x20_0000..0x1000_0000 => 4,
+        _ => 5,
+    }
+}
+
+/// Writes a trailing length into `room` of exactly its size.
+#[inline]
+pub(super) fn write_backlen(len: usize, room: &mut [u8]) {
+    let mut left = len;
+    for byte in room.iter_mut().rev() {
+        *byte = left as u8 | 0x80;
+        left >>= 7;
+    }
+    if let Some(first) = room.first_mut() {
+        *first &= 0x7F;
+    }
+}
+
+/// Reads the trailing length that ends `bytes`, and how many bytes it takes. `None` when it takes too many.
+#[inline]
+pub(super) fn read_backlen(bytes: &[u8]) -> Option<(usize, usize)> {
+    let mut len = 0;
+    for (i, byte) in bytes.iter().rev().take(BACKLEN_MAX).enumerate() {
+        len |= usize::from(byte & 0x7F) << (7 * i);
+        if byte & 0x80 == 0 {
+            return Some((len, i + 1));
+        }
+    }
+    None
+}
+
+/// Length of the element that `bytes` begin with, without its trailing length. `None` when that is no element, or its
+/// header is cut short.
+#[inline]
+pub(super) fn encoded_len(bytes: &[u8]) -> Option<usize> {
+    Some(match *bytes.first()? {
+        0..0x80 => 1,
+        first @ 0x80..0xC0 => 1 + usize::from(first & 0x3F),
+        0xC0..0xE0 => 2,
+        first @ 0xE0..0xF0 => 2 + (usize::from(first & 0xF) << 8 | usize::from(*bytes.get(1)?)),
+        0xF0 => 5 + u32::from_le_bytes(*bytes.get(1..)?.first_chunk()?) as usize,
+        0xF1 => 3,
+        0xF2 => 4,
+        0xF3 => 5,
+        0xF4 => 9,
+        _ => return None,
+    })
+}
+
+/// The element that `bytes` begin with, and its length without its trailing length. `None` when it is none, or cut short.
+#[inline]
+pub(super) fn decode(bytes: &[u8]) -> Option<(Str<'_>, usize)> {
+    let (&first, rest) = bytes.split_first()?;
+    Some(match first {
+        0..0x80 => (Str::Int(first.into()), 1),
+        0x80..0xC0 => {
+            let len = usize::from(first & 0x3F);
+            (Str::Bytes(rest.get(..len)?), 1 + len)
+        }
+        0xC0..0xE0 => {
+            // Shifted up, so that the sign of thirteen bits becomes that of sixteen, and back.
+            let bits = i16::from_be_bytes([first, *rest.first()?]) << 3;
+            (Str::Int((bits >> 3).into()), 2)
+        }
+        0xE0..0xF0 => {
+            let (&low, rest) = rest.split_first()?;
+            let len = usize::from(first & 0xF) << 8 | usize::from(low);
+            (Str::Bytes(rest.get(..len)?), 2 + len)
+        }
+        0xF0 => {
+            let (len, rest) = rest.split_first_chunk()?;
+            let len = u32::from_le_bytes(*len) as usize;
+            (Str::Bytes(rest.get(..len)?), 5 + len)
+        }
+        0xF1 => (Str::Int(i16::from_le_bytes(*rest.first_chunk()?).into()), 3),
+        0xF2 => {
+            let [a, b, c] = *rest.first_chunk()?;
+            (Str::Int((i32::from_le_bytes([0, a, b, c]) >> 8).into()), 4)
+        }
+        0xF3 => (Str::Int(i32::from_le_bytes(*rest.first_chunk()?).into()), 5),
+        0xF4 => (Str::Int(i64::from_le_bytes(*rest.first_chunk()?)), 9),
+        _ => return None,
+    })
+}

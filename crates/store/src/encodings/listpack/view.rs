@@ -1,0 +1,294 @@
+//! Reading a listpack.
+//!
+//! Everything here is safe for any bytes: what does not hold together ends an iteration early, or panics when a position
+//! of another listpack is used. Bytes that passed [`View::check`] hold together.
+
+use super::element::{BACKLEN_MAX, END, backlen_size, decode, encoded_len, integer, read_backlen, write_backlen};
+use super::{COUNT_UNKNOWN, HEADER};
+use crate::encodings::Corrupt;
+use crate::value::Str;
+use std::num::NonZeroU32;
+
+/// Where an element begins. It holds until the listpack changes at or before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct At(NonZeroU32);
+
+impl At {
+    #[inline]
+    pub(super) fn new(offset: usize) -> Option<At> {
+        NonZeroU32::new(offset as u32).map(At)
+    }
+
+    /// The distance from the listpack's first byte.
+    #[inline]
+    pub fn offset(self) -> usize {
+        self.0.get() as usize
+    }
+}
+
+/// A listpack that is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct View<'a>(&'a [u8]);
+
+impl<'a> View<'a> {
+    /// Checks bytes from outside: that the sizes add up, every element is one, can be read from both ends, and that there
+    /// are as many as the header says.
+    pub fn check(bytes: &'a [u8]) -> Result<View<'a>, Corrupt> {
+        let (header, _) = bytes.split_first_chunk::<HEADER>().ok_or(Corrupt)?;
+        let total = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        if total != bytes.len() || total > super::BYTES_MAX || total == HEADER {
+            return Err(Corrupt);
+        }
+        let end = total - 1;
+        let (mut offset, mut count) = (HEADER, 0);
+        while offset < end {
+            let inner = &bytes[offset..end];
+            let len = encoded_len(inner).ok_or(Corrupt)?;
+            let mut backlen = [0; BACKLEN_MAX];
+            let backlen = &mut backlen[..backlen_size(len)];
+            write_backlen(len, backlen);
+            if inner.get(len..).and_then(|rest| rest.get(..backlen.len())) != Some(backlen) {
+                return Err(Corrupt);
+            }
+            offset += len + backlen.len();
+            count += 1;
+        }
+        let claimed = u16::from_le_bytes([header[4], header[5]]);
+        let counted = claimed == COUNT_UNKNOWN || usize::from(claimed) == count;
+        if bytes[end] == END && counted { Ok(View(bytes)) } else { Err(Corrupt) }
+    }
+
+    /// Bytes that are known to be a listpack.
+    #[inline]
+    pub(super) fn known(bytes: &'a [u8]) -> Self {
+        View(bytes)
+    }
+
+    /// All bytes, header and end included.
+    #[inline]
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Number of elements: looked up, or counted when there are 65535 or more.
+    #[inline]
+    pub fn len(self) -> usize {
+        match self.known_len() {
+            Some(len) => len,
+            None => self.iter().count(),
+        }
+    }
+
+    #[inline]
+    fn known_len(self) -> Option<usize> {
+        let count = u16::from_le_bytes([self.0[4], self.0[5]]);
+        (count != COUNT_UNKNOWN).then_some(count.into())
+    }
+
+    /// True when there are no elements.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.0.len() <= HEADER + 1
+    }
+
+    /// Where the end byte is.
+    #[inline]
+    pub(super) fn end(self) -> usize {
+        self.0.len() - 1
+    }
+
+    #[inline]
+    fn at(self, offset: usize) -> Option<At> {
+        if offset < self.end() { At::new(offset) } else { None }
+    }
+
+    /// The first element.
+    #[inline]
+    pub fn first(self) -> Option<At> {
+        self.at(HEADER)
+    }
+
+    /// The last element.
+    #[inline]
+    pub fn last(self) -> Option<At> {
+        self.before(self.end())
+    }
+
+    /// The element after one.
+    #[inline]
+    pub fn next(self, at: At) -> Option<At> {
+        self.at(self.after(at)?)
+    }
+
+    /// Where the element after one would begin.
+    #[inline]
+    pub(super) fn after(self, at: At) -> Option<usize> {
+        let len = encoded_len(&self.0[at.offset()..])?;
+        Some(at.offset() + len + backlen_size(len))
+    }
+
+    /// The element before one.
+    #[inline]
+    pub fn prev(self, at: At) -> Option<At> {
+        self.before(at.offset())
+    }
+
+    #[inline]
+    fn before(self, offset: usize) -> Option<At> {
+        if offset <= HEADER {
+            return None;
+        }
+        let (len, size) = read_backlen(&self.0[HEADER..offset])?;
+        let begin = offset.checked_sub(len + size)?;
+        if begin < HEADER { None } else { self.at(begin) }
+    }
+
+    /// The element at an index, counted from the last one when negative (-1). Walks from the nearer end.
+    pub fn seek(self, index: isize) -> Option<At> {
+        let from_tail = match self.known_len() {
+            Some(len) => {
+                let index = if index < 0 { index + len as isize } else { index };
+                let index = usize::try_from(index).ok().filter(|index| *index < len)?;
+                return if index > len / 2 { self.walk_back(len - 1 - index) } else { self.walk(index) };
+            }
+            None => index < 0,
+        };
+        if from_tail { self.walk_back(!index as usize) } else { self.walk(index as usize) }
+    }
+
+    fn walk(self, steps: usize) -> Option<At> {
+        (0..steps).try_fold(self.first()?, |at, _| self.next(at))
+    }
+
+    fn walk_back(self, steps: usize) -> Option<At> {
+        (0..steps).try_fold(self.last()?, |at, _| self.prev(at))
+    }
+
+    /// The element.
+    #[inline]
+    pub fn get(self, at: At) -> Str<'a> {
+        decode(&self.0[at.offset()..]).map_or(Str::Bytes(&[]), |(element, _)| element)
+    }
+
+    /// Bytes that the element takes.
+    #[inline]
+    pub fn size_of(self, at: At) -> usize {
+        self.after(at).map_or(0, |after| after - at.offset())
+    }
+
+    /// Whether the element is this string.
+    #[inline]
+    pub fn equals(self, at: At, needle: &[u8]) -> bool {
+        match self.get(at) {
+            Str::Bytes(bytes) => bytes == needle,
+            Str::Int(number) => integer(needle) == Some(number),
+        }
+    }
+
+    /// The first of the elements that is this string, looking from `from` on at each `skip + 1`st.
+    #[inline]
+    pub fn find(self, from: At, needle: &[u8], skip: usize) -> Option<At> {
+        match integer(needle) {
+            // A string that looks like an integer may stand as a string in a listpack from outside.
+            Some(number) => self.find_with(from, skip, |element| match element {
+                Str::Int(other) => other == number,
+                Str::Bytes(bytes) => bytes == needle,
+            }),
+            None => self.find_with(from, skip, |element| match element {
+                Str::Int(_) => false,
+                Str::Bytes(bytes) => bytes == needle,
+            }),
+        }
+    }
+
+    #[inline]
+    fn find_with(self, from: At, skip: usize, wanted: impl Fn(Str<'a>) -> bool) -> Option<At> {
+        let mut offset = from.offset();
+        let end = self.end();
+        let mut left_to_skip = 0;
+        while offset < end {
+            let inner = &self.0[offset..];
+            let len = if left_to_skip > 0 {
+                left_to_skip -= 1;
+                encoded_len(inner)?
+            } else {
+                left_to_skip = skip;
+                let (element, len) = decode(inner)?;
+                if wanted(element) {
+                    return At::new(offset);
+                }
+                len
+            };
+            offset += len + backlen_size(len);
+        }
+        None
+    }
+
+    /// All elements in order.
+    #[inline]
+    pub fn iter(self) -> Iter<'a> {
+        Iter { view: self, offset: HEADER }
+    }
+
+    /// The elements from one on.
+    #[inline]
+    pub fn iter_from(self, at: At) -> Iter<'a> {
+        Iter { view: self, offset: at.offset() }
+    }
+
+    /// All elements, the last one first.
+    #[inline]
+    pub fn iter_rev(self) -> IterRev<'a> {
+        IterRev { view: self, offset: self.end() }
+    }
+
+    /// The elements from one back to the first.
+    #[inline]
+    pub fn iter_rev_from(self, at: At) -> IterRev<'a> {
+        IterRev { view: self, offset: self.after(at).unwrap_or(HEADER) }
+    }
+}
+
+impl std::fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Elements in order.
+#[derive(Clone)]
+pub struct Iter<'a> {
+    view: View<'a>,
+    /// Where the next element begins.
+    offset: usize,
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = Str<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Str<'a>> {
+        let (element, len) = decode(&self.view.0[self.offset..])?;
+        self.offset += len + backlen_size(len);
+        Some(element)
+    }
+}
+
+/// Elements in reverse order.
+#[derive(Clone)]
+pub struct IterRev<'a> {
+    view: View<'a>,
+    /// Where the element after the next one begins.
+    offset: usize,
+}
+
+impl<'a> Iterator for IterRev<'a> {
+    type Item = Str<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Str<'a>> {
+        let at = self.view.before(self.offset)?;
+        self.offset = at.offset();
+        Some(self.view.get(at))
+    }
+}
