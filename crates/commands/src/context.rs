@@ -36,6 +36,9 @@ pub struct Block {
     pub kind: Kind,
     /// Whether to be run again also when the key goes or becomes of another kind (XREADGROUP, which then says so).
     pub heeds_loss: bool,
+    /// Those who wait with the same number other than 0 look for the same in their keys: when one of them finds nothing
+    /// there, so will the others, and they need not be asked (the members of a consumer group).
+    pub rivals: u64,
     /// Unix time in ms at which the wait ends; `None` for never. What a second run says is ignored.
     pub until_ms: Option<i64>,
     /// The command to run again, where it is not the one that came (XREAD with `$`). Its keys stand at the same indices.

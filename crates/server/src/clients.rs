@@ -6,6 +6,7 @@
 //! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
 //! worker a message.
 
+use kvick_store::Waiter;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub struct ClientInfo {
     pub doomed: AtomicBool,
     /// Name, library and user.
     pub names: Mutex<Names>,
+    /// The request that waits, if it is blocked.
+    pub waiter: Mutex<Option<Arc<Waiter>>>,
 }
 
 /// The names that a client gave itself or was given.
@@ -123,6 +126,7 @@ impl ClientInfo {
             commands: AtomicU64::new(0),
             doomed: AtomicBool::new(false),
             names: Mutex::default(),
+            waiter: Mutex::default(),
         }
     }
 
@@ -134,6 +138,12 @@ impl ClientInfo {
     /// Whether it is about to be closed by somebody's wish: for others it is gone.
     pub fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
+    }
+
+    /// Whether its looking at a key touches the key's access clock.
+    #[inline]
+    pub fn touches(&self) -> bool {
+        !self.flags().contains(ClientFlags::NO_TOUCH)
     }
 
     /// Sets or clears flags; the owner only.

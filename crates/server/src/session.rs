@@ -166,6 +166,6 @@ impl Client {
     /// Whether looking at a key touches its access clock.
     #[inline]
     pub fn touches(&self) -> bool {
-        !self.info.flags().contains(ClientFlags::NO_TOUCH)
+        self.info.touches()
     }
 }

@@ -364,7 +364,6 @@ impl<'a> Db<'a> {
         if self.env.touch {
             self.touch(key, place);
         }
-        self.before_change(key, place);
         self.after_change(key);
         let address = self.address(key);
         let partition = self.locked.at_mut(&self.cells[self.partition_number(key)], address);
@@ -393,7 +392,6 @@ impl<'a> Db<'a> {
                 if self.env.touch {
                     self.touch(key, place);
                 }
-                self.before_change(key, place);
                 self.after_change(key);
                 (Some(place), false)
             }
@@ -405,10 +403,6 @@ impl<'a> Db<'a> {
         let collection = place.and_then(|place| self.partition_mut(key).collection_mut(place));
         collection.map(|collection| (collection, created)).ok_or(WrongType)
     }
-
-    /// What has to happen before an entry changes or goes.
-    #[inline]
-    fn before_change(&mut self, _key: Key<'_>, _place: Place) {}
 
     /// Takes note of a change that somebody may wait for.
     #[inline]

@@ -10,6 +10,7 @@ use crate::janitor::{Garbage, Janitor};
 use crate::log::WriteLog;
 use crate::partition::Partition;
 use crate::table::{prefetch_address, prefetch_for_write};
+use crate::value::Kind;
 use crate::waiting::Waiter;
 use crate::world::{World, WorldGuard};
 use parking_lot::RawMutex;
@@ -200,6 +201,11 @@ impl Keyspace {
         self.databases[database].ever_volatile.load(Ordering::Relaxed)
     }
 
+    /// Whether a database has partitions already.
+    pub(crate) fn is_made(&self, database: usize) -> bool {
+        self.databases[database].cells.get().is_some()
+    }
+
     /// The partitions of a database, made when they are first asked for.
     #[inline]
     pub(crate) fn cells(&self, database: usize) -> &[Cell] {
@@ -383,6 +389,24 @@ impl Locked {
         result
     }
 
+    /// A partition that is locked, for change that leaves its sizes as they are.
+    pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
+        self.at_mut(self.keyspace.cell(address), address)
+    }
+
+    /// Calls `visit` with every partition that was ever used, and the number of its database. Needs the world.
+    pub(crate) fn for_each_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
+        assert!(self.is_world(), "all partitions at once are the world");
+        for number in 0..self.keyspace.databases() {
+            let database = self.keyspace.database_at(number);
+            if self.keyspace.is_made(database) {
+                for partition in 0..self.keyspace.partitions {
+                    visit(number, self.partition_mut(self.keyspace.address_of(database, partition)));
+                }
+            }
+        }
+    }
+
     /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
@@ -408,7 +432,9 @@ impl Locked {
                 partition.swap_queues(&mut old);
                 old
             });
-            if lazy && !old.is_empty() {
+            if let Some(snapshot) = old.snapshot().cloned() {
+                snapshot.keep(old);
+            } else if lazy && !old.is_empty() {
                 self.keyspace.janitor.dispose(Garbage::Partition(Box::new(old)));
             }
         }
@@ -459,9 +485,17 @@ impl Locked {
         true
     }
 
-    /// The first who waits for a key of database `number`, which is locked, with a later ticket than `after`.
-    pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64) -> Option<Arc<Waiter>> {
-        self.partition(self.keyspace.address(number, key)).queues()?.next(key.bytes, after)
+    /// The first with a later ticket than `after` who waits for a key of database `number`, which is locked, and is to be
+    /// served now that it holds a value of this kind.
+    pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64, kind: Option<Kind>) -> Option<Arc<Waiter>> {
+        self.partition(self.keyspace.address(number, key)).queues()?.next(key.bytes, after, kind)
+    }
+
+    /// The kind of value that a key of database `number`, which is locked, holds; `None` also when its time has come.
+    pub fn kind_at(&self, number: usize, key: Key<'_>, now_ms: i64) -> Option<Kind> {
+        let partition = self.partition(self.keyspace.address(number, key));
+        let entry = partition.entry(partition.find(key)?);
+        (!entry.is_expired(now_ms)).then(|| entry.kind())
     }
 
     /// How many wait for a key of database `number`, which is locked.

@@ -18,6 +18,7 @@ pub mod keyspace;
 pub mod log;
 pub mod memory;
 pub mod partition;
+pub mod snapshot;
 pub mod table;
 pub mod usage;
 pub mod value;

@@ -10,6 +10,7 @@ use crate::collections::{Collection, Hash};
 use crate::entry::{self, Content, Entry};
 use crate::hash::KeyHasher;
 use crate::keyspace::Key;
+use crate::snapshot::{Capture, Snapshot};
 use crate::table::{Place, Pointer, Table};
 use crate::value::Value;
 use crate::waiting::Queues;
@@ -31,11 +32,21 @@ pub struct Partition {
     /// The hashes that have fields with an expiry, if any: when to look at each, which it knows itself
     /// ([`Hash::queued_ms`]), and the hash of its key.
     volatile_hashes: Option<Box<BTreeSet<(i64, u64)>>>,
+    /// The snapshot that is being taken of it, if any.
+    capture: Option<Box<Capture>>,
 }
 
 impl Partition {
     pub(crate) fn new(hasher: KeyHasher) -> Self {
-        Partition { table: Table::new(), hasher, epoch: false, swept_to: 0, queues: None, volatile_hashes: None }
+        Partition {
+            table: Table::new(),
+            hasher,
+            epoch: false,
+            swept_to: 0,
+            queues: None,
+            volatile_hashes: None,
+            capture: None,
+        }
     }
 
     /// Number of keys, expired ones that are still there included.
@@ -84,9 +95,62 @@ impl Partition {
         });
     }
 
+    /// Has the snapshot that is under way take an entry that is about to change or go, unless it has it.
+    #[inline]
+    fn before_change(&mut self, place: Place) {
+        if self.capture.is_some() {
+            self.capture(self.table.get(place));
+        }
+    }
+
+    #[cold]
+    fn capture(&self, pointer: Pointer) {
+        // SAFETY: live; nobody else uses it, as the partition is locked.
+        unsafe {
+            let entry = Entry::from_pointer(pointer);
+            if entry.epoch() != self.epoch {
+                if let Some(capture) = &self.capture {
+                    capture.take(entry);
+                }
+                entry::set_epoch(pointer, self.epoch);
+            }
+        }
+    }
+
+    /// Becomes part of a snapshot: what is there now will be captured.
+    pub(crate) fn begin_capture(&mut self, capture: Capture) {
+        if !self.is_empty() {
+            self.epoch = !self.epoch;
+            self.capture = Some(Box::new(capture));
+        }
+    }
+
+    /// Captures what is in some buckets from `position` on, and says where to go on; `None` when all is captured.
+    pub(crate) fn capture_from(&mut self, mut position: u64, buckets: usize) -> Option<u64> {
+        if self.capture.is_some() {
+            for _ in 0..buckets {
+                match self.table.scan(position, |pointer, _| self.capture(pointer)) {
+                    Some(next) => position = next,
+                    None => {
+                        self.capture = None;
+                        return None;
+                    }
+                }
+            }
+            return Some(position);
+        }
+        None
+    }
+
+    /// The snapshot that is being taken of it.
+    pub(crate) fn snapshot(&self) -> Option<&std::sync::Arc<Snapshot>> {
+        self.capture.as_ref().map(|capture| capture.snapshot())
+    }
+
     /// Gives a key that is there a new value and expiry, in its old allocation where that fits.
     #[inline]
     pub fn overwrite(&mut self, place: Place, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
+        self.before_change(place);
         let old = self.table.get(place);
         self.unqueue(old);
         // SAFETY: live, and `self` is borrowed exclusively; when replaced, the old one is freed after the table let go.
@@ -105,6 +169,7 @@ impl Partition {
 
     /// Sets or clears the expiry of a key, whatever its value.
     pub fn set_expiry(&mut self, place: Place, expiry: Option<i64>) {
+        self.before_change(place);
         let (old, clock) = (self.table.get(place), self.entry(place).clock());
         // SAFETY: live; copied from before it is rebuilt, and freed after the table let go of it.
         let key = unsafe { Entry::from_pointer(old) }.key().to_vec();
@@ -116,6 +181,7 @@ impl Partition {
 
     /// The buffer of the string at a place, moved out of its entry if it was inside.
     pub fn raw_string(&mut self, place: Place) -> Option<&mut Vec<u8>> {
+        self.before_change(place);
         let old = self.table.get(place);
         // SAFETY: live and exclusively borrowed; freed after the table let go.
         unsafe {
@@ -135,6 +201,7 @@ impl Partition {
     /// The collection at a place, for change.
     #[inline]
     pub fn collection_mut<C: Collection>(&mut self, place: Place) -> Option<&mut C> {
+        self.before_change(place);
         // SAFETY: live and exclusively borrowed.
         unsafe { entry::collection_mut(self.table.get(place)) }
     }
@@ -262,6 +329,7 @@ impl Partition {
 
     /// Removes a key and frees it.
     pub fn remove(&mut self, place: Place) {
+        self.before_change(place);
         self.unqueue(self.table.get(place));
         let pointer = self.table.remove(place);
         // SAFETY: taken out of the table.
@@ -270,6 +338,7 @@ impl Partition {
 
     /// Removes a key and hands out its value and expiry.
     pub fn take(&mut self, place: Place) -> (Value, Option<i64>) {
+        self.before_change(place);
         self.unqueue(self.table.get(place));
         let pointer = self.table.remove(place);
         // SAFETY: taken out of the table.

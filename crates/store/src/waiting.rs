@@ -21,16 +21,18 @@ pub struct Waiter {
     /// Whether it is to be served, with an error most likely, when the key goes or becomes of another kind.
     pub heeds_loss: bool,
     left: AtomicBool,
+    /// Waiters with the same number other than 0 look for the same: when one of them finds nothing, so will the others.
+    pub rivals: u64,
     /// Who it is, and what is to be done: the server's business.
     pub purpose: Box<dyn Any + Send + Sync>,
 }
 
 impl Waiter {
     /// Somebody who begins to wait now.
-    pub fn new(kind: Kind, heeds_loss: bool, purpose: Box<dyn Any + Send + Sync>) -> Arc<Waiter> {
+    pub fn new(kind: Kind, heeds_loss: bool, rivals: u64, purpose: Box<dyn Any + Send + Sync>) -> Arc<Waiter> {
         static TICKETS: AtomicU64 = AtomicU64::new(1);
         let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Waiter { ticket, kind, heeds_loss, left: AtomicBool::new(false), purpose })
+        Arc::new(Waiter { ticket, kind, heeds_loss, left: AtomicBool::new(false), rivals, purpose })
     }
 
     /// Its place among all who wait: lower is earlier.
@@ -51,7 +53,15 @@ impl Waiter {
 
 /// The queues of one partition's keys.
 #[derive(Default)]
-pub(crate) struct Queues(HashMap<Box<[u8]>, BTreeMap<u64, Arc<Waiter>>>);
+pub(crate) struct Queues(HashMap<Box<[u8]>, Queue>);
+
+#[derive(Default)]
+struct Queue {
+    /// By ticket.
+    waiters: BTreeMap<u64, Arc<Waiter>>,
+    /// How many of them heed the loss of the key.
+    heeding_loss: usize,
+}
 
 impl Queues {
     pub(crate) fn is_empty(&self) -> bool {
@@ -67,25 +77,36 @@ impl Queues {
     }
 
     pub(crate) fn join(&mut self, key: &[u8], waiter: Arc<Waiter>) {
-        self.0.entry(key.into()).or_default().insert(waiter.ticket, waiter);
+        let queue = self.0.entry(key.into()).or_default();
+        let heeds_loss = usize::from(waiter.heeds_loss);
+        if queue.waiters.insert(waiter.ticket, waiter).is_none() {
+            queue.heeding_loss += heeds_loss;
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &[u8], ticket: u64) {
         if let Some(queue) = self.0.get_mut(key) {
-            queue.remove(&ticket);
-            if queue.is_empty() {
+            if let Some(waiter) = queue.waiters.remove(&ticket) {
+                queue.heeding_loss -= usize::from(waiter.heeds_loss);
+            }
+            if queue.waiters.is_empty() {
                 self.0.remove(key);
             }
         }
     }
 
-    /// The first who waits for the key with a later ticket than `after`.
-    pub(crate) fn next(&self, key: &[u8], after: u64) -> Option<Arc<Waiter>> {
-        self.0.get(key)?.range(after + 1..).next().map(|(_, waiter)| waiter.clone())
+    /// The first with a later ticket than `after` who is to be served when the key holds a value of this kind.
+    pub(crate) fn next(&self, key: &[u8], after: u64, kind: Option<Kind>) -> Option<Arc<Waiter>> {
+        let queue = self.0.get(key)?;
+        if kind.is_none() && queue.heeding_loss == 0 {
+            return None;
+        }
+        let wanted = |waiter: &&Arc<Waiter>| kind == Some(waiter.kind) || waiter.heeds_loss;
+        queue.waiters.range(after + 1..).map(|(_, waiter)| waiter).find(wanted).cloned()
     }
 
     /// Number of waiters of a key.
     pub(crate) fn count(&self, key: &[u8]) -> usize {
-        self.0.get(key).map_or(0, BTreeMap::len)
+        self.0.get(key).map_or(0, |queue| queue.waiters.len())
     }
 }

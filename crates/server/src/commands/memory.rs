@@ -91,19 +91,21 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
     ],
 );
 
+/// Elements of a large collection that MEMORY USAGE looks at, unless told otherwise.
+const SAMPLES: usize = 5;
+
 fn usage(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let options = args.slice_from(3);
+    let mut samples = SAMPLES;
     for at in (0..options.len()).step_by(2) {
-        // All there is of a string is counted, however many samples are asked for.
         let count =
             options.get(at + 1).filter(|_| options[at].eq_ignore_ascii_case(b"samples")).ok_or(Error::SYNTAX)?;
-        if parse_i64(count).ok_or(Error::NOT_INTEGER)? < 0 {
-            return Err(Error::SYNTAX);
-        }
+        let count = parse_i64(count).ok_or(Error::NOT_INTEGER)?;
+        samples = usize::try_from(count).map_err(|_| Error::SYNTAX)?;
     }
     let number = cx.client.db;
     let mut db = cx.db(number);
-    let bytes = db.peek(db.key(&args[2])).map(|entry| entry.memory(0) + SLOT);
+    let bytes = db.peek(db.key(&args[2])).map(|entry| entry.memory(samples) + SLOT);
     match bytes {
         Some(bytes) => cx.reply.uint(bytes as u64),
         None => cx.reply.null(),

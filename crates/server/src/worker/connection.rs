@@ -5,6 +5,7 @@
 
 use crate::session::Client;
 use kvick_resp::{OwnedArgs, Parser, ProtocolError};
+use kvick_store::Waiter;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -13,6 +14,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -117,6 +119,8 @@ pub struct Connection {
     pub above_soft_since: Option<Instant>,
     /// True while it waits its turn to be read.
     pub queued: bool,
+    /// Its request that waits for a key, if any.
+    pub waiter: Option<Arc<Waiter>>,
     /// True while its requests may not be executed.
     pub stopped: bool,
     /// True while `pending` holds requests that are whole.
@@ -157,6 +161,7 @@ impl Connection {
             output: Output::default(),
             above_soft_since: None,
             queued: false,
+            waiter: None,
             stopped: false,
             unparsed: false,
             read_closed: false,

@@ -4,19 +4,20 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
+use super::blocking::Served;
 use super::cross_protocol;
-use crate::clients::ClientFlags;
+use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use kvick_commands::context::{Context, Error, Handler as DataHandler};
+use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
 use kvick_commands::spec::{Flags, LockRule};
-use kvick_resp::{Args, ProtocolError, Reply};
+use kvick_resp::{Args, ProtocolError, Reply, Version};
 use kvick_store::world::Participant;
-use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked, WhenExpired};
+use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked, Waiter, WhenExpired};
 use std::sync::Arc;
 
 /// A command that takes longer than this makes the worker read the clock again.
@@ -38,17 +39,31 @@ pub struct Engine {
     pub now_ms: i64,
     /// How access to keys is recorded.
     pub access: Access,
-    effects: Effects,
+    pub(super) effects: Effects,
+    /// What the present command waits for, if it asked to.
+    pub(super) block: Option<Block>,
+    /// Answers to clients of this worker that waited, not yet delivered.
+    pub(super) served: Vec<Served>,
+    /// Whether the worker is within a batch, and so nobody has the world.
+    in_batch: bool,
     last: Ticks,
 }
 
+/// A request that is being executed.
+pub(super) struct Call<'a> {
+    pub(super) client: &'a Client,
+    pub(super) command: &'static Registered,
+    pub(super) args: Args<'a>,
+}
+
 /// Whether a request was executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It was, or answered an error.
     Done,
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
+    /// It waits for a key, and will be answered later.
+    Waits(Arc<Waiter>),
 }
 
 impl Engine {
@@ -63,6 +78,9 @@ impl Engine {
             now_ms: 0,
             access: Access::default(),
             effects: Effects::default(),
+            block: None,
+            served: Vec::new(),
+            in_batch: false,
             last: Ticks::now(),
         };
         engine.update_clock();
@@ -76,6 +94,29 @@ impl Engine {
         self.last = Ticks::now();
         self.update_settings();
         self.last
+    }
+
+    /// Enters a batch: until it is left, nobody has the world.
+    pub fn enter(&mut self) {
+        self.server.keyspace.world.enter(self.participant);
+        self.in_batch = true;
+    }
+
+    /// Leaves it.
+    pub fn leave(&mut self) {
+        self.in_batch = false;
+        self.server.keyspace.world.leave(self.participant);
+    }
+
+    /// Runs `work`, which takes locks, within the present batch or one of its own.
+    pub(super) fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        if self.in_batch {
+            return work(self);
+        }
+        self.enter();
+        let result = work(self);
+        self.leave();
+        result
     }
 
     /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
@@ -137,7 +178,14 @@ impl Engine {
             (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
-            _ => self.call(client, command, args, taken.take(), out),
+            _ => {
+                if let Some(waiter) = self.call(client, command, args, taken.take(), out) {
+                    return Outcome::Waits(waiter);
+                }
+            }
+        }
+        if self.effects.has_awaited() {
+            self.serve_awaited();
         }
         self.finish(client, start, out)
     }
@@ -247,15 +295,15 @@ impl Engine {
         args: Args<'_>,
         taken: Option<Vec<u8>>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> Option<Arc<Waiter>> {
         let (keyspace, start) = (self.server.keyspace, out.len());
         let taken_head = self.remember_taken(command, taken.as_deref());
         let world = self.needs_world(command, args);
         let mut locked = if world {
-            keyspace.world.leave(self.participant);
+            self.leave();
             keyspace.lock_world()
         } else {
-            self.lock_keys(client, command, args)
+            self.lock_keys(client.db, command, args)
         };
         let result = match command.handler {
             Some(Handler::Data(handler)) => self.run_data(client, handler, (args, None), taken, &mut locked, out),
@@ -263,15 +311,21 @@ impl Engine {
             // A container that has nothing to do by itself.
             None => self.answer(client, Err(wrong_arity(command)), out),
         };
+        let block = self.block.take();
+        let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         if world {
-            keyspace.world.enter(self.participant);
+            self.enter();
+        }
+        if waiter.is_some() {
+            return waiter;
         }
         let executed = Executed { args, taken: taken_head.as_ref(), client };
         self.account(executed, command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
+        None
     }
 
     /// What the logs need of a large argument that the command may keep.
@@ -288,7 +342,7 @@ impl Engine {
         }
     }
 
-    fn lock_keys(&self, client: &Client, command: &Registered, args: Args<'_>) -> Locked {
+    pub(super) fn lock_keys(&self, db: usize, command: &Registered, args: Args<'_>) -> Locked {
         let keyspace = self.server.keyspace;
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
             return keyspace.lock_nothing();
@@ -296,7 +350,7 @@ impl Engine {
         // Arguments that do not say where the keys are make the handler answer an error before it looks at any.
         let positions = command.spec.key_positions(args).unwrap_or_default();
         let keys = positions.iter().filter_map(|position| args.get(position.index));
-        keyspace.lock_all(keys.map(|key| keyspace.address(client.db, keyspace.key(key))).collect())
+        keyspace.lock_all(keys.map(|key| keyspace.address(db, keyspace.key(key))).collect())
     }
 
     #[inline]
@@ -309,7 +363,23 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), client.db);
+        let for_client = (client.info.as_ref(), client.db, client.version);
+        let result = self.run_handler(for_client, handler, (args, hashed), taken, locked, out);
+        self.answer(client, result, out)
+    }
+
+    /// Runs a handler for a client with a selected database and a protocol, whether the request came just now or waited.
+    #[inline]
+    pub(super) fn run_handler(
+        &mut self,
+        (client, db, version): (&ClientInfo, usize, Version),
+        handler: DataHandler,
+        (args, hashed): (Args<'_>, Option<Key<'_>>),
+        taken: Option<Vec<u8>>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
@@ -319,12 +389,15 @@ impl Engine {
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
         };
-        let db = Db::new(locked, client.db, env).with_hashed(hashed);
-        let reply = Reply::new(out, client.version);
+        let db = Db::new(locked, db, env).with_hashed(hashed);
+        let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
         let mut context = Context { db, reply, taken, settings, may_block: true, block: None };
         let result = handler(&mut context, args);
-        self.answer(client, result, out)
+        if let Some(block) = context.block {
+            self.block = Some(block);
+        }
+        result
     }
 
     fn run_session(
@@ -336,7 +409,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), client.db);
-        let when_expired = self.when_expired(client);
+        let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
             reply: Reply::new(out, client.version),
@@ -367,9 +440,9 @@ impl Engine {
 
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
-    fn when_expired(&self, client: &Client) -> WhenExpired {
+    fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
         if self.tunables.import_mode {
-            let source = client.info.flags().contains(ClientFlags::IMPORT_SOURCE);
+            let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
         }
         if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
@@ -404,6 +477,21 @@ impl Engine {
         }
     }
 
+    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
+    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+        let stats = &self.stats.commands[command.id as usize];
+        stats.calls.add(1);
+        self.stats.requests.add(1);
+        let dirty = self.effects.dirty();
+        if dirty > 0 {
+            self.stats.dirty.add(dirty);
+        }
+        if let Err(error) = result {
+            stats.failed.add(1);
+            self.stats.count_error(error.0.as_bytes());
+        }
+    }
+
     #[cold]
     fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
         if us >= LONG_US {
@@ -428,7 +516,7 @@ impl Engine {
 
     /// Applies CLIENT REPLY to what was written since `start`.
     #[inline]
-    fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
+    pub(super) fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
         match client.reply_mode {
             ReplyMode::On => {}
             ReplyMode::Off => out.truncate(start),

@@ -43,8 +43,7 @@ impl Worker {
         if left == 0 {
             return;
         }
-        let world = &self.server.keyspace.world;
-        world.enter(self.engine.participant);
+        self.engine.enter();
         while left > 0 {
             left -= 1;
             let Some(token) = self.ready.pop_front() else { break };
@@ -54,7 +53,7 @@ impl Worker {
                 self.execute_batch();
             }
         }
-        world.leave(self.engine.participant);
+        self.engine.leave();
         self.write_replies();
     }
 
@@ -243,14 +242,22 @@ impl Worker {
             let args = batch.args(request, &self.shared);
             let outcome =
                 self.engine.execute(&mut connection.client, args, request.asks, &mut taken, &mut self.replies);
-            if outcome == Outcome::Paused {
-                if let Some(buffer) = taken {
-                    batch.big[place] = buffer;
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Paused => {
+                    if let Some(buffer) = taken {
+                        batch.big[place] = buffer;
+                    }
+                    defer(connection, &requests[number..], batch, &self.shared);
+                    stop(connection);
+                    self.paused.push(token);
+                    break;
                 }
-                defer(connection, &requests[number..], batch, &self.shared);
-                stop(connection);
-                self.paused.push(token);
-                break;
+                Outcome::Waits(waiter) => {
+                    defer(connection, &requests[number + 1..], batch, &self.shared);
+                    self.begin_to_wait(token, waiter);
+                    break;
+                }
             }
         }
         if let Some(connection) = self.connections.get(token) {
@@ -267,17 +274,25 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let start = self.replies.len();
         self.engine.begin_batch();
+        let mut waiter = None;
         while let Some(deferred) = connection.deferred.pop_front() {
             let (args, asks) = match &deferred {
                 Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), Asks::Broken(*error)),
             };
             let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
-            if outcome == Outcome::Paused {
-                connection.deferred.push_front(deferred);
-                stop(connection);
-                self.paused.push(token);
-                break;
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Paused => {
+                    connection.deferred.push_front(deferred);
+                    stop(connection);
+                    self.paused.push(token);
+                    break;
+                }
+                Outcome::Waits(new) => {
+                    waiter = Some(new);
+                    break;
+                }
             }
             if connection.client.fate != Fate::Open || self.replies.len() - start > REPLIES_MAX {
                 break;
@@ -287,13 +302,16 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
-        let resumed = !connection.stopped;
+        let resumed = !connection.stopped && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         if self.replies.len() > REPLIES_MAX {
             self.write_replies();
         }
         if resumed {
             self.queue(token);
+        }
+        if let Some(waiter) = waiter {
+            self.begin_to_wait(token, waiter);
         }
     }
 }

@@ -8,6 +8,7 @@
 //! any other is put on the `ready` list and read again in the next turn.
 
 pub mod batch;
+pub mod blocking;
 pub mod connection;
 mod cross_protocol;
 pub mod engine;
@@ -43,6 +44,8 @@ pub enum Message {
     Connection(Socket, Arc<ClientInfo>),
     /// Close this client's connection, which is doomed, if it is still there.
     Close(Arc<ClientInfo>),
+    /// The answer to a client that waited.
+    Served(blocking::Served),
     /// CLIENT PAUSE may have ended: run what waited.
     Resume,
     /// Look at the server's state.
@@ -113,8 +116,11 @@ impl Worker {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout =
-                if self.ready.is_empty() { Some(self.timers.wait()) } else { Some(std::time::Duration::ZERO) };
+            let timeout = if self.ready.is_empty() {
+                Some(self.timers.wait(self.engine.now_ms))
+            } else {
+                Some(std::time::Duration::ZERO)
+            };
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                     crate::logging::warning(format_args!("Worker {} cannot poll: {error}", self.number));
@@ -149,6 +155,8 @@ impl Worker {
         self.read_messages();
         self.serve_ready();
         self.run_timers();
+        self.end_waits();
+        self.write_replies();
         let stats = &self.engine.stats;
         stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
     }
@@ -177,6 +185,7 @@ impl Worker {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
+                Message::Served(served) => self.deliver(served),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
                 Message::Listen => {
@@ -217,6 +226,7 @@ impl Worker {
         if connection.stopped {
             self.paused.retain(|paused| *paused != token);
         }
+        self.stop_waiting(connection.waiter.take());
     }
 
     /// Closes the connection of a client that somebody has marked as doomed.

@@ -1,6 +1,7 @@
 //! What a worker does now and then: expire keys, close idle connections, end pauses.
 
 use super::Worker;
+use super::blocking::Deadlines;
 use crate::clients::ClientFlags;
 use crate::clock::Ticks;
 use crate::session::Client;
@@ -18,6 +19,8 @@ const IDLE_INPUT_MS: i64 = 2000;
 /// When what is due.
 pub struct Timers {
     next: Ticks,
+    /// When blocked clients are to be let go.
+    pub(super) deadlines: Deadlines,
     sweeper: Sweeper,
     /// Where the walk over the connections goes on.
     next_connection: usize,
@@ -26,12 +29,13 @@ pub struct Timers {
 impl Timers {
     /// Timers that are due at once.
     pub fn new() -> Self {
-        Timers { next: Ticks::now(), sweeper: Sweeper::default(), next_connection: 0 }
+        Timers { next: Ticks::now(), deadlines: Deadlines::default(), sweeper: Sweeper::default(), next_connection: 0 }
     }
 
     /// How long until something is due.
-    pub fn wait(&self) -> Duration {
-        self.next.left(Ticks::now())
+    pub fn wait(&self, now_ms: i64) -> Duration {
+        let left = self.next.left(Ticks::now());
+        self.deadlines.wait(now_ms).map_or(left, |deadline| left.min(deadline))
     }
 }
 
@@ -78,7 +82,7 @@ impl Worker {
         let effort = self.engine.tunables.expire_effort.saturating_sub(1);
         let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
         let keyspace = self.server.keyspace;
-        keyspace.world.enter(self.engine.participant);
+        self.engine.enter();
         let stats = self.engine.stats.clone();
         let ran_out = self.timers.sweeper.run(Pass {
             keyspace,
@@ -91,7 +95,8 @@ impl Worker {
             effects: self.engine.effects(),
             heard: EventClass::empty(),
         });
-        keyspace.world.leave(self.engine.participant);
+        self.engine.serve_awaited();
+        self.engine.leave();
         if ran_out {
             stats.expire_cap_reached.add(1);
         }

@@ -2,10 +2,12 @@
 
 use crate::session::{Session, SessionHandler};
 use crate::worker::Message;
+use crate::worker::blocking::{Blocked, Served};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_store::Waiter;
 
 /// CLIENT PAUSE timeout [WRITE | ALL]
 pub const PAUSE: Command<SessionHandler> = Command::new(
@@ -61,6 +63,7 @@ pub const UNBLOCK: Command<SessionHandler> = Command::new(
     Spec::new("unblock", -3)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
+        .lock(LockRule::World)
         .doc(Group::Connection, "5.0.0", "O(log N), N being the clients", "Ends the waiting of a blocked client.")
         .args(&[
             Arg::integer("client-id"),
@@ -69,14 +72,32 @@ pub const UNBLOCK: Command<SessionHandler> = Command::new(
     unblock,
 );
 
-/// No command blocks its client, and the end of a pause is nothing that a client can be spared of in this way: there is
-/// never one to unblock.
+/// The end of a pause is nothing that a client can be spared of in this way.
 fn unblock(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let reasons: [&[u8]; 2] = [b"timeout", b"error"];
     if args.len() == 4 && !reasons.iter().any(|reason| args[3].eq_ignore_ascii_case(reason)) {
         return Err(Error::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
     }
-    parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
-    cx.reply.int(0);
+    let id = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
+    let error = args.get(3).is_some_and(|reason| reason.eq_ignore_ascii_case(b"error"));
+    let client = u64::try_from(id).ok().and_then(|id| cx.server.clients.get(id));
+    let waiter = client.and_then(|client| client.waiter.lock().clone());
+    let unblocked = waiter.is_some_and(|waiter| release(cx, &waiter, error));
+    cx.reply.int(unblocked.into());
     Ok(())
+}
+
+/// Ends a client's waiting, under the world lock; false when it was served before.
+fn release(cx: &mut Session<'_>, waiter: &Waiter, error: bool) -> bool {
+    let Some(blocked) = Blocked::of(waiter) else { return false };
+    if !blocked.leave(waiter, cx.locked) {
+        return false;
+    }
+    let reply = match error {
+        true => b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n".to_vec(),
+        false => blocked.timeout_reply(),
+    };
+    let (client, ticket) = (blocked.client.clone(), waiter.ticket());
+    cx.server.send(client.worker, Message::Served(Served { client, ticket, reply }));
+    true
 }

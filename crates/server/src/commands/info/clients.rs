@@ -2,9 +2,36 @@
 
 use super::Subject;
 use super::page::Page;
-use crate::clients::ClientFlags;
+use crate::clients::{ClientFlags, ClientInfo};
+use crate::worker::blocking::Blocked;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What blocked clients wait for.
+#[derive(Default)]
+struct Waits {
+    /// Clients whose wait ends at some time.
+    limited: usize,
+    /// The keys, with their databases, and whether somebody wants to know that one is gone.
+    keys: HashMap<(usize, Vec<u8>), bool>,
+}
+
+impl Waits {
+    fn of(clients: &[Arc<ClientInfo>]) -> Waits {
+        let mut waits = Waits::default();
+        for waiter in clients.iter().filter_map(|client| client.waiter.lock().clone()) {
+            let Some(blocked) = Blocked::of(&waiter) else { continue };
+            waits.limited += usize::from(blocked.is_limited());
+            for key in blocked.key_names() {
+                *waits.keys.entry((blocked.db, key.to_vec())).or_default() |= waiter.heeds_loss;
+            }
+        }
+        waits
+    }
+}
+
+/// Writes it.
 pub fn write(subject: &Subject, page: &mut Page) {
     let server = subject.server;
     let clients = server.clients.all();
@@ -21,17 +48,14 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("client_recent_max_input_buffer", input_max.unwrap_or(0));
     page.field("client_recent_max_output_buffer", output_max.unwrap_or(0));
     page.field("blocked_clients", blocked.count());
-    for name in [
-        "tracking_clients",
-        "pubsub_clients",
-        "watching_clients",
-        "clients_in_timeout_table",
-        "total_watched_keys",
-        "total_blocking_keys",
-        "total_blocking_keys_on_nokey",
-    ] {
-        page.field(name, 0);
-    }
+    let waits = Waits::of(&clients);
+    page.field("tracking_clients", 0);
+    page.field("pubsub_clients", 0);
+    page.field("watching_clients", 0);
+    page.field("clients_in_timeout_table", waits.limited);
+    page.field("total_watched_keys", 0);
+    page.field("total_blocking_keys", waits.keys.len());
+    page.field("total_blocking_keys_on_nokey", waits.keys.values().filter(|heeds_loss| **heeds_loss).count());
     let (reason, actions, left_ms) = match server.pause.state(subject.now_ms) {
         None => ("none", "none", 0),
         Some((until, all)) => ("client_pause", if all { "all" } else { "write" }, until - subject.now_ms),

@@ -1,0 +1,274 @@
+//! Commands that wait for a key, and how they are served.
+//!
+//! A command that finds nothing asks to wait ([`Block`]). Its request is kept in a [`Waiter`] that joins the queues of
+//! its keys while their locks are still held, and its connection is stopped. Whoever changes such a key serves those who
+//! wait, after its own command: it takes the locks of the waiter's command and runs that again. When it replies, the
+//! waiter leaves its queues under the same locks, and the reply goes to the worker that has the connection.
+//!
+//! What else can end a wait (its time, CLIENT UNBLOCK, a connection that closes) has to take the waiter out of its queues
+//! under the locks as well. Only who succeeds with that answers, so a waiter is answered once.
+
+use super::Worker;
+use super::engine::{Call, Engine};
+use super::output::Run;
+use crate::clients::{ClientFlags, ClientInfo};
+use crate::table::{Handler, Registered};
+use kvick_commands::context::Block;
+use kvick_resp::{OwnedArgs, Reply, Version};
+use kvick_store::{Key, Keyspace, Locked, Waiter};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a blocked client waits to have done.
+pub struct Blocked {
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    command: &'static Registered,
+    request: OwnedArgs,
+    /// The arguments that are the keys it waits for.
+    keys: Vec<usize>,
+    /// The database of the keys.
+    pub db: usize,
+    version: Version,
+    until_ms: Option<i64>,
+}
+
+impl Blocked {
+    /// The purpose of a waiter that a worker made.
+    pub fn of(waiter: &Waiter) -> Option<&Blocked> {
+        waiter.purpose.downcast_ref()
+    }
+
+    /// The names of the keys that it waits for.
+    pub fn key_names(&self) -> impl Iterator<Item = &[u8]> {
+        let args = self.request.args();
+        self.keys.iter().filter_map(move |index| args.get(*index))
+    }
+
+    /// Whether its time is limited.
+    pub fn is_limited(&self) -> bool {
+        self.until_ms.is_some()
+    }
+
+    fn keys(&self, keyspace: &'static Keyspace) -> impl Iterator<Item = Key<'_>> {
+        self.key_names().map(|bytes| keyspace.key(bytes))
+    }
+
+    /// Takes the waiter out of its queues, whose locks (or the world) are held; false when it was served already.
+    pub fn leave(&self, waiter: &Waiter, locked: &mut Locked) -> bool {
+        let keyspace = locked.keyspace();
+        locked.leave_queues(self.db, self.keys(keyspace), waiter)
+    }
+
+    /// What the client is told when its time is up.
+    pub fn timeout_reply(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        Reply::new(&mut out, self.version).null_array();
+        out
+    }
+}
+
+/// An answer to a client that waited.
+pub struct Served {
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    /// The ticket of its wait.
+    pub ticket: u64,
+    /// The reply.
+    pub reply: Vec<u8>,
+}
+
+/// Whose time is up when.
+#[derive(Default)]
+pub struct Deadlines(BTreeMap<(i64, u64), Arc<Waiter>>);
+
+impl Deadlines {
+    /// Takes note of a waiter, if its time is limited.
+    pub fn add(&mut self, waiter: &Arc<Waiter>) {
+        if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
+            self.0.insert((until_ms, waiter.ticket()), waiter.clone());
+        }
+    }
+
+    /// Forgets one that does not wait any more.
+    pub fn remove(&mut self, waiter: &Waiter) {
+        if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
+            self.0.remove(&(until_ms, waiter.ticket()));
+        }
+    }
+
+    /// How long until the next one's time is up.
+    pub fn wait(&self, now_ms: i64) -> Option<Duration> {
+        let ((until_ms, _), _) = self.0.first_key_value()?;
+        // One that is due within this millisecond is waited for a whole one, not polled for.
+        Some(Duration::from_millis(until_ms.saturating_sub(now_ms).max(1) as u64))
+    }
+
+    fn pop_due(&mut self, now_ms: i64) -> Option<Arc<Waiter>> {
+        let entry = self.0.first_entry()?;
+        (entry.key().0 <= now_ms).then(|| entry.remove())
+    }
+}
+
+impl Engine {
+    /// Has a request wait, under the locks of its keys.
+    pub(super) fn begin_waiting(&mut self, call: &Call<'_>, block: Block, locked: &mut Locked) -> Arc<Waiter> {
+        let request = block.rewritten.unwrap_or_else(|| OwnedArgs::from(call.args));
+        let (kind, heeds_loss, rivals) = (block.kind, block.heeds_loss, block.rivals);
+        let blocked = Blocked {
+            client: call.client.info.clone(),
+            command: call.command,
+            request,
+            keys: block.keys,
+            db: call.client.db,
+            version: call.client.version,
+            until_ms: block.until_ms,
+        };
+        let waiter = Waiter::new(kind, heeds_loss, rivals, Box::new(blocked));
+        if let Some(blocked) = Blocked::of(&waiter) {
+            let keyspace = self.server.keyspace;
+            blocked.keys(keyspace).for_each(|key| locked.join_queue(blocked.db, key, &waiter));
+        }
+        waiter
+    }
+
+    /// Serves those who wait for keys that commands have changed, until nobody is left who can be. Called within a batch
+    /// and without locks.
+    #[cold]
+    pub(super) fn serve_awaited(&mut self) {
+        while self.effects.has_awaited() {
+            for (db, key) in self.effects.take_awaited() {
+                self.serve_key(db, &key);
+            }
+        }
+    }
+
+    fn serve_key(&mut self, db: usize, key: &[u8]) {
+        let keyspace = self.server.keyspace;
+        let key = keyspace.key(key);
+        let (mut after, mut fruitless) = (0, Vec::new());
+        loop {
+            let locked = keyspace.lock_one(keyspace.address(db, key));
+            let kind = locked.kind_at(db, key, self.now_ms);
+            let Some(waiter) = locked.next_waiter(db, key, after, kind) else { return };
+            drop(locked);
+            after = waiter.ticket();
+            // One that found nothing here speaks for all that look for the same.
+            if fruitless.contains(&waiter.rivals) {
+                continue;
+            }
+            if !self.serve(&waiter) && waiter.rivals != 0 {
+                fruitless.push(waiter.rivals);
+            }
+        }
+    }
+
+    /// Runs a waiter's command again; false when it goes on waiting.
+    fn serve(&mut self, waiter: &Waiter) -> bool {
+        let Some(blocked) = Blocked::of(waiter) else { return true };
+        let (keyspace, args) = (self.server.keyspace, blocked.request.args());
+        let Some(Handler::Data(handler)) = blocked.command.handler else { return true };
+        let mut locked = self.lock_keys(blocked.db, blocked.command, args);
+        if waiter.has_left() {
+            return true;
+        }
+        let mut reply = Vec::new();
+        let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
+        let result = self.run_handler(for_client, handler, (args, None), None, &mut locked, &mut reply);
+        if self.block.take().is_some() {
+            self.effects.commit(&keyspace.log, args);
+            return false;
+        }
+        if let Err(error) = &result {
+            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+        }
+        blocked.leave(waiter, &mut locked);
+        self.effects.commit(&keyspace.log, args);
+        drop(locked);
+        self.count(blocked.command, &result);
+        self.answer_waiter(Served { client: blocked.client.clone(), ticket: waiter.ticket(), reply });
+        true
+    }
+
+    /// Sends an answer to the worker that has the client.
+    pub(super) fn answer_waiter(&mut self, served: Served) {
+        if served.client.worker == self.worker {
+            self.served.push(served);
+        } else {
+            self.server.send(served.client.worker, super::Message::Served(served));
+        }
+    }
+
+    /// Takes a waiter out of its queues; false when somebody has served it.
+    fn withdraw(&mut self, waiter: &Waiter) -> bool {
+        let Some(blocked) = Blocked::of(waiter) else { return false };
+        self.within_batch(|engine| {
+            let mut locked = engine.lock_keys(blocked.db, blocked.command, blocked.request.args());
+            blocked.leave(waiter, &mut locked)
+        })
+    }
+}
+
+impl Worker {
+    /// Stops a connection whose request waits.
+    pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        connection.stopped = true;
+        let info = &connection.client.info;
+        info.set_flags(ClientFlags::BLOCKED, true);
+        *info.waiter.lock() = Some(waiter.clone());
+        self.timers.deadlines.add(&waiter);
+        connection.waiter = Some(waiter);
+    }
+
+    /// Takes a connection's request, if one waits, out of its queues: the connection is about to be closed.
+    pub(super) fn stop_waiting(&mut self, waiter: Option<Arc<Waiter>>) {
+        if let Some(waiter) = waiter {
+            self.timers.deadlines.remove(&waiter);
+            self.engine.withdraw(&waiter);
+        }
+    }
+
+    /// Answers those whose time is up.
+    pub(super) fn end_waits(&mut self) {
+        let now_ms = self.engine.now_ms;
+        while let Some(waiter) = self.timers.deadlines.pop_due(now_ms) {
+            if self.engine.withdraw(&waiter)
+                && let Some(blocked) = Blocked::of(&waiter)
+            {
+                let (client, ticket, reply) = (blocked.client.clone(), waiter.ticket(), blocked.timeout_reply());
+                self.engine.served.push(Served { client, ticket, reply });
+            }
+        }
+        self.deliver_served();
+    }
+
+    /// Delivers the answers to this worker's own clients.
+    pub(super) fn deliver_served(&mut self) {
+        for served in std::mem::take(&mut self.engine.served) {
+            self.deliver(served);
+        }
+    }
+
+    /// Gives a client its answer, and has its connection go on.
+    pub(super) fn deliver(&mut self, served: Served) {
+        let token = served.client.token.load(Ordering::Relaxed);
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        // The token may belong to another connection by now.
+        let Some(waiter) = connection.waiter.take_if(|waiter| waiter.ticket() == served.ticket) else { return };
+        self.timers.deadlines.remove(&waiter);
+        let client = &mut connection.client;
+        client.info.set_flags(ClientFlags::BLOCKED, false);
+        *client.info.waiter.lock() = None;
+        client.commands += 1;
+        connection.stopped = false;
+        let start = self.replies.len();
+        self.replies.extend_from_slice(&served.reply);
+        self.engine.finish(client, start, &mut self.replies);
+        client.publish();
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.queue(token);
+    }
+}
