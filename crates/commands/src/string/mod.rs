@@ -68,7 +68,7 @@ fn equals(value: Str<'_>, text: &[u8]) -> bool {
 
 /// Replies with a stored string.
 #[inline]
-fn reply_string(reply: &mut Reply<'_>, value: Str<'_>) {
+pub(crate) fn reply_string(reply: &mut Reply<'_>, value: Str<'_>) {
     match value {
         Str::Bytes(bytes) => reply.bulk(bytes),
         Str::Int(number) => reply.bulk_int(number),
