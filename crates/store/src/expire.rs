@@ -198,12 +198,22 @@ struct Step {
 mod tests {
     use super::*;
     use crate::access::Access;
+    use crate::collections::hash::{FieldClock, Limits};
     use crate::db::{Db, Env, Expiry, WhenExpired};
     use crate::hash::KeyHasher;
 
     const NOW_MS: i64 = 1_700_000_000_000;
 
     fn fill(keyspace: &'static Keyspace, number: usize, expiry: impl Fn(usize) -> Expiry) {
+        with_db(keyspace, number, |db| {
+            for n in 0..300 {
+                let name = n.to_string();
+                db.set_bytes(db.key(name.as_bytes()), b"v", expiry(n));
+            }
+        });
+    }
+
+    fn with_db(keyspace: &'static Keyspace, number: usize, run: impl FnOnce(&mut Db<'_>)) {
         let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
         let mut locked = keyspace.lock_world();
         let env = Env {
@@ -215,31 +225,35 @@ mod tests {
             counters: &counters,
             effects: &mut effects,
         };
-        let mut db = Db::new(&mut locked, number, env);
-        for n in 0..300 {
-            let name = n.to_string();
-            db.set_bytes(db.key(name.as_bytes()), b"v", expiry(n));
-        }
+        run(&mut Db::new(&mut locked, number, env));
+    }
+
+    /// One pass.
+    fn run(
+        keyspace: &'static Keyspace,
+        sweeper: &mut Sweeper,
+        share: (usize, usize),
+        acceptable_percent: u64,
+    ) -> Counters {
+        let (counters, mut effects) = (Counters::default(), Effects::default());
+        let ran_out = sweeper.run(Pass {
+            keyspace,
+            share,
+            now_ms: NOW_MS + 1,
+            budget: Duration::from_secs(60),
+            acceptable_percent,
+            lazy: true,
+            counters: &counters,
+            effects: &mut effects,
+            heard: EventClass::empty(),
+        });
+        assert!(!ran_out);
+        counters
     }
 
     /// One pass of each of `workers` workers; how many keys it dropped.
     fn sweep(keyspace: &'static Keyspace, workers: usize) -> u64 {
-        let (counters, mut effects) = (Counters::default(), Effects::default());
-        for worker in 0..workers {
-            let ran_out = Sweeper::default().run(Pass {
-                keyspace,
-                share: (worker, workers),
-                now_ms: NOW_MS + 1,
-                budget: Duration::from_secs(60),
-                acceptable_percent: 0,
-                lazy: true,
-                counters: &counters,
-                effects: &mut effects,
-                heard: EventClass::empty(),
-            });
-            assert!(!ran_out);
-        }
-        counters.expired.get()
+        (0..workers).map(|worker| run(keyspace, &mut Sweeper::default(), (worker, workers), 0).expired.get()).sum()
     }
 
     #[test]
@@ -252,6 +266,59 @@ mod tests {
             assert_eq!(sweep(keyspace, workers), 400, "{workers} workers");
             assert_eq!([1, 2, 5].map(|number| keyspace.len(number)), [300, 200, 0]);
         }
+    }
+
+    #[test]
+    fn a_sweep_goes_on_where_the_last_one_left_a_partition() {
+        let keyspace = Keyspace::leak(1, 1, KeyHasher::with_secret(1, 2));
+        // Those that have expired are few among many that have not.
+        for batch in 0..20 {
+            with_db(keyspace, 0, |db| {
+                (0..1000).for_each(|n| {
+                    let name = format!("{batch}:{n}");
+                    let expiry = Expiry::At(NOW_MS + i64::from(n != 0) * 1000);
+                    db.set_bytes(db.key(name.as_bytes()), b"v", expiry);
+                })
+            });
+        }
+        let mut sweeper = Sweeper::default();
+        let mut passes = 0;
+        while keyspace.len(0) > 20_000 - 20 {
+            run(keyspace, &mut sweeper, (0, 1), 10);
+            passes += 1;
+            assert!(passes < 1000, "{} are left", keyspace.len(0));
+        }
+        assert!(passes > 1);
+    }
+
+    #[test]
+    fn fields_are_dropped_when_their_time_has_come_and_the_key_with_the_last_one() {
+        let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
+        let mut follower = keyspace.log.follow();
+        let limits = Limits { fields: 100, bytes: 100 };
+        let put = |name: &str, fields: usize, volatile: usize, at: i64| {
+            with_db(keyspace, 1, |db| {
+                let mut hash = Hash::new();
+                for n in 0..fields {
+                    let expiry = if n < volatile { Expiry::At(at) } else { Expiry::None };
+                    hash.set(format!("f{n}").as_bytes(), b"v", expiry, FieldClock::ALL, limits);
+                }
+                db.create(db.key(name.as_bytes()), hash);
+            });
+        };
+        put("mixed", 5000, 3, NOW_MS);
+        put("gone", 2000, 2000, NOW_MS);
+        put("later", 10, 10, NOW_MS + 1);
+        put("never", 10, 0, 0);
+        assert_eq!(keyspace.volatile_hashes(1), 3);
+        let _ = follower.read();
+        let mut sweeper = Sweeper::default();
+        assert_eq!(run(keyspace, &mut sweeper, (0, 1), 10).expired_fields.get(), 2003);
+        assert_eq!((keyspace.len(1), keyspace.volatile_hashes(1)), (3, 1));
+        let log = follower.read().unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        assert!(log.contains("HDEL\r\n$5\r\nmixed") && log.contains("UNLINK\r\n$4\r\ngone"));
+        assert_eq!(run(keyspace, &mut sweeper, (0, 1), 10).expired_fields.get(), 0);
     }
 
     #[test]

@@ -375,8 +375,7 @@ impl Locked {
         if cell.len.load(Ordering::Relaxed) != partition.len() {
             cell.len.store(partition.len(), Ordering::Relaxed);
         }
-        let sizes =
-            [(&cell.volatile, partition.volatile()), (&cell.volatile_hashes, partition.volatile_hashes())];
+        let sizes = [(&cell.volatile, partition.volatile()), (&cell.volatile_hashes, partition.volatile_hashes())];
         for (published, present) in sizes {
             let before = published.load(Ordering::Relaxed);
             if before != present {

@@ -78,18 +78,12 @@ const fn growing(name: &'static str, arity: i16, keys: &'static [KeySpec]) -> Sp
 
 /// A command that reads a key, quickly.
 const fn reading(name: &'static str, arity: i16) -> Spec {
-    Spec::new(name, arity)
-        .flags(&[Flags::READONLY, Flags::FAST])
-        .acl(&[Categories::HASH])
-        .keys(READ_KEY)
+    Spec::new(name, arity).flags(&[Flags::READONLY, Flags::FAST]).acl(&[Categories::HASH]).keys(READ_KEY)
 }
 
 /// A command that reads much of a key.
 const fn reading_much(name: &'static str, arity: i16) -> Spec {
-    Spec::new(name, arity)
-        .flags(&[Flags::READONLY])
-        .acl(&[Categories::HASH])
-        .keys(READ_KEY)
+    Spec::new(name, arity).flags(&[Flags::READONLY]).acl(&[Categories::HASH]).keys(READ_KEY)
 }
 
 const fn documented(spec: Spec, since: &'static str, complexity: &'static str, summary: &'static str) -> Spec {

@@ -11,11 +11,8 @@ pub const MISMATCH: Error =
     Error::text("ERR numfields should be greater than 0 and match the provided number of fields");
 
 /// The documented argument.
-pub const FIELDS: Arg = Arg::block(
-    "fields",
-    &[Arg::integer("numfields").key_spec(0), Arg::string("field").multiple()],
-)
-.token("FIELDS");
+pub const FIELDS: Arg =
+    Arg::block("fields", &[Arg::integer("numfields").key_spec(0), Arg::string("field").multiple()]).token("FIELDS");
 
 /// The index of the word FIELDS, which at least one other follows, from argument `from` on.
 pub fn find(args: Args<'_>, from: usize) -> Option<usize> {

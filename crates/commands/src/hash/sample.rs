@@ -25,11 +25,7 @@ pub const HRANDFIELD: Command<Handler> = Command::new(
     .tips(&["nondeterministic_output"])
     .args(&[
         Arg::key("key"),
-        Arg::block(
-            "options",
-            &[Arg::integer("count"), Arg::word("withvalues", "WITHVALUES").optional()],
-        )
-        .optional(),
+        Arg::block("options", &[Arg::integer("count"), Arg::word("withvalues", "WITHVALUES").optional()]).optional(),
     ]),
     hrandfield,
 );
