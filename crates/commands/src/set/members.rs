@@ -161,7 +161,7 @@ pub const SMEMBERS: Command<Handler> = Command::new(
         .acl(&[Categories::SET])
         .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])])
         .tips(&["nondeterministic_output_order"])
-        .doc(Group::Set, "1.0.0", "O(N), N being the number of members.", "Returns all members of a set.")
+        .doc(Group::Set, "1.0.0", "O(N), N being the number of members.", "Lists everything that is in a set.")
         .args(&[Arg::key("key")]),
     smembers,
 );
@@ -187,7 +187,7 @@ pub const SMOVE: Command<Handler> = Command::new(
             KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE]),
             KeySpec::at(2, &[KeyFlags::RW, KeyFlags::INSERT]),
         ])
-        .doc(Group::Set, "1.0.0", "O(1)", "Moves a member from one set to another.")
+        .doc(Group::Set, "1.0.0", "O(1)", "Takes a member out of one set and puts it into another.")
         .args(&[Arg::key("source"), Arg::key("destination").key_spec(1), Arg::string("member")]),
     smove,
 );
