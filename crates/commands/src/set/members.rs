@@ -224,15 +224,18 @@ fn move_member(cx: &mut Context<'_>, args: Args<'_>, member: &[u8]) -> Result<bo
     if empty {
         remove_empty(cx, args, 1);
     }
-    let set = match cx.db.write::<Set>(destination)? {
-        Some(set) => set,
-        None => cx.db.create(destination, Set::for_first(member, 1, &limits)),
-    };
-    let added = set.insert(member, &limits);
-    cx.db.effects().changed(1 + u64::from(added));
-    if added {
-        cx.db.effects().notify(EventClass::SET, "sadd", destination.bytes);
+    cx.db.effects().changed(1);
+    // A destination that has the member already does not change, and is not to seem changed to those who watch it.
+    if cx.db.view::<Set>(destination).is_some_and(|set| set.contains(member)) {
+        return Ok(true);
     }
+    match cx.db.write::<Set>(destination)? {
+        Some(set) => set.insert(member, &limits),
+        None => cx.db.create(destination, Set::for_first(member, 1, &limits)).insert(member, &limits),
+    };
+    let effects = cx.db.effects();
+    effects.changed(1);
+    effects.notify(EventClass::SET, "sadd", destination.bytes);
     Ok(true)
 }
 
