@@ -48,6 +48,10 @@ pub struct ClientInfo {
     pub output: AtomicUsize,
     /// Blocks of output waiting.
     pub output_blocks: AtomicUsize,
+    /// Commands queued in its transaction; -1 when there is none.
+    pub queued: AtomicI64,
+    /// Keys that it watches.
+    pub watched: AtomicUsize,
     /// Bytes received.
     pub bytes_in: AtomicU64,
     /// Bytes sent.
@@ -97,6 +101,8 @@ bitflags::bitflags! {
         const CAPA_REDIRECT = 1 << 8;
         /// CLIENT IMPORT-SOURCE: sees expired keys in import mode.
         const IMPORT_SOURCE = 1 << 9;
+        /// In a transaction.
+        const MULTI = 1 << 10;
     }
 }
 
@@ -121,6 +127,8 @@ impl ClientInfo {
             input_memory: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
             output_blocks: AtomicUsize::new(0),
+            queued: AtomicI64::new(-1),
+            watched: AtomicUsize::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),

@@ -1,6 +1,8 @@
 //! CLIENT PAUSE: until when which commands wait.
 
-use crate::table::Registered;
+use crate::session::Client;
+use crate::table::{Handler, Registered};
+use crate::worker::transaction::Control;
 use kvick_commands::spec::Flags;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -51,17 +53,21 @@ impl Pause {
 
     /// Whether a command has to wait.
     #[inline]
-    pub fn holds(&self, command: &Registered, now_ms: i64) -> bool {
-        self.until_ms.load(Ordering::Relaxed) != 0 && self.holds_slowly(command, now_ms)
+    pub fn holds(&self, command: &Registered, client: &Client, now_ms: i64) -> bool {
+        self.until_ms.load(Ordering::Relaxed) != 0 && self.holds_slowly(command, client, now_ms)
     }
 
     #[cold]
-    fn holds_slowly(&self, command: &Registered, now_ms: i64) -> bool {
+    fn holds_slowly(&self, command: &Registered, client: &Client, now_ms: i64) -> bool {
         let Some((_, all)) = self.state(now_ms) else {
             self.forget(now_ms);
             return false;
         };
         // As in the reference, a pause of all commands holds CLIENT UNPAUSE too.
-        all || command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+        let executes_writes = || {
+            matches!(command.handler, Some(Handler::Control(Control::Exec)))
+                && client.transaction.as_ref().is_some_and(|transaction| transaction.may_write())
+        };
+        all || command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) || executes_writes()
     }
 }

@@ -4,6 +4,7 @@
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
 use kvick_store::{Access, Db, Effects, Env, Locked, WhenExpired};
@@ -73,6 +74,12 @@ pub struct Client {
     pub last_command: u32,
     /// Commands executed.
     pub commands: u64,
+    /// The transaction that has begun, if any.
+    pub transaction: Option<Box<Transaction>>,
+    /// Whether RESET was executed just now: what it ends is left to the engine, as far as it needs locks.
+    pub is_reset: bool,
+    /// The keys that it watches.
+    pub watching: Option<Box<Watching>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
 }
@@ -113,6 +120,9 @@ impl Client {
             fate: Fate::Open,
             last_command: u32::MAX,
             commands: 0,
+            transaction: None,
+            is_reset: false,
+            watching: None,
             redacted: 0,
         };
         client.set_authenticated(authenticated);

@@ -1,6 +1,7 @@
 //! All commands of the server by name: the families' tables, data and session commands alike, made one.
 
 use crate::session::SessionHandler;
+use crate::worker::transaction::Control;
 use kvick_commands::context::Handler as DataHandler;
 use kvick_commands::spec::{Begin, Command, Find, KeyFlags, LockRule, Spec};
 use kvick_resp::Args;
@@ -12,6 +13,8 @@ pub enum Handler {
     Data(DataHandler),
     /// Also on the connection and the server.
     Session(SessionHandler),
+    /// On the client's transaction.
+    Control(Control),
 }
 
 /// A command as the server knows it.
@@ -69,6 +72,8 @@ impl CommandTable {
         for family in crate::commands::families() {
             family.iter().for_each(|command| table.add(command, "", &Handler::Session));
         }
+        let transactions = crate::commands::transactions::COMMANDS;
+        transactions.iter().for_each(|command| table.add(command, "", &Handler::Control));
         let top = table.commands.iter().filter(|command| !command.full_name.contains('|'));
         table.names = top.map(|command| (command.full_name.clone(), command.id)).collect();
         table.index();

@@ -252,7 +252,12 @@ impl<'a> Db<'a> {
     #[cold]
     fn drop_expired(&mut self, key: Key<'_>, place: Place) {
         let (keyspace, lazy) = (self.keyspace(), self.env.lazy_expire);
-        self.change(key, |partition| discard(keyspace, partition, place, lazy));
+        let address = self.address(key);
+        let (cell, effects, number) = (&self.cells[self.partition_number(key)], &mut *self.env.effects, self.number);
+        self.locked.with(cell, address, |partition| {
+            discard(keyspace, partition, place, lazy);
+            tell_of_expiry(partition, effects, number, key);
+        });
         self.env.counters.expired.add(1);
         self.env.effects.expired(key, lazy);
     }
@@ -414,9 +419,21 @@ impl<'a> Db<'a> {
     /// Takes note of a change that somebody may wait for.
     #[inline]
     fn after_change(&mut self, key: Key<'_>) {
-        if self.partition(key).is_awaited(key.bytes) {
+        if self.partition(key).attention().is_some() {
+            self.tell_attention(key);
+        }
+    }
+
+    #[cold]
+    fn tell_attention(&mut self, key: Key<'_>) {
+        let Some(attention) = self.locked.at(&self.cells[self.partition_number(key)], self.address(key)).attention()
+        else {
+            return;
+        };
+        if attention.queues.contains(key.bytes) {
             self.env.effects.awaited_changed(self.number, key.bytes);
         }
+        self.env.effects.watched_changed(attention.watchers.of(key.bytes));
     }
 
     #[inline]
@@ -653,21 +670,32 @@ impl<'a> Db<'a> {
 
     /// Empties a database, in the background when `lazy`; the number of keys that were there. Needs the world.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
-        self.tell_awaited(number);
+        self.tell_all_attention(number);
         self.locked.flush(number, lazy)
     }
 
-    /// All keys of a database that somebody waits for change.
-    fn tell_awaited(&mut self, number: usize) {
-        let effects = &mut *self.env.effects;
-        self.locked.for_each_awaited(number, |key| effects.awaited_changed(number, key));
+    /// All keys of a database that somebody waits for change, and those that are watched and there.
+    fn tell_all_attention(&mut self, number: usize) {
+        let (effects, locked, now_ms) = (&mut *self.env.effects, &*self.locked, self.env.now_ms);
+        locked.for_each_attention(number, |attention| {
+            attention.queues.keys().for_each(|key| effects.awaited_changed(number, key));
+            for key in attention.watchers.keys() {
+                if locked.is_live(number, locked.keyspace().key(key), now_ms) {
+                    attention.watchers.of(key).iter().for_each(|watch| watch.watcher.touch());
+                }
+            }
+        });
     }
 
     /// Exchanges two databases. Needs the world.
     pub fn swap(&mut self, a: usize, b: usize) {
+        // Keys that are there before the exchange or after it.
+        for _ in 0..2 {
+            self.tell_all_attention(a);
+            self.tell_all_attention(b);
+            self.locked.swap(a, b);
+        }
         self.locked.swap(a, b);
-        self.tell_awaited(a);
-        self.tell_awaited(b);
         self.enter(self.number);
     }
 
@@ -726,12 +754,20 @@ fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, k
     let key = keyspace.key(key);
     let Some(place) = partition.find(key) else { return };
     discard(keyspace, partition, place, env.lazy_expire);
-    if partition.is_awaited(key.bytes) {
-        env.effects.awaited_changed(env.effects.works_on(), key.bytes);
-    }
+    let number = env.effects.works_on();
+    tell_of_expiry(partition, env.effects, number, key);
     env.counters.expired.add(1);
     env.effects.expired(key, env.lazy_expire);
     env.effects.commit_records(&keyspace.log);
+}
+
+/// Tells those interested in a key that it went because its time had come.
+pub(crate) fn tell_of_expiry(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
+    let Some(attention) = partition.attention() else { return };
+    if attention.queues.contains(key.bytes) {
+        effects.awaited_changed(number, key.bytes);
+    }
+    attention.watchers.of(key.bytes).iter().filter(|watch| !watch.stale).for_each(|watch| watch.watcher.touch());
 }
 
 /// Removes what stands at a place. A large value is freed in the background when `lazy`.

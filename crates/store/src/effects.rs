@@ -3,8 +3,10 @@
 use crate::keyspace::Key;
 use crate::log::{Batch, WriteLog, encode};
 use crate::value::{IntBuf, Str};
+use crate::watching::{Watch, Watcher};
 use bitflags::bitflags;
 use kvick_resp::Args;
+use std::sync::Arc;
 
 bitflags! {
     /// Classes of keyspace notifications, each known by a letter in `notify-keyspace-events`.
@@ -72,6 +74,18 @@ pub struct Effects {
     events: Vec<Event>,
     /// Keys that changed and that somebody waits for, with their databases, in the order of their changes.
     awaited: Vec<(usize, Box<[u8]>)>,
+    /// Who watches the keys that the command may have changed.
+    watched: Vec<Arc<Watcher>>,
+    /// The commands of a transaction, while one is executed.
+    group: Option<Group>,
+}
+
+/// What the commands of a transaction did, to be appended together.
+struct Group {
+    records: Vec<u8>,
+    record_count: usize,
+    /// The database of the first record, and of the last.
+    databases: Option<(usize, usize)>,
 }
 
 impl Effects {
@@ -87,6 +101,7 @@ impl Effects {
         self.database = database;
         self.working_on = database;
         self.events.clear();
+        self.watched.clear();
     }
 
     /// `n` changes were made. A command that made none is not propagated.
@@ -145,6 +160,11 @@ impl Effects {
         if !self.awaited.iter().any(|(number, known)| *number == database && known.as_ref() == key) {
             self.awaited.push((database, key.into()));
         }
+    }
+
+    /// A key may have changed that these watch.
+    pub(crate) fn watched_changed(&mut self, watches: &[Watch]) {
+        self.watched.extend(watches.iter().map(|watch| watch.watcher.clone()));
     }
 
     /// True when there are changed keys that somebody waits for.
@@ -219,6 +239,9 @@ impl Effects {
     /// Ends the command: appends what it did to the log. Called under its locks.
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
+        if !self.watched.is_empty() && self.dirty > 0 {
+            self.watched.iter().for_each(|watcher| watcher.touch());
+        }
         if !self.followed {
             return;
         }
@@ -230,11 +253,43 @@ impl Effects {
         self.append(log, as_it_came.then_some(request));
     }
 
-    fn append(&self, log: &WriteLog, request: Option<Args<'_>>) {
-        if request.is_some() || self.record_count > 0 {
-            let (database, records, record_count) = (self.database, &self.records, self.record_count);
-            log.append(&Batch { database, request, records, record_count });
+    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {
+        if request.is_none() && self.record_count == 0 {
+            return;
         }
+        let (database, records, record_count) = (self.database, &self.records, self.record_count);
+        match &mut self.group {
+            None => log.append(&Batch { databases: (database, database), request, records, record_count }),
+            Some(group) => group.add(database, records, record_count, request),
+        }
+    }
+
+    /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].
+    pub fn begin_group(&mut self) {
+        self.group = Some(Group { records: Vec::new(), record_count: 0, databases: None });
+    }
+
+    /// Ends a transaction: appends what its commands did. Called under its locks.
+    pub fn end_group(&mut self, log: &WriteLog) {
+        if let Some(Group { records, record_count, databases: Some(databases) }) = self.group.take() {
+            log.append(&Batch { databases, request: None, records: &records, record_count });
+        }
+    }
+}
+
+impl Group {
+    fn add(&mut self, database: usize, records: &[u8], record_count: usize, request: Option<Args<'_>>) {
+        let (first, last) = self.databases.unwrap_or((database, database));
+        if last != database {
+            let number = Str::Int(database as i64);
+            encode(&mut self.records, [b"SELECT", number.bytes(&mut IntBuf::default())].into_iter());
+        }
+        self.databases = Some((first, database));
+        self.records.extend_from_slice(records);
+        if let Some(args) = request {
+            encode(&mut self.records, args.iter());
+        }
+        self.record_count += record_count + usize::from(request.is_some());
     }
 }
 

@@ -7,7 +7,7 @@
 //! nothing ever had an expiry is passed over as a whole, so where there is none a pass costs next to nothing.
 
 use crate::collections::{Collection, Hash};
-use crate::db::{Counters, discard};
+use crate::db::{Counters, discard, tell_of_expiry};
 use crate::effects::{Effects, EventClass};
 use crate::keyspace::{Key, Keyspace};
 use std::time::{Duration, Instant};
@@ -137,8 +137,8 @@ impl Pass<'_> {
             if emptied {
                 discard(keyspace, partition, place, lazy);
             }
-            if !fields.is_empty() && partition.is_awaited(key.bytes) {
-                self.effects.awaited_changed(number, key.bytes);
+            if !fields.is_empty() {
+                tell_of_expiry(partition, self.effects, number, key);
             }
             emptied
         });
@@ -171,9 +171,7 @@ impl Pass<'_> {
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, self.lazy);
-                    if partition.is_awaited(key.bytes) {
-                        self.effects.awaited_changed(number, key.bytes);
-                    }
+                    tell_of_expiry(partition, self.effects, number, key);
                 }
             });
             self.counters.expired.add(1);

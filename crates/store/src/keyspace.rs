@@ -8,10 +8,11 @@
 use crate::hash::KeyHasher;
 use crate::janitor::{Garbage, Janitor};
 use crate::log::WriteLog;
-use crate::partition::Partition;
+use crate::partition::{Attention, Partition};
 use crate::table::{prefetch_address, prefetch_for_write};
 use crate::value::Kind;
 use crate::waiting::Waiter;
+use crate::watching::{Watch, Watcher};
 use crate::world::{World, WorldGuard};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
@@ -428,7 +429,7 @@ impl Locked {
             let fresh = Partition::new(self.keyspace.hasher);
             let old = self.with_partition(address, |partition| {
                 let mut old = std::mem::replace(partition, fresh);
-                partition.swap_queues(&mut old);
+                partition.swap_attention(&mut old);
                 old
             });
             if let Some(snapshot) = old.snapshot().cloned() {
@@ -449,23 +450,25 @@ impl Locked {
         numbers[a].store(at_b, Ordering::Relaxed);
         numbers[b].store(at_a, Ordering::Relaxed);
         if a != b {
-            self.swap_queues(at_a, at_b);
+            self.swap_attention(at_a, at_b);
         }
     }
 
-    /// Who waits, waits for keys of a database with a number, whatever data has that number.
-    fn swap_queues(&mut self, a: usize, b: usize) {
+    /// Who waits for or watches keys means those of a database with a number, whatever data has that number.
+    fn swap_attention(&mut self, a: usize, b: usize) {
         let (cells_a, cells_b) = (self.keyspace.cells(a), self.keyspace.cells(b));
         for (cell_a, cell_b) in cells_a.iter().zip(cells_b) {
             // SAFETY: the world is held, and the cells belong to different databases.
-            unsafe { (*cell_a.partition()).swap_queues(&mut *cell_b.partition()) }
+            unsafe { (*cell_a.partition()).swap_attention(&mut *cell_b.partition()) }
         }
     }
 
     /// Puts a waiter in the queue of a key of database `number`, which is locked.
     pub fn join_queue(&mut self, number: usize, key: Key<'_>, waiter: &Arc<Waiter>) {
         let address = self.keyspace.address(number, key);
-        self.with_partition(address, |partition| partition.queues_mut().join(key.bytes, waiter.clone()));
+        self.with_partition(address, |partition| {
+            partition.change_attention(|attention| attention.queues.join(key.bytes, waiter.clone()));
+        });
     }
 
     /// Takes a waiter out of the queues of all its keys, which are locked; false when it had left before.
@@ -477,8 +480,7 @@ impl Locked {
         for key in keys {
             let address = self.keyspace.address(number, key);
             self.with_partition(address, |partition| {
-                partition.queues_mut().remove(key.bytes, waiter.ticket());
-                partition.drop_empty_queues();
+                partition.change_attention(|attention| attention.queues.remove(key.bytes, waiter.ticket()));
             });
         }
         true
@@ -487,7 +489,8 @@ impl Locked {
     /// The first with a later ticket than `after` who waits for a key of database `number`, which is locked, and is to be
     /// served now that it holds a value of this kind.
     pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64, kind: Option<Kind>) -> Option<Arc<Waiter>> {
-        self.partition(self.keyspace.address(number, key)).queues()?.next(key.bytes, after, kind)
+        let partition = self.partition(self.keyspace.address(number, key));
+        partition.attention()?.queues.next(key.bytes, after, kind)
     }
 
     /// The kind of value that a key of database `number`, which is locked, holds; `None` also when its time has come.
@@ -499,18 +502,49 @@ impl Locked {
 
     /// How many wait for a key of database `number`, which is locked.
     pub fn waiters(&self, number: usize, key: Key<'_>) -> usize {
-        self.partition(self.keyspace.address(number, key)).queues().map_or(0, |queues| queues.count(key.bytes))
+        let partition = self.partition(self.keyspace.address(number, key));
+        partition.attention().map_or(0, |attention| attention.queues.count(key.bytes))
     }
 
-    /// Calls `visit` with every key of database `number` that somebody waits for. Needs the world.
-    pub(crate) fn for_each_awaited(&self, number: usize, mut visit: impl FnMut(&[u8])) {
+    /// Has `watcher` watch a key of database `number`, which is locked; whether the key's time had come already.
+    pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
+        let address = self.keyspace.address(number, key);
+        let partition = self.partition_mut(address);
+        let stale = partition.find(key).is_some() && !partition.is_live(key, now_ms);
+        let watch = Watch { watcher: watcher.clone(), stale };
+        partition.change_attention(|attention| attention.watchers.add(key.bytes, watch));
+        stale
+    }
+
+    /// The opposite.
+    pub fn unwatch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>) {
+        let address = self.keyspace.address(number, key);
+        let partition = self.partition_mut(address);
+        if partition.attention().is_some() {
+            partition.change_attention(|attention| attention.watchers.remove(key.bytes, watcher));
+        }
+    }
+
+    /// Whether a key of database `number`, which is locked, is there although its time has come.
+    pub fn is_overdue(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
+        let partition = self.partition(self.keyspace.address(number, key));
+        partition.find(key).is_some() && !partition.is_live(key, now_ms)
+    }
+
+    /// Calls `visit` with everybody interested in keys of database `number`, partition by partition. Needs the world.
+    pub(crate) fn for_each_attention(&self, number: usize, mut visit: impl FnMut(&Attention)) {
         debug_assert!(self.is_world());
         let database = self.keyspace.database_at(number);
         let Some(cells) = self.keyspace.databases[database].cells.get() else { return };
         for partition in 0..cells.len() {
             let address = self.keyspace.address_of(database, partition);
-            self.partition(address).queues().into_iter().flat_map(|queues| queues.keys()).for_each(&mut visit);
+            self.partition(address).attention().into_iter().for_each(&mut visit);
         }
+    }
+
+    /// Whether a key is in database `number` and its time has not come. Its partition is locked.
+    pub(crate) fn is_live(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
+        self.partition(self.keyspace.address(number, key)).is_live(key, now_ms)
     }
 }
 

@@ -24,6 +24,7 @@ pub mod table;
 pub mod usage;
 pub mod value;
 pub mod waiting;
+pub mod watching;
 pub mod world;
 
 pub use access::Access;
@@ -35,3 +36,4 @@ pub use entry::Entry;
 pub use keyspace::{Key, Keyspace, Locked};
 pub use value::{IntBuf, Kind, Object, Str, Value};
 pub use waiting::Waiter;
+pub use watching::Watcher;

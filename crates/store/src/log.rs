@@ -35,8 +35,8 @@ struct Inner {
 
 /// What one command adds to the log.
 pub struct Batch<'a> {
-    /// Number of the database.
-    pub database: usize,
+    /// Numbers of the database that it begins in, and of the one that its records leave selected.
+    pub databases: (usize, usize),
     /// The command itself, where it is propagated as it came.
     pub request: Option<Args<'a>>,
     /// Other records, each a request in RESP, back to back.
@@ -64,11 +64,12 @@ impl WriteLog {
             return;
         }
         let mut inner = self.inner.lock();
-        if inner.selected != Some(batch.database) {
-            inner.selected = Some(batch.database);
-            let number = batch.database.to_string();
+        let (first, last) = batch.databases;
+        if inner.selected != Some(first) {
+            let number = first.to_string();
             inner.append_request([&b"SELECT"[..], number.as_bytes()].into_iter());
         }
+        inner.selected = Some(last);
         if records > 1 {
             inner.append_request([&b"MULTI"[..]].into_iter());
         }
@@ -168,7 +169,12 @@ mod tests {
     }
 
     fn append(log: &WriteLog, database: usize, records: &[Vec<u8>]) {
-        log.append(&Batch { database, request: None, records: &records.concat(), record_count: records.len() });
+        log.append(&Batch {
+            databases: (database, database),
+            request: None,
+            records: &records.concat(),
+            record_count: records.len(),
+        });
     }
 
     #[test]

@@ -14,10 +14,20 @@ use crate::snapshot::{Capture, Snapshot};
 use crate::table::{Place, Pointer, Table};
 use crate::value::Value;
 use crate::waiting::Queues;
+use crate::watching::Watchers;
 use std::collections::BTreeSet;
 
 /// Buckets of a hash that are searched for expired fields under one lock.
 const FIELD_BUCKETS_PER_STEP: usize = 64;
+
+/// Who is interested in some of a partition's keys.
+#[derive(Default)]
+pub(crate) struct Attention {
+    /// Those who wait.
+    pub(crate) queues: Queues,
+    /// Those who watch.
+    pub(crate) watchers: Watchers,
+}
 
 /// Entries under one lock.
 pub struct Partition {
@@ -27,8 +37,8 @@ pub struct Partition {
     epoch: bool,
     /// Where the sweep of keys goes on: see [`Table::scan`].
     swept_to: u64,
-    /// Those who wait for its keys, if any.
-    queues: Option<Box<Queues>>,
+    /// Those who wait for its keys or watch them, if any.
+    attention: Option<Box<Attention>>,
     /// The hashes that have fields with an expiry, if any: when to look at each, which it knows itself
     /// ([`Hash::queued_ms`]), and the hash of its key.
     volatile_hashes: Option<Box<BTreeSet<(i64, u64)>>>,
@@ -43,7 +53,7 @@ impl Partition {
             hasher,
             epoch: false,
             swept_to: 0,
-            queues: None,
+            attention: None,
             volatile_hashes: None,
             capture: None,
         }
@@ -294,30 +304,29 @@ impl Partition {
         self.note_expiries(place, key_hash);
     }
 
-    /// Whether somebody waits for the key.
+    /// Who is interested in its keys, if anybody.
     #[inline]
-    pub(crate) fn is_awaited(&self, key: &[u8]) -> bool {
-        self.queues.as_ref().is_some_and(|queues| queues.contains(key))
+    pub(crate) fn attention(&self) -> Option<&Attention> {
+        self.attention.as_deref()
     }
 
-    /// Those who wait, if any.
-    pub(crate) fn queues(&self) -> Option<&Queues> {
-        self.queues.as_deref()
+    /// Changes who is interested in its keys.
+    pub(crate) fn change_attention(&mut self, change: impl FnOnce(&mut Attention)) {
+        let attention = self.attention.get_or_insert_default();
+        change(attention);
+        if attention.queues.is_empty() && attention.watchers.is_empty() {
+            self.attention = None;
+        }
     }
 
-    /// Those who wait, for change; [`Partition::drop_empty_queues`] follows when somebody left.
-    pub(crate) fn queues_mut(&mut self) -> &mut Queues {
-        self.queues.get_or_insert_default()
+    /// Has those interested in keys of `self` be interested in keys of `other`, and the other way round.
+    pub(crate) fn swap_attention(&mut self, other: &mut Partition) {
+        std::mem::swap(&mut self.attention, &mut other.attention);
     }
 
-    /// Forgets the queues when nobody is in them.
-    pub(crate) fn drop_empty_queues(&mut self) {
-        self.queues = self.queues.take().filter(|queues| !queues.is_empty());
-    }
-
-    /// Has those who wait for keys of `self` wait for keys of `other`, and the other way round.
-    pub(crate) fn swap_queues(&mut self, other: &mut Partition) {
-        std::mem::swap(&mut self.queues, &mut other.queues);
+    /// Whether a key is there and its time has not come.
+    pub(crate) fn is_live(&self, key: Key<'_>, now_ms: i64) -> bool {
+        self.find(key).is_some_and(|place| !self.entry(place).is_expired(now_ms))
     }
 
     /// Sets the access clock of the entry at a place.

@@ -261,6 +261,7 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     client.select(0);
     client.set_version(Version::Resp2);
     client.set_authenticated(open);
+    client.is_reset = true;
     names::set_name(client, b"");
     client.info.set_flags(ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE, false);
     // CLIENT REPLY SKIP still swallows the reply of this command.

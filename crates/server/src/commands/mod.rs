@@ -14,6 +14,7 @@ pub mod memory;
 pub mod role;
 pub mod shutdown;
 pub mod time;
+pub mod transactions;
 
 use crate::session::SessionHandler;
 use kvick_commands::spec::Command;

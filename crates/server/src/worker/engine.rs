@@ -44,6 +44,8 @@ pub struct Engine {
     pub(super) block: Option<Block>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
+    /// Whether a transaction is being executed, in which no command may wait.
+    pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     in_batch: bool,
     last: Ticks,
@@ -80,6 +82,7 @@ impl Engine {
             effects: Effects::default(),
             block: None,
             served: Vec::new(),
+            in_transaction: false,
             in_batch: false,
             last: Ticks::now(),
         };
@@ -165,14 +168,17 @@ impl Engine {
             },
         };
         client.last_command = command.id;
-        if !Self::is_plainly_allowed(client, command, args)
-            && let Some(error) = self.objection(client, command, args)
-        {
+        let plain = Self::is_plainly_allowed(client, command, args);
+        if !plain && let Some(error) = self.objection(client, command, args) {
             self.refuse(client, Some(command), &error, out);
             return self.finish(client, start, out);
         }
-        if self.server.pause.holds(command, self.now_ms) {
+        if self.server.pause.holds(command, client, self.now_ms) {
             return Outcome::Paused;
+        }
+        if !plain && client.is_queueing(command) {
+            self.queue(client, command, args, taken.take(), out);
+            return self.finish(client, start, out);
         }
         match (hash, command.handler) {
             (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
@@ -220,7 +226,8 @@ impl Engine {
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        command.spec.accepts(args.len()) && client.authenticated && !command.spec.flags.contains(Flags::PROTECTED)
+        let ready = client.authenticated && client.transaction.is_none();
+        command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
     /// Why a command may not run.
@@ -231,6 +238,9 @@ impl Engine {
         }
         if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
             return Some(Error::text("NOAUTH Authentication required."));
+        }
+        if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {
+            return Some(Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name)));
         }
         if command.spec.flags.contains(Flags::PROTECTED) {
             return self.server.protected_refusal(client, command);
@@ -258,6 +268,9 @@ impl Engine {
     fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
         if let Some(command) = command {
             self.stats.commands[command.id as usize].rejected.add(1);
+        }
+        if let Some(transaction) = &mut client.transaction {
+            transaction.abort();
         }
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
@@ -297,6 +310,13 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Option<Arc<Waiter>> {
         let (keyspace, start) = (self.server.keyspace, out.len());
+        if let Some(Handler::Control(control)) = command.handler {
+            let result = self.control(client, control, command, args, out);
+            let result = self.answer(client, result, out);
+            self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
+            client.commands += 1;
+            return None;
+        }
         let taken_head = self.remember_taken(command, taken.as_deref());
         let world = self.needs_world(command, args);
         let mut locked = if world {
@@ -309,7 +329,7 @@ impl Engine {
             Some(Handler::Data(handler)) => self.run_data(client, handler, (args, None), taken, &mut locked, out),
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
             // A container that has nothing to do by itself.
-            None => self.answer(client, Err(wrong_arity(command)), out),
+            Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
@@ -325,6 +345,9 @@ impl Engine {
         self.account(executed, command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
+        if client.is_reset {
+            self.end_reset(client);
+        }
         None
     }
 
@@ -334,7 +357,7 @@ impl Engine {
         Some(TakenArgument::new(command.spec.takes?, taken?))
     }
 
-    fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
+    pub(super) fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
         match command.spec.lock {
             LockRule::Keys => false,
             LockRule::World => true,
@@ -354,7 +377,7 @@ impl Engine {
     }
 
     #[inline]
-    fn run_data(
+    pub(super) fn run_data(
         &mut self,
         client: &Client,
         handler: DataHandler,
@@ -392,7 +415,7 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let mut context = Context { db, reply, taken, settings, may_block: true, block: None };
+        let mut context = Context { db, reply, taken, settings, may_block: !self.in_transaction, block: None };
         let result = handler(&mut context, args);
         if let Some(block) = context.block {
             self.block = Some(block);
@@ -400,7 +423,7 @@ impl Engine {
         result
     }
 
-    fn run_session(
+    pub(super) fn run_session(
         &mut self,
         client: &mut Client,
         handler: SessionHandler,
@@ -431,7 +454,7 @@ impl Engine {
 
     /// Answers the error, if it is one.
     #[inline]
-    fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
+    pub(super) fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
         if let Err(error) = &result {
             Reply::new(out, client.version).error(error.0.as_bytes());
         }
@@ -450,7 +473,13 @@ impl Engine {
 
     /// Statistics, and the logs of slow commands.
     #[inline]
-    fn account(&mut self, executed: Executed<'_>, command: &Registered, reply_bytes: usize, result: Result<(), Error>) {
+    pub(super) fn account(
+        &mut self,
+        executed: Executed<'_>,
+        command: &Registered,
+        reply_bytes: usize,
+        result: Result<(), Error>,
+    ) {
         let now = Ticks::now();
         let ticks = now.since(self.last);
         self.last = now;
@@ -533,7 +562,7 @@ impl Engine {
     }
 }
 
-fn wrong_arity(command: &Registered) -> Error {
+pub(super) fn wrong_arity(command: &Registered) -> Error {
     Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name))
 }
 

@@ -15,6 +15,7 @@ pub mod engine;
 mod input;
 mod output;
 mod timers;
+pub mod transaction;
 
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
@@ -227,6 +228,7 @@ impl Worker {
             self.paused.retain(|paused| *paused != token);
         }
         self.stop_waiting(connection.waiter.take());
+        self.engine.unwatch(&mut connection.client);
     }
 
     /// Closes the connection of a client that somebody has marked as doomed.

@@ -110,6 +110,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let memory = size_of::<Connection>() + size_of::<ClientInfo>() + input_memory + output;
     let events = if output > 0 { "rw" } else { "r" };
     let command = table.get(client.command.load(Ordering::Relaxed)).map_or("NULL", |command| &command.full_name);
+    let (queued, watched) = (client.queued.load(Ordering::Relaxed), client.watched.load(Ordering::Relaxed));
     let protocol = client.protocol.load(Ordering::Relaxed);
     let bytes_in = client.bytes_in.load(Ordering::Relaxed);
     let bytes_out = client.bytes_out.load(Ordering::Relaxed);
@@ -118,7 +119,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let _ = writeln!(
         out,
         "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
-         sub=0 psub=0 ssub=0 multi=-1 watch=0 qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
+         sub=0 psub=0 ssub=0 multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
          obl=0 oll={blocks} omem={output} tot-mem={memory} events={events} cmd={command} user={DEFAULT_USER} redir=-1 \
          resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
          tot-cmds={commands}"

@@ -8,7 +8,10 @@
 use crate::session::Session;
 use kvick_commands::context::Error;
 use kvick_resp::Args;
-use kvick_store::{Entry, Kind, Str};
+use kvick_resp::format::format_double;
+use kvick_store::collections::list::Side;
+use kvick_store::collections::stream::Id;
+use kvick_store::{Collection, Entry, Hash, IntBuf, Kind, List, Set, SortedSet, Str, Stream};
 use sha1::{Digest as _, Sha1};
 
 /// Added for keys that expire.
@@ -34,13 +37,62 @@ impl Digest {
 
     fn mix_value(&mut self, entry: &Entry<'_>) {
         self.mix_number(type_number(entry.kind()));
-        match entry.str() {
-            Some(Str::Int(number)) => self.mix(number.to_string().as_bytes()),
-            Some(Str::Bytes(bytes)) => self.mix(bytes),
-            None => {}
+        match entry.kind() {
+            Kind::String => entry.str().into_iter().for_each(|string| self.mix_str(string)),
+            Kind::List => self.mix_list(entry.collection()),
+            Kind::Set => self.add_set(entry.collection()),
+            Kind::SortedSet => self.add_sorted_set(entry.collection()),
+            Kind::Hash => self.add_hash(entry.collection()),
+            Kind::Stream => self.mix_stream(entry.collection()),
         }
         if entry.is_volatile() {
             self.add(EXPIRES);
+        }
+    }
+
+    fn mix_str(&mut self, string: Str<'_>) {
+        self.mix(string.bytes(&mut IntBuf::default()));
+    }
+
+    fn mix_list(&mut self, list: Option<&List>) {
+        let Some(list) = list else { return };
+        list.visit(0..list.len(), Side::Head, |element| self.mix_str(element));
+    }
+
+    fn add_set(&mut self, set: Option<&Set>) {
+        for member in set.into_iter().flat_map(Set::iter) {
+            self.add(member.bytes(&mut IntBuf::default()));
+        }
+    }
+
+    fn add_sorted_set(&mut self, sorted_set: Option<&SortedSet>) {
+        let mut text = Vec::new();
+        for (member, score) in sorted_set.into_iter().flat_map(SortedSet::iter) {
+            let mut one = Digest::default();
+            one.mix_str(member);
+            text.clear();
+            format_double(score, &mut text);
+            one.mix(&text);
+            self.add(&one.0);
+        }
+    }
+
+    fn add_hash(&mut self, hash: Option<&Hash>) {
+        for field in hash.into_iter().flat_map(Hash::iter) {
+            let mut one = Digest::default();
+            one.mix_str(field.name);
+            one.mix_str(field.value);
+            self.add(&one.0);
+        }
+    }
+
+    fn mix_stream(&mut self, stream: Option<&Stream>) {
+        for entry in stream.into_iter().flat_map(|stream| stream.log().range(Id::MIN, Id::MAX)) {
+            self.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
+            for (name, value) in entry.fields() {
+                self.mix_str(name);
+                self.mix_str(value);
+            }
         }
     }
 

@@ -51,9 +51,10 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let waits = Waits::of(&clients);
     page.field("tracking_clients", 0);
     page.field("pubsub_clients", 0);
-    page.field("watching_clients", 0);
+    let watched = || clients.iter().map(|client| client.watched.load(Ordering::Relaxed));
+    page.field("watching_clients", watched().filter(|keys| *keys > 0).count());
     page.field("clients_in_timeout_table", waits.limited);
-    page.field("total_watched_keys", 0);
+    page.field("total_watched_keys", watched().sum::<usize>());
     page.field("total_blocking_keys", waits.keys.len());
     page.field("total_blocking_keys_on_nokey", waits.keys.values().filter(|heeds_loss| **heeds_loss).count());
     let (reason, actions, left_ms) = match server.pause.state(subject.now_ms) {

@@ -1,0 +1,310 @@
+//! Transactions: MULTI queues what follows, and EXEC runs it under the locks of all its keys at once.
+//!
+//! EXEC locks the union of the keys that its commands name and those that the client watches, or the world when one of
+//! the commands needs that, so that nothing comes in between. Whether a watched key was touched is looked at under these
+//! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
+
+use super::engine::Engine;
+use crate::clients::ClientFlags;
+use crate::commandlog::Executed;
+use crate::session::{Client, Fate};
+use crate::table::{Handler, Registered};
+use kvick_commands::context::Error;
+use kvick_commands::spec::Flags;
+use kvick_resp::format::parse_i64;
+use kvick_resp::{Args, OwnedArgs, Reply};
+use kvick_store::{Key, Locked, Watcher};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The commands about transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// MULTI
+    Multi,
+    /// EXEC
+    Exec,
+    /// DISCARD
+    Discard,
+    /// WATCH
+    Watch,
+    /// UNWATCH
+    Unwatch,
+}
+
+/// A transaction that has begun.
+#[derive(Default)]
+pub struct Transaction {
+    queue: Vec<(&'static Registered, OwnedArgs)>,
+    /// Bytes that the queue takes.
+    bytes: usize,
+    /// Whether a command was refused, so that EXEC runs none.
+    aborted: bool,
+}
+
+impl Transaction {
+    /// Commands queued.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// True when nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether one of its commands may write.
+    pub fn may_write(&self) -> bool {
+        self.queue.iter().any(|(command, _)| command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)))
+    }
+
+    /// A command was refused.
+    pub fn abort(&mut self) {
+        *self = Transaction { aborted: true, ..Transaction::default() };
+    }
+}
+
+/// The keys that a client watches.
+#[derive(Default)]
+pub struct Watching {
+    watcher: Arc<Watcher>,
+    keys: Vec<WatchedKey>,
+}
+
+struct WatchedKey {
+    db: usize,
+    key: Box<[u8]>,
+    /// Whether its time had come already when it began to be watched.
+    stale: bool,
+}
+
+impl Watching {
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
+        self.keys.iter().map(|watched| (watched, engine.server.keyspace.key(&watched.key)))
+    }
+}
+
+/// Whether a command runs at once although a transaction has begun. QUIT and RESET end the transaction.
+fn is_immediate(command: &Registered) -> bool {
+    matches!(command.handler, Some(Handler::Control(control)) if control != Control::Unwatch)
+        || matches!(&*command.full_name, "quit" | "reset")
+}
+
+impl Engine {
+    /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
+    pub(super) fn queue(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        args: Args<'_>,
+        taken: Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(transaction) = &mut client.transaction else { return };
+        if !transaction.aborted {
+            let owned = match command.spec.takes.zip(taken.as_deref()) {
+                None => OwnedArgs::from(args),
+                Some((index, bytes)) => {
+                    let words = args.iter().enumerate();
+                    OwnedArgs::new(words.map(|(at, word)| if at == index { bytes } else { word }))
+                }
+            };
+            transaction.bytes += owned.memory();
+            transaction.queue.push((command, owned));
+            if self.tunables.limits.query_buffer_exceeded(transaction.bytes) {
+                crate::logging::warning(format_args!(
+                    "Closing client that reached max query buffer length: id={} addr={} multi-mem={}",
+                    client.info.id, client.info.peer, transaction.bytes
+                ));
+                client.fate = Fate::Close;
+            }
+        }
+        Reply::new(out, client.version).simple("QUEUED");
+        client.publish_transaction();
+    }
+
+    /// Ends what RESET began and needs locks for.
+    pub(super) fn end_reset(&mut self, client: &mut Client) {
+        client.is_reset = false;
+        client.transaction = None;
+        self.unwatch(client);
+        client.publish_transaction();
+    }
+
+    /// Runs one of the commands about transactions.
+    pub(super) fn control(
+        &mut self,
+        client: &mut Client,
+        control: Control,
+        command: &'static Registered,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+        let done = match control {
+            Control::Multi => {
+                client.transaction = Some(Box::default());
+                Ok(())
+            }
+            Control::Discard => match client.transaction.take() {
+                None => Err(Error::text("ERR DISCARD without MULTI")),
+                Some(_) => {
+                    self.unwatch(client);
+                    Ok(())
+                }
+            },
+            Control::Watch => {
+                self.watch(client, command, args);
+                Ok(())
+            }
+            Control::Unwatch => {
+                self.unwatch(client);
+                Ok(())
+            }
+            Control::Exec => {
+                let result = self.exec(client, out);
+                client.publish_transaction();
+                return result;
+            }
+        };
+        client.publish_transaction();
+        done.map(|()| Reply::new(out, client.version).ok())
+    }
+
+    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) {
+        let mut locked = self.lock_keys(client.db, command, args);
+        let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
+        let watching = client.watching.get_or_insert_default();
+        for word in args.iter().skip(1) {
+            if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
+                let stale = locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
+                watching.keys.push(WatchedKey { db, key: word.into(), stale });
+            }
+        }
+    }
+
+    /// Has a client watch nothing any more. Called without locks.
+    pub(super) fn unwatch(&mut self, client: &mut Client) {
+        let Some(watching) = client.watching.take() else { return };
+        self.within_batch(|engine| {
+            let addresses =
+                watching.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key));
+            let mut locked = engine.server.keyspace.lock_all(addresses.collect());
+            engine.unwatch_locked(&watching, &mut locked);
+        });
+    }
+
+    fn unwatch_locked(&self, watching: &Watching, locked: &mut Locked) {
+        watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
+    }
+
+    fn exec(&mut self, client: &mut Client, out: &mut Vec<u8>) -> Result<(), Error> {
+        let Some(transaction) = client.transaction.take() else {
+            return Err(Error::text("ERR EXEC without MULTI"));
+        };
+        if transaction.aborted {
+            self.unwatch(client);
+            return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
+        }
+        let watching = client.watching.take().unwrap_or_default();
+        let world = transaction.queue.iter().any(|(command, request)| self.needs_world(command, request.args()));
+        let mut locked = if world {
+            self.leave();
+            self.server.keyspace.lock_world()
+        } else {
+            self.lock_transaction(client.db, &transaction, &watching)
+        };
+        let overdue =
+            |(watched, key): (&WatchedKey, _)| !watched.stale && locked.is_overdue(watched.db, key, self.now_ms);
+        let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
+        self.unwatch_locked(&watching, &mut locked);
+        if touched {
+            Reply::new(out, client.version).null_array();
+        } else {
+            self.run_transaction(client, &transaction, &mut locked, out);
+        }
+        drop(locked);
+        if world {
+            self.enter();
+        }
+        Ok(())
+    }
+
+    /// Takes the locks of all keys that the commands name, each in the database that is selected by then, and of the
+    /// watched ones.
+    fn lock_transaction(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Locked {
+        let keyspace = self.server.keyspace;
+        let mut addresses: Vec<_> =
+            watching.hashed(self).map(|(watched, key)| keyspace.address(watched.db, key)).collect();
+        let mut selected = db;
+        for (command, request) in &transaction.queue {
+            let args = request.args();
+            if command.full_name == "select" {
+                let number = args.get(1).and_then(parse_i64).and_then(|number| usize::try_from(number).ok());
+                selected = number.filter(|number| *number < keyspace.databases()).unwrap_or(selected);
+            }
+            // As for a command by itself: what does not say where its keys are will answer an error.
+            let positions = command.spec.key_positions(args).unwrap_or_default();
+            let keys = positions.iter().filter_map(|position| args.get(position.index));
+            addresses.extend(keys.map(|key| keyspace.address(selected, keyspace.key(key))));
+        }
+        keyspace.lock_all(addresses)
+    }
+
+    fn run_transaction(
+        &mut self,
+        client: &mut Client,
+        transaction: &Transaction,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) {
+        Reply::new(out, client.version).array(transaction.len());
+        self.in_transaction = true;
+        self.effects.begin_group();
+        for (command, request) in &transaction.queue {
+            let (args, start) = (request.args(), out.len());
+            let result = match command.handler {
+                Some(Handler::Data(handler)) => self.run_data(client, handler, (args, None), None, locked, out),
+                Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
+                // UNWATCH, the only one of these that is queued: nothing is watched any more.
+                Some(Handler::Control(_)) => {
+                    Reply::new(out, client.version).ok();
+                    Ok(())
+                }
+                None => self.answer(client, Err(super::engine::wrong_arity(command)), out),
+            };
+            self.effects.commit(&self.server.keyspace.log, args);
+            self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
+            client.commands += 1;
+            client.redacted = 0;
+        }
+        self.effects.end_group(&self.server.keyspace.log);
+        self.in_transaction = false;
+    }
+}
+
+impl Client {
+    /// Whether a transaction has begun that this command is to be part of.
+    pub(super) fn is_queueing(&self, command: &Registered) -> bool {
+        self.transaction.is_some() && !is_immediate(command)
+    }
+
+    /// Shows others how far its transaction is.
+    pub(super) fn publish_transaction(&self) {
+        let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
+        self.info.queued.store(queued, Ordering::Relaxed);
+        let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
+        self.info.watched.store(watched, Ordering::Relaxed);
+        self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
+    }
+}

@@ -1,0 +1,64 @@
+//! WATCH: who wants to know whether keys stay as they are.
+//!
+//! Each partition knows who watches its keys. A command that changes such a key notes the watchers in its
+//! [`Effects`](crate::effects::Effects), and when it turns out to have changed something they are told, under the locks
+//! of the command. Whoever holds the locks of all watched keys therefore knows whether they are as they were.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Somebody who watches keys.
+#[derive(Default)]
+pub struct Watcher {
+    touched: AtomicBool,
+}
+
+impl Watcher {
+    /// Whether one of the keys has changed. Certain only under their locks.
+    pub fn is_touched(&self) -> bool {
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn touch(&self) {
+        self.touched.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A watcher of one key.
+pub(crate) struct Watch {
+    pub(crate) watcher: Arc<Watcher>,
+    /// Whether the key's time had come already when it began to watch: that it goes for good is no change then.
+    pub(crate) stale: bool,
+}
+
+/// The watchers of one partition's keys.
+#[derive(Default)]
+pub(crate) struct Watchers(HashMap<Box<[u8]>, Vec<Watch>>);
+
+impl Watchers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn of(&self, key: &[u8]) -> &[Watch] {
+        self.0.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.keys().map(AsRef::as_ref)
+    }
+
+    pub(crate) fn add(&mut self, key: &[u8], watch: Watch) {
+        self.0.entry(key.into()).or_default().push(watch);
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8], watcher: &Arc<Watcher>) {
+        if let Some(watches) = self.0.get_mut(key) {
+            watches.retain(|watch| !Arc::ptr_eq(&watch.watcher, watcher));
+            if watches.is_empty() {
+                self.0.remove(key);
+            }
+        }
+    }
+}
