@@ -266,6 +266,13 @@ impl<'a> Db<'a> {
         }
     }
 
+    /// Sets the access clock of a key, if it is there, to what [`Access`] makes of how it was used elsewhere.
+    pub fn set_access_clock(&mut self, key: Key<'_>, clock: u32) {
+        if let Some(place) = self.locate(key) {
+            self.set_clock(key, place, clock);
+        }
+    }
+
     #[cold]
     fn set_clock(&mut self, key: Key<'_>, place: Place, clock: u32) {
         self.partition_mut(key).set_clock(place, clock);

@@ -6,6 +6,7 @@
 //! appended to the write [`log`]. The [`world`] lock stops everything for commands that concern everything.
 
 pub mod access;
+pub mod chance;
 pub mod collections;
 pub mod db;
 pub mod effects;

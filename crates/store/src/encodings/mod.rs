@@ -1,6 +1,7 @@
 //! The forms in which collections keep their elements, each understandable by itself.
 
 pub mod element;
+pub mod intset;
 pub mod listpack;
 pub mod lzf;
 pub mod members;

@@ -1,16 +1,424 @@
 //! Values of type list.
+//!
+//! A small list is one listpack, a large one a [`quicklist`] of [`block`]s. It becomes large just before something is
+//! added that takes it beyond the [`Limits`], and small again when a removal leaves one block that is at most half full.
+//! Every method that changes a list sees to that itself, for which it is told the limits.
+
+mod block;
+mod limits;
+mod quicklist;
+#[cfg(test)]
+mod tests;
+
+pub use block::BlockView;
+pub use limits::{Limits, set_packed_threshold};
 
 use super::word::{Collection, Word};
-use crate::value::Kind;
+use crate::encodings::listpack::{self, Listpack, Needle, View};
+use crate::memory::size_class;
+use crate::value::{IntBuf, Kind, Str};
+use block::{Block, pop_packed, remove_wanted_packed};
+use quicklist::Quicklist;
+use smallvec::SmallVec;
+use std::ops::{ControlFlow, Range};
+
+/// The word leads to a listpack.
+const PACKED: u8 = 0;
+/// The word leads to a boxed quicklist.
+const BLOCKS: u8 = 1;
+
+/// One of a list's ends, or the direction towards it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The first element's: the left one.
+    Head,
+    /// The last element's: the right one.
+    Tail,
+}
+
+impl Side {
+    /// The opposite one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Head => Side::Tail,
+            Side::Tail => Side::Head,
+        }
+    }
+}
 
 /// A list.
 #[repr(transparent)]
 pub struct List(Word);
 
+enum Form<'a> {
+    Packed(View<'a>),
+    Blocks(&'a Quicklist),
+}
+
+enum FormMut<'a> {
+    Packed(listpack::Mut<'a>),
+    Blocks(&'a mut Quicklist),
+}
+
 impl List {
     /// An empty one.
     pub fn new() -> Self {
-        List(Word::from_box(Box::new(0u64), 0))
+        Self::packed(Listpack::new())
+    }
+
+    fn packed(listpack: Listpack) -> Self {
+        List(listpack.into_word(PACKED))
+    }
+
+    fn blocks_of(quicklist: Quicklist) -> Self {
+        List(Word::from_box(Box::new(quicklist), BLOCKS))
+    }
+
+    #[inline]
+    fn form(&self) -> Form<'_> {
+        // SAFETY: the tag tells what the word was made from, and `self` is borrowed.
+        unsafe {
+            match self.0.tag() {
+                PACKED => Form::Packed(listpack::view_of(self.0)),
+                _ => Form::Blocks(self.0.as_ref()),
+            }
+        }
+    }
+
+    #[inline]
+    fn form_mut(&mut self) -> FormMut<'_> {
+        // SAFETY: the tag tells what the word was made from, and `self` is borrowed for change.
+        unsafe {
+            match self.0.tag() {
+                PACKED => FormMut::Packed(listpack::Mut::new(&mut self.0)),
+                _ => FormMut::Blocks(self.0.as_mut()),
+            }
+        }
+    }
+
+    /// Makes it large if so many bytes in so many elements more are beyond the limits.
+    #[inline]
+    fn grow(&mut self, limits: Limits, bytes: usize, count: usize) {
+        if let Form::Packed(view) = self.form()
+            && limits.exceeded(view.bytes().len().saturating_add(bytes), view.len() + count)
+        {
+            self.make_large(limits);
+        }
+    }
+
+    #[inline(never)]
+    fn make_large(&mut self, limits: Limits) {
+        let FormMut::Packed(mut listpack) = self.form_mut() else { return };
+        let mut quicklist = Quicklist::new(limits);
+        if let Some(block) = Block::of_listpack(std::mem::take(&mut *listpack)) {
+            quicklist.append_block(block);
+        }
+        drop(listpack);
+        *self = Self::blocks_of(quicklist);
+    }
+
+    /// Makes it small if it is but one block that is at most half full.
+    #[inline]
+    fn shrink(&mut self, limits: Limits) {
+        let single = match self.form_mut() {
+            FormMut::Packed(_) => None,
+            FormMut::Blocks(quicklist) => quicklist.take_single(|bytes, count| limits.far_from_exceeded(bytes, count)),
+        };
+        if let Some(listpack) = single {
+            *self = Self::packed(listpack);
+        }
+    }
+
+    /// Adds at one end.
+    #[inline]
+    pub fn push(&mut self, side: Side, element: &[u8], limits: Limits) {
+        self.extend(side, std::iter::once(element), limits);
+    }
+
+    /// Adds elements at one end, one after the other: at the head the last one comes first then.
+    #[inline]
+    pub fn extend<'e>(&mut self, side: Side, elements: impl Iterator<Item = &'e [u8]> + Clone, limits: Limits) {
+        let (bytes, count) = elements.clone().fold((0, 0), |(bytes, count), one| (bytes + one.len(), count + 1));
+        self.grow(limits, bytes, count);
+        match self.form_mut() {
+            FormMut::Packed(mut listpack) => match side {
+                Side::Head => elements.for_each(|element| listpack.push_front(element)),
+                Side::Tail => elements.for_each(|element| listpack.push_back(element)),
+            },
+            FormMut::Blocks(quicklist) => elements.for_each(|element| quicklist.push(side, element)),
+        }
+    }
+
+    /// Adds an element that comes in a buffer of its own, which is kept if the element is large.
+    pub fn push_owned(&mut self, side: Side, element: Vec<u8>, limits: Limits) {
+        self.grow(limits, element.len(), 1);
+        if let FormMut::Blocks(quicklist) = self.form_mut() {
+            return quicklist.push_owned(side, element);
+        }
+        self.push(side, &element, limits);
+    }
+
+    /// Removes the element at one end, once `take` has seen it; `None` when there is none.
+    #[inline]
+    pub fn pop<R>(&mut self, side: Side, limits: Limits, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
+        let taken = self.pop_only(side, take);
+        self.shrink(limits);
+        taken
+    }
+
+    #[inline]
+    fn pop_only<R>(&mut self, side: Side, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
+        match self.form_mut() {
+            FormMut::Packed(mut listpack) => pop_packed(&mut listpack, side, take),
+            FormMut::Blocks(quicklist) => quicklist.pop(side, take),
+        }
+    }
+
+    /// Moves the element at one end to an end, which may be the same one, once `see` has seen it.
+    pub fn rotate<R>(&mut self, from: Side, to: Side, limits: Limits, see: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let element = self.pop_only(from, owned)?;
+        let seen = see(&element);
+        self.push(to, &element, limits);
+        self.shrink(limits);
+        Some(seen)
+    }
+
+    /// An index counted from the tail when negative, as one counted from the head, if there is such an element.
+    #[inline]
+    pub fn index(&self, index: i64) -> Option<usize> {
+        let len = self.len();
+        let index =
+            if index < 0 { len.checked_sub(usize::try_from(index.unsigned_abs()).ok()?)? } else { index as usize };
+        (index < len).then_some(index)
+    }
+
+    /// The range of indices from `start` to `stop`, which belongs to it, both counted from the tail when negative; cut to
+    /// the elements that there are, and empty when there are none of these.
+    #[inline]
+    pub fn range(&self, start: i64, stop: i64) -> Range<usize> {
+        let len = self.len() as i64;
+        let from_head = |index: i64| if index < 0 { index.saturating_add(len) } else { index };
+        let (start, stop) = (from_head(start).max(0), from_head(stop).min(len - 1));
+        if start > stop { 0..0 } else { start as usize..stop as usize + 1 }
+    }
+
+    /// Calls `see` with the element at an index, counted from the tail when negative.
+    pub fn get<R>(&self, index: i64, see: impl FnOnce(Str<'_>) -> R) -> Option<R> {
+        let index = self.index(index)?;
+        let mut see = Some(see);
+        let mut seen = None;
+        self.visit(index..index + 1, Side::Head, |element| seen = see.take().map(|see| see(element)));
+        seen
+    }
+
+    /// Calls `visit` with the elements in a range of indices, beginning on that side of it.
+    #[inline]
+    pub fn visit(&self, range: Range<usize>, from: Side, mut visit: impl FnMut(Str<'_>)) {
+        let mut visit = |element: Str<'_>| {
+            visit(element);
+            ControlFlow::<()>::Continue(())
+        };
+        let _ = self.visit_until(range, from, &mut visit);
+    }
+
+    #[inline]
+    fn visit_until<B>(
+        &self,
+        range: Range<usize>,
+        from: Side,
+        visit: &mut impl FnMut(Str<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        if range.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let begin = if from == Side::Head { range.start } else { range.end - 1 };
+        match self.form() {
+            Form::Packed(view) => {
+                visit_packed(view, from, Some(begin), range.len(), visit)?;
+                ControlFlow::Continue(())
+            }
+            Form::Blocks(quicklist) => quicklist.visit(from, begin, range.len(), visit),
+        }
+    }
+
+    /// Calls `found` with the index of each element that is `needle` among the first `most` on that side, until it breaks.
+    pub fn find(&self, needle: &[u8], from: Side, most: usize, mut found: impl FnMut(usize) -> ControlFlow<()>) {
+        let (needle, len) = (Needle::new(needle), self.len());
+        let looked_at = most.min(len);
+        let (range, mut index) = match from {
+            Side::Head => (0..looked_at, 0),
+            Side::Tail => (len - looked_at..len, len.wrapping_sub(1)),
+        };
+        let _ = self.visit_until(range, from, &mut |element| {
+            if needle.is(element) {
+                found(index)?;
+            }
+            index = if from == Side::Head { index + 1 } else { index.wrapping_sub(1) };
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Replaces the element at an index, counted from the tail when negative; false when there is none.
+    pub fn set(&mut self, index: i64, element: &[u8], limits: Limits) -> bool {
+        self.grow(limits, element.len(), 1);
+        let Some(index) = self.index(index) else { return false };
+        match self.form_mut() {
+            FormMut::Packed(mut listpack) => {
+                let Some(at) = listpack.view().seek(index as isize) else { return false };
+                listpack.replace(at, element);
+            }
+            FormMut::Blocks(quicklist) => {
+                quicklist.replace(index, element);
+            }
+        }
+        self.shrink(limits);
+        true
+    }
+
+    /// Inserts on one side of the first element that is `pivot`; false when there is none. It becomes large for that even
+    /// if there is none.
+    pub fn insert(&mut self, pivot: &[u8], side: Side, element: &[u8], limits: Limits) -> bool {
+        self.grow(limits, element.len(), 1);
+        let pivot = Needle::new(pivot);
+        match self.form_mut() {
+            FormMut::Packed(mut listpack) => {
+                let view = listpack.view();
+                let Some(at) = view.first().and_then(|first| view.find_needle(first, pivot, 0)) else { return false };
+                match side {
+                    Side::Head => listpack.insert_before(at, element),
+                    Side::Tail => _ = listpack.insert_after(at, element),
+                }
+                true
+            }
+            FormMut::Blocks(quicklist) => quicklist.insert(pivot, side, element),
+        }
+    }
+
+    /// Removes up to `most` elements that are `needle`, the first ones on that side; how many.
+    pub fn remove_value(&mut self, needle: &[u8], from: Side, most: usize, limits: Limits) -> usize {
+        let needle = Needle::new(needle);
+        let removed = match self.form_mut() {
+            FormMut::Packed(mut listpack) => {
+                remove_wanted_packed(&mut listpack, from, most, &|element: Str<'_>| needle.is(element))
+            }
+            FormMut::Blocks(quicklist) => quicklist.remove_value(from, most, needle),
+        };
+        if removed > 0 {
+            self.shrink(limits);
+        }
+        removed
+    }
+
+    /// Removes the elements in a range of indices that are there.
+    pub fn remove_range(&mut self, range: Range<usize>, limits: Limits) {
+        self.remove_only(range);
+        self.shrink(limits);
+    }
+
+    /// Removes all elements but those in a range of indices that are there.
+    pub fn keep_range(&mut self, range: Range<usize>, limits: Limits) {
+        self.remove_only(range.end..self.len());
+        self.remove_only(0..range.start);
+        self.shrink(limits);
+    }
+
+    fn remove_only(&mut self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        match self.form_mut() {
+            FormMut::Packed(mut listpack) => _ = listpack.remove_range(range.start as isize, range.len()),
+            FormMut::Blocks(quicklist) => quicklist.remove_range(range.start, range.len()),
+        }
+    }
+
+    /// The listpack that a small list is.
+    pub fn listpack(&self) -> Option<View<'_>> {
+        match self.form() {
+            Form::Packed(view) => Some(view),
+            Form::Blocks(_) => None,
+        }
+    }
+
+    /// The blocks of a large list, and the limits that it was made with.
+    pub fn blocks(&self) -> Option<(impl ExactSizeIterator<Item = BlockView<'_>>, Limits)> {
+        match self.form() {
+            Form::Packed(_) => None,
+            Form::Blocks(quicklist) => Some((quicklist.blocks(), quicklist.limits())),
+        }
+    }
+}
+
+/// Calls `visit` with up to `most` elements of a listpack, from the one at `offset` on or else from that side's end; how
+/// many are left to visit then.
+#[inline]
+fn visit_packed<B>(
+    view: View<'_>,
+    from: Side,
+    offset: Option<usize>,
+    most: usize,
+    visit: &mut impl FnMut(Str<'_>) -> ControlFlow<B>,
+) -> ControlFlow<B, usize> {
+    let at = offset.and_then(|offset| view.seek(offset as isize));
+    let mut left = most;
+    match from {
+        Side::Head => {
+            for element in at.map_or_else(|| view.iter(), |at| view.iter_from(at)).take(most) {
+                visit(element)?;
+                left -= 1;
+            }
+        }
+        Side::Tail => {
+            for element in at.map_or_else(|| view.iter_rev(), |at| view.iter_rev_from(at)).take(most) {
+                visit(element)?;
+                left -= 1;
+            }
+        }
+    }
+    ControlFlow::Continue(left)
+}
+
+/// A copy of an element.
+pub fn owned(element: Str<'_>) -> SmallVec<[u8; 128]> {
+    SmallVec::from_slice(element.bytes(&mut IntBuf::default()))
+}
+
+/// Builds a list from parts that were saved.
+pub struct Builder {
+    quicklist: Quicklist,
+    limits: Limits,
+}
+
+impl Builder {
+    /// Begins with an empty one.
+    pub fn new(limits: Limits) -> Self {
+        Builder { quicklist: Quicklist::new(limits), limits }
+    }
+
+    /// Adds the elements of a listpack, as a block.
+    pub fn listpack(&mut self, listpack: Listpack) {
+        if let Some(block) = Block::of_listpack(listpack) {
+            self.quicklist.append_block(block);
+        }
+    }
+
+    /// Adds an element that has a block of its own.
+    pub fn plain(&mut self, element: Vec<u8>) {
+        self.quicklist.append_block(Block::Plain(Box::new(element.into())));
+    }
+
+    /// Adds an element to the last block if there is room, as a push does.
+    pub fn element(&mut self, element: &[u8]) {
+        self.quicklist.push(Side::Tail, element);
+    }
+
+    /// The list, in the encoding that the limits ask for.
+    pub fn finish(mut self) -> List {
+        let limits = self.limits;
+        match self.quicklist.take_single(|bytes, count| limits.allows(bytes, count)) {
+            Some(listpack) => List::packed(listpack),
+            None => List::blocks_of(self.quicklist),
+        }
     }
 }
 
@@ -22,14 +430,22 @@ impl Default for List {
 
 impl Clone for List {
     fn clone(&self) -> Self {
-        Self::new()
+        match self.form() {
+            Form::Packed(view) => Self::packed(view.into()),
+            Form::Blocks(quicklist) => Self::blocks_of(quicklist.clone()),
+        }
     }
 }
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: made from such a box, and dropped once.
-        unsafe { drop(self.0.into_box::<u64>()) }
+        // SAFETY: the tag tells what the word was made from, and it is dropped once.
+        unsafe {
+            match self.0.tag() {
+                PACKED => drop(Listpack::from_word(self.0)),
+                _ => drop(self.0.into_box::<Quicklist>()),
+            }
+        }
     }
 }
 
@@ -37,19 +453,32 @@ impl Drop for List {
 unsafe impl Collection for List {
     const KIND: Kind = Kind::List;
 
+    #[inline]
     fn len(&self) -> usize {
-        0
+        match self.form() {
+            Form::Packed(view) => view.len(),
+            Form::Blocks(quicklist) => quicklist.len(),
+        }
     }
 
     fn encoding(&self) -> &'static str {
-        "quicklist"
+        match self.form() {
+            Form::Packed(_) => "listpack",
+            Form::Blocks(_) => "quicklist",
+        }
     }
 
-    fn memory(&self, _samples: usize) -> usize {
-        8
+    fn memory(&self, samples: usize) -> usize {
+        match self.form() {
+            Form::Packed(view) => size_class(view.bytes().len()),
+            Form::Blocks(quicklist) => size_class(size_of::<Quicklist>()) + quicklist.memory(samples),
+        }
     }
 
     fn free_effort(&self) -> usize {
-        1
+        match self.form() {
+            Form::Packed(_) => 1,
+            Form::Blocks(quicklist) => quicklist.block_count(),
+        }
     }
 }

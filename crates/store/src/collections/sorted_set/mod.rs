@@ -1,18 +1,334 @@
-//! Values of type sorted set.
+//! Sorted sets: members with scores, ordered by score and then by member.
+//!
+//! - [`small`]: a listpack, in the format of dump files, while there are few and short members.
+//! - [`large`]: a [`tree`] with the order beside a table of members; both share the [`element`]s.
+//! - [`Cut`]: a place in the order; ranges by score and by member are pairs of them.
+//! - [`Builder`]: gathers elements in any order, to make a sorted set of them at once.
+//!
+//! A small one becomes large when it outgrows its [`Limits`], and stays so. Only results of commands that were put together
+//! ([`Builder::build`]) choose their form afterwards.
+//!
+//! **Invariant**: the word's tag says whether it leads to a listpack or to a box of [`Large`]. Scores are never NaN.
+
+mod builder;
+mod cut;
+mod element;
+mod large;
+mod small;
+mod tree;
+
+pub use builder::Builder;
+pub use cut::Cut;
 
 use super::word::{Collection, Word};
-use crate::value::Kind;
+use crate::encodings::Corrupt;
+use crate::encodings::listpack::{self, Listpack, View};
+use crate::value::{IntBuf, Kind, Str};
+use element::Element;
+use large::{Large, Walk};
+use std::ops::Range;
+
+const SMALL: u8 = 0;
+const LARGE: u8 = 1;
 
 /// A sorted set.
 #[repr(transparent)]
 pub struct SortedSet(Word);
 
+/// Up to where a sorted set stays small.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// `zset-max-listpack-entries`.
+    pub entries: usize,
+    /// `zset-max-listpack-value`: bytes of a member.
+    pub value: usize,
+}
+
+/// What became of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// It is new.
+    Added,
+    /// It was there, and has another score now.
+    Updated,
+}
+
+// SAFETY: it owns what its word leads to.
+unsafe impl Send for SortedSet {}
+// SAFETY: shared, it can only be read.
+unsafe impl Sync for SortedSet {}
+
 impl SortedSet {
     /// An empty one.
     pub fn new() -> Self {
-        SortedSet(Word::from_box(Box::new(0u64), 0))
+        SortedSet(Listpack::new().into_word(SMALL))
+    }
+
+    fn from_large(large: Large) -> Self {
+        SortedSet(Word::from_box(Box::new(large), LARGE))
+    }
+
+    /// Takes a listpack that came from outside: pairs of members and scores in strict order.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn from_listpack(listpack: Listpack) -> Result<Self, Corrupt> {
+        if small::is_valid(listpack.view()) { Ok(SortedSet(listpack.into_word(SMALL))) } else { Err(Corrupt) }
+    }
+
+    /// The listpack, if it is small.
+    #[inline]
+    pub fn listpack(&self) -> Option<View<'_>> {
+        // SAFETY: the tag says that a listpack it is, which lives and stays as it is as long as `self` is borrowed.
+        (self.0.tag() == SMALL).then(|| unsafe { listpack::view_of(self.0) })
+    }
+
+    #[inline]
+    fn form(&self) -> Form<'_> {
+        match self.listpack() {
+            Some(view) => Form::Small(view),
+            // SAFETY: the tag says that it is one.
+            None => Form::Large(unsafe { self.0.as_ref() }),
+        }
+    }
+
+    #[inline]
+    fn form_mut(&mut self) -> FormMut<'_> {
+        // SAFETY: the tag says which it is; `self` is borrowed exclusively. The guard is dropped by all who use it.
+        unsafe {
+            if self.0.tag() == SMALL {
+                FormMut::Small(listpack::Mut::new(&mut self.0))
+            } else {
+                FormMut::Large(self.0.as_mut())
+            }
+        }
+    }
+
+    /// The score of a member.
+    #[inline]
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        match self.form() {
+            Form::Small(view) => small::find(view, member).map(|at| small::score_behind(view, at)),
+            Form::Large(large) => large.find(member).map(Element::score),
+        }
+    }
+
+    /// The number of a member in the order, counted from 0, and its score.
+    #[inline]
+    pub fn rank(&self, member: &[u8]) -> Option<(usize, f64)> {
+        match self.form() {
+            Form::Small(view) => small::rank_of(view, member),
+            Form::Large(large) => {
+                let element = large.find(member)?;
+                Some((large.tree().rank_of(element), element.score()))
+            }
+        }
+    }
+
+    /// The numbers of the elements that are not before `from`, but before `to`.
+    pub fn ranks(&self, from: &Cut<'_>, to: &Cut<'_>) -> Range<usize> {
+        match self.form() {
+            Form::Small(view) => {
+                let (start, _) = small::find_cut(view, 0, from);
+                start..small::find_cut(view, start, to).0
+            }
+            Form::Large(large) => {
+                let start = large.tree().rank(from);
+                start..large.tree().rank(to).max(start)
+            }
+        }
+    }
+
+    /// The elements with these numbers, as far as there are such, in order.
+    #[inline]
+    pub fn range(&self, ranks: Range<usize>) -> Entries<'_> {
+        self.walk(ranks, false)
+    }
+
+    /// The same from the last to the first.
+    #[inline]
+    pub fn range_rev(&self, ranks: Range<usize>) -> Entries<'_> {
+        self.walk(ranks, true)
+    }
+
+    fn walk(&self, ranks: Range<usize>, reverse: bool) -> Entries<'_> {
+        let end = ranks.end.min(self.len());
+        let left = end.saturating_sub(ranks.start);
+        let first = if reverse { end.saturating_sub(1) } else { ranks.start };
+        let steps = match self.form() {
+            _ if left == 0 => Steps::None,
+            Form::Small(view) => match (view.seek(2 * first as isize), reverse) {
+                (None, _) => Steps::None,
+                (Some(at), false) => Steps::Pairs(view.iter_from(at)),
+                (Some(at), true) => Steps::PairsBack(view.iter_rev_from(view.next(at).unwrap_or(at))),
+            },
+            Form::Large(large) => Steps::Tree(Walk::new(large.tree(), first, reverse)),
+        };
+        Entries { left, steps }
+    }
+
+    /// All elements, in order.
+    pub fn iter(&self) -> Entries<'_> {
+        self.range(0..usize::MAX)
+    }
+
+    /// Adds a member, gives it another score, or leaves it: `decide` is given its score, `None` when it is not there, and
+    /// says which score it is to have, `None` for leaving it alone. That score must not be NaN.
+    #[inline]
+    pub fn update(&mut self, member: &[u8], limits: Limits, decide: impl FnOnce(Option<f64>) -> Option<f64>) -> Change {
+        let mut listpack = match self.form_mut() {
+            FormMut::Large(large) => return large.update(member, decide),
+            FormMut::Small(listpack) => listpack,
+        };
+        if let Some(at) = small::find(listpack.view(), member) {
+            let old = small::score_behind(listpack.view(), at);
+            return match decide(Some(old)) {
+                Some(score) if score != old => {
+                    small::rescore(&mut listpack, at, member, score);
+                    Change::Updated
+                }
+                _ => Change::None,
+            };
+        }
+        let Some(score) = decide(None) else { return Change::None };
+        let stays = listpack.len() / 2 < limits.entries && member.len() <= limits.value && listpack.fits(member.len());
+        if stays {
+            small::insert(&mut listpack, member, score);
+        } else {
+            drop(listpack);
+            self.enlarge().add_new(member, score);
+        }
+        Change::Added
+    }
+
+    /// Gives a member a score.
+    pub fn insert(&mut self, member: &[u8], score: f64, limits: Limits) -> Change {
+        self.update(member, limits, |_| Some(score))
+    }
+
+    /// Makes it large when so many elements, or members so long, are about to come that it would become so anyway.
+    pub fn expect(&mut self, count: usize, longest: usize, limits: Limits) {
+        if count > limits.entries || longest > limits.value {
+            self.enlarge();
+        }
+    }
+
+    /// Removes a member; whether it was there.
+    #[inline]
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        match self.form_mut() {
+            FormMut::Large(large) => large.remove(member),
+            FormMut::Small(mut listpack) => match small::find(listpack.view(), member) {
+                Some(at) => listpack.remove_from(at, 2) > 0,
+                None => false,
+            },
+        }
+    }
+
+    /// Removes the elements with these numbers, as far as there are such.
+    pub fn remove_range(&mut self, ranks: Range<usize>) {
+        let end = ranks.end.min(self.len());
+        let count = end.saturating_sub(ranks.start);
+        match self.form_mut() {
+            _ if count == 0 => {}
+            FormMut::Large(large) => large.remove_range(ranks.start, count),
+            FormMut::Small(mut listpack) => {
+                listpack.remove_range(2 * ranks.start as isize, 2 * count);
+            }
+        }
+    }
+
+    /// One call of ZSCAN: visits `count` elements or some more, all if it is small, and says with which cursor to go on; 0
+    /// begins, and ends.
+    pub fn scan(&self, cursor: u64, count: usize, mut visit: impl FnMut(Str<'_>, f64)) -> u64 {
+        match self.form() {
+            Form::Small(_) => {
+                self.iter().for_each(|(member, score)| visit(member, score));
+                0
+            }
+            Form::Large(large) => large.members().scan_some(cursor, count, |pointer| {
+                let element = Element::at(pointer);
+                visit(Str::Bytes(element.member()), element.score());
+            }),
+        }
+    }
+
+    /// The large form, made of the small one if it is that.
+    fn enlarge(&mut self) -> &mut Large {
+        if let Some(view) = self.listpack() {
+            let mut large = Large::default();
+            let mut pairs = view.iter();
+            while let (Some(member), Some(score)) = (pairs.next(), pairs.next()) {
+                let score = small::parse_score(score).unwrap_or_default();
+                large.add_new(member.bytes(&mut IntBuf::default()), score);
+            }
+            *self = SortedSet::from_large(large);
+        }
+        // SAFETY: large it is now.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// Verifies what the modules promise of themselves.
+    #[cfg(test)]
+    fn check(&self) {
+        match self.form() {
+            Form::Small(view) => assert!(small::is_valid(view)),
+            Form::Large(large) => large.check(),
+        }
     }
 }
+
+enum Form<'a> {
+    Small(View<'a>),
+    Large(&'a Large),
+}
+
+enum FormMut<'a> {
+    Small(listpack::Mut<'a>),
+    Large(&'a mut Large),
+}
+
+/// Elements of a sorted set: members and scores.
+pub struct Entries<'a> {
+    left: usize,
+    steps: Steps<'a>,
+}
+
+enum Steps<'a> {
+    None,
+    Pairs(listpack::Iter<'a>),
+    PairsBack(listpack::IterRev<'a>),
+    Tree(Walk<'a>),
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = (Str<'a>, f64);
+
+    #[inline]
+    fn next(&mut self) -> Option<(Str<'a>, f64)> {
+        self.left = self.left.checked_sub(1)?;
+        let (member, score) = match &mut self.steps {
+            Steps::None => return None,
+            Steps::Tree(walk) => {
+                return walk.next().map(|element| (Str::Bytes(element.member()), element.score()));
+            }
+            Steps::Pairs(pairs) => (pairs.next()?, pairs.next()?),
+            Steps::PairsBack(pairs) => {
+                let score = pairs.next()?;
+                (pairs.next()?, score)
+            }
+        };
+        Some((member, small::parse_score(score).unwrap_or_default()))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Entries<'_> {}
 
 impl Default for SortedSet {
     fn default() -> Self {
@@ -22,14 +338,23 @@ impl Default for SortedSet {
 
 impl Clone for SortedSet {
     fn clone(&self) -> Self {
-        Self::new()
+        match self.form() {
+            Form::Small(view) => SortedSet(Listpack::from(view).into_word(SMALL)),
+            Form::Large(large) => SortedSet::from_large(large.clone()),
+        }
     }
 }
 
 impl Drop for SortedSet {
     fn drop(&mut self) {
-        // SAFETY: made from such a box, and dropped once.
-        unsafe { drop(self.0.into_box::<u64>()) }
+        // SAFETY: the tag says which it is, and it is dropped once.
+        unsafe {
+            if self.0.tag() == SMALL {
+                drop(Listpack::from_word(self.0));
+            } else {
+                drop(self.0.into_box::<Large>());
+            }
+        }
     }
 }
 
@@ -37,19 +362,35 @@ impl Drop for SortedSet {
 unsafe impl Collection for SortedSet {
     const KIND: Kind = Kind::SortedSet;
 
+    #[inline]
     fn len(&self) -> usize {
-        0
+        match self.form() {
+            Form::Small(view) => view.len() / 2,
+            Form::Large(large) => large.len(),
+        }
     }
 
     fn encoding(&self) -> &'static str {
-        "skiplist"
+        match self.form() {
+            Form::Small(_) => "listpack",
+            Form::Large(_) => "skiplist",
+        }
     }
 
-    fn memory(&self, _samples: usize) -> usize {
-        8
+    fn memory(&self, samples: usize) -> usize {
+        match self.form() {
+            Form::Small(view) => crate::memory::size_class(view.bytes().len()),
+            Form::Large(large) => large.memory(samples),
+        }
     }
 
     fn free_effort(&self) -> usize {
-        1
+        match self.form() {
+            Form::Small(_) => 1,
+            Form::Large(large) => large.len() + large.tree().node_count(),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,107 @@
-//! Values of type stream.
+//! Values of type stream: entries in a [`Log`], and the consumer [`Groups`] that read it.
+//!
+//! [`id`] is what orders everything, [`ordered`] the map from IDs that both the log's blocks and pending entries are kept
+//! in. A [`block`] is the log's unit: dumps hold the same bytes. Streams may be empty; only commands about keys remove them.
+
+pub mod block;
+pub mod group;
+pub mod id;
+pub mod log;
+pub mod ordered;
+mod radix;
+#[cfg(test)]
+mod tests;
+
+pub use block::Entry;
+pub use group::{BadGroup, Consumer, ConsumerId, Group, Groups, Pending};
+pub use id::{Id, IdBuf};
+pub use log::{AppendError, BlockLimits, History, Log, NewId, Trim};
 
 use super::word::{Collection, Word};
+use crate::encodings::Corrupt;
+use crate::memory::size_class;
 use crate::value::Kind;
 
 /// A stream.
 #[repr(transparent)]
 pub struct Stream(Word);
 
+#[derive(Clone, Default)]
+#[repr(align(8))]
+struct Body {
+    log: Log,
+    groups: Groups,
+}
+
 impl Stream {
     /// An empty one.
     pub fn new() -> Self {
-        Stream(Word::from_box(Box::new(0u64), 0))
+        Self::with_body(Body::default())
+    }
+
+    fn with_body(body: Body) -> Self {
+        Stream(Word::from_box(Box::new(body), 0))
+    }
+
+    #[inline]
+    fn body(&self) -> &Body {
+        // SAFETY: made from such a box, and changed only through `self`.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn body_mut(&mut self) -> &mut Body {
+        // SAFETY: made from such a box, and looked at only through `self`.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// The entries.
+    #[inline]
+    pub fn log(&self) -> &Log {
+        &self.body().log
+    }
+
+    /// The entries, for change.
+    #[inline]
+    pub fn log_mut(&mut self) -> &mut Log {
+        &mut self.body_mut().log
+    }
+
+    /// The consumer groups.
+    #[inline]
+    pub fn groups(&self) -> &Groups {
+        &self.body().groups
+    }
+
+    /// The consumer groups, for change, beside the entries.
+    #[inline]
+    pub fn groups_mut(&mut self) -> (&Log, &mut Groups) {
+        let body = self.body_mut();
+        (&body.log, &mut body.groups)
+    }
+
+    /// How many nodes a radix tree of the blocks' IDs would have, which is what XINFO tells of.
+    pub fn radix_nodes(&self) -> usize {
+        radix::nodes(self.log().blocks().map(|(id, _)| id))
+    }
+}
+
+/// A stream that is read from a dump: first the blocks, in order, then what it remembers, then its groups.
+#[derive(Default)]
+pub struct Loader(Body);
+
+impl Loader {
+    /// Adds a block with its ID. Everything about it is checked.
+    pub fn block(&mut self, id: Id, bytes: &[u8]) -> Result<(), Corrupt> {
+        self.0.log.load_block(id, bytes)
+    }
+
+    /// The stream. `len` must be the number of entries that are not deleted, and none must be beyond `last_id`. Dumps of
+    /// old have no history. Groups are added to the stream through [`Stream::groups_mut`] and their `load_` methods.
+    pub fn finish(self, len: u64, last_id: Id, history: Option<History>) -> Result<Stream, Corrupt> {
+        let mut body = self.0;
+        body.log.loaded(len, last_id, history)?;
+        Ok(Stream::with_body(body))
     }
 }
 
@@ -22,14 +113,14 @@ impl Default for Stream {
 
 impl Clone for Stream {
     fn clone(&self) -> Self {
-        Self::new()
+        Self::with_body(self.body().clone())
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: made from such a box, and dropped once.
-        unsafe { drop(self.0.into_box::<u64>()) }
+        unsafe { drop(self.0.into_box::<Body>()) }
     }
 }
 
@@ -38,18 +129,18 @@ unsafe impl Collection for Stream {
     const KIND: Kind = Kind::Stream;
 
     fn len(&self) -> usize {
-        0
+        self.log().len() as usize
     }
 
     fn encoding(&self) -> &'static str {
         "stream"
     }
 
-    fn memory(&self, _samples: usize) -> usize {
-        8
+    fn memory(&self, samples: usize) -> usize {
+        size_class(size_of::<Body>()) + self.log().memory(samples) + self.groups().memory()
     }
 
     fn free_effort(&self) -> usize {
-        1
+        self.log().blocks_len() + self.groups().allocations()
     }
 }

@@ -26,6 +26,31 @@ impl At {
     }
 }
 
+/// A string that is looked for, and the integer that it may be stored as.
+#[derive(Clone, Copy, Debug)]
+pub struct Needle<'a> {
+    bytes: &'a [u8],
+    number: Option<i64>,
+}
+
+impl<'a> Needle<'a> {
+    /// Looks at the string.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Needle { bytes, number: integer(bytes) }
+    }
+
+    /// Whether an element is this string. One that looks like an integer may be stored as a string, too, in a listpack
+    /// from outside.
+    #[inline]
+    pub fn is(self, element: Str<'_>) -> bool {
+        match element {
+            Str::Bytes(bytes) => bytes == self.bytes,
+            Str::Int(number) => self.number == Some(number),
+        }
+    }
+}
+
 /// A listpack that is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct View<'a>(&'a [u8]);
@@ -188,16 +213,15 @@ impl<'a> View<'a> {
     /// The first of the elements that is this string, looking from `from` on at each `skip + 1`st.
     #[inline]
     pub fn find(self, from: At, needle: &[u8], skip: usize) -> Option<At> {
-        match integer(needle) {
-            // A string that looks like an integer may stand as a string in a listpack from outside.
-            Some(number) => self.find_with(from, skip, |element| match element {
-                Str::Int(other) => other == number,
-                Str::Bytes(bytes) => bytes == needle,
-            }),
-            None => self.find_with(from, skip, |element| match element {
-                Str::Int(_) => false,
-                Str::Bytes(bytes) => bytes == needle,
-            }),
+        self.find_needle(from, Needle::new(needle), skip)
+    }
+
+    /// The same with a string that was looked at before.
+    #[inline]
+    pub fn find_needle(self, from: At, needle: Needle<'_>, skip: usize) -> Option<At> {
+        match needle.number {
+            Some(_) => self.find_with(from, skip, |element| needle.is(element)),
+            None => self.find_with(from, skip, |element| matches!(element, Str::Bytes(bytes) if bytes == needle.bytes)),
         }
     }
 

@@ -1,0 +1,240 @@
+//! What GEOSEARCH, GEORADIUS and their kin ask for.
+
+use kvick_resp::Args;
+use kvick_resp::format::{parse_double, parse_i64};
+use kvick_store::SortedSet;
+
+use super::geohash::Place;
+use super::shape::Shape;
+use super::{place, place_of, unit};
+use crate::context::Error;
+
+/// Whose arguments are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Syntax {
+    /// GEORADIUS: the centre and a circle come first.
+    Radius,
+    /// GEORADIUSBYMEMBER: a member and a circle come first.
+    RadiusByMember,
+    /// GEOSEARCH.
+    Search,
+    /// GEOSEARCHSTORE.
+    SearchStore,
+}
+
+impl Syntax {
+    fn is_search(self) -> bool {
+        matches!(self, Syntax::Search | Syntax::SearchStore)
+    }
+}
+
+/// In which order results come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Nearest first.
+    Ascending,
+    /// Farthest first.
+    Descending,
+}
+
+/// What is asked for.
+#[derive(Default)]
+pub struct Options {
+    /// Where distances are measured from. Unknown for polygons, which have their own, and where there is nothing to search.
+    pub centre: Option<Place>,
+    /// What is searched; unknown where there is nothing to search.
+    pub shape: Option<Shape>,
+    /// WITHDIST.
+    pub with_distance: bool,
+    /// WITHHASH.
+    pub with_hash: bool,
+    /// WITHCOORD.
+    pub with_place: bool,
+    /// ASC or DESC.
+    pub order: Option<Order>,
+    /// COUNT.
+    pub count: Option<usize>,
+    /// ANY: whether the search ends when so many are found.
+    pub any: bool,
+    /// STORE or STOREDIST: the argument of the key to store results in.
+    pub store: Option<usize>,
+    /// Whether distances are stored instead of places.
+    pub store_distance: bool,
+}
+
+/// Arguments that are read one after the other.
+struct Words<'a> {
+    args: Args<'a>,
+    at: usize,
+}
+
+impl<'a> Words<'a> {
+    fn left(&self) -> usize {
+        self.args.len().saturating_sub(self.at)
+    }
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let word = self.args.get(self.at);
+        self.at += 1;
+        word
+    }
+
+    fn double(&mut self, error: &'static str) -> Result<f64, Error> {
+        self.next().and_then(parse_double).ok_or(Error::text(error))
+    }
+
+    fn place(&mut self) -> Result<Place, Error> {
+        self.at += 2;
+        place(self.args, self.at - 2)
+    }
+
+    fn unit(&mut self) -> Result<f64, Error> {
+        unit(self.next().unwrap_or_default())
+    }
+
+    fn circle(&mut self) -> Result<Shape, Error> {
+        let radius = self.double("ERR need numeric radius")?;
+        if radius < 0.0 {
+            return Err(Error::text("ERR radius cannot be negative"));
+        }
+        Ok(Shape::Circle { radius, unit: self.unit()? })
+    }
+
+    fn rectangle(&mut self) -> Result<Shape, Error> {
+        let width = self.double("ERR need numeric width")?;
+        let height = self.double("ERR need numeric height")?;
+        if width < 0.0 || height < 0.0 {
+            return Err(Error::text("ERR height or width cannot be negative"));
+        }
+        Ok(Shape::Box { width, height, unit: self.unit()? })
+    }
+
+    fn polygon(&mut self) -> Result<Shape, Error> {
+        const NO_NUMBER: Error = Error::text("ERR invalid number of vertices");
+        const TOO_FEW: Error = Error::text("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices");
+        let corners = self.next().and_then(parse_i64).and_then(|n| i32::try_from(n).ok()).ok_or(NO_NUMBER)?;
+        let corners = usize::try_from(corners).unwrap_or_default();
+        if corners < 3 || self.left() / 2 < corners {
+            return Err(TOO_FEW);
+        }
+        (0..corners).map(|_| self.place()).collect::<Result<_, _>>().map(Shape::Polygon)
+    }
+
+    /// The place of a member of what is searched, if there is something.
+    fn member(&mut self, set: Option<&SortedSet>) -> Result<Option<Place>, Error> {
+        let member = self.next().unwrap_or_default();
+        let Some(set) = set else { return Ok(None) };
+        let missing = || Error::new(format!("ERR member {} does not exist", String::from_utf8_lossy(member)));
+        place_of(set, member).map(Some).ok_or_else(missing)
+    }
+}
+
+impl Options {
+    /// Reads the arguments of a search in `set`. Only commands that `may_store` take STORE and STOREDIST.
+    pub fn parse(args: Args<'_>, syntax: Syntax, may_store: bool, set: Option<&SortedSet>) -> Result<Options, Error> {
+        let mut options = Options::default();
+        let mut words = Words { args, at: 2 };
+        match syntax {
+            Syntax::Radius => {
+                options.centre = Some(words.place()?);
+                options.shape = Some(words.circle()?);
+            }
+            Syntax::RadiusByMember => {
+                options.centre = words.member(set)?;
+                // The circle is not looked at where there is nothing to search.
+                if set.is_some() {
+                    options.shape = Some(words.circle()?);
+                }
+                words.at = 5;
+            }
+            Syntax::Search => {}
+            Syntax::SearchStore => {
+                options.store = Some(1);
+                words.at = 3;
+            }
+        }
+        // Centres that were named, though perhaps of no known place.
+        let (mut by_member, mut by_place) = (false, false);
+        while let Some(word) = words.next() {
+            let word = word.to_ascii_lowercase();
+            if options.take_plain(&word, &mut words, may_store)? {
+                continue;
+            }
+            let polygon = matches!(options.shape, Some(Shape::Polygon(_)));
+            match word.as_slice() {
+                _ if !syntax.is_search() => return Err(Error::SYNTAX),
+                b"storedist" if syntax == Syntax::SearchStore => options.store_distance = true,
+                b"frommember" if words.left() >= 1 && !by_place && !polygon => {
+                    options.centre = words.member(set)?;
+                    by_member = true;
+                }
+                b"fromlonlat" if words.left() >= 2 && !by_member && !polygon => {
+                    options.centre = Some(words.place()?);
+                    by_place = true;
+                }
+                b"byradius" if words.left() >= 2 && matches!(options.shape, None | Some(Shape::Circle { .. })) => {
+                    options.shape = Some(words.circle()?);
+                }
+                b"bybox" if words.left() >= 3 && matches!(options.shape, None | Some(Shape::Box { .. })) => {
+                    options.shape = Some(words.rectangle()?);
+                }
+                b"bypolygon"
+                    if words.left() >= 2 && !by_member && !by_place && (options.shape.is_none() || polygon) =>
+                {
+                    options.shape = Some(words.polygon()?);
+                }
+                _ => return Err(Error::SYNTAX),
+            }
+        }
+        options.check(args, syntax, by_member || by_place)?;
+        Ok(options)
+    }
+
+    /// Takes a word in that all commands know; false if it is none.
+    fn take_plain(&mut self, word: &[u8], words: &mut Words<'_>, may_store: bool) -> Result<bool, Error> {
+        match word {
+            b"withdist" => self.with_distance = true,
+            b"withhash" => self.with_hash = true,
+            b"withcoord" => self.with_place = true,
+            b"any" => self.any = true,
+            b"asc" => self.order = Some(Order::Ascending),
+            b"desc" => self.order = Some(Order::Descending),
+            b"count" if words.left() >= 1 => {
+                let count = words.next().and_then(parse_i64).ok_or(Error::NOT_INTEGER)?;
+                if count <= 0 {
+                    return Err(Error::text("ERR COUNT must be > 0"));
+                }
+                self.count = Some(usize::try_from(count).unwrap_or(usize::MAX));
+            }
+            b"store" | b"storedist" if may_store && words.left() >= 1 => {
+                self.store = Some(words.at);
+                self.store_distance = word == b"storedist";
+                words.at += 1;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether what was said goes together.
+    fn check(&self, args: Args<'_>, syntax: Syntax, has_centre: bool) -> Result<(), Error> {
+        let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default());
+        if self.store.is_some() && (self.with_distance || self.with_hash || self.with_place) {
+            let what = if syntax.is_search() { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
+            let text = format!("ERR {what} is not compatible with WITHDIST, WITHHASH and WITHCOORD options");
+            return Err(Error::new(text));
+        }
+        if syntax.is_search() && !has_centre && !matches!(self.shape, Some(Shape::Polygon(_))) {
+            let text = "ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for";
+            return Err(Error::new(format!("{text} {}", command())));
+        }
+        if syntax.is_search() && self.shape.is_none() {
+            let text = "ERR exactly one of BYRADIUS, BYBOX and BYPOLYGON can be specified for";
+            return Err(Error::new(format!("{text} {}", command())));
+        }
+        if self.any && self.count.is_none() {
+            return Err(Error::text("ERR the ANY argument requires COUNT argument"));
+        }
+        Ok(())
+    }
+}

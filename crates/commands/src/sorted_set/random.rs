@@ -1,0 +1,174 @@
+//! ZRANDMEMBER.
+
+use std::collections::HashSet;
+
+use kvick_resp::Args;
+use kvick_store::{Collection, SortedSet};
+
+use super::{integer, reply_element, reply_list, reply_member};
+use crate::context::{Context, Error, Handler};
+use crate::random;
+use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+
+/// ZRANDMEMBER key [count [WITHSCORES]]
+pub const ZRANDMEMBER: Command<Handler> = Command::new(
+    Spec::new("zrandmember", -2)
+        .flags(&[Flags::READONLY])
+        .acl(&[Categories::SORTEDSET])
+        .tips(&["nondeterministic_output"])
+        .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])])
+        .doc(
+            Group::SortedSet,
+            "6.2.0",
+            "O(N), N being the number of members returned.",
+            "Returns members of a sorted set, chosen at random.",
+        )
+        .args(&[
+            Arg::key("key"),
+            Arg::block("options", &[Arg::integer("count"), Arg::word("withscores", "WITHSCORES").optional()])
+                .optional(),
+        ]),
+    zrandmember,
+);
+
+fn zrandmember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
+    const OUT_OF_RANGE: Error = Error::text("ERR value is out of range");
+    const COUNT_OUT_OF_RANGE: Error =
+        Error::text("ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807");
+    let key = cx.key(args, 1);
+    if args.len() == 2 {
+        let set = cx.db.read::<SortedSet>(key)?;
+        match set.and_then(|set| nth(set, random_below(set.len()))) {
+            Some((member, _)) => reply_member(&mut cx.reply, member),
+            None => cx.reply.null(),
+        }
+        return Ok(());
+    }
+    let count = integer(args, 2)?;
+    if count == i64::MIN {
+        return Err(COUNT_OUT_OF_RANGE);
+    }
+    let with_scores = match args.get(3) {
+        None => false,
+        Some(word) if args.len() == 4 && word.eq_ignore_ascii_case(b"withscores") => true,
+        Some(_) => return Err(Error::SYNTAX),
+    };
+    if with_scores && count.unsigned_abs() > i64::MAX as u64 / 2 {
+        return Err(OUT_OF_RANGE);
+    }
+    match cx.db.read::<SortedSet>(key)? {
+        None => cx.reply.array(0),
+        Some(set) => {
+            let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+            let wanted = if count > 0 { wanted.min(set.len()) } else { wanted };
+            reply_list(&mut cx.reply, wanted, with_scores);
+            let mut emit = |entry| reply_element(&mut cx.reply, entry, with_scores);
+            if count > 0 {
+                choose_different(set, wanted, emit);
+            } else {
+                (0..wanted).filter_map(|_| nth(set, random_below(set.len()))).for_each(&mut emit);
+            }
+        }
+    }
+    Ok(())
+}
+
+type Entry<'a> = (kvick_store::Str<'a>, f64);
+
+/// Element number `rank`.
+fn nth(set: &SortedSet, rank: usize) -> Option<Entry<'_>> {
+    set.range(rank..rank + 1).next()
+}
+
+/// A number below `len`, which is not 0.
+fn random_below(len: usize) -> usize {
+    // The upper half of the product is evenly spread over 0..len.
+    ((u128::from(random::next()) * len as u128) >> 64) as usize
+}
+
+/// Emits `count` different elements, of which there are as many at least; every choice is as likely.
+fn choose_different<'a>(set: &'a SortedSet, count: usize, mut emit: impl FnMut(Entry<'a>)) {
+    /// Up to this part of a large set it pays to draw until all are different.
+    const DRAWN_PART: usize = 8;
+    let len = set.len();
+    if count <= len / DRAWN_PART && set.listpack().is_none() {
+        let mut drawn = HashSet::with_capacity(count);
+        while drawn.len() < count {
+            let rank = random_below(len);
+            if drawn.insert(rank) {
+                nth(set, rank).into_iter().for_each(&mut emit);
+            }
+        }
+        return;
+    }
+    // Knuth's selection sampling: each element is taken with the chance that is left for those that are needed.
+    let mut needed = count;
+    for (passed, entry) in set.iter().enumerate() {
+        if random_below(len - passed) < needed {
+            emit(entry);
+            needed -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sorted_set::COMMANDS;
+    use crate::testing::Bench;
+    use std::collections::HashMap;
+
+    fn members(reply: &str) -> Vec<String> {
+        reply.split(' ').filter(|word| !word.starts_with(['*', '$'])).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn members_are_chosen_with_equal_chances() {
+        let mut bench = Bench::new(&[COMMANDS]);
+        for entries in [0, 128] {
+            bench.settings.zset_max_listpack_entries = entries;
+            let pairs: String = (0..40).map(|n| format!(" {n} m{n}")).collect();
+            bench.run(&format!("ZADD z{pairs}"));
+            for count in ["", " 3", " 30", " -5"] {
+                let mut seen = HashMap::<String, usize>::new();
+                let mut drawn = 0;
+                while drawn < 8000 {
+                    let chosen = members(&bench.run(&format!("ZRANDMEMBER z{count}")));
+                    drawn += chosen.len();
+                    let before = seen.values().sum::<usize>();
+                    chosen.into_iter().for_each(|member| *seen.entry(member).or_default() += 1);
+                    assert!(seen.values().sum::<usize>() > before);
+                }
+                // Ten standard deviations off the mean of 200.
+                assert!(seen.len() == 40 && seen.values().all(|n| (60..350).contains(n)), "{count}: {seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_says_how_many_and_whether_they_differ() {
+        let mut bench = Bench::new(&[COMMANDS]);
+        assert_eq!(bench.run("ZRANDMEMBER z"), "$-1");
+        assert_eq!(bench.run("ZRANDMEMBER z 3"), "*0");
+        for entries in [0, 128] {
+            bench.settings.zset_max_listpack_entries = entries;
+            bench.run("ZADD z 1 a 2 b 3 c");
+            assert_eq!(bench.run("ZRANDMEMBER z 0"), "*0");
+            let mut all = members(&bench.run("ZRANDMEMBER z 10"));
+            all.sort();
+            assert_eq!(all, ["a", "b", "c"]);
+            assert_eq!(members(&bench.run("ZRANDMEMBER z -10")).len(), 10);
+            assert_eq!(members(&bench.run("ZRANDMEMBER z -10 WITHSCORES")).len(), 20);
+            bench.run("ZREM z a b c");
+        }
+    }
+
+    #[test]
+    fn counts_that_are_too_large_are_refused() {
+        let mut bench = Bench::new(&[COMMANDS]);
+        let range = "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
+        assert_eq!(bench.run("ZRANDMEMBER z -9223372036854775808"), range);
+        assert_eq!(bench.run("ZRANDMEMBER z 4611686018427387904 WITHSCORES"), "-ERR value is out of range");
+        assert_eq!(bench.run("ZRANDMEMBER z 1 WITH"), "-ERR syntax error");
+        assert_eq!(bench.run("ZRANDMEMBER z x"), "-ERR value is not an integer or out of range");
+    }
+}

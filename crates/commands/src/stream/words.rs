@@ -1,0 +1,96 @@
+//! Arguments of stream commands: IDs, ends of ranges, numbers.
+
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use kvick_store::collections::stream::{Id, NewId};
+use smallvec::SmallVec;
+
+use crate::context::Error;
+
+/// Some IDs.
+pub type Ids = SmallVec<[Id; 8]>;
+
+const BAD_ID: Error = Error::text("ERR Invalid stream ID specified as stream command argument");
+
+/// An ID; where it says no sequence number it gets `seq_missing`.
+pub fn id(text: &[u8], seq_missing: u64) -> Result<Id, Error> {
+    Id::parse(text, seq_missing).ok_or(BAD_ID)
+}
+
+/// An ID, or `-` or `+` for the lowest and the highest.
+pub fn id_or_end(text: &[u8], seq_missing: u64) -> Result<Id, Error> {
+    match text {
+        b"-" => Ok(Id::MIN),
+        b"+" => Ok(Id::MAX),
+        _ => id(text, seq_missing),
+    }
+}
+
+/// The ID that a new entry is to get.
+pub fn new_id(text: &[u8]) -> Result<NewId, Error> {
+    match Id::parse_open(text) {
+        _ if text == b"*" => Ok(NewId::Auto),
+        Some((ms, None)) => Ok(NewId::Ms(ms)),
+        Some((ms, Some(seq))) => Ok(NewId::Exact(Id::new(ms, seq))),
+        None => Err(BAD_ID),
+    }
+}
+
+/// The IDs from argument `from` on.
+pub fn ids(args: Args<'_>, from: usize) -> Result<Ids, Error> {
+    args.slice_from(from).iter().map(|text| id(text, 0)).collect()
+}
+
+/// The first ID of a range: behind `(`, the one after that.
+pub fn range_start(text: &[u8]) -> Result<Id, Error> {
+    match text {
+        [b'(', beyond @ ..] if !beyond.is_empty() => {
+            id(beyond, 0)?.next().ok_or(Error::text("ERR invalid start ID for the interval"))
+        }
+        _ => id_or_end(text, 0),
+    }
+}
+
+/// The last ID of a range: behind `(`, the one before that.
+pub fn range_end(text: &[u8]) -> Result<Id, Error> {
+    match text {
+        [b'(', beyond @ ..] if !beyond.is_empty() => {
+            id(beyond, u64::MAX)?.prev().ok_or(Error::text("ERR invalid end ID for the interval"))
+        }
+        _ => id_or_end(text, u64::MAX),
+    }
+}
+
+/// An integer.
+pub fn integer(text: &[u8]) -> Result<i64, Error> {
+    parse_i64(text).ok_or(Error::NOT_INTEGER)
+}
+
+/// An integer, or an error of its own.
+pub fn integer_or(text: &[u8], error: &'static str) -> Result<i64, Error> {
+    parse_i64(text).ok_or(Error::text(error))
+}
+
+/// Whether an argument is a word, in any case.
+pub fn is(text: &[u8], word: &str) -> bool {
+    text.eq_ignore_ascii_case(word.as_bytes())
+}
+
+/// The error of a command whose key or group is not there.
+pub fn no_group(key: &[u8], group: &[u8], tail: &str) -> Error {
+    let (key, group) = (String::from_utf8_lossy(key), String::from_utf8_lossy(group));
+    Error::new(format!("NOGROUP No such key '{key}' or consumer group '{group}'{tail}"))
+}
+
+/// The error of a command whose group is not there.
+pub fn no_such_group(key: &[u8], group: &[u8]) -> Error {
+    let (key, group) = (String::from_utf8_lossy(key), String::from_utf8_lossy(group));
+    Error::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"))
+}
+
+/// The error of a container's subcommand whose arguments are not understood.
+pub fn bad_subcommand(args: Args<'_>, container: &str) -> Error {
+    let word = args.get(1).unwrap_or_default();
+    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
+    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP."))
+}

@@ -1,0 +1,121 @@
+//! Replies that stream commands share, and what followers are told of groups.
+
+use kvick_store::collections::stream::{ConsumerId, Entry, Group, Id, IdBuf, Log, Pending};
+use kvick_store::{Effects, IntBuf, Str};
+
+use crate::context::Reply;
+
+/// An ID.
+#[inline]
+pub fn id(reply: &mut Reply<'_>, id: Id) {
+    reply.bulk(id.text(&mut [0; size_of::<IdBuf>()]));
+}
+
+/// An entry: its ID and its fields.
+#[inline]
+pub fn entry(reply: &mut Reply<'_>, entry: &Entry<'_>) {
+    reply.array(2);
+    id(reply, entry.id);
+    reply.array(2 * entry.len());
+    for (name, value) in entry.fields() {
+        word(reply, name);
+        word(reply, value);
+    }
+}
+
+#[inline]
+fn word(reply: &mut Reply<'_>, word: Str<'_>) {
+    match word {
+        Str::Bytes(bytes) => reply.bulk(bytes),
+        Str::Int(number) => reply.bulk_int(number),
+    }
+}
+
+/// An array of entries, at most `count` unless that is zero.
+pub fn entries<'a>(reply: &mut Reply<'_>, all: impl Iterator<Item = Entry<'a>>, count: usize) {
+    let mark = reply.deferred();
+    let mut len = 0;
+    for one in all.take(if count == 0 { usize::MAX } else { count }) {
+        entry(reply, &one);
+        len += 1;
+    }
+    reply.set_array_len(mark, len);
+}
+
+/// The entry of an ID; false, and nothing, when there is none.
+pub fn entry_of(reply: &mut Reply<'_>, log: &Log, id: Id) -> bool {
+    let found = log.range(id, id).next();
+    found.inspect(|found| entry(reply, found)).is_some()
+}
+
+/// A name of a map's entry.
+pub fn name(reply: &mut Reply<'_>, name: &str) {
+    reply.bulk(name.as_bytes());
+}
+
+/// A number that may not be known.
+pub fn known(reply: &mut Reply<'_>, number: Option<i64>) {
+    match number {
+        Some(number) => reply.int(number),
+        None => reply.null(),
+    }
+}
+
+/// Whose pending entries followers are told of.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The stream's key.
+    pub key: &'a [u8],
+    /// The group's name.
+    pub group: &'a [u8],
+}
+
+impl Place<'_> {
+    /// Tells followers of a pending entry as it is now, and of the group's last ID.
+    pub fn propagate_pending(self, effects: &mut Effects, group: &Group, id: &[u8], pending: &Pending) {
+        if !effects.followed() {
+            return;
+        }
+        effects.propagate(&[
+            b"XCLAIM",
+            self.key,
+            self.group,
+            group.consumer(pending.consumer()).name(),
+            b"0",
+            id,
+            b"TIME",
+            Str::Int(pending.delivered_ms).bytes(&mut IntBuf::default()),
+            b"RETRYCOUNT",
+            Str::Int(pending.deliveries as i64).bytes(&mut IntBuf::default()),
+            b"FORCE",
+            b"JUSTID",
+            b"LASTID",
+            group.last_id.text(&mut [0; 41]),
+        ]);
+    }
+
+    /// Tells followers how far a group has read.
+    pub fn propagate_last_id(self, effects: &mut Effects, group: &Group) {
+        if !effects.followed() {
+            return;
+        }
+        let read = group.entries_read.map_or(-1, |read| read as i64);
+        effects.propagate(&[
+            b"XGROUP",
+            b"SETID",
+            self.key,
+            self.group,
+            group.last_id.text(&mut [0; 41]),
+            b"ENTRIESREAD",
+            Str::Int(read).bytes(&mut IntBuf::default()),
+        ]);
+    }
+
+    /// Tells followers of a consumer that was created for nothing to be pending.
+    pub fn propagate_consumer(self, effects: &mut Effects, group: &Group, consumer: ConsumerId) {
+        if effects.followed() {
+            let name = group.consumer(consumer).name();
+            effects.propagate(&[b"XGROUP", b"CREATECONSUMER", self.key, self.group, name]);
+        }
+    }
+}

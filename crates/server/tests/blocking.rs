@@ -1,0 +1,265 @@
+//! Commands that wait for a key: who is served, in which order, and what ends a wait.
+
+mod common;
+
+use common::{Raw, Server, for_workers, wait_until};
+use redis::{Connection, cmd};
+use std::time::{Duration, Instant};
+
+const NIL: &str = "*-1\r\n";
+
+/// How many clients are blocked.
+fn blocked(control: &mut Connection) -> usize {
+    let info: String = cmd("INFO").arg("clients").query(control).expect("a page");
+    let line = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).expect("the field");
+    line.parse().expect("a number")
+}
+
+fn wait_for_blocked(control: &mut Connection, count: usize) {
+    wait_until("that many clients are blocked", || blocked(control) == count);
+}
+
+/// A client that has sent this command and waits.
+fn waiting(server: &Server, control: &mut Connection, words: &[&str]) -> Raw {
+    let before = blocked(control);
+    let mut raw = server.raw();
+    raw.request(words);
+    wait_for_blocked(control, before + 1);
+    raw
+}
+
+fn push(control: &mut Connection, key: &str, elements: &[&str]) {
+    let _: i64 = cmd("RPUSH").arg(key).arg(elements).query(control).expect("a length");
+}
+
+fn popped(key: &str, element: &str) -> String {
+    format!("*2\r\n${}\r\n{key}\r\n${}\r\n{element}\r\n", key.len(), element.len())
+}
+
+#[test]
+fn who_came_first_is_served_first() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut clients: Vec<Raw> = (0..8).map(|_| waiting(server, &mut control, &["BLPOP", "queue", "0"])).collect();
+        for n in 0..4 {
+            push(&mut control, "queue", &[&n.to_string()]);
+        }
+        push(&mut control, "queue", &["4", "5", "6", "7", "rest"]);
+        for (n, client) in clients.iter_mut().enumerate() {
+            client.expect(&popped("queue", &n.to_string()));
+        }
+        let rest: Vec<String> = cmd("LRANGE").arg("queue").arg(0).arg(-1).query(&mut control).expect("a list");
+        assert_eq!(rest, ["rest"]);
+        wait_for_blocked(&mut control, 0);
+    });
+}
+
+#[test]
+fn a_client_waits_for_several_keys_and_is_served_once() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut client = waiting(server, &mut control, &["BLPOP", "a", "b", "c", "0"]);
+        push(&mut control, "b", &["1"]);
+        push(&mut control, "a", &["2"]);
+        client.expect(&popped("b", "1"));
+        client.ask(&["LLEN", "a"], ":1\r\n");
+        client.ask(&["BLPOP", "a", "b", "c", "0"], &popped("a", "2"));
+    });
+}
+
+#[test]
+fn requests_behind_one_that_waits_are_executed_after_it() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut client = server.raw();
+        client.send("BLPOP queue 0\r\nINCR n\r\nBLPOP queue 0\r\nINCR n\r\n");
+        wait_for_blocked(&mut control, 1);
+        assert_eq!(cmd("GET").arg("n").query::<Option<i64>>(&mut control), Ok(None));
+        push(&mut control, "queue", &["x"]);
+        client.expect(&popped("queue", "x"));
+        client.expect(":1\r\n");
+        wait_for_blocked(&mut control, 1);
+        push(&mut control, "queue", &["y"]);
+        client.expect(&popped("queue", "y"));
+        client.expect(":2\r\n");
+    });
+}
+
+#[test]
+fn a_wait_ends_when_its_time_is_up() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut client = server.raw();
+        let began = Instant::now();
+        client.ask(&["BLPOP", "nothing", "0.05"], NIL);
+        assert!(began.elapsed() >= Duration::from_millis(50));
+        client.ask(&["BLMOVE", "nothing", "other", "LEFT", "RIGHT", "0.001"], NIL);
+        client.ask(&["BLPOP", "nothing", "-1"], "-ERR timeout is negative\r\n");
+        client.ask(&["BLPOP", "nothing", "1e300"], "-ERR timeout is out of range\r\n");
+        client.ask(&["BLPOP", "nothing", "soon"], "-ERR timeout is not a float or out of range\r\n");
+        let huge = waiting(server, &mut control, &["BLPOP", "nothing", "9000000000000"]);
+        drop(huge);
+        wait_for_blocked(&mut control, 0);
+    });
+}
+
+#[test]
+fn client_unblock_ends_a_wait() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        for (reason, reply) in
+            [(&[][..], NIL), (&["TIMEOUT"], NIL), (&["ERROR"], "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")]
+        {
+            let mut client = server.raw();
+            client.request(&["CLIENT", "ID"]);
+            let id = client.line().trim_start_matches(':').trim().to_owned();
+            client.request(&["BLPOP", "nothing", "0"]);
+            wait_for_blocked(&mut control, 1);
+            let unblock = |control: &mut Connection| {
+                cmd("CLIENT").arg("UNBLOCK").arg(&id).arg(reason).query::<i64>(control).expect("a number")
+            };
+            assert_eq!(unblock(&mut control), 1);
+            client.expect(reply);
+            assert_eq!(unblock(&mut control), 0);
+            client.ask(&["PING"], "+PONG\r\n");
+        }
+    });
+}
+
+#[test]
+fn a_client_that_is_gone_takes_nothing() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let first = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
+        let mut second = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
+        let killed = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
+        let mut fourth = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
+        drop(first);
+        wait_for_blocked(&mut control, 3);
+        let list: String = cmd("CLIENT").arg("LIST").query(&mut control).expect("a list");
+        let ids = list.lines().filter(|line| line.contains("cmd=blpop")).map(|line| line.split([' ', '=']).nth(1));
+        let third = ids.flatten().nth(1).expect("the third").to_owned();
+        let _: i64 = cmd("CLIENT").arg("KILL").arg("ID").arg(third).query(&mut control).expect("a number");
+        wait_for_blocked(&mut control, 2);
+        push(&mut control, "queue", &["1", "2", "3"]);
+        second.expect(&popped("queue", "1"));
+        fourth.expect(&popped("queue", "2"));
+        drop(killed);
+        assert_eq!(cmd("LLEN").arg("queue").query::<i64>(&mut control), Ok(1));
+    });
+}
+
+#[test]
+fn a_move_serves_those_who_wait_for_where_it_goes() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut last = waiting(server, &mut control, &["BLPOP", "three", "0"]);
+        let mut second = waiting(server, &mut control, &["BLMOVE", "two", "three", "LEFT", "RIGHT", "0"]);
+        let mut first = waiting(server, &mut control, &["BRPOPLPUSH", "one", "two", "0"]);
+        push(&mut control, "one", &["element"]);
+        first.expect("$7\r\nelement\r\n");
+        second.expect("$7\r\nelement\r\n");
+        last.expect(&popped("three", "element"));
+        assert_eq!(cmd("EXISTS").arg(&["one", "two", "three"]).query::<i64>(&mut control), Ok(0));
+    });
+}
+
+#[test]
+fn keys_of_another_type_do_not_end_a_wait() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut client = waiting(server, &mut control, &["BLPOP", "key", "0"]);
+        let () = cmd("SET").arg("key").arg("string").query(&mut control).expect("OK");
+        let _: i64 = cmd("DEL").arg("key").query(&mut control).expect("a number");
+        let _: i64 = cmd("ZADD").arg("key").arg(1).arg("member").query(&mut control).expect("a number");
+        let _: i64 = cmd("DEL").arg("key").query(&mut control).expect("a number");
+        assert_eq!(blocked(&mut control), 1);
+        push(&mut control, "elsewhere", &["moved"]);
+        let () = cmd("RENAME").arg("elsewhere").arg("key").query(&mut control).expect("OK");
+        client.expect(&popped("key", "moved"));
+    });
+}
+
+#[test]
+fn databases_that_are_swapped_serve_those_who_wait() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut client = server.raw();
+        client.ask(&["SELECT", "3"], "+OK\r\n");
+        client.request(&["BLPOP", "key", "0"]);
+        wait_for_blocked(&mut control, 1);
+        push(&mut control, "key", &["swapped"]);
+        let () = cmd("SWAPDB").arg(0).arg(3).query(&mut control).expect("OK");
+        client.expect(&popped("key", "swapped"));
+        assert_eq!(cmd("DBSIZE").query::<i64>(&mut control), Ok(0));
+    });
+}
+
+#[test]
+fn nothing_is_lost_between_many_who_push_and_many_who_wait() {
+    const EACH: usize = 400;
+    const PAIRS: usize = 4;
+    for_workers(&[], |server| {
+        let sum: usize = std::thread::scope(|scope| {
+            for pusher in 0..PAIRS {
+                scope.spawn(move || {
+                    let mut client = server.client();
+                    for n in 0..EACH {
+                        push(&mut client, &format!("queue:{}", n % 3), &[&(pusher * EACH + n).to_string()]);
+                    }
+                });
+            }
+            let poppers: Vec<_> = (0..PAIRS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut client = server.client();
+                        let mut pop = || -> (String, usize) {
+                            let keys = ["queue:0", "queue:1", "queue:2"];
+                            cmd("BLPOP").arg(&keys).arg(30).query(&mut client).expect("an element in time")
+                        };
+                        (0..EACH).map(|_| pop().1).sum::<usize>()
+                    })
+                })
+                .collect();
+            poppers.into_iter().map(|popper| popper.join().expect("no panic")).sum()
+        });
+        let all = EACH * PAIRS;
+        assert_eq!(sum, all * (all - 1) / 2, "every element once");
+    });
+}
+
+#[test]
+fn thousands_who_wait_cost_others_nothing() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let waiting: Vec<Raw> = (0..2000)
+            .map(|_| {
+                let mut raw = server.raw();
+                raw.request(&["BLPOP", "nothing", "0"]);
+                raw
+            })
+            .collect();
+        wait_for_blocked(&mut control, waiting.len());
+        let cpu = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("a process");
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+            fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks")
+        };
+        // Changes of other keys, and of the same key in ways that serve nobody.
+        let before = cpu();
+        for _ in 0..20 {
+            let mut pipe = redis::pipe();
+            for n in 0..100 {
+                pipe.cmd("RPUSH").arg(format!("other:{n}")).arg("x").ignore();
+                pipe.cmd("SET").arg("nothing").arg("x").ignore();
+                pipe.cmd("DEL").arg("nothing").ignore();
+            }
+            let () = pipe.query(&mut control).expect("replies");
+        }
+        // Six thousand commands, each looking at two thousand clients, would take seconds.
+        assert!(cpu() - before < 200, "{} ticks", cpu() - before);
+        let _: i64 = cmd("DEL").arg("nothing").query(&mut control).expect("a number");
+        drop(waiting);
+        wait_for_blocked(&mut control, 0);
+    });
+}

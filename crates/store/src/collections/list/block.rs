@@ -1,0 +1,294 @@
+//! One block of a large list: a listpack of elements, one large element, or a listpack that is compressed.
+//!
+//! A block is never empty, except for a moment within an operation of its list. It counts its elements itself, so that
+//! finding an index looks at the blocks alone and not at what they lead to.
+
+use super::{Limits, Side};
+use crate::encodings::listpack::{At, Element, Listpack, View};
+use crate::encodings::lzf;
+use crate::memory::size_class;
+use crate::value::Str;
+
+/// Listpacks of fewer bytes are not worth compressing.
+const COMPRESSED_MIN: usize = 48;
+/// Bytes that compression must save.
+const SAVED_MIN: usize = 8;
+
+/// See the module's documentation. Sixteen bytes.
+#[derive(Clone)]
+pub(super) enum Block {
+    Packed { count: u32, listpack: Listpack },
+    Plain(Box<Box<[u8]>>),
+    Compressed { count: u32, packed: Box<Compressed> },
+}
+
+const _: () = assert!(size_of::<Block>() == 16);
+
+/// A listpack, compressed.
+#[derive(Clone)]
+pub(super) struct Compressed {
+    bytes: Box<[u8]>,
+    /// Bytes of the listpack.
+    bytes_raw: u32,
+}
+
+impl Compressed {
+    fn decompress(&self) -> Vec<u8> {
+        lzf::decompress(&self.bytes, self.bytes_raw as usize)
+            .unwrap_or_else(|_| unreachable!("what was compressed can be decompressed"))
+    }
+}
+
+/// What a block holds, to be read or saved.
+#[derive(Clone, Copy, Debug)]
+pub enum BlockView<'a> {
+    /// One element, too large for a listpack.
+    Plain(&'a [u8]),
+    /// Elements.
+    Packed(View<'a>),
+    /// A listpack as [`lzf::compress`] made it, and the number of its bytes.
+    Compressed(&'a [u8], usize),
+}
+
+impl Block {
+    pub(super) fn of_one(element: &[u8], limits: Limits) -> Block {
+        if limits.is_large(element.len()) {
+            return Block::Plain(Box::new(element.into()));
+        }
+        let mut listpack = Listpack::new();
+        listpack.push_back(element);
+        Block::Packed { count: 1, listpack }
+    }
+
+    /// `None` when there are no elements in it.
+    pub(super) fn of_listpack(listpack: Listpack) -> Option<Block> {
+        let count = listpack.len() as u32;
+        (count > 0).then_some(Block::Packed { count, listpack })
+    }
+
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Block::Packed { count, .. } | Block::Compressed { count, .. } => *count as usize,
+            Block::Plain(_) => 1,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Block::Plain(_))
+    }
+
+    /// Bytes of the listpack, or of the large element.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Block::Packed { listpack, .. } => listpack.byte_len(),
+            Block::Plain(element) => element.len(),
+            Block::Compressed { packed, .. } => packed.bytes_raw as usize,
+        }
+    }
+
+    /// Bytes of memory, beside the block itself.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Block::Packed { listpack, .. } => listpack.memory(),
+            Block::Plain(element) => size_of::<Box<[u8]>>() + size_class(element.len()),
+            Block::Compressed { packed, .. } => size_class(size_of::<Compressed>()) + size_class(packed.bytes.len()),
+        }
+    }
+
+    /// Whether an element of so many bytes can be added.
+    #[inline]
+    pub(super) fn has_room(&self, bytes: usize, limits: Limits) -> bool {
+        !self.is_plain() && !limits.is_large(bytes) && limits.has_room(self.bytes(), self.count(), bytes)
+    }
+
+    /// What it holds as it is.
+    pub(super) fn view(&self) -> BlockView<'_> {
+        match self {
+            Block::Packed { listpack, .. } => BlockView::Packed(listpack.view()),
+            Block::Plain(element) => BlockView::Plain(element),
+            Block::Compressed { packed, .. } => BlockView::Compressed(&packed.bytes, packed.bytes_raw as usize),
+        }
+    }
+
+    /// Calls `read` with a listpack of its elements, decompressed for that if need be, or with its only one.
+    #[inline]
+    pub(super) fn read<R>(&self, read: impl FnOnce(Result<View<'_>, &[u8]>) -> R) -> R {
+        match self {
+            Block::Packed { listpack, .. } => read(Ok(listpack.view())),
+            Block::Plain(element) => read(Err(element)),
+            Block::Compressed { packed, .. } => {
+                let bytes = packed.decompress();
+                read(Ok(View::check(&bytes).unwrap_or_else(|_| unreachable!("it was a listpack"))))
+            }
+        }
+    }
+
+    /// Its elements as a listpack that can be changed, decompressed if need be, beside their count. `None` for a large
+    /// element.
+    #[inline]
+    pub(super) fn packed_mut(&mut self) -> Option<(&mut Listpack, &mut u32)> {
+        self.decompress();
+        match self {
+            Block::Packed { listpack, count } => Some((listpack, count)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn decompress(&mut self) {
+        if let Block::Compressed { count, packed } = self {
+            let listpack = Listpack::from_bytes(&packed.decompress());
+            let listpack = listpack.unwrap_or_else(|_| unreachable!("it was a listpack"));
+            *self = Block::Packed { count: *count, listpack };
+        }
+    }
+
+    /// Compresses it if that saves something.
+    pub(super) fn compress(&mut self) {
+        let Block::Packed { count, listpack } = self else { return };
+        let bytes_raw = listpack.byte_len();
+        if bytes_raw < COMPRESSED_MIN {
+            return;
+        }
+        if let Some(bytes) = lzf::compress(listpack.bytes()).filter(|bytes| bytes.len() + SAVED_MIN < bytes_raw) {
+            let packed = Compressed { bytes: bytes.into(), bytes_raw: bytes_raw as u32 };
+            *self = Block::Compressed { count: *count, packed: Box::new(packed) };
+        }
+    }
+
+    /// Adds an element for which there is room.
+    #[inline]
+    pub(super) fn push(&mut self, side: Side, element: &[u8]) {
+        let Some((listpack, count)) = self.packed_mut() else { unreachable!("a large element has no room beside it") };
+        match side {
+            Side::Head => listpack.push_front(element),
+            Side::Tail => listpack.push_back(element),
+        }
+        *count += 1;
+    }
+
+    /// Inserts an element for which there is room before the one at `offset`, which may be the end.
+    pub(super) fn insert(&mut self, offset: usize, element: &[u8]) {
+        let Some((listpack, count)) = self.packed_mut() else { unreachable!("a large element has no room beside it") };
+        let at = listpack.view().seek(offset as isize);
+        listpack.insert_all_before(at, &[Element::new(element)]);
+        *count += 1;
+    }
+
+    /// Removes the element at one end, once `take` has seen it. The block may be empty then.
+    #[inline]
+    pub(super) fn pop<R>(&mut self, side: Side, take: impl FnOnce(Str<'_>) -> R) -> R {
+        match self.packed_mut() {
+            Some((listpack, count)) => {
+                *count -= 1;
+                pop_packed(listpack, side, take).unwrap_or_else(|| unreachable!("no block is empty"))
+            }
+            None => {
+                let element = match self {
+                    Block::Plain(element) => std::mem::take(&mut **element),
+                    _ => unreachable!("it is no listpack"),
+                };
+                *self = Block::Packed { count: 0, listpack: Listpack::new() };
+                take(Str::Bytes(&element))
+            }
+        }
+    }
+
+    /// Removes `count` elements from `offset` on. The block may be empty then.
+    pub(super) fn remove(&mut self, offset: usize, remove: usize) {
+        match self.packed_mut() {
+            Some((listpack, count)) => *count -= listpack.remove_range(offset as isize, remove) as u32,
+            None => *self = Block::Packed { count: 0, listpack: Listpack::new() },
+        }
+    }
+
+    /// Takes off the elements from `offset` on, which is neither the first nor the end.
+    pub(super) fn split_off(&mut self, offset: usize) -> Block {
+        let Some((listpack, count)) = self.packed_mut() else { unreachable!("one element cannot be split") };
+        let mut tail = listpack.clone();
+        tail.remove_range(0, offset);
+        let removed = listpack.remove_range(offset as isize, usize::MAX) as u32;
+        *count -= removed;
+        Block::Packed { count: removed, listpack: tail }
+    }
+
+    /// Adds the elements of another block at the end. Neither is a large element.
+    pub(super) fn append(&mut self, other: &Block) {
+        let Some((listpack, count)) = self.packed_mut() else { unreachable!("large elements are not merged") };
+        other.read(|view| {
+            if let Ok(view) = view {
+                listpack.append(view);
+            }
+        });
+        *count += other.count() as u32;
+    }
+
+    /// Removes up to `most` elements that `wanted` accepts, the first ones on that side; how many. Leaves it compressed if
+    /// there are none.
+    pub(super) fn remove_wanted(&mut self, from: Side, most: usize, wanted: &impl Fn(Str<'_>) -> bool) -> usize {
+        let any = self.read(|view| match view {
+            Ok(view) => view.iter().any(wanted),
+            Err(element) => wanted(Str::Bytes(element)),
+        });
+        if !any {
+            return 0;
+        }
+        let Some((listpack, count)) = self.packed_mut() else {
+            self.remove(0, 1);
+            return 1;
+        };
+        let removed = remove_wanted_packed(listpack, from, most, wanted);
+        *count -= removed as u32;
+        removed
+    }
+}
+
+/// Removes the element at one end of a listpack, once `take` has seen it; `None` when there is none.
+#[inline]
+pub(super) fn pop_packed<R>(listpack: &mut Listpack, side: Side, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
+    let view = listpack.view();
+    let at = match side {
+        Side::Head => view.first()?,
+        Side::Tail => view.last()?,
+    };
+    let taken = take(view.get(at));
+    listpack.remove(at);
+    Some(taken)
+}
+
+/// Removes up to `most` elements of a listpack that `wanted` accepts, the first ones on that side; how many.
+pub(super) fn remove_wanted_packed(
+    listpack: &mut Listpack,
+    from: Side,
+    most: usize,
+    wanted: &impl Fn(Str<'_>) -> bool,
+) -> usize {
+    let mut removed = 0;
+    let mut next = end_of(listpack.view(), from);
+    while let Some(at) = next.filter(|_| removed < most) {
+        let view = listpack.view();
+        let is_wanted = wanted(view.get(at));
+        next = match (from, is_wanted) {
+            (Side::Head, true) => listpack.remove(at),
+            (Side::Head, false) => view.next(at),
+            (Side::Tail, true) => {
+                let before = view.prev(at);
+                listpack.remove(at);
+                before
+            }
+            (Side::Tail, false) => view.prev(at),
+        };
+        removed += usize::from(is_wanted);
+    }
+    removed
+}
+
+fn end_of(view: View<'_>, side: Side) -> Option<At> {
+    match side {
+        Side::Head => view.first(),
+        Side::Tail => view.last(),
+    }
+}

@@ -1,0 +1,414 @@
+//! Large lists: a sequence of blocks.
+//!
+//! The blocks lie in one ring of sixteen bytes each, so that an index is found by adding up counts in a row of memory, and
+//! both ends grow and shrink at no cost. An element joins the block at hand while the [`Limits`] allow it; otherwise
+//! blocks are added, split, and merged with their neighbours, as Valkey does it, because it shows: a list becomes small
+//! again only once it is a single block.
+//!
+//! **Invariants**: no block is empty; `count` is the sum of their counts; with a compression depth, no block within that
+//! depth of either end is compressed.
+
+use super::block::{Block, BlockView};
+use super::{Limits, Side};
+use crate::encodings::listpack::{Listpack, Needle};
+use crate::memory::size_class;
+use crate::value::Str;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub(super) struct Quicklist {
+    blocks: VecDeque<Block>,
+    count: usize,
+    /// As they were when it was made.
+    limits: Limits,
+}
+
+/// Where an element is: its block, and its index there.
+#[derive(Clone, Copy)]
+struct Place {
+    block: usize,
+    offset: usize,
+}
+
+impl Quicklist {
+    pub(super) fn new(limits: Limits) -> Self {
+        Quicklist { blocks: VecDeque::new(), count: 0, limits: limits.bounded() }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(super) fn blocks(&self) -> impl ExactSizeIterator<Item = BlockView<'_>> {
+        self.blocks.iter().map(Block::view)
+    }
+
+    /// Bytes of memory beside itself; those of the blocks estimated from `samples` of them, 0 for all.
+    pub(super) fn memory(&self, samples: usize) -> usize {
+        let sampled = if samples == 0 { self.blocks.len() } else { samples.min(self.blocks.len()) };
+        let sum: usize = self.blocks.iter().take(sampled).map(Block::memory).sum();
+        let ring = size_class(self.blocks.capacity() * size_of::<Block>());
+        ring + (sum as f64 / sampled.max(1) as f64 * self.blocks.len() as f64) as usize
+    }
+
+    /// Its only block's listpack, taken out if `wanted` says so of its bytes and count.
+    #[inline]
+    pub(super) fn take_single(&mut self, wanted: impl FnOnce(usize, usize) -> bool) -> Option<Listpack> {
+        if self.blocks.len() != 1 {
+            return None;
+        }
+        let Some(Block::Packed { listpack, count }) = self.blocks.front_mut() else { return None };
+        wanted(listpack.byte_len(), *count as usize).then(|| std::mem::take(listpack))
+    }
+
+    /// Adds a block at the tail.
+    pub(super) fn append_block(&mut self, block: Block) {
+        self.count += block.count();
+        self.add_block(self.blocks.len(), block);
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, side: Side, element: &[u8]) {
+        self.count += 1;
+        let limits = self.limits;
+        let end = match side {
+            Side::Head => self.blocks.front_mut(),
+            Side::Tail => self.blocks.back_mut(),
+        };
+        match end {
+            Some(block) if block.has_room(element.len(), limits) => block.push(side, element),
+            _ => self.push_block(side, Block::of_one(element, limits)),
+        }
+    }
+
+    /// Pushes an element that comes in a buffer of its own.
+    pub(super) fn push_owned(&mut self, side: Side, element: Vec<u8>) {
+        if self.limits.is_large(element.len()) {
+            self.count += 1;
+            self.push_block(side, Block::Plain(Box::new(element.into())));
+        } else {
+            self.push(side, &element);
+        }
+    }
+
+    fn push_block(&mut self, side: Side, block: Block) {
+        let index = match side {
+            Side::Head => 0,
+            Side::Tail => self.blocks.len(),
+        };
+        self.add_block(index, block);
+    }
+
+    #[inline]
+    pub(super) fn pop<R>(&mut self, side: Side, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
+        let block = match side {
+            Side::Head => self.blocks.front_mut(),
+            Side::Tail => self.blocks.back_mut(),
+        }?;
+        let taken = block.pop(side, take);
+        self.count -= 1;
+        if block.count() == 0 {
+            let index = if side == Side::Head { 0 } else { self.blocks.len() - 1 };
+            self.drop_blocks(index, 1);
+        }
+        Some(taken)
+    }
+
+    /// The element at an index, from the nearer end.
+    fn locate(&self, index: usize) -> Option<Place> {
+        let mut from_tail = self.count.checked_sub(index + 1)?;
+        if index <= from_tail {
+            let mut offset = index;
+            for (block, one) in self.blocks.iter().enumerate() {
+                match offset.checked_sub(one.count()) {
+                    Some(left) => offset = left,
+                    None => return Some(Place { block, offset }),
+                }
+            }
+        } else {
+            for (block, one) in self.blocks.iter().enumerate().rev() {
+                match from_tail.checked_sub(one.count()) {
+                    Some(left) => from_tail = left,
+                    None => return Some(Place { block, offset: one.count() - 1 - from_tail }),
+                }
+            }
+        }
+        unreachable!("the blocks' counts add up")
+    }
+
+    /// Calls `visit` with up to `count` elements from the one at `index` on, towards the other side, until it breaks.
+    #[inline]
+    pub(super) fn visit<B>(
+        &self,
+        from: Side,
+        index: usize,
+        count: usize,
+        visit: &mut impl FnMut(Str<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let Some(place) = self.locate(index) else { return ControlFlow::Continue(()) };
+        let (mut offset, mut left) = (Some(place.offset), count);
+        match from {
+            Side::Head => {
+                for block in self.blocks.range(place.block..) {
+                    left = visit_block(block, from, offset.take(), left, visit)?;
+                    if left == 0 {
+                        break;
+                    }
+                }
+            }
+            Side::Tail => {
+                for block in self.blocks.range(..=place.block).rev() {
+                    left = visit_block(block, from, offset.take(), left, visit)?;
+                    if left == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Inserts before or after the first element that is `pivot`; false when there is none.
+    pub(super) fn insert(&mut self, pivot: Needle<'_>, side: Side, element: &[u8]) -> bool {
+        let found = self.blocks.iter().enumerate().find_map(|(block, one)| {
+            let offset = one.read(|view| match view {
+                Ok(view) => view.iter().position(|other| pivot.is(other)),
+                Err(only) => pivot.is(Str::Bytes(only)).then_some(0),
+            })?;
+            Some(Place { block, offset })
+        });
+        let Some(place) = found else { return false };
+        self.insert_at(place, side, element);
+        true
+    }
+
+    /// Inserts on one side of an element.
+    fn insert_at(&mut self, place: Place, side: Side, element: &[u8]) {
+        let (limits, block) = (self.limits, &self.blocks[place.block]);
+        let at_end = match side {
+            Side::Head => place.offset == 0,
+            Side::Tail => place.offset + 1 == block.count(),
+        };
+        let before = place.offset + usize::from(side == Side::Tail);
+        let next = match side {
+            Side::Head => place.block.checked_sub(1),
+            Side::Tail => Some(place.block + 1),
+        };
+        self.count += 1;
+        if block.has_room(element.len(), limits) {
+            self.blocks[place.block].insert(before, element);
+            self.settle(place.block);
+        } else if !at_end {
+            self.insert_by_splitting(Place { offset: before, ..place }, side, element);
+        } else if let Some(next) = next.filter(|next| self.has_room(*next, element.len())) {
+            self.blocks[next].push(side.other(), element);
+            self.settle(next);
+        } else {
+            let index = place.block + usize::from(side == Side::Tail);
+            self.add_block(index, Block::of_one(element, limits));
+        }
+    }
+
+    fn has_room(&self, block: usize, bytes: usize) -> bool {
+        self.blocks.get(block).is_some_and(|block| block.has_room(bytes, self.limits))
+    }
+
+    /// Inserts where a full block is split. `side` says to which part the element goes: that on its own other side.
+    fn insert_by_splitting(&mut self, place: Place, side: Side, element: &[u8]) {
+        let mut tail = self.blocks[place.block].split_off(place.offset);
+        if self.limits.is_large(element.len()) {
+            self.add_block(place.block + 1, tail);
+            self.add_block(place.block + 1, Block::of_one(element, self.limits));
+            return;
+        }
+        match side {
+            Side::Head => self.blocks[place.block].push(Side::Tail, element),
+            Side::Tail => tail.push(Side::Head, element),
+        }
+        self.add_block(place.block + 1, tail);
+        // The part that kept the block's place in Valkey: the pivot's.
+        self.merge_around(place.block + usize::from(side == Side::Head));
+    }
+
+    /// Replaces the element at an index; false when there is none.
+    pub(super) fn replace(&mut self, index: usize, element: &[u8]) -> bool {
+        let Some(place) = self.locate(index) else { return false };
+        let large = self.limits.is_large(element.len());
+        match self.blocks[place.block].packed_mut() {
+            Some((listpack, _)) if !large && listpack.fits(element.len()) => {
+                let Some(at) = listpack.view().seek(place.offset as isize) else { return false };
+                listpack.replace(at, element);
+                self.settle(place.block);
+            }
+            None if large => self.blocks[place.block] = Block::of_one(element, self.limits),
+            None => {
+                self.insert_at(place, Side::Tail, element);
+                self.count -= 1;
+                self.drop_blocks(place.block, 1);
+            }
+            Some(_) => self.replace_by_splitting(place, element),
+        }
+        true
+    }
+
+    /// Replaces an element of a block that cannot take the new one by a block between the parts of that one.
+    fn replace_by_splitting(&mut self, place: Place, element: &[u8]) {
+        let block = &mut self.blocks[place.block];
+        let tail = (place.offset + 1 < block.count()).then(|| block.split_off(place.offset + 1));
+        block.remove(place.offset, 1);
+        let was_alone = block.count() == 0;
+        if let Some(tail) = tail {
+            self.add_block(place.block + 1, tail);
+        }
+        self.add_block(place.block + 1, Block::of_one(element, self.limits));
+        if was_alone {
+            self.drop_blocks(place.block, 1);
+        } else {
+            let merged = self.merge_around(place.block + 1);
+            self.settle(merged);
+        }
+    }
+
+    /// Merges the neighbours of a block, and it with them, as far as the limits allow; where it is then.
+    fn merge_around(&mut self, mut center: usize) -> usize {
+        if center >= 2 && self.merge(center - 2) {
+            center -= 1;
+        }
+        self.merge(center + 1);
+        if center >= 1 && self.merge(center - 1) {
+            center -= 1;
+        }
+        self.merge(center);
+        center
+    }
+
+    /// Merges a block with the next one if the limits allow it.
+    fn merge(&mut self, first: usize) -> bool {
+        let (Some(a), Some(b)) = (self.blocks.get(first), self.blocks.get(first + 1)) else { return false };
+        let bytes = a.bytes() + b.bytes() - crate::encodings::listpack::EMPTY_BYTES;
+        if a.is_plain() || b.is_plain() || self.limits.exceeded(bytes, a.count() + b.count()) {
+            return false;
+        }
+        if let Some(second) = self.blocks.remove(first + 1) {
+            self.blocks[first].append(&second);
+        }
+        self.settle(first);
+        true
+    }
+
+    /// Removes up to `most` elements that are `needle`, the first ones on that side; how many.
+    pub(super) fn remove_value(&mut self, from: Side, most: usize, needle: Needle<'_>) -> usize {
+        let wanted = |element: Str<'_>| needle.is(element);
+        let (mut removed, mut seen) = (0, 0);
+        while removed < most && seen < self.blocks.len() {
+            let block = if from == Side::Head { seen } else { self.blocks.len() - 1 - seen };
+            let here = self.blocks[block].remove_wanted(from, most - removed, &wanted);
+            removed += here;
+            self.count -= here;
+            if self.blocks[block].count() == 0 {
+                self.drop_blocks(block, 1);
+            } else {
+                if here > 0 {
+                    self.settle(block);
+                }
+                seen += 1;
+            }
+        }
+        removed
+    }
+
+    /// Removes `count` elements, which are there, from `index` on.
+    pub(super) fn remove_range(&mut self, index: usize, count: usize) {
+        let Some(Place { mut block, mut offset }) = self.locate(index) else { return };
+        let (mut left, mut whole) = (count, 0..0);
+        self.count -= count;
+        while left > 0 {
+            let here = left.min(self.blocks[block].count() - offset);
+            if here == self.blocks[block].count() {
+                whole = if whole.is_empty() { block..block + 1 } else { whole.start..block + 1 };
+            } else {
+                self.blocks[block].remove(offset, here);
+                self.settle(block);
+            }
+            left -= here;
+            offset = 0;
+            block += 1;
+        }
+        if !whole.is_empty() {
+            self.drop_blocks(whole.start, whole.len());
+        }
+    }
+
+    fn add_block(&mut self, index: usize, block: Block) {
+        self.blocks.insert(index, block);
+        self.settle(index);
+    }
+
+    fn drop_blocks(&mut self, index: usize, count: usize) {
+        if count == 1 {
+            self.blocks.remove(index);
+        } else {
+            self.blocks.drain(index..index + count);
+        }
+        if self.blocks.len() < self.blocks.capacity() / 4 {
+            self.blocks.shrink_to(self.blocks.len() * 2);
+        }
+        self.settle(usize::MAX);
+    }
+
+    /// Sees to it that the blocks near the ends are not compressed, and that those next to them, and the block at
+    /// `touched` if it is farther inside, are.
+    #[inline]
+    fn settle(&mut self, touched: usize) {
+        if self.limits.compress_depth > 0 {
+            self.settle_depth(touched);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_depth(&mut self, touched: usize) {
+        let (depth, len) = (self.limits.compress_depth as usize, self.blocks.len());
+        for i in 0..depth.min(len) {
+            self.blocks[i].decompress();
+            self.blocks[len - 1 - i].decompress();
+        }
+        if len > 2 * depth {
+            let inner = depth..len - depth;
+            for i in [touched, inner.start, inner.end - 1] {
+                if inner.contains(&i) {
+                    self.blocks[i].compress();
+                }
+            }
+        }
+    }
+}
+
+/// Calls `visit` with up to `most` elements of a block, from the one at `offset` on or else from that side's end; how many
+/// are left to visit then.
+#[inline]
+fn visit_block<B>(
+    block: &Block,
+    from: Side,
+    offset: Option<usize>,
+    most: usize,
+    visit: &mut impl FnMut(Str<'_>) -> ControlFlow<B>,
+) -> ControlFlow<B, usize> {
+    block.read(|view| match view {
+        Ok(view) => super::visit_packed(view, from, offset, most, visit),
+        Err(element) => {
+            visit(Str::Bytes(element))?;
+            ControlFlow::Continue(most - 1)
+        }
+    })
+}

@@ -1,0 +1,70 @@
+//! Gathers elements in any order, to make a sorted set of them at once.
+
+use super::element::{Element, Scored};
+use super::large::Large;
+use super::{Limits, SortedSet, small};
+use crate::encodings::listpack::Listpack;
+use crate::encodings::members::Members;
+
+/// Elements that are to be a sorted set.
+#[derive(Default)]
+pub struct Builder {
+    members: Members<Scored>,
+}
+
+impl Builder {
+    /// One without elements.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// True when there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Gives a member the score that `score` derives from the one it has, `None` when it is new. It must not be NaN.
+    pub fn update(&mut self, member: &[u8], score: impl FnOnce(Option<f64>) -> f64) {
+        match self.members.find_place(member) {
+            Ok(place) => {
+                let element = Element::at(self.members.get(place));
+                element.set_score(score(Some(element.score())));
+            }
+            Err(vacant) => {
+                let element = Element::new(score(None), member);
+                // SAFETY: the member was looked for just now; the element is given away.
+                unsafe { self.members.insert_at(vacant, element.pointer(), false) };
+            }
+        }
+    }
+
+    /// Removes a member, if it is there.
+    pub fn remove(&mut self, member: &[u8]) {
+        if let Some(pointer) = self.members.remove(member) {
+            Element::at(pointer).free();
+        }
+    }
+
+    /// The sorted set: small if it is within the limits.
+    pub fn build(self, limits: Limits) -> SortedSet {
+        let members = || self.members.iter().map(|pointer| Element::at(pointer).member());
+        let is_small = self.len() <= limits.entries
+            && members().all(|member| member.len() <= limits.value)
+            && Listpack::new().fits(members().map(<[u8]>::len).sum());
+        if !is_small {
+            return SortedSet::from_large(Large::from_members(self.members));
+        }
+        let mut elements: Vec<Element> = self.members.iter().map(Element::at).collect();
+        elements.sort_unstable_by(|a, b| a.order(*b));
+        let mut listpack = Listpack::new();
+        for element in elements {
+            small::push(&mut listpack, element.member(), element.score());
+        }
+        SortedSet(listpack.into_word(super::SMALL))
+    }
+}

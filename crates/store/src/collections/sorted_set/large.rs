@@ -1,0 +1,163 @@
+//! Large sorted sets: a tree that keeps the order, and a table that finds members.
+//!
+//! **Invariant**: both hold the same elements. The table owns them; an element that leaves goes from the tree first and is
+//! freed last.
+
+use super::Change;
+use super::element::{Element, Scored};
+use super::tree::{Position, Tree};
+use crate::encodings::members::{Members, Vacant};
+
+#[derive(Default)]
+pub(super) struct Large {
+    members: Members<Scored>,
+    tree: Tree,
+}
+
+impl Large {
+    /// Makes a sorted set of elements that a table gathered.
+    pub fn from_members(members: Members<Scored>) -> Large {
+        let mut elements: Vec<Element> = members.iter().map(Element::at).collect();
+        elements.sort_unstable_by(|a, b| a.order(*b));
+        let mut tree = Tree::default();
+        elements.into_iter().for_each(|element| tree.insert(element));
+        Large { members, tree }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.tree.len()
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    pub fn members(&self) -> &Members<Scored> {
+        &self.members
+    }
+
+    #[inline]
+    pub fn find(&self, member: &[u8]) -> Option<Element> {
+        self.members.find(member).map(Element::at)
+    }
+
+    /// Adds a member that is known not to be there.
+    pub fn add_new(&mut self, member: &[u8], score: f64) {
+        let element = Element::new(score, member);
+        self.tree.insert(element);
+        // SAFETY: the element is new, and so is its member.
+        unsafe { self.members.insert_new(element.pointer(), false) };
+    }
+
+    fn add_at(&mut self, vacant: Vacant, member: &[u8], score: f64) {
+        let element = Element::new(score, member);
+        self.tree.insert(element);
+        // SAFETY: the member was looked for, and nothing has changed since.
+        unsafe { self.members.insert_at(vacant, element.pointer(), false) };
+    }
+
+    /// See [`super::SortedSet::update`].
+    pub fn update(&mut self, member: &[u8], decide: impl FnOnce(Option<f64>) -> Option<f64>) -> Change {
+        match self.members.find_place(member) {
+            Ok(place) => {
+                let element = Element::at(self.members.get(place));
+                match decide(Some(element.score())) {
+                    Some(score) if score != element.score() => {
+                        self.tree.rescore(element, score);
+                        Change::Updated
+                    }
+                    _ => Change::None,
+                }
+            }
+            Err(vacant) => match decide(None) {
+                Some(score) => {
+                    self.add_at(vacant, member, score);
+                    Change::Added
+                }
+                None => Change::None,
+            },
+        }
+    }
+
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        let Ok(place) = self.members.find_place(member) else { return false };
+        let element = Element::at(self.members.get(place));
+        self.tree.remove(element);
+        self.members.remove_at(place);
+        element.free();
+        true
+    }
+
+    /// Removes elements by rank, which are there.
+    pub fn remove_range(&mut self, rank: usize, count: usize) {
+        let members = &mut self.members;
+        self.tree.remove_range(rank, count, |element| {
+            members.remove(element.member());
+            element.free();
+        });
+    }
+
+    pub fn memory(&self, samples: usize) -> usize {
+        crate::memory::size_class(size_of::<Large>()) + self.members.memory(samples) + self.tree.memory()
+    }
+
+    /// Verifies the tree, and that the table holds what it holds.
+    #[cfg(test)]
+    pub fn check(&self) {
+        self.tree.check();
+        assert_eq!(self.members.len(), self.tree.len());
+        let mut position = self.tree.at(0);
+        while let Some(at) = position {
+            let element = self.tree.get(at);
+            assert_eq!(self.find(element.member()), Some(element));
+            position = self.tree.next(at);
+        }
+    }
+}
+
+impl Clone for Large {
+    fn clone(&self) -> Large {
+        let mut copy = Large::default();
+        let mut position = self.tree.at(0);
+        while let Some(at) = position {
+            let element = self.tree.get(at);
+            copy.add_new(element.member(), element.score());
+            position = self.tree.next(at);
+        }
+        copy
+    }
+}
+
+/// Elements that lie one after the other in a tree.
+pub(super) struct Walk<'a> {
+    tree: &'a Tree,
+    at: Option<Position>,
+    reverse: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// From element number `rank` on, towards the end or, if `reverse`, the beginning.
+    pub fn new(tree: &'a Tree, rank: usize, reverse: bool) -> Walk<'a> {
+        Walk { tree, at: tree.at(rank), reverse }
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Element;
+
+    #[inline]
+    fn next(&mut self) -> Option<Element> {
+        /// How far ahead elements are loaded.
+        const AHEAD: isize = 6;
+        let at = self.at?;
+        if self.reverse {
+            self.tree.prefetch(at, -AHEAD);
+            self.at = self.tree.previous(at);
+        } else {
+            self.tree.prefetch(at, AHEAD);
+            self.at = self.tree.next(at);
+        }
+        Some(self.tree.get(at))
+    }
+}

@@ -1,0 +1,59 @@
+//! The shape of a radix tree that would hold a stream's blocks, as Valkey's does: XINFO tells its number of nodes.
+
+use super::id::Id;
+
+const KEY_LEN: usize = 16;
+
+/// Number of nodes of the tree of some IDs in ascending order. Each ID is a leaf; where keys part there is a node; and
+/// bytes that only lead from one such node to the next are one node together.
+pub(super) fn nodes(ids: impl Iterator<Item = Id>) -> usize {
+    // Depths of the nodes between the root and the ID at hand where keys part; the first one may be the root itself.
+    let mut parting: Vec<usize> = Vec::new();
+    let mut last: Option<[u8; KEY_LEN]> = None;
+    let mut count = 0;
+    // The node at `depth` below one at `above`, which holds the byte that leads here, and the bytes between, if any.
+    let below = |above: Option<&usize>, depth: usize| 1 + usize::from(above.map_or(0, |above| above + 1) < depth);
+    for id in ids {
+        let key = id.to_bytes();
+        if let Some(last) = last.replace(key) {
+            let depth = last.iter().zip(key).take_while(|(a, b)| **a == *b).count();
+            // The last leaf, and what is left of its branch, are complete.
+            let mut lower = KEY_LEN;
+            while let Some(above) = parting.pop_if(|above| *above > depth) {
+                count += below(Some(&above), lower);
+                lower = above;
+            }
+            count += below(Some(&depth), lower);
+            if parting.last() != Some(&depth) {
+                parting.push(depth);
+            }
+        }
+    }
+    if last.is_none() {
+        return 1;
+    }
+    let mut lower = KEY_LEN;
+    while let Some(above) = parting.pop() {
+        count += below(Some(&above), lower);
+        lower = above;
+    }
+    count + below(None, lower)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_leaves_partings_and_runs_of_bytes() {
+        let nodes = |ids: &[(u64, u64)]| nodes(ids.iter().map(|(ms, seq)| Id::new(*ms, *seq)));
+        assert_eq!(nodes(&[]), 1);
+        assert_eq!(nodes(&[(1, 0)]), 2);
+        // A run of seven bytes, a parting, two runs of eight bytes, two leaves.
+        assert_eq!(nodes(&[(1, 0), (2, 0)]), 6);
+        // A run of fifteen bytes, a parting, leaves.
+        assert_eq!(nodes(&[(1, 1), (1, 2), (1, 3)]), 5);
+        assert_eq!(nodes(&[(1, 1), (1, 2), (2, 3)]), 8);
+        assert_eq!(nodes(&[(1, 1), (2, 2), (1 << 56, 3)]), 9);
+    }
+}
