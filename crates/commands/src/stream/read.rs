@@ -79,7 +79,8 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
             let len = args.len() - at - 1;
             let flags = KeyFlags::RO.union(KeyFlags::ACCESS);
             let keys = at + 1..at + 1 + len / 2;
-            return (len > 0 && len.is_multiple_of(2)).then(|| keys.map(|index| KeyPosition { index, flags }).collect());
+            return (len > 0 && len.is_multiple_of(2))
+                .then(|| keys.map(|index| KeyPosition { index, flags }).collect());
         } else {
             return None;
         }
