@@ -4,8 +4,8 @@
 //! key are each in one place.
 
 use crate::access::Access;
-use crate::collections::Collection;
 use crate::collections::hash::FieldClock;
+use crate::collections::{Collection, Hash};
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
 use crate::janitor::Garbage;
@@ -587,10 +587,15 @@ impl<'a> Db<'a> {
         Some(self.change(key, |partition| partition.take(place)))
     }
 
-    /// A copy of value and expiry.
+    /// A copy of value and expiry, without the fields of a hash that have expired.
     pub fn copy_out(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
+        let clock = self.field_clock();
         let entry = self.peek(key)?;
-        Some((entry.to_value(), entry.expiry()))
+        let value = match entry.collection::<Hash>() {
+            Some(hash) => hash.copy_seen(clock).into(),
+            None => entry.to_value(),
+        };
+        Some((value, entry.expiry()))
     }
 
     /// Creates or overwrites the key with a value that was taken or copied.

@@ -39,9 +39,9 @@ pub struct Partition {
     swept_to: u64,
     /// Those who wait for its keys or watch them, if any.
     attention: Option<Box<Attention>>,
-    /// The hashes that have fields with an expiry, if any: when to look at each, which it knows itself
+    /// The hashes that have fields with an expiry: when to look at each, which it knows itself
     /// ([`Hash::queued_ms`]), and the hash of its key.
-    volatile_hashes: Option<Box<BTreeSet<(i64, u64)>>>,
+    volatile_hashes: BTreeSet<(i64, u64)>,
     /// The snapshot that is being taken of it, if any.
     capture: Option<Box<Capture>>,
 }
@@ -54,7 +54,7 @@ impl Partition {
             epoch: false,
             swept_to: 0,
             attention: None,
-            volatile_hashes: None,
+            volatile_hashes: BTreeSet::new(),
             capture: None,
         }
     }
@@ -219,7 +219,7 @@ impl Partition {
     /// Number of hashes that have fields with an expiry.
     #[inline]
     pub(crate) fn volatile_hashes(&self) -> usize {
-        self.volatile_hashes.as_ref().map_or(0, |queue| queue.len())
+        self.volatile_hashes.len()
     }
 
     /// Takes note of the expiries in the hash at a place, whose key has the hash `key_hash`.
@@ -240,19 +240,19 @@ impl Partition {
     #[cold]
     fn requeue(&mut self, key_hash: u64, hash: &mut Hash) {
         if let Some(before) = hash.queued_ms() {
-            self.leave_queue(before, key_hash);
+            self.volatile_hashes.remove(&(before, key_hash));
         }
         let wake_ms = hash.wake_ms();
         hash.set_queued_ms(wake_ms);
         if let Some(wake_ms) = wake_ms {
-            self.volatile_hashes.get_or_insert_default().insert((wake_ms, key_hash));
+            self.volatile_hashes.insert((wake_ms, key_hash));
         }
     }
 
     /// Takes an entry that is about to go out of the queue.
     #[inline]
     fn unqueue(&mut self, entry: Pointer) {
-        if self.volatile_hashes.is_some() {
+        if !self.volatile_hashes.is_empty() {
             self.unqueue_hash(entry);
         }
     }
@@ -264,22 +264,13 @@ impl Partition {
         let key_hash = self.hasher.hash(key);
         if let Some((hash, queued_ms)) = hash.and_then(|hash| hash.queued_ms().map(|at| (hash, at))) {
             hash.set_queued_ms(None);
-            self.leave_queue(queued_ms, key_hash);
-        }
-    }
-
-    fn leave_queue(&mut self, queued_ms: i64, key_hash: u64) {
-        if let Some(queue) = &mut self.volatile_hashes {
-            queue.remove(&(queued_ms, key_hash));
-            if queue.is_empty() {
-                self.volatile_hashes = None;
-            }
+            self.volatile_hashes.remove(&(queued_ms, key_hash));
         }
     }
 
     /// Where a hash is that is to be looked at before `now_ms`, if there is one, and the hash of its key.
     pub(crate) fn hash_to_look_at(&self, now_ms: i64) -> Option<(Place, u64)> {
-        let &(queued_ms, key_hash) = self.volatile_hashes.as_ref()?.first().filter(|(at, _)| *at < now_ms)?;
+        let &(queued_ms, key_hash) = self.volatile_hashes.first().filter(|(at, _)| *at < now_ms)?;
         let place = self.table.find(key_hash, |pointer| {
             // SAFETY: live.
             let hash = unsafe { Entry::from_pointer(pointer) }.collection::<Hash>();
@@ -299,7 +290,7 @@ impl Partition {
         let queued_ms = hash.queued_ms();
         hash.set_queued_ms(None);
         if let Some(queued_ms) = queued_ms {
-            self.leave_queue(queued_ms, key_hash);
+            self.volatile_hashes.remove(&(queued_ms, key_hash));
         }
         self.note_expiries(place, key_hash);
     }

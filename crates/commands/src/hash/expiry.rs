@@ -7,11 +7,13 @@ use kvick_store::{Hash, IntBuf, Key, Str};
 use super::numbered::{self, FIELDS, MISMATCH};
 use super::{PER_FIELD, Words, documented, reading, settle, tell, writing};
 use crate::context::{Context, Error, Handler};
-use crate::keys::expiry::{CONDITION, Conditions, left_ms, rounded_seconds};
+use crate::keys::expiry::{CONDITIONS, Conditions, left_ms, rounded_seconds};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec, Spec};
 use crate::string::options::{Deadline, TimeForm};
 
 const UPDATED_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::UPDATE])];
+const CONDITION: Arg = CONDITIONS.since("9.0.0");
+/// HEXPIRE's own: its number is not said to belong to the key.
 const HEXPIRE_FIELDS: Arg =
     Arg::block("fields", &[Arg::integer("numfields"), Arg::string("field").multiple()]).token("FIELDS");
 
@@ -26,7 +28,7 @@ pub const HEXPIRE: Command<Handler> = Command::new(
     setter(
         "hexpire",
         "Lets fields of a hash expire after some seconds.",
-        &[Arg::key("key"), Arg::integer("seconds"), CONDITION, HEXPIRE_FIELDS],
+        &[Arg::key("key"), Arg::integer("seconds"), CONDITIONS, HEXPIRE_FIELDS],
     ),
     |cx, args| {
         const INVALID: Error = Error::text("ERR invalid expire time in 'hexpire' command");
@@ -39,7 +41,7 @@ pub const HPEXPIRE: Command<Handler> = Command::new(
     setter(
         "hpexpire",
         "Lets fields of a hash expire after some milliseconds.",
-        &[Arg::key("key"), Arg::integer("milliseconds"), CONDITION, HEXPIRE_FIELDS],
+        &[Arg::key("key"), Arg::integer("milliseconds"), CONDITION, FIELDS],
     ),
     |cx, args| {
         const INVALID: Error = Error::text("ERR invalid expire time in 'hpexpire' command");
@@ -65,7 +67,7 @@ pub const HPEXPIREAT: Command<Handler> = Command::new(
     setter(
         "hpexpireat",
         "Lets fields of a hash expire at a Unix time in milliseconds.",
-        &[Arg::key("key"), Arg::integer("unix-time-milliseconds"), CONDITION, HEXPIRE_FIELDS],
+        &[Arg::key("key"), Arg::integer("unix-time-milliseconds"), CONDITION, FIELDS],
     ),
     |cx, args| {
         const INVALID: Error = Error::text("ERR invalid expire time in 'hpexpireat' command");

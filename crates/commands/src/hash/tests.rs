@@ -244,6 +244,17 @@ fn a_scan_lists_every_field_that_matches() {
 }
 
 #[test]
+fn a_copy_has_the_fields_that_are_seen() {
+    let mut bench = bench();
+    bench.run("HSETEX h PX 1 FIELDS 2 a 1 b 1");
+    bench.run("HSET h c 1");
+    bench.now_ms += 2;
+    bench.run("COPY h i");
+    bench.run("RENAME h j");
+    assert_eq!(["i", "j"].map(|key| bench.run(&format!("HLEN {key}"))), [":1", ":3"]);
+}
+
+#[test]
 fn moved_and_copied_hashes_are_still_known_to_have_volatile_fields() {
     let mut bench = bench();
     bench.run("HSETEX h EX 10 FIELDS 1 a 1");

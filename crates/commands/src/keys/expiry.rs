@@ -13,13 +13,13 @@ use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spe
 const UPDATED_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::UPDATE])];
 const READ_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])];
 const KEY: &[Arg] = &[Arg::key("key")];
+const CONDITION: Arg = CONDITIONS.since("7.0.0");
 /// The documented conditions.
-pub(crate) const CONDITION: Arg = Arg::one_of(
+pub(crate) const CONDITIONS: Arg = Arg::one_of(
     "condition",
     &[Arg::word("nx", "NX"), Arg::word("xx", "XX"), Arg::word("gt", "GT"), Arg::word("lt", "LT")],
 )
-.optional()
-.since("7.0.0");
+.optional();
 
 /// What the commands that set a time have in common.
 const fn setter(name: &'static str, since: &'static str, summary: &'static str, args: &'static [Arg]) -> Spec {

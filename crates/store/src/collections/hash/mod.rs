@@ -327,6 +327,18 @@ impl Hash {
         }
     }
 
+    /// A copy of it without the fields that `clock` hides.
+    pub fn copy_seen(&self, clock: FieldClock) -> Hash {
+        let mut copy = self.clone();
+        if self.volatile() > 0 {
+            let mut text = IntBuf::default();
+            for field in self.iter().filter(|field| clock.hides(field.expiry)) {
+                copy.remove(field.name.bytes(&mut text), FieldClock::ALL);
+            }
+        }
+        copy
+    }
+
     /// What a change that was made asks for.
     #[inline]
     pub fn state(&self) -> State {
