@@ -111,7 +111,8 @@ fn check(dump: &[u8], args: &[&str]) -> (String, bool) {
 fn a_sound_dump_is_said_to_be() {
     let (said, sound) = check(&sample(), &[]);
     assert!(sound);
-    for line in ["] Selecting DB ID 3\n", "] \\o/ RDB looks OK! \\o/\n", "[info] 5 keys read\n", "[info] 1 functions\n"] {
+    for line in ["] Selecting DB ID 3\n", "] \\o/ RDB looks OK! \\o/\n", "[info] 5 keys read\n", "[info] 1 functions\n"]
+    {
         assert!(said.contains(line), "{said}");
     }
     let (said, sound) = check(&file(12, b""), &[]);
