@@ -29,6 +29,9 @@ const INT_LEN_MAX: usize = 11;
 /// Shorter strings are never compressed.
 const COMPRESSED_LEN_MIN: usize = 21;
 
+/// Compression that saves fewer bytes is not worth it.
+const COMPRESSION_GAIN_MIN: usize = 4;
+
 /// Where a dump's bytes go.
 pub trait Sink {
     /// Why bytes may not be taken.
@@ -187,6 +190,7 @@ impl<'s, S: Sink> Encoder<'s, S> {
         if self.compresses
             && bytes.len() >= COMPRESSED_LEN_MIN
             && let Some(packed) = lzf::compress(bytes)
+            && packed.len() + COMPRESSION_GAIN_MIN <= bytes.len()
         {
             return self.packed(&packed, bytes.len());
         }

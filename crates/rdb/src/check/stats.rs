@@ -72,8 +72,11 @@ impl Default for OfKind {
     }
 }
 
+/// A number that is told of each kind: its name, and the text of it.
+type Row = (&'static str, fn(&OfKind) -> String);
+
 /// The rows under the first, which has the kinds' names.
-const ROWS: [(&str, fn(&OfKind) -> String); 17] = [
+const ROWS: [Row; 17] = [
     ("keys.total", |of| of.keys.to_string()),
     ("expire_keys.total", |of| of.volatile.to_string()),
     ("already_expired.total", |of| of.expired.to_string()),

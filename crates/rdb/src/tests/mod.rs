@@ -2,6 +2,7 @@
 
 mod corrupt;
 mod files;
+mod loading;
 mod old_forms;
 mod round_trip;
 

@@ -85,7 +85,7 @@ fn load_fields<I: Input>(kind: Type, decoder: &mut Decoder<I>, loading: &mut Loa
     let least = if kind == Type::RedisHash { decoder.time()? } else { 0 };
     let count = decoder.number()?;
     if kind == Type::HashExpiry || count > loading.limits.fields as u64 {
-        loading.expect_table(count);
+        loading.become_table();
     }
     let (mut name, mut text) = (Vec::new(), IntBuf::default());
     for _ in 0..count {
@@ -133,9 +133,8 @@ struct Loading<'o> {
 
 impl Loading<'_> {
     /// Goes over to a table at once.
-    fn expect_table(&mut self, _count: u64) {
-        let too_long = vec![0; self.limits.bytes.saturating_add(1).min(1 << 20)];
-        self.hash.expect([&too_long[..], &[]].into_iter(), self.limits);
+    fn become_table(&mut self) {
+        self.hash.expect([&b""[..]; 2].into_iter(), Limits { fields: 0, bytes: 0 });
     }
 
     /// Adds a field; false when it is there already. One that has expired is left out.

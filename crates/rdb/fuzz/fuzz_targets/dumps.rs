@@ -1,0 +1,22 @@
+//! Any bytes read as a dump end in its end or in an error within them, and never panic.
+
+#![no_main]
+
+use kvick_rdb::{ReadOptions, Reader, VersionCheck};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let options = ReadOptions {
+        version_check: VersionCheck::Relaxed,
+        checksum: false,
+        skip_modules: true,
+        ..ReadOptions::default()
+    };
+    let ended = Reader::new(bytes, options).and_then(|mut reader| {
+        while reader.next_event()?.is_some() {}
+        Ok(())
+    });
+    if let Err(error) = ended {
+        assert!(error.offset <= bytes.len() as u64);
+    }
+});
