@@ -52,6 +52,8 @@ pub struct Settings {
     pub proto_max_bulk_len: u64,
     /// `hll-sparse-max-bytes`.
     pub hll_sparse_max_bytes: usize,
+    /// `rdb-version-check relaxed`: whether payloads of newer versions, and of other projects', are taken.
+    pub rdb_version_relaxed: bool,
     /// `lazyfree-lazy-user-del`.
     pub lazy_user_del: bool,
     /// `lazyfree-lazy-user-flush`.
@@ -91,6 +93,7 @@ impl Default for Settings {
         Settings {
             proto_max_bulk_len: 512 * 1024 * 1024,
             hll_sparse_max_bytes: 3000,
+            rdb_version_relaxed: false,
             lazy_user_del: true,
             lazy_user_flush: true,
             lazy_expire: true,

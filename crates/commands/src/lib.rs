@@ -5,6 +5,7 @@
 
 pub mod bitmap;
 pub mod context;
+pub mod dump;
 pub mod geo;
 pub mod glob;
 pub mod hash;
@@ -42,5 +43,6 @@ pub fn families() -> Vec<&'static [Command<Handler>]> {
         stream::COMMANDS,
         geo::COMMANDS,
         sort::COMMANDS,
+        dump::COMMANDS,
     ]
 }

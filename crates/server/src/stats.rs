@@ -152,6 +152,8 @@ totals! {
     misses: keyspace.misses,
     /// Keys dropped because their time had come.
     expired: keyspace.expired,
+    /// Fields of hashes dropped because their time had come.
+    expired_fields: keyspace.expired_fields,
     /// Connections accepted.
     connections: connections,
     /// Bytes received.

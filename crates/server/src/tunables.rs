@@ -4,8 +4,8 @@ use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::OutputLimits;
-use crate::config::tables::{logging, memory, network, process, replication, security, types};
-use crate::config::words::EvictionPolicy;
+use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
+use crate::config::words::{EvictionPolicy, RdbVersionCheck};
 use kvick_commands::context::Settings;
 use kvick_resp::Limits;
 use std::time::Duration;
@@ -65,6 +65,7 @@ impl Tunables {
             commands: Settings {
                 proto_max_bulk_len: values.read(network::PROTO_MAX_BULK_LEN),
                 hll_sparse_max_bytes: values.read(types::HLL_SPARSE_MAX_BYTES) as usize,
+                rdb_version_relaxed: values.read(persistence::RDB_VERSION_CHECK) == RdbVersionCheck::Relaxed,
                 lazy_user_del: values.read(memory::LAZYFREE_LAZY_USER_DEL),
                 lazy_user_flush: values.read(memory::LAZYFREE_LAZY_USER_FLUSH),
                 lazy_expire: values.read(memory::LAZYFREE_LAZY_EXPIRE),

@@ -75,6 +75,18 @@ impl Access {
         counter.saturating_sub(periods)
     }
 
+    /// The clock of a key that was used so many seconds ago under an LRU policy; the longest time that can be told is half
+    /// of what the clock counts.
+    pub fn clock_idle_for(&self, seconds: u64) -> u32 {
+        let seconds = seconds.min(SECONDS_MASK as u64 / 2) as u32;
+        self.seconds.wrapping_sub(seconds) & SECONDS_MASK as u32
+    }
+
+    /// The clock of a key with this counter under an LFU policy.
+    pub fn clock_with_frequency(&self, frequency: u8) -> u32 {
+        self.minutes << 8 | u32::from(frequency)
+    }
+
     fn incremented(&self, counter: u32) -> u32 {
         if counter == 255 {
             return counter;

@@ -5,6 +5,7 @@
 
 use crate::access::Access;
 use crate::collections::Collection;
+use crate::collections::hash::FieldClock;
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
 use crate::janitor::Garbage;
@@ -23,6 +24,8 @@ pub struct Counters {
     pub misses: Counter,
     /// Keys dropped because their time had come.
     pub expired: Counter,
+    /// Fields of hashes dropped because their time had come.
+    pub expired_fields: Counter,
 }
 
 /// A counter with one writer.
@@ -224,6 +227,28 @@ impl<'a> Db<'a> {
         at <= self.env.now_ms && matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep)
     }
 
+    /// How fields of hashes whose time has come are seen.
+    #[inline]
+    pub fn field_clock(&self) -> FieldClock {
+        let hides = self.env.when_expired != WhenExpired::ImportSource;
+        let drops = matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep);
+        FieldClock::new(self.env.now_ms, hides, drops)
+    }
+
+    /// Takes note of the expiries of fields in the hash at a key, which asked for it (see
+    /// [`State::Unqueued`](crate::collections::hash::State)).
+    #[cold]
+    pub fn note_expiries(&mut self, key: Key<'_>) {
+        if let Some(place) = self.partition(key).find(key) {
+            self.change(key, |partition| partition.note_expiries(place, key.hash));
+        }
+    }
+
+    /// Counts fields that a command removed or replaced because their time had come.
+    pub fn count_expired_fields(&self, fields: usize) {
+        self.env.counters.expired_fields.add(fields as u64);
+    }
+
     #[cold]
     fn drop_expired(&mut self, key: Key<'_>, place: Place) {
         let (keyspace, lazy) = (self.keyspace(), self.env.lazy_expire);
@@ -238,6 +263,13 @@ impl<'a> Db<'a> {
         let touched = self.env.access.touched(clock);
         if touched != clock {
             self.set_clock(key, place, touched);
+        }
+    }
+
+    /// Sets the access clock of a key, if it is there, to what [`Access`] makes of how it was used elsewhere.
+    pub fn set_access_clock(&mut self, key: Key<'_>, clock: u32) {
+        if let Some(place) = self.locate(key) {
+            self.set_clock(key, place, clock);
         }
     }
 

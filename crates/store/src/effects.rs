@@ -188,6 +188,17 @@ impl Effects {
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
 
+    /// Fields of a hash were dropped because their time had come, and the hash with the last of them.
+    pub(crate) fn fields_expired(&mut self, key: Key<'_>, fields: &[Vec<u8>], emptied: bool, lazy: bool) {
+        let words = [b"HDEL", key.bytes].into_iter().chain(fields.iter().map(Vec::as_slice));
+        self.record(&words.collect::<Vec<_>>());
+        self.notify(EventClass::EXPIRED, "hexpired", key.bytes);
+        if emptied {
+            self.record(&[deletion(lazy), key.bytes]);
+            self.notify(EventClass::GENERIC, "del", key.bytes);
+        }
+    }
+
     fn record_select(&mut self, database: usize) {
         self.record(&[b"SELECT", Str::Int(database as i64).bytes(&mut IntBuf::default())]);
     }

@@ -1,13 +1,15 @@
-//! Active expiry: dropping keys whose time has come although nobody looks at them.
+//! Active expiry: dropping keys, and fields of hashes, whose time has come although nobody looks at them.
 //!
 //! Each worker owns a share of the partitions and works on it a little at a time, within a time budget. It walks the
 //! tables' buckets, looking only at words that are marked as having an expiry, and stays with a partition as long as a
-//! good part of what it finds has expired. A database in which no key ever had an expiry is passed over as a whole, so
-//! where there are none a pass costs next to nothing.
+//! good part of what it finds has expired. Hashes that have fields with an expiry are in a queue of the partition by the
+//! time at which to look at them, so that those alone are looked at that have something to give. A database in which
+//! nothing ever had an expiry is passed over as a whole, so where there is none a pass costs next to nothing.
 
+use crate::collections::{Collection, Hash};
 use crate::db::{Counters, discard};
 use crate::effects::{Effects, EventClass};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Key, Keyspace};
 use std::time::{Duration, Instant};
 
 /// Buckets looked at under one lock.
@@ -19,7 +21,8 @@ const STALE_STEPS_MAX: u32 = 4;
 #[derive(Default)]
 pub struct Sweeper {
     next: usize,
-    position: u64,
+    /// Which of the two comes first in each partition, so that neither keeps the other from its turn for long.
+    fields_first: bool,
 }
 
 /// What one pass is given.
@@ -36,7 +39,7 @@ pub struct Pass<'a> {
     pub acceptable_percent: u64,
     /// `lazyfree-lazy-expire`: whether large values are freed in the background.
     pub lazy: bool,
-    /// Where expired keys are counted.
+    /// Where expired keys and fields are counted.
     pub counters: &'a Counters,
     /// Scratch space.
     pub effects: &'a mut Effects,
@@ -54,6 +57,7 @@ impl Sweeper {
         let owned = (total + workers - 1 - worker) / workers;
         let deadline = Instant::now() + pass.budget;
         let mut left = owned;
+        self.fields_first = !self.fields_first;
         while left > 0 {
             self.next %= owned;
             let index = worker + self.next * workers;
@@ -62,28 +66,42 @@ impl Sweeper {
             if !pass.keyspace.ever_volatile(database) {
                 // On to the first of its partitions that is this worker's in the next database.
                 let step = ((number + 1) * partitions - index).div_ceil(workers).min(left);
-                (self.next, self.position, left) = (self.next + step, 0, left - step);
+                (self.next, left) = (self.next + step, left - step);
                 continue;
             }
-            if pass.keyspace.partition_volatile(database, partition) > 0
-                && !self.sweep(&mut pass, number, partition, deadline)
-            {
-                return true;
+            let has_fields = pass.keyspace.partition_volatile_hashes(database, partition) > 0;
+            let has_keys = pass.keyspace.partition_volatile(database, partition) > 0;
+            let jobs = [(true, has_fields), (false, has_keys)];
+            for (fields, there) in if self.fields_first { jobs } else { [jobs[1], jobs[0]] } {
+                if there && !pass.sweep(fields, number, partition, deadline) {
+                    return true;
+                }
             }
-            (self.next, self.position, left) = (self.next + 1, 0, left - 1);
+            (self.next, left) = (self.next + 1, left - 1);
         }
         false
     }
+}
 
-    /// Works on one partition; false when the time is up.
-    fn sweep(&mut self, pass: &mut Pass<'_>, number: usize, partition: usize, deadline: Instant) -> bool {
+impl Pass<'_> {
+    /// Works on the fields or the keys of one partition; false when the time is up.
+    fn sweep(&mut self, fields: bool, number: usize, partition: usize, deadline: Instant) -> bool {
+        if fields {
+            self.sweep_fields(number, partition, deadline)
+        } else {
+            self.sweep_keys(number, partition, deadline)
+        }
+    }
+
+    /// Works on the keys of one partition; false when the time is up.
+    fn sweep_keys(&mut self, number: usize, partition: usize, deadline: Instant) -> bool {
         let mut stale_steps = 0;
         loop {
-            let (looked_at, expired) = self.step(pass, number, partition);
-            if self.position == 0 {
+            let step = self.step(number, partition);
+            if step.at_end {
                 return true;
             }
-            let worthwhile = looked_at == 0 || expired * 100 > looked_at * pass.acceptable_percent;
+            let worthwhile = step.looked_at == 0 || step.expired * 100 > step.looked_at * self.acceptable_percent;
             stale_steps = if worthwhile { 0 } else { stale_steps + 1 };
             if stale_steps > STALE_STEPS_MAX {
                 return true;
@@ -94,48 +112,108 @@ impl Sweeper {
         }
     }
 
-    /// Looks at some buckets under the partition's lock: how many keys with an expiry it saw, and dropped.
-    fn step(&mut self, pass: &mut Pass<'_>, number: usize, partition: usize) -> (u64, u64) {
-        let keyspace = pass.keyspace;
+    /// Works on the hashes of one partition; false when the time is up.
+    fn sweep_fields(&mut self, number: usize, partition: usize, deadline: Instant) -> bool {
+        while self.step_fields(number, partition) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Looks at some buckets of the next hash whose time has come, under the partition's lock; false when there is none.
+    fn step_fields(&mut self, number: usize, partition: usize) -> bool {
+        let (keyspace, now_ms, lazy) = (self.keyspace, self.now_ms, self.lazy);
+        let address = keyspace.address_of(keyspace.database_at(number), partition);
+        let mut locked = keyspace.lock_one(address);
+        let Some((place, key_hash)) = locked.partition(address).hash_to_look_at(now_ms) else { return false };
+        let name = locked.partition(address).entry(place).key().to_vec();
+        let key = Key { bytes: &name, hash: key_hash };
+        let mut fields = Vec::new();
+        let emptied = locked.with_partition(address, |partition| {
+            partition.expire_fields(place, key_hash, now_ms, |field| fields.push(field.to_vec()));
+            let emptied = partition.entry(place).collection::<Hash>().is_some_and(|hash| hash.is_empty());
+            if emptied {
+                discard(keyspace, partition, place, lazy);
+            }
+            if !fields.is_empty() && partition.is_awaited(key.bytes) {
+                self.effects.awaited_changed(number, key.bytes);
+            }
+            emptied
+        });
+        if !fields.is_empty() {
+            self.effects.begin(keyspace.log.followed(), self.heard, number);
+            self.counters.expired_fields.add(fields.len() as u64);
+            self.effects.fields_expired(key, &fields, emptied, lazy);
+            self.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
+        }
+        true
+    }
+
+    /// Looks at some buckets under the partition's lock, and drops the keys whose time has come.
+    fn step(&mut self, number: usize, partition: usize) -> Step {
+        let keyspace = self.keyspace;
         let address = keyspace.address_of(keyspace.database_at(number), partition);
         let mut locked = keyspace.lock_one(address);
         let (mut looked_at, mut expired) = (0, Vec::new());
-        let next = locked.partition(address).scan_volatile(self.position, BUCKETS_PER_STEP, |entry| {
-            looked_at += 1;
-            if entry.is_expired(pass.now_ms) {
-                expired.push(entry.key().to_vec());
-            }
+        let at_end = locked.with_partition(address, |partition| {
+            partition.sweep(BUCKETS_PER_STEP, |entry| {
+                looked_at += 1;
+                if entry.is_expired(self.now_ms) {
+                    expired.push(entry.key().to_vec());
+                }
+            })
         });
-        self.position = next.unwrap_or(0);
         for key in &expired {
             let key = keyspace.key(key);
-            pass.effects.begin(keyspace.log.followed(), pass.heard, number);
+            self.effects.begin(keyspace.log.followed(), self.heard, number);
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
-                    discard(keyspace, partition, place, pass.lazy);
+                    discard(keyspace, partition, place, self.lazy);
                     if partition.is_awaited(key.bytes) {
-                        pass.effects.awaited_changed(number, key.bytes);
+                        self.effects.awaited_changed(number, key.bytes);
                     }
                 }
             });
-            pass.counters.expired.add(1);
-            pass.effects.expired(key, pass.lazy);
-            pass.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
+            self.counters.expired.add(1);
+            self.effects.expired(key, self.lazy);
+            self.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
         }
-        (looked_at, expired.len() as u64)
+        Step { looked_at, expired: expired.len() as u64, at_end }
     }
+}
+
+/// What a step through the keys came to.
+struct Step {
+    /// Keys with an expiry that it saw.
+    looked_at: u64,
+    /// How many of them it dropped.
+    expired: u64,
+    /// Whether it came to the partition's end.
+    at_end: bool,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::access::Access;
+    use crate::collections::hash::{FieldClock, Limits};
     use crate::db::{Db, Env, Expiry, WhenExpired};
     use crate::hash::KeyHasher;
 
     const NOW_MS: i64 = 1_700_000_000_000;
 
     fn fill(keyspace: &'static Keyspace, number: usize, expiry: impl Fn(usize) -> Expiry) {
+        with_db(keyspace, number, |db| {
+            for n in 0..300 {
+                let name = n.to_string();
+                db.set_bytes(db.key(name.as_bytes()), b"v", expiry(n));
+            }
+        });
+    }
+
+    fn with_db(keyspace: &'static Keyspace, number: usize, run: impl FnOnce(&mut Db<'_>)) {
         let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
         let mut locked = keyspace.lock_world();
         let env = Env {
@@ -147,31 +225,35 @@ mod tests {
             counters: &counters,
             effects: &mut effects,
         };
-        let mut db = Db::new(&mut locked, number, env);
-        for n in 0..300 {
-            let name = n.to_string();
-            db.set_bytes(db.key(name.as_bytes()), b"v", expiry(n));
-        }
+        run(&mut Db::new(&mut locked, number, env));
+    }
+
+    /// One pass.
+    fn run(
+        keyspace: &'static Keyspace,
+        sweeper: &mut Sweeper,
+        share: (usize, usize),
+        acceptable_percent: u64,
+    ) -> Counters {
+        let (counters, mut effects) = (Counters::default(), Effects::default());
+        let ran_out = sweeper.run(Pass {
+            keyspace,
+            share,
+            now_ms: NOW_MS + 1,
+            budget: Duration::from_secs(60),
+            acceptable_percent,
+            lazy: true,
+            counters: &counters,
+            effects: &mut effects,
+            heard: EventClass::empty(),
+        });
+        assert!(!ran_out);
+        counters
     }
 
     /// One pass of each of `workers` workers; how many keys it dropped.
     fn sweep(keyspace: &'static Keyspace, workers: usize) -> u64 {
-        let (counters, mut effects) = (Counters::default(), Effects::default());
-        for worker in 0..workers {
-            let ran_out = Sweeper::default().run(Pass {
-                keyspace,
-                share: (worker, workers),
-                now_ms: NOW_MS + 1,
-                budget: Duration::from_secs(60),
-                acceptable_percent: 0,
-                lazy: true,
-                counters: &counters,
-                effects: &mut effects,
-                heard: EventClass::empty(),
-            });
-            assert!(!ran_out);
-        }
-        counters.expired.get()
+        (0..workers).map(|worker| run(keyspace, &mut Sweeper::default(), (worker, workers), 0).expired.get()).sum()
     }
 
     #[test]
@@ -184,6 +266,59 @@ mod tests {
             assert_eq!(sweep(keyspace, workers), 400, "{workers} workers");
             assert_eq!([1, 2, 5].map(|number| keyspace.len(number)), [300, 200, 0]);
         }
+    }
+
+    #[test]
+    fn a_sweep_goes_on_where_the_last_one_left_a_partition() {
+        let keyspace = Keyspace::leak(1, 1, KeyHasher::with_secret(1, 2));
+        // Those that have expired are few among many that have not.
+        for batch in 0..20 {
+            with_db(keyspace, 0, |db| {
+                (0..1000).for_each(|n| {
+                    let name = format!("{batch}:{n}");
+                    let expiry = Expiry::At(NOW_MS + i64::from(n != 0) * 1000);
+                    db.set_bytes(db.key(name.as_bytes()), b"v", expiry);
+                })
+            });
+        }
+        let mut sweeper = Sweeper::default();
+        let mut passes = 0;
+        while keyspace.len(0) > 20_000 - 20 {
+            run(keyspace, &mut sweeper, (0, 1), 10);
+            passes += 1;
+            assert!(passes < 1000, "{} are left", keyspace.len(0));
+        }
+        assert!(passes > 1);
+    }
+
+    #[test]
+    fn fields_are_dropped_when_their_time_has_come_and_the_key_with_the_last_one() {
+        let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
+        let mut follower = keyspace.log.follow();
+        let limits = Limits { fields: 100, bytes: 100 };
+        let put = |name: &str, fields: usize, volatile: usize, at: i64| {
+            with_db(keyspace, 1, |db| {
+                let mut hash = Hash::new();
+                for n in 0..fields {
+                    let expiry = if n < volatile { Expiry::At(at) } else { Expiry::None };
+                    hash.set(format!("f{n}").as_bytes(), b"v", expiry, FieldClock::ALL, limits);
+                }
+                db.create(db.key(name.as_bytes()), hash);
+            });
+        };
+        put("mixed", 5000, 3, NOW_MS);
+        put("gone", 2000, 2000, NOW_MS);
+        put("later", 10, 10, NOW_MS + 1);
+        put("never", 10, 0, 0);
+        assert_eq!(keyspace.volatile_hashes(1), 3);
+        let _ = follower.read();
+        let mut sweeper = Sweeper::default();
+        assert_eq!(run(keyspace, &mut sweeper, (0, 1), 10).expired_fields.get(), 2003);
+        assert_eq!((keyspace.len(1), keyspace.volatile_hashes(1)), (3, 1));
+        let log = follower.read().unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        assert!(log.contains("HDEL\r\n$5\r\nmixed") && log.contains("UNLINK\r\n$4\r\ngone"));
+        assert_eq!(run(keyspace, &mut sweeper, (0, 1), 10).expired_fields.get(), 0);
     }
 
     #[test]

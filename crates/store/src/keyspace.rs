@@ -46,7 +46,8 @@ pub struct Keyspace {
 #[derive(Default)]
 struct Database {
     cells: OnceLock<Box<[Cell]>>,
-    /// Raised when a partition has its first key with an expiry, and lowered when the database is flushed.
+    /// Raised when a partition has its first key, or hash with a field, with an expiry, and lowered when the database is
+    /// flushed.
     ever_volatile: AtomicBool,
 }
 
@@ -59,6 +60,7 @@ pub(crate) struct Cell {
     lock: RawMutex,
     len: AtomicUsize,
     volatile: AtomicUsize,
+    volatile_hashes: AtomicUsize,
     partition: Apart<UnsafeCell<Partition>>,
 }
 
@@ -166,6 +168,11 @@ impl Keyspace {
         self.sum(number, |cell| &cell.volatile)
     }
 
+    /// Hashes that have fields with an expiry in a database, counted without locks.
+    pub fn volatile_hashes(&self, number: usize) -> usize {
+        self.sum(number, |cell| &cell.volatile_hashes)
+    }
+
     fn sum(&self, number: usize, of: impl Fn(&Cell) -> &AtomicUsize) -> usize {
         let cells = self.databases[self.database_at(number)].cells.get();
         cells.map_or(0, |cells| cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum())
@@ -183,7 +190,13 @@ impl Keyspace {
         cells.map_or(0, |cells| cells[partition].volatile.load(Ordering::Relaxed))
     }
 
-    /// False when no key of a database had an expiry since it was last flushed, at a glance.
+    /// Hashes that have fields with an expiry in one partition, at a glance.
+    pub(crate) fn partition_volatile_hashes(&self, database: usize, partition: usize) -> usize {
+        let cells = self.databases[database].cells.get();
+        cells.map_or(0, |cells| cells[partition].volatile_hashes.load(Ordering::Relaxed))
+    }
+
+    /// False when no key of a database, and no field of a hash, had an expiry since it was last flushed, at a glance.
     pub(crate) fn ever_volatile(&self, database: usize) -> bool {
         self.databases[database].ever_volatile.load(Ordering::Relaxed)
     }
@@ -208,6 +221,7 @@ impl Keyspace {
             lock: RawMutex::INIT,
             len: AtomicUsize::new(0),
             volatile: AtomicUsize::new(0),
+            volatile_hashes: AtomicUsize::new(0),
             partition: Apart(UnsafeCell::new(Partition::new(self.hasher))),
         };
         self.databases[database].cells.get_or_init(|| (0..self.partitions).map(|_| cell()).collect())
@@ -361,12 +375,14 @@ impl Locked {
         if cell.len.load(Ordering::Relaxed) != partition.len() {
             cell.len.store(partition.len(), Ordering::Relaxed);
         }
-        let volatile = partition.volatile();
-        let before = cell.volatile.load(Ordering::Relaxed);
-        if before != volatile {
-            cell.volatile.store(volatile, Ordering::Relaxed);
-            if before == 0 {
-                self.keyspace.databases[address.database as usize].ever_volatile.store(true, Ordering::Relaxed);
+        let sizes = [(&cell.volatile, partition.volatile()), (&cell.volatile_hashes, partition.volatile_hashes())];
+        for (published, present) in sizes {
+            let before = published.load(Ordering::Relaxed);
+            if before != present {
+                published.store(present, Ordering::Relaxed);
+                if before == 0 {
+                    self.keyspace.databases[address.database as usize].ever_volatile.store(true, Ordering::Relaxed);
+                }
             }
         }
         result

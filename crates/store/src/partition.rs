@@ -5,7 +5,8 @@
 //! Every pointer in a partition's table was made by [`entry::build`] and is freed only after it was taken out of the
 //! table. An [`Entry`] handed out borrows the partition, so the compiler keeps it from changing meanwhile.
 
-use crate::collections::Collection;
+use crate::collections::hash::State;
+use crate::collections::{Collection, Hash};
 use crate::entry::{self, Content, Entry};
 use crate::hash::KeyHasher;
 use crate::keyspace::Key;
@@ -13,6 +14,10 @@ use crate::snapshot::{Capture, Snapshot};
 use crate::table::{Place, Pointer, Table};
 use crate::value::Value;
 use crate::waiting::Queues;
+use std::collections::BTreeSet;
+
+/// Buckets of a hash that are searched for expired fields under one lock.
+const FIELD_BUCKETS_PER_STEP: usize = 64;
 
 /// Entries under one lock.
 pub struct Partition {
@@ -20,15 +25,28 @@ pub struct Partition {
     hasher: KeyHasher,
     /// Marks entries written since the last snapshot began.
     epoch: bool,
+    /// Where the sweep of keys goes on: see [`Table::scan`].
+    swept_to: u64,
     /// Those who wait for its keys, if any.
     queues: Option<Box<Queues>>,
+    /// The hashes that have fields with an expiry, if any: when to look at each, which it knows itself
+    /// ([`Hash::queued_ms`]), and the hash of its key.
+    volatile_hashes: Option<Box<BTreeSet<(i64, u64)>>>,
     /// The snapshot that is being taken of it, if any.
     capture: Option<Box<Capture>>,
 }
 
 impl Partition {
     pub(crate) fn new(hasher: KeyHasher) -> Self {
-        Partition { table: Table::new(), hasher, epoch: false, queues: None, capture: None }
+        Partition {
+            table: Table::new(),
+            hasher,
+            epoch: false,
+            swept_to: 0,
+            queues: None,
+            volatile_hashes: None,
+            capture: None,
+        }
     }
 
     /// Number of keys, expired ones that are still there included.
@@ -69,6 +87,7 @@ impl Partition {
     #[inline]
     pub fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
         let pointer = entry::build(key.bytes, content, expiry, clock, self.epoch);
+        self.queue(key.hash, pointer);
         let hasher = self.hasher;
         self.table.insert(key.hash, pointer, expiry.is_some(), |other| {
             // SAFETY: live.
@@ -133,6 +152,7 @@ impl Partition {
     pub fn overwrite(&mut self, place: Place, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
         self.before_change(place);
         let old = self.table.get(place);
+        self.unqueue(old);
         // SAFETY: live, and `self` is borrowed exclusively; when replaced, the old one is freed after the table let go.
         unsafe {
             match entry::overwrite(old, content, expiry, clock, self.epoch) {
@@ -144,6 +164,7 @@ impl Partition {
                 }
             }
         }
+        self.queue(key.hash, self.table.get(place));
     }
 
     /// Sets or clears the expiry of a key, whatever its value.
@@ -185,6 +206,94 @@ impl Partition {
         unsafe { entry::collection_mut(self.table.get(place)) }
     }
 
+    /// Number of hashes that have fields with an expiry.
+    #[inline]
+    pub(crate) fn volatile_hashes(&self) -> usize {
+        self.volatile_hashes.as_ref().map_or(0, |queue| queue.len())
+    }
+
+    /// Takes note of the expiries in the hash at a place, whose key has the hash `key_hash`.
+    pub(crate) fn note_expiries(&mut self, place: Place, key_hash: u64) {
+        self.queue(key_hash, self.table.get(place));
+    }
+
+    /// Puts an entry in the queue of hashes to look at, moves it to an earlier place or takes it out, as its value asks.
+    #[inline]
+    fn queue(&mut self, key_hash: u64, entry: Pointer) {
+        // SAFETY: live and exclusively borrowed.
+        let Some(hash) = (unsafe { entry::collection_mut::<Hash>(entry) }) else { return };
+        if hash.state() == State::Unqueued {
+            self.requeue(key_hash, hash);
+        }
+    }
+
+    #[cold]
+    fn requeue(&mut self, key_hash: u64, hash: &mut Hash) {
+        if let Some(before) = hash.queued_ms() {
+            self.leave_queue(before, key_hash);
+        }
+        let wake_ms = hash.wake_ms();
+        hash.set_queued_ms(wake_ms);
+        if let Some(wake_ms) = wake_ms {
+            self.volatile_hashes.get_or_insert_default().insert((wake_ms, key_hash));
+        }
+    }
+
+    /// Takes an entry that is about to go out of the queue.
+    #[inline]
+    fn unqueue(&mut self, entry: Pointer) {
+        if self.volatile_hashes.is_some() {
+            self.unqueue_hash(entry);
+        }
+    }
+
+    #[cold]
+    fn unqueue_hash(&mut self, entry: Pointer) {
+        // SAFETY: live and exclusively borrowed.
+        let (key, hash) = unsafe { (Entry::from_pointer(entry).key(), entry::collection_mut::<Hash>(entry)) };
+        let key_hash = self.hasher.hash(key);
+        if let Some((hash, queued_ms)) = hash.and_then(|hash| hash.queued_ms().map(|at| (hash, at))) {
+            hash.set_queued_ms(None);
+            self.leave_queue(queued_ms, key_hash);
+        }
+    }
+
+    fn leave_queue(&mut self, queued_ms: i64, key_hash: u64) {
+        if let Some(queue) = &mut self.volatile_hashes {
+            queue.remove(&(queued_ms, key_hash));
+            if queue.is_empty() {
+                self.volatile_hashes = None;
+            }
+        }
+    }
+
+    /// Where a hash is that is to be looked at before `now_ms`, if there is one, and the hash of its key.
+    pub(crate) fn hash_to_look_at(&self, now_ms: i64) -> Option<(Place, u64)> {
+        let &(queued_ms, key_hash) = self.volatile_hashes.as_ref()?.first().filter(|(at, _)| *at < now_ms)?;
+        let place = self.table.find(key_hash, |pointer| {
+            // SAFETY: live.
+            let hash = unsafe { Entry::from_pointer(pointer) }.collection::<Hash>();
+            hash.is_some_and(|hash| hash.queued_ms() == Some(queued_ms))
+        });
+        debug_assert!(place.is_some(), "what is in the queue is there");
+        Some((place?, key_hash))
+    }
+
+    /// Looks for fields that expired before `now_ms` in the hash at a place, a bounded number of buckets of them, and
+    /// calls `taken` with those that it removes.
+    pub(crate) fn expire_fields(&mut self, place: Place, key_hash: u64, now_ms: i64, taken: impl FnMut(&[u8])) {
+        let Some(hash) = self.collection_mut::<Hash>(place) else { return };
+        if !hash.expire(now_ms, FIELD_BUCKETS_PER_STEP, taken) {
+            return;
+        }
+        let queued_ms = hash.queued_ms();
+        hash.set_queued_ms(None);
+        if let Some(queued_ms) = queued_ms {
+            self.leave_queue(queued_ms, key_hash);
+        }
+        self.note_expiries(place, key_hash);
+    }
+
     /// Whether somebody waits for the key.
     #[inline]
     pub(crate) fn is_awaited(&self, key: &[u8]) -> bool {
@@ -221,6 +330,7 @@ impl Partition {
     /// Removes a key and frees it.
     pub fn remove(&mut self, place: Place) {
         self.before_change(place);
+        self.unqueue(self.table.get(place));
         let pointer = self.table.remove(place);
         // SAFETY: taken out of the table.
         unsafe { entry::free(pointer) }
@@ -229,6 +339,7 @@ impl Partition {
     /// Removes a key and hands out its value and expiry.
     pub fn take(&mut self, place: Place) -> (Value, Option<i64>) {
         self.before_change(place);
+        self.unqueue(self.table.get(place));
         let pointer = self.table.remove(place);
         // SAFETY: taken out of the table.
         unsafe { entry::into_value(pointer) }
@@ -244,6 +355,14 @@ impl Partition {
     pub fn scan(&self, position: u64, mut visit: impl FnMut(Entry<'_>)) -> Option<u64> {
         // SAFETY: as above.
         self.table.scan(position, |pointer, _| visit(unsafe { Entry::from_pointer(pointer) }))
+    }
+
+    /// Visits entries with an expiry in up to `buckets` buckets, going on from where the last call ended. True when the end
+    /// is reached, after which the next call begins anew.
+    pub(crate) fn sweep(&mut self, buckets: usize, visit: impl FnMut(Entry<'_>)) -> bool {
+        let next = self.scan_volatile(self.swept_to, buckets, visit);
+        self.swept_to = next.unwrap_or(0);
+        next.is_none()
     }
 
     /// Visits entries with an expiry in up to `buckets` buckets: see [`Table::scan_flagged`].

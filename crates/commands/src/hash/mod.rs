@@ -1,7 +1,138 @@
-//! Hashes.
+//! Hashes: fields with values under one key, and times at which single fields expire.
+//!
+//! - [`set`]: HSET and its kin, and taking fields away.
+//! - [`get`]: values of fields, and all of a hash at once.
+//! - [`counter`]: values that are numbers.
+//! - [`expiry`]: when fields expire, set and told: HEXPIRE, HPERSIST, HTTL and their variants.
+//! - [`timed`]: values and expiry at once, HSETEX and HGETEX.
+//! - [`sample`]: some of the fields: HRANDFIELD, HSCAN.
+//! - [`numbered`]: the words `FIELDS numfields field ...`, with which newer commands name fields.
+//!
+//! A field whose time has come is not seen, but stays in the hash until active expiry removes it, which is told and
+//! propagated there. What a command does therefore depends on its clock, and followers, whose clocks differ, are sent
+//! commands that do not: times as Unix times in milliseconds, and results instead of conditions.
 
-use crate::context::Handler;
-use crate::spec::Command;
+use kvick_store::collections::hash::{Limits, State};
+use kvick_store::{EventClass, IntBuf, Key, Str};
+use smallvec::SmallVec;
 
-/// The commands of this family.
-pub static COMMANDS: &[Command<Handler>] = &[];
+use crate::context::{Context, Handler, Settings};
+use crate::spec::{Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+
+pub mod counter;
+pub mod expiry;
+pub mod get;
+pub mod numbered;
+pub mod sample;
+pub mod set;
+#[cfg(test)]
+mod tests;
+pub mod timed;
+
+/// All commands of the family.
+pub static COMMANDS: &[Command<Handler>] = &[
+    set::HSET,
+    set::HSETNX,
+    set::HMSET,
+    set::HDEL,
+    set::HGETDEL,
+    get::HGET,
+    get::HMGET,
+    get::HGETALL,
+    get::HKEYS,
+    get::HVALS,
+    get::HLEN,
+    get::HSTRLEN,
+    get::HEXISTS,
+    counter::HINCRBY,
+    counter::HINCRBYFLOAT,
+    sample::HRANDFIELD,
+    sample::HSCAN,
+    expiry::HEXPIRE,
+    expiry::HPEXPIRE,
+    expiry::HEXPIREAT,
+    expiry::HPEXPIREAT,
+    expiry::HPERSIST,
+    expiry::HTTL,
+    expiry::HPTTL,
+    expiry::HEXPIRETIME,
+    expiry::HPEXPIRETIME,
+    timed::HSETEX,
+    timed::HGETEX,
+];
+
+/// The words of a request that is propagated.
+type Words<'a> = SmallVec<[&'a [u8]; 8]>;
+
+const READ_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])];
+
+/// A command on a key, changing it.
+const fn writing(name: &'static str, arity: i16, keys: &'static [KeySpec]) -> Spec {
+    Spec::new(name, arity).flags(&[Flags::WRITE, Flags::FAST]).acl(&[Categories::HASH]).keys(keys)
+}
+
+/// A command on a key, which may need more memory.
+const fn growing(name: &'static str, arity: i16, keys: &'static [KeySpec]) -> Spec {
+    Spec::new(name, arity).flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST]).acl(&[Categories::HASH]).keys(keys)
+}
+
+/// A command that reads a key, quickly.
+const fn reading(name: &'static str, arity: i16) -> Spec {
+    Spec::new(name, arity).flags(&[Flags::READONLY, Flags::FAST]).acl(&[Categories::HASH]).keys(READ_KEY)
+}
+
+/// A command that reads much of a key.
+const fn reading_much(name: &'static str, arity: i16) -> Spec {
+    Spec::new(name, arity).flags(&[Flags::READONLY]).acl(&[Categories::HASH]).keys(READ_KEY)
+}
+
+const fn documented(spec: Spec, since: &'static str, complexity: &'static str, summary: &'static str) -> Spec {
+    spec.doc(Group::Hash, since, complexity, summary)
+}
+
+/// Complexity of commands on fields that they name.
+const PER_FIELD: &str = "O(N), N being the number of fields named.";
+/// Complexity of commands on all fields.
+const PER_SIZE: &str = "O(N), N being the number of fields in the hash.";
+
+fn limits(settings: &Settings) -> Limits {
+    Limits { fields: settings.hash_max_listpack_entries, bytes: settings.hash_max_listpack_value }
+}
+
+/// Counts and tells of fields that were set in the place of expired ones.
+fn tell_revived(cx: &mut Context<'_>, key: Key<'_>, revived: usize) {
+    if revived > 0 {
+        cx.db.count_expired_fields(revived);
+        tell(cx, key, "hexpired");
+    }
+}
+
+fn tell(cx: &mut Context<'_>, key: Key<'_>, event: &'static str) {
+    cx.db.effects().notify(EventClass::HASH, event, key.bytes);
+}
+
+/// Does what a hash asks for after a change.
+#[inline]
+fn settle(cx: &mut Context<'_>, key: Key<'_>, state: State) {
+    match state {
+        State::Settled => {}
+        State::Unqueued => cx.db.note_expiries(key),
+        State::Empty => {
+            cx.db.remove(key, false);
+            cx.db.effects().notify(EventClass::GENERIC, "del", key.bytes);
+        }
+    }
+}
+
+/// Propagates that a field was given a value, and keeps its expiry.
+fn propagate_value(cx: &mut Context<'_>, key: Key<'_>, name: &[u8], value: &[u8], expiry: Option<i64>) {
+    let effects = cx.db.effects();
+    match expiry {
+        None => effects.propagate(&[b"HSET", key.bytes, name, value]),
+        Some(at) => {
+            let mut digits = IntBuf::default();
+            let at = Str::Int(at).bytes(&mut digits);
+            effects.propagate(&[b"HSETEX", key.bytes, b"PXAT", at, b"FIELDS", b"1", name, value]);
+        }
+    }
+}

@@ -13,7 +13,8 @@ use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spe
 const UPDATED_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::UPDATE])];
 const READ_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])];
 const KEY: &[Arg] = &[Arg::key("key")];
-const CONDITION: Arg = Arg::one_of(
+/// The documented conditions.
+pub(crate) const CONDITION: Arg = Arg::one_of(
     "condition",
     &[Arg::word("nx", "NX"), Arg::word("xx", "XX"), Arg::word("gt", "GT"), Arg::word("lt", "LT")],
 )
@@ -115,7 +116,7 @@ impl Form {
 
 /// When a time may be set.
 #[derive(Default)]
-struct Conditions {
+pub(crate) struct Conditions {
     /// NX: the key has none.
     absent: bool,
     /// XX: it has one.
@@ -127,11 +128,12 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn parse(words: Args<'_>) -> Result<Conditions, Error> {
+    /// Reads them.
+    pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Result<Conditions, Error> {
         const NX_AND_OTHERS: Error = Error::text("ERR NX and XX, GT or LT options at the same time are not compatible");
         const GT_AND_LT: Error = Error::text("ERR GT and LT options at the same time are not compatible");
         let mut conditions = Conditions::default();
-        for word in words.iter() {
+        for word in words {
             let asked = match word.to_ascii_lowercase().as_slice() {
                 b"nx" => &mut conditions.absent,
                 b"xx" => &mut conditions.present,
@@ -151,7 +153,7 @@ impl Conditions {
     }
 
     /// Whether `at` may take the place of `present`.
-    fn allow(&self, at: i64, present: Option<i64>) -> bool {
+    pub(crate) fn allow(&self, at: i64, present: Option<i64>) -> bool {
         !(self.absent && present.is_some()
             || self.present && present.is_none()
             || self.later && present.is_none_or(|present| at <= present)
@@ -161,7 +163,7 @@ impl Conditions {
 
 fn expire(cx: &mut Context<'_>, args: Args<'_>, form: Form) -> Result<(), Error> {
     let options = args.slice_from(3);
-    let conditions = Conditions::parse(options)?;
+    let conditions = Conditions::parse(options.iter())?;
     let at = form.resolve(&args[2])?;
     let key = cx.key(args, 1);
     let allowed = cx.db.get_for_write(key).is_some_and(|entry| conditions.allow(at, entry.expiry()));
@@ -231,11 +233,12 @@ pub const PEXPIRETIME: Command<Handler> = Command::new(
 );
 
 /// The time left in milliseconds; the time of a key that is seen may have passed in import mode.
-fn left_ms(at: i64, now_ms: i64) -> i64 {
+pub(crate) fn left_ms(at: i64, now_ms: i64) -> i64 {
     at.saturating_sub(now_ms).max(0)
 }
 
-fn rounded_seconds(ms: i64) -> i64 {
+/// Seconds, half ones rounded up.
+pub(crate) fn rounded_seconds(ms: i64) -> i64 {
     ms / 1000 + i64::from(ms % 1000 >= 500)
 }
 

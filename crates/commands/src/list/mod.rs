@@ -49,7 +49,7 @@ pub static COMMANDS: &[Command<Handler>] = &[
 
 /// The limits that the settings give lists.
 #[inline]
-fn limits(cx: &Context<'_>) -> Limits {
+pub(crate) fn limits(cx: &Context<'_>) -> Limits {
     Limits { max_listpack_size: cx.settings.list_max_listpack_size, compress_depth: cx.settings.list_compress_depth }
 }
 

@@ -161,7 +161,7 @@ pub const SMEMBERS: Command<Handler> = Command::new(
         .acl(&[Categories::SET])
         .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])])
         .tips(&["nondeterministic_output_order"])
-        .doc(Group::Set, "1.0.0", "O(N), N being the number of members.", "Returns all members of a set.")
+        .doc(Group::Set, "1.0.0", "O(N), N being the number of members.", "Lists everything that is in a set.")
         .args(&[Arg::key("key")]),
     smembers,
 );
@@ -187,7 +187,7 @@ pub const SMOVE: Command<Handler> = Command::new(
             KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE]),
             KeySpec::at(2, &[KeyFlags::RW, KeyFlags::INSERT]),
         ])
-        .doc(Group::Set, "1.0.0", "O(1)", "Moves a member from one set to another.")
+        .doc(Group::Set, "1.0.0", "O(1)", "Takes a member out of one set and puts it into another.")
         .args(&[Arg::key("source"), Arg::key("destination").key_spec(1), Arg::string("member")]),
     smove,
 );
@@ -224,15 +224,18 @@ fn move_member(cx: &mut Context<'_>, args: Args<'_>, member: &[u8]) -> Result<bo
     if empty {
         remove_empty(cx, args, 1);
     }
-    let set = match cx.db.write::<Set>(destination)? {
-        Some(set) => set,
-        None => cx.db.create(destination, Set::for_first(member, 1, &limits)),
-    };
-    let added = set.insert(member, &limits);
-    cx.db.effects().changed(1 + u64::from(added));
-    if added {
-        cx.db.effects().notify(EventClass::SET, "sadd", destination.bytes);
+    cx.db.effects().changed(1);
+    // A destination that has the member already does not change, and is not to seem changed to those who watch it.
+    if cx.db.view::<Set>(destination).is_some_and(|set| set.contains(member)) {
+        return Ok(true);
     }
+    match cx.db.write::<Set>(destination)? {
+        Some(set) => set.insert(member, &limits),
+        None => cx.db.create(destination, Set::for_first(member, 1, &limits)).insert(member, &limits),
+    };
+    let effects = cx.db.effects();
+    effects.changed(1);
+    effects.notify(EventClass::SET, "sadd", destination.bytes);
     Ok(true)
 }
 

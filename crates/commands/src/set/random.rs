@@ -63,10 +63,8 @@ fn pop_one(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 const FEW_STAY: usize = 5;
 
 fn pop_many(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let count = match parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)? {
-        count @ 0.. => usize::try_from(count).unwrap_or(usize::MAX),
-        _ => return Err(Error::text("ERR value is out of range, must be positive")),
-    };
+    let count = parse_i64(&args[2]).and_then(|count| usize::try_from(count).ok());
+    let count = count.ok_or(Error::text("ERR value is out of range, must be positive"))?;
     let (key, limits) = (cx.key(args, 1), limits(cx.settings));
     let len = match cx.db.get_for_write(key) {
         None => 0,

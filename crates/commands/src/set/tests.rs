@@ -185,7 +185,7 @@ fn a_popped_member_is_gone() {
     assert_eq!(bench.propagated(), ["SREM s a", "SADD s a", "DEL s"]);
     for (command, error) in [
         ("SPOP s -1", "-ERR value is out of range, must be positive"),
-        ("SPOP s x", "-ERR value is not an integer or out of range"),
+        ("SPOP s x", "-ERR value is out of range, must be positive"),
         ("SPOP s 1 2", "-ERR syntax error"),
     ] {
         assert_eq!(bench.run(command), error);

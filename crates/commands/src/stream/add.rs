@@ -85,7 +85,7 @@ impl Options {
 fn xadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let options = Options::parse(args, cx.settings)?;
     let fields = args.slice_from(options.id_at + 1);
-    if fields.is_empty() || fields.len() % 2 == 1 {
+    if fields.is_empty() || !fields.len().is_multiple_of(2) {
         return Err(Error::text("ERR wrong number of arguments for 'xadd' command"));
     }
     if options.id == NewId::Exact(Id::MIN) {

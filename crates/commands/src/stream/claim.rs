@@ -26,7 +26,7 @@ pub const XCLAIM: Command<Handler> = Command::new(
             Arg::string("group"),
             Arg::string("consumer"),
             Arg::string("min-idle-time"),
-            Arg::string("ID").multiple(),
+            Arg::string("id").multiple(),
             Arg::integer("ms").token("IDLE").optional(),
             Arg::unix_time("unix-time-milliseconds").token("TIME").optional(),
             Arg::integer("count").token("RETRYCOUNT").optional(),

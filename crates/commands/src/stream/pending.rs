@@ -19,7 +19,7 @@ pub const XACK: Command<Handler> = Command::new(
             "O(1) for each ID.",
             "Acknowledges entries that a consumer group got, and tells how many were pending.",
         )
-        .args(&[Arg::key("key"), Arg::string("group"), Arg::string("ID").multiple()]),
+        .args(&[Arg::key("key"), Arg::string("group"), Arg::string("id").multiple()]),
     xack,
 );
 

@@ -18,7 +18,7 @@ use crate::spec::{
 use crate::timeout;
 
 const STREAMS: Arg =
-    Arg::block("streams", &[Arg::key("key").multiple(), Arg::string("ID").multiple()]).token("STREAMS");
+    Arg::block("streams", &[Arg::key("key").multiple(), Arg::string("id").multiple()]).token("STREAMS");
 const COUNT: Arg = Arg::integer("count").token("COUNT").optional();
 const BLOCK: Arg = Arg::integer("milliseconds").token("BLOCK").optional();
 
@@ -79,7 +79,8 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
             let len = args.len() - at - 1;
             let flags = KeyFlags::RO.union(KeyFlags::ACCESS);
             let keys = at + 1..at + 1 + len / 2;
-            return (len > 0 && len % 2 == 0).then(|| keys.map(|index| KeyPosition { index, flags }).collect());
+            return (len > 0 && len.is_multiple_of(2))
+                .then(|| keys.map(|index| KeyPosition { index, flags }).collect());
         } else {
             return None;
         }
@@ -139,7 +140,7 @@ impl<'a> Request<'a> {
             return Err(Error::SYNTAX);
         }
         let behind = args.len() - request.keys_at;
-        if behind % 2 == 1 {
+        if !behind.is_multiple_of(2) {
             return Err(unbalanced(with_group));
         }
         request.len = behind / 2;

@@ -189,7 +189,7 @@ pub const XDEL: Command<Handler> = Command::new(
             "O(1) for each entry, however long the stream is.",
             "Deletes entries of a stream and tells how many there were.",
         )
-        .args(&[Arg::key("key"), Arg::string("ID").multiple()]),
+        .args(&[Arg::key("key"), Arg::string("id").multiple()]),
     xdel,
 );
 

@@ -1,6 +1,6 @@
-//! The optional words of SET, GETEX and MSETEX, and times of expiry as arguments.
+//! The optional words of SET, GETEX, MSETEX, HSETEX and HGETEX, and times of expiry as arguments.
 //!
-//! The three commands share one grammar, of which each knows a part ([`Syntax`]). Words are taken in any order and case.
+//! The commands share one grammar, of which each knows a part ([`Syntax`]). Words are taken in any order and case.
 //! At most one condition and one kind of expiration may be given; the same one twice is allowed where Valkey allows it.
 //! Numbers are looked at only after all words were understood, so a syntax error always comes first.
 
@@ -18,6 +18,10 @@ pub enum Syntax {
     GetEx,
     /// NX, XX, KEEPTTL and times.
     MSetEx,
+    /// NX, XX, FNX, FXX, KEEPTTL and times.
+    HSetEx,
+    /// PERSIST and times.
+    HGetEx,
 }
 
 /// The options of one request.
@@ -25,6 +29,8 @@ pub enum Syntax {
 pub struct Options<'a> {
     /// When the value is to be set.
     pub condition: Condition<'a>,
+    /// FNX and FXX: the same for the fields of a hash.
+    pub field_condition: Condition<'a>,
     /// Whether to reply with the old value.
     pub get: bool,
     /// What becomes of the key's expiry.
@@ -102,9 +108,14 @@ impl Deadline<'_> {
     /// The Unix time in milliseconds. A number that is not positive, or a time beyond what 64 bits can count, is the error
     /// `invalid`, which names the command.
     pub fn resolve(self, now_ms: i64, invalid: Error) -> Result<i64, Error> {
+        self.resolve_from(1, now_ms, invalid)
+    }
+
+    /// The same, where numbers from `least` on will do.
+    pub fn resolve_from(self, least: i64, now_ms: i64, invalid: Error) -> Result<i64, Error> {
         let number = parse_i64(self.text).ok_or(Error::NOT_INTEGER)?;
         let time = match self.form {
-            _ if number <= 0 => None,
+            _ if number < least => None,
             TimeForm::Seconds => number.checked_mul(1000).and_then(|ms| ms.checked_add(now_ms)),
             TimeForm::Milliseconds => number.checked_add(now_ms),
             TimeForm::UnixSeconds => number.checked_mul(1000),
@@ -117,8 +128,17 @@ impl Deadline<'_> {
 impl<'a> Options<'a> {
     /// Parses the options from argument `start` to the last.
     pub fn parse(args: Args<'a>, start: usize, syntax: Syntax) -> Result<Options<'a>, Error> {
-        let mut options = Options { condition: Condition::Always, get: false, expiration: Expiration::Unsaid };
-        let mut words = args.slice_from(start).iter();
+        Self::parse_words(args.slice_from(start).iter(), syntax)
+    }
+
+    /// Parses the options that `words` are.
+    pub fn parse_words(mut words: impl Iterator<Item = &'a [u8]>, syntax: Syntax) -> Result<Options<'a>, Error> {
+        let mut options = Options {
+            condition: Condition::Always,
+            field_condition: Condition::Always,
+            get: false,
+            expiration: Expiration::Unsaid,
+        };
         while let Some(word) = words.next() {
             options.take(word, &mut words, syntax).ok_or(Error::SYNTAX)?;
         }
@@ -133,16 +153,19 @@ impl<'a> Options<'a> {
         lower.copy_from_slice(word);
         lower.make_ascii_lowercase();
 
-        let conditional = syntax != Syntax::GetEx;
+        let reads = matches!(syntax, Syntax::GetEx | Syntax::HGetEx);
+        let conditional = !reads;
         match &*lower {
             b"ex" => self.expire(TimeForm::Seconds, rest.next()?),
             b"px" => self.expire(TimeForm::Milliseconds, rest.next()?),
             b"exat" => self.expire(TimeForm::UnixSeconds, rest.next()?),
             b"pxat" => self.expire(TimeForm::UnixMilliseconds, rest.next()?),
-            b"nx" if conditional => self.demand(Condition::Absent),
-            b"xx" if conditional => self.demand(Condition::Present),
+            b"nx" if conditional => demand(&mut self.condition, Condition::Absent),
+            b"xx" if conditional => demand(&mut self.condition, Condition::Present),
+            b"fnx" if syntax == Syntax::HSetEx => demand(&mut self.field_condition, Condition::Absent),
+            b"fxx" if syntax == Syntax::HSetEx => demand(&mut self.field_condition, Condition::Present),
             b"ifeq" if syntax == Syntax::Set && self.condition == Condition::Always => {
-                self.demand(Condition::Equal(rest.next()?))
+                demand(&mut self.condition, Condition::Equal(rest.next()?))
             }
             b"get" if syntax == Syntax::Set => {
                 self.get = true;
@@ -155,7 +178,7 @@ impl<'a> Options<'a> {
                 }
                 _ => None,
             },
-            b"persist" if syntax == Syntax::GetEx => match self.expiration {
+            b"persist" if reads => match self.expiration {
                 Expiration::Unsaid | Expiration::Persist => {
                     self.expiration = Expiration::Persist;
                     Some(())
@@ -164,12 +187,6 @@ impl<'a> Options<'a> {
             },
             _ => None,
         }
-    }
-
-    fn demand(&mut self, condition: Condition<'a>) -> Option<()> {
-        let fits = self.condition == Condition::Always || self.condition == condition;
-        self.condition = condition;
-        fits.then_some(())
     }
 
     fn expire(&mut self, form: TimeForm, text: &'a [u8]) -> Option<()> {
@@ -181,6 +198,13 @@ impl<'a> Options<'a> {
         self.expiration = Expiration::At(Deadline { form, text });
         fits.then_some(())
     }
+}
+
+/// Sets a condition, unless another one was set before.
+fn demand<'a>(present: &mut Condition<'a>, condition: Condition<'a>) -> Option<()> {
+    let fits = *present == Condition::Always || *present == condition;
+    *present = condition;
+    fits.then_some(())
 }
 
 #[cfg(test)]

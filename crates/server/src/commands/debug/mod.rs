@@ -69,6 +69,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     world("sdslen", 3, 3, keys::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
+    sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
     // All of the server is to stand still, not one worker alone.
     world("sleep", 3, 3, sleep),
 ];
@@ -99,6 +100,12 @@ fn sleep(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn set_active_expire(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.server.active_expire.store(&args[2] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
+fn set_skip_checksums(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    kvick_commands::dump::skip_checksums(&args[2] != b"0");
     cx.reply.ok();
     Ok(())
 }
@@ -165,6 +172,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Crash because of a wrong access to memory.",
         "SET-ACTIVE-EXPIRE <0|1>",
         "    Whether keys whose time has come are dropped before somebody asks for them.",
+        "SET-SKIP-CHECKSUM-VALIDATION <0|1>",
+        "    Whether the sums of dumps and payloads are left unchecked.",
         "SLEEP <seconds>",
         "    Stop the server for some time, decimals allowed.",
     ];

@@ -11,10 +11,11 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.section("Keyspace");
     for number in (0..keyspace.databases()).filter(|number| !keyspace.is_empty(*number)) {
         let (keys, volatile) = (keyspace.len(number), keyspace.volatile(number));
+        let hashes = keyspace.volatile_hashes(number);
         let ttl_ms = keyspace.average_ttl_ms(number, subject.now_ms, TTL_SAMPLES);
         page.field(
             format_args!("db{number}"),
-            format_args!("keys={keys},expires={volatile},avg_ttl={ttl_ms},keys_with_volatile_items=0"),
+            format_args!("keys={keys},expires={volatile},avg_ttl={ttl_ms},keys_with_volatile_items={hashes}"),
         );
     }
 }

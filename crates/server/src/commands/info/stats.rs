@@ -47,7 +47,7 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
 
 fn write_keys(totals: &Totals, page: &mut Page) {
     page.field("expired_keys", totals.expired);
-    page.field("expired_fields", 0);
+    page.field("expired_fields", totals.expired_fields);
     page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
     page.field("expired_time_cap_reached_count", totals.expire_cap_reached);
     page.field("expire_cycle_cpu_milliseconds", totals.expire_us / 1000);

@@ -15,7 +15,7 @@ theme! {
     DBFILENAME: Text = text("dbfilename", "dump.rdb").protected().checked(checks::dbfilename);
     RDBCOMPRESSION: bool = boolean("rdbcompression", true);
     RDBCHECKSUM: bool = boolean("rdbchecksum", true).immutable();
-    RDB_VERSION_CHECK: RdbVersionCheck = word("rdb-version-check", RdbVersionCheck::Strict as u8);
+    RDB_VERSION_CHECK: RdbVersionCheck = word("rdb-version-check", RdbVersionCheck::Strict as u8).works();
     RDB_DEL_SYNC_FILES: bool = boolean("rdb-del-sync-files", false);
     RDB_SAVE_INCREMENTAL_FSYNC: bool = boolean("rdb-save-incremental-fsync", true);
     STOP_WRITES_ON_BGSAVE_ERROR: bool = boolean("stop-writes-on-bgsave-error", true);

@@ -1,17 +1,439 @@
-//! Values of type hash.
+//! Values of type hash: fields with values, and for some of them a time at which they expire.
+//!
+//! A small hash is a [`Listpack`] of fields and values in turn. It becomes a table of [`fields`] when it has too many of
+//! them or one is too long ([`Limits`]), and also when a field is given an expiry, and stays one from then on.
+//!
+//! A field whose time has come is not seen any more ([`FieldClock`]), but it counts in [`Hash::len`] and stays in memory
+//! until active expiry takes it out ([`Hash::expire`]) or it is set again. The partition that holds a hash with such
+//! fields keeps it in a queue by the time at which to look at it next, for which the hash remembers under what time it is
+//! there: commands that change expiries tell the database when [`Hash::state`] is [`State::Unqueued`].
+
+mod field;
+mod fields;
+#[cfg(test)]
+mod tests;
 
 use super::word::{Collection, Word};
-use crate::value::Kind;
+use crate::db::Expiry;
+use crate::encodings::Corrupt;
+use crate::encodings::listpack::{self, At, Listpack};
+use crate::memory::size_class;
+use crate::value::{IntBuf, Kind, Str};
+use field::Parts;
+use fields::Fields;
+use std::collections::HashSet;
 
 /// A hash.
 #[repr(transparent)]
 pub struct Hash(Word);
 
+/// Tags of the word.
+const PACKED: u8 = 0;
+const TABLE: u8 = 1;
+
+/// Up to which size a hash is a listpack.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// `hash-max-listpack-entries`: fields.
+    pub fields: usize,
+    /// `hash-max-listpack-value`: bytes of a field or value.
+    pub bytes: usize,
+}
+
+/// How a command sees fields whose time has come.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldClock {
+    /// Fields that expire before are not seen.
+    hidden_before_ms: i64,
+    /// Times up to this one have passed for a command that sets them or meets them when it sets a value.
+    due_until_ms: i64,
+}
+
+impl FieldClock {
+    /// Every field is seen.
+    pub const ALL: FieldClock = FieldClock { hidden_before_ms: i64::MIN, due_until_ms: i64::MIN };
+
+    /// A clock at which fields that expired before `now_ms` are unseen, if it `hides` them, and times that have passed
+    /// are at once followed by what they are for, if it `drops` what is due.
+    pub fn new(now_ms: i64, hides: bool, drops: bool) -> FieldClock {
+        let if_so = |flag| if flag { now_ms } else { i64::MIN };
+        FieldClock { hidden_before_ms: if_so(hides), due_until_ms: if_so(drops) }
+    }
+
+    /// Whether a field with this expiry is not seen.
+    #[inline]
+    pub fn hides(self, expiry: Option<i64>) -> bool {
+        expiry.is_some_and(|at| at < self.hidden_before_ms)
+    }
+
+    /// Whether a field that expires at this time is to go at once.
+    #[inline]
+    pub fn is_due(self, at: i64) -> bool {
+        at <= self.due_until_ms
+    }
+}
+
+/// What became of a field that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is new.
+    Added,
+    /// It has another value.
+    Replaced,
+    /// It is new, in the place of one that had expired.
+    Revived,
+}
+
+/// What became of a field's expiry that was to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expired {
+    /// There is no such field.
+    Missing,
+    /// The condition did not hold.
+    Refused,
+    /// It is set or cleared.
+    Changed,
+    /// The time has passed, so the field is gone.
+    Gone,
+}
+
+/// What a change to a hash asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing.
+    Settled,
+    /// The partition is to be told: [`Db::note_expiries`](crate::Db::note_expiries).
+    Unqueued,
+    /// The key is to be removed.
+    Empty,
+}
+
+/// A hash by its encoding.
+enum View<'a> {
+    Packed(listpack::View<'a>),
+    Table(&'a Fields),
+}
+
+/// A field of a hash with everything about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Its name.
+    pub name: Str<'a>,
+    /// Its value.
+    pub value: Str<'a>,
+    /// Unix time in milliseconds at which it expires.
+    pub expiry: Option<i64>,
+}
+
+impl<'a> From<Parts<'a>> for Field<'a> {
+    #[inline]
+    fn from(parts: Parts<'a>) -> Self {
+        Field { name: Str::Bytes(parts.field), value: Str::Bytes(parts.value), expiry: parts.expiry }
+    }
+}
+
 impl Hash {
     /// An empty one.
     pub fn new() -> Self {
-        Hash(Word::from_box(Box::new(0u64), 0))
+        Hash::packed(Listpack::new())
     }
+
+    #[inline]
+    fn view(&self) -> View<'_> {
+        // SAFETY: the tag says what the word was made from, and it changes only while the hash is borrowed exclusively.
+        unsafe {
+            match self.0.tag() {
+                PACKED => View::Packed(listpack::view_of(self.0)),
+                _ => View::Table(self.0.as_ref()),
+            }
+        }
+    }
+
+    /// The listpack for change, if it is one.
+    #[inline]
+    fn pack_mut(&mut self) -> Option<listpack::Mut<'_>> {
+        // SAFETY: the tag says what the word was made from, and the word owns it.
+        (self.0.tag() == PACKED).then(|| unsafe { listpack::Mut::new(&mut self.0) })
+    }
+
+    /// The table, if it is one.
+    #[inline]
+    fn table_mut(&mut self) -> Option<&mut Fields> {
+        // SAFETY: the tag says what the word was made from.
+        (self.0.tag() == TABLE).then(|| unsafe { self.0.as_mut() })
+    }
+
+    /// The table that it is or becomes.
+    #[inline]
+    fn make_table(&mut self) -> &mut Fields {
+        if self.0.tag() == PACKED {
+            self.unpack();
+        }
+        // SAFETY: it is a table now.
+        unsafe { self.0.as_mut() }
+    }
+
+    #[cold]
+    fn unpack(&mut self) {
+        let mut fields = Box::<Fields>::default();
+        let (mut name_text, mut value_text) = (IntBuf::default(), IntBuf::default());
+        for Field { name, value, .. } in self.iter() {
+            let (field, value) = (name.bytes(&mut name_text), value.bytes(&mut value_text));
+            fields.insert_new(Parts { field, value, expiry: None });
+        }
+        *self = Hash(Word::from_box(fields, TABLE));
+    }
+
+    /// The listpack of fields and values, if it is one.
+    pub fn as_listpack(&self) -> Option<listpack::View<'_>> {
+        match self.view() {
+            View::Packed(pack) => Some(pack),
+            View::Table(_) => None,
+        }
+    }
+
+    /// The value of a field.
+    #[inline]
+    pub fn get(&self, name: &[u8], clock: FieldClock) -> Option<Str<'_>> {
+        self.find(name, clock).map(|field| field.value)
+    }
+
+    /// Value and expiry of a field.
+    #[inline]
+    pub fn get_with_expiry(&self, name: &[u8], clock: FieldClock) -> Option<(Str<'_>, Option<i64>)> {
+        self.find(name, clock).map(|field| (field.value, field.expiry))
+    }
+
+    #[inline]
+    fn find(&self, name: &[u8], clock: FieldClock) -> Option<Field<'_>> {
+        match self.view() {
+            View::Packed(pack) => {
+                let at = place_of(pack, name)?;
+                Some(Field { name: pack.get(at), value: pack.get(pack.next(at)?), expiry: None })
+            }
+            View::Table(fields) => {
+                let found = fields.get(name)?;
+                (!clock.hides(found.expiry)).then(|| found.into())
+            }
+        }
+    }
+
+    /// Whether there is such a field.
+    #[inline]
+    pub fn contains(&self, name: &[u8], clock: FieldClock) -> bool {
+        self.find(name, clock).is_some()
+    }
+
+    /// Number of fields with an expiry.
+    pub fn volatile(&self) -> usize {
+        match self.view() {
+            View::Packed(_) => 0,
+            View::Table(fields) => fields.volatile(),
+        }
+    }
+
+    /// Prepares for as many more fields as `words` has pairs of, whose fields and values `words` are: becomes a table if
+    /// they would be too many, even should some be there already, or one is too long.
+    #[inline]
+    pub fn expect<'w>(&mut self, words: impl ExactSizeIterator<Item = &'w [u8]>, limits: Limits) {
+        let Some(pack) = self.pack_mut() else { return };
+        let mut bytes: usize = 0;
+        let too_many = words.len() / 2 > limits.fields;
+        let too_long = words.into_iter().any(|word| {
+            bytes = bytes.saturating_add(word.len());
+            word.len() > limits.bytes
+        });
+        if too_many || too_long || !pack.fits(bytes) {
+            drop(pack);
+            self.unpack();
+        }
+    }
+
+    /// Sets a field.
+    #[inline]
+    pub fn set(&mut self, name: &[u8], value: &[u8], expiry: Expiry, clock: FieldClock, limits: Limits) -> Stored {
+        let Some(mut pack) = self.pack_mut() else { return self.make_table().set(name, value, expiry, clock) };
+        let too_long = name.len() > limits.bytes || value.len() > limits.bytes;
+        if too_long || !pack.fits(name.len() + value.len()) || matches!(expiry, Expiry::At(_)) {
+            drop(pack);
+            return self.make_table().set(name, value, expiry, clock);
+        }
+        let view = pack.view();
+        if let Some(at) = place_of(view, name).and_then(|at| view.next(at)) {
+            pack.replace(at, value);
+            return Stored::Replaced;
+        }
+        pack.push_back(name);
+        pack.push_back(value);
+        drop(pack);
+        if self.len() > limits.fields {
+            self.unpack();
+        }
+        Stored::Added
+    }
+
+    /// Removes a field unless `clock` hides it; whether it was there.
+    pub fn remove(&mut self, name: &[u8], clock: FieldClock) -> bool {
+        let Some(mut pack) = self.pack_mut() else { return self.make_table().remove(name, clock) };
+        let Some(at) = place_of(pack.view(), name) else { return false };
+        pack.remove_from(at, 2);
+        true
+    }
+
+    /// Sets the expiry of a field if `allow`, given the present one, says so. When the time is due the field goes.
+    pub fn expire_at(
+        &mut self,
+        name: &[u8],
+        at: i64,
+        clock: FieldClock,
+        allow: impl FnOnce(Option<i64>) -> bool,
+    ) -> Expired {
+        if clock.is_due(at) {
+            return match self.find(name, clock) {
+                None => Expired::Missing,
+                Some(field) if !allow(field.expiry) => Expired::Refused,
+                Some(_) => {
+                    self.remove(name, clock);
+                    Expired::Gone
+                }
+            };
+        }
+        if let View::Packed(_) = self.view() {
+            // It stays a listpack unless something changes.
+            if !self.contains(name, clock) {
+                return Expired::Missing;
+            } else if !allow(None) {
+                return Expired::Refused;
+            }
+            self.make_table().set_expiry(name, Some(at), clock, |_| true);
+            return Expired::Changed;
+        }
+        Self::outcome(self.make_table().set_expiry(name, Some(at), clock, allow))
+    }
+
+    /// Clears the expiry of a field: refused when it has none.
+    pub fn persist(&mut self, name: &[u8], clock: FieldClock) -> Expired {
+        if let Some(fields) = self.table_mut() {
+            return Self::outcome(fields.set_expiry(name, None, clock, |present| present.is_some()));
+        }
+        if self.contains(name, clock) { Expired::Refused } else { Expired::Missing }
+    }
+
+    fn outcome(allowed: Option<bool>) -> Expired {
+        match allowed {
+            None => Expired::Missing,
+            Some(false) => Expired::Refused,
+            Some(true) => Expired::Changed,
+        }
+    }
+
+    /// What a change that was made asks for.
+    #[inline]
+    pub fn state(&self) -> State {
+        if self.is_empty() {
+            return State::Empty;
+        }
+        match (self.wake_ms(), self.queued_ms()) {
+            (None, None) => State::Settled,
+            (Some(wake_ms), Some(queued_ms)) if queued_ms <= wake_ms => State::Settled,
+            _ => State::Unqueued,
+        }
+    }
+
+    /// When to look for fields whose time has come; `None` when no field has an expiry.
+    #[inline]
+    pub(crate) fn wake_ms(&self) -> Option<i64> {
+        match self.view() {
+            View::Packed(_) => None,
+            View::Table(fields) => fields.wake_ms(),
+        }
+    }
+
+    /// The time under which its partition has it in its queue.
+    #[inline]
+    pub(crate) fn queued_ms(&self) -> Option<i64> {
+        match self.view() {
+            View::Packed(_) => None,
+            View::Table(fields) => fields.queued_ms(),
+        }
+    }
+
+    /// Takes note of the time under which its partition has it in its queue, or that it has not.
+    pub(crate) fn set_queued_ms(&mut self, queued_ms: Option<i64>) {
+        if let Some(fields) = self.table_mut() {
+            fields.set_queued_ms(queued_ms);
+        }
+    }
+
+    /// Looks for fields that expired before `now_ms` in up to `buckets` buckets more, removes them and calls `taken` with
+    /// their names. True when it has gone all around, and need not be looked at until the time it now asks for.
+    pub(crate) fn expire(&mut self, now_ms: i64, buckets: usize, taken: impl FnMut(&[u8])) -> bool {
+        self.table_mut().is_none_or(|fields| fields.expire(now_ms, buckets, taken))
+    }
+
+    /// All fields, those that have expired included, in the order of the listpack or none in particular.
+    pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
+        let (pack, table) = match self.view() {
+            View::Packed(pack) => (Some(pack), None),
+            View::Table(fields) => (None, Some(fields)),
+        };
+        let packed = pack.into_iter().flat_map(|pack| {
+            let mut strings = pack.iter();
+            std::iter::from_fn(move || Some(Field { name: strings.next()?, value: strings.next()?, expiry: None }))
+        });
+        packed.chain(table.into_iter().flat_map(|fields| fields.iter().map(Field::from)))
+    }
+
+    /// One call of HSCAN: visits about `count` fields and says with which cursor to go on; 0 begins, and ends. A listpack
+    /// is visited at once.
+    pub fn scan(&self, cursor: u64, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) -> u64 {
+        let View::Table(fields) = self.view() else {
+            self.iter().for_each(visit);
+            return 0;
+        };
+        fields.scan(cursor, count, |parts| {
+            if !clock.hides(parts.expiry) {
+                visit(parts.into())
+            }
+        })
+    }
+
+    /// A field chosen with equal chances for all; `random` yields random numbers. `None` when there are none or, almost
+    /// surely, all have expired.
+    pub fn random(&self, clock: FieldClock, mut random: impl FnMut() -> u64) -> Option<Field<'_>> {
+        const TRIES_MAX: usize = 100;
+        match self.view() {
+            View::Packed(pack) => {
+                let pairs = (pack.len() / 2) as u64;
+                let index = (random() >> 1).checked_rem(pairs)? * 2;
+                let at = pack.seek(index as isize)?;
+                Some(Field { name: pack.get(at), value: pack.get(pack.next(at)?), expiry: None })
+            }
+            View::Table(fields) => {
+                let mut draws = (0..TRIES_MAX).map_while(|_| fields.random(&mut random));
+                draws.find(|found| !clock.hides(found.expiry)).map(Field::from)
+            }
+        }
+    }
+
+    /// A hash of a listpack from outside, which is to have fields, no two the same, and their values in turn.
+    pub fn from_listpack(pack: Listpack) -> Result<Hash, Corrupt> {
+        let mut names = HashSet::new();
+        let mut text = IntBuf::default();
+        let twice = pack.view().iter().step_by(2).any(|name| !names.insert(name.bytes(&mut text).to_vec()));
+        if twice || !pack.len().is_multiple_of(2) { Err(Corrupt) } else { Ok(Hash::packed(pack)) }
+    }
+
+    /// A hash of a listpack that has fields and their values in turn.
+    fn packed(pack: Listpack) -> Hash {
+        Hash(pack.into_word(PACKED))
+    }
+}
+
+/// Where a field is in a listpack.
+#[inline]
+fn place_of(pack: listpack::View<'_>, name: &[u8]) -> Option<At> {
+    pack.find(pack.first()?, name, 1)
 }
 
 impl Default for Hash {
@@ -21,15 +443,24 @@ impl Default for Hash {
 }
 
 impl Clone for Hash {
+    /// The clone is in no partition's queue.
     fn clone(&self) -> Self {
-        Self::new()
+        match self.view() {
+            View::Packed(pack) => Hash::packed(Listpack::from(pack)),
+            View::Table(fields) => Hash(Word::from_box(Box::new(fields.clone()), TABLE)),
+        }
     }
 }
 
 impl Drop for Hash {
     fn drop(&mut self) {
-        // SAFETY: made from such a box, and dropped once.
-        unsafe { drop(self.0.into_box::<u64>()) }
+        // SAFETY: the tag says what the word was made from, and it is dropped once.
+        unsafe {
+            match self.0.tag() {
+                PACKED => drop(Listpack::from_word(self.0)),
+                _ => drop(self.0.into_box::<Fields>()),
+            }
+        }
     }
 }
 
@@ -37,19 +468,32 @@ impl Drop for Hash {
 unsafe impl Collection for Hash {
     const KIND: Kind = Kind::Hash;
 
+    #[inline]
     fn len(&self) -> usize {
-        0
+        match self.view() {
+            View::Packed(pack) => pack.len() / 2,
+            View::Table(fields) => fields.len(),
+        }
     }
 
     fn encoding(&self) -> &'static str {
-        "hashtable"
+        match self.view() {
+            View::Packed(_) => "listpack",
+            View::Table(_) => "hashtable",
+        }
     }
 
-    fn memory(&self, _samples: usize) -> usize {
-        8
+    fn memory(&self, samples: usize) -> usize {
+        match self.view() {
+            View::Packed(pack) => size_class(pack.bytes().len()),
+            View::Table(fields) => fields.memory(samples),
+        }
     }
 
     fn free_effort(&self) -> usize {
-        1
+        match self.view() {
+            View::Packed(_) => 1,
+            View::Table(fields) => fields.len(),
+        }
     }
 }

@@ -22,6 +22,8 @@ pub(super) enum Block {
     Compressed { count: u32, packed: Box<Compressed> },
 }
 
+const _: () = assert!(size_of::<Block>() == 16);
+
 /// A listpack, compressed.
 #[derive(Clone)]
 pub(super) struct Compressed {

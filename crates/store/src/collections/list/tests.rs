@@ -254,7 +254,7 @@ fn follow(list: &mut List, model: &mut Model, limits: &mut Limits, step: Step) {
         _ if model.is_empty() => {}
         Step::Set(at, element) => {
             let at = at.index(model.len());
-            let index = if at % 2 == 0 { at as i64 } else { at as i64 - model.len() as i64 };
+            let index = if at.is_multiple_of(2) { at as i64 } else { at as i64 - model.len() as i64 };
             assert!(list.set(index, &element, *limits));
             model[at] = element;
         }

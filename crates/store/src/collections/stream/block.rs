@@ -442,7 +442,7 @@ mod tests {
         forth
     }
 
-    fn words<'a>(line: &'a str) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
+    fn words(line: &str) -> impl ExactSizeIterator<Item = &[u8]> + Clone {
         line.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter()
     }
 

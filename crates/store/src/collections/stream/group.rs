@@ -109,16 +109,9 @@ pub struct Group {
 }
 
 impl Group {
-    fn new(name: &[u8], last_id: Id, entries_read: Option<u64>) -> Box<Group> {
+    fn new(name: &[u8], last_id: Id, entries_read: Option<u64>) -> Group {
         let pending = Ordered::default();
-        Box::new(Group {
-            name: name.into(),
-            last_id,
-            entries_read,
-            pending,
-            consumers: Vec::new(),
-            by_name: Vec::new(),
-        })
+        Group { name: name.into(), last_id, entries_read, pending, consumers: Vec::new(), by_name: Vec::new() }
     }
 
     /// Its name.
@@ -301,7 +294,7 @@ impl Group {
     }
 
     fn memory(&self) -> usize {
-        let own = size_class(size_of::<Group>()) + size_class(self.name.len().max(1)) + self.pending.memory();
+        let own = size_class(self.name.len().max(1)) + self.pending.memory();
         let lists =
             size_class((self.consumers.capacity() * 8).max(8)) + size_class((self.by_name.capacity() * 4).max(8));
         let consumers = self.consumers().map(|consumer| {
@@ -313,7 +306,7 @@ impl Group {
 
 /// The groups of a stream, in order of their names.
 #[derive(Clone, Default, Debug)]
-pub struct Groups(Vec<Box<Group>>);
+pub struct Groups(Vec<Group>);
 
 impl Groups {
     fn find(&self, name: &[u8]) -> Result<usize, usize> {
@@ -332,24 +325,28 @@ impl Groups {
 
     /// All, in order of their names.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Group> {
-        self.0.iter().map(|group| &**group)
+        self.0.iter()
     }
 
     /// The group of this name.
     #[inline]
     pub fn get(&self, name: &[u8]) -> Option<&Group> {
-        self.find(name).ok().map(|index| &*self.0[index])
+        self.find(name).ok().map(|index| &self.0[index])
     }
 
     /// The group of this name, for change.
     #[inline]
     pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut Group> {
-        self.find(name).ok().map(|index| &mut *self.0[index])
+        self.find(name).ok().map(|index| &mut self.0[index])
     }
 
     /// Creates a group; `None` if there is one of this name.
     pub fn create(&mut self, name: &[u8], last_id: Id, entries_read: Option<u64>) -> Option<&mut Group> {
         let index = self.find(name).err()?;
+        if self.0.is_empty() {
+            // Most streams have one, if any.
+            self.0.reserve_exact(1);
+        }
         self.0.insert(index, Group::new(name, last_id, entries_read));
         Some(&mut self.0[index])
     }
@@ -361,8 +358,8 @@ impl Groups {
     }
 
     pub(super) fn memory(&self) -> usize {
-        let row = if self.0.capacity() == 0 { 0 } else { size_class(self.0.capacity() * 8) };
-        row + self.0.iter().map(|group| group.memory()).sum::<usize>()
+        let row = if self.0.capacity() == 0 { 0 } else { size_class(self.0.capacity() * size_of::<Group>()) };
+        row + self.0.iter().map(Group::memory).sum::<usize>()
     }
 
     pub(super) fn allocations(&self) -> usize {

@@ -116,7 +116,11 @@ impl<'a> Element<'a> {
     pub(super) fn write(&self, room: &mut [u8]) {
         let len = self.encoded_len();
         let (header, rest) = room.split_at_mut(self.header_len.into());
-        header.copy_from_slice(&self.header[..self.header_len.into()]);
+        // Nearly all headers are one byte, for which a call to copy it would be a waste.
+        match header {
+            [only] => *only = self.header[0],
+            _ => header.copy_from_slice(&self.header[..self.header_len.into()]),
+        }
         let (body, backlen) = rest.split_at_mut(self.body.len());
         body.copy_from_slice(self.body);
         write_backlen(len, backlen);
@@ -144,6 +148,10 @@ pub(super) fn backlen_size(len: usize) -> usize {
 /// Writes a trailing length into `room` of exactly its size.
 #[inline]
 pub(super) fn write_backlen(len: usize, room: &mut [u8]) {
+    if let [only] = room {
+        *only = len as u8;
+        return;
+    }
     let mut left = len;
     for byte in room.iter_mut().rev() {
         *byte = left as u8 | 0x80;

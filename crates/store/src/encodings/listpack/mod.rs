@@ -48,6 +48,13 @@ unsafe impl Send for Listpack {}
 // SAFETY: shared, it can only be read.
 unsafe impl Sync for Listpack {}
 
+/// A number of bytes that a listpack may have.
+#[inline]
+fn checked_total(bytes: usize) -> usize {
+    assert!(bytes <= BYTES_MAX, "a listpack of {bytes} bytes");
+    bytes
+}
+
 /// The allocation of a listpack of so many bytes. Aligned so that a [`Word`] can hold it.
 #[inline]
 fn layout(bytes: usize) -> Layout {
@@ -150,7 +157,14 @@ impl Listpack {
     /// Adds at the tail.
     #[inline]
     pub fn push_back_element(&mut self, element: Element<'_>) {
-        self.splice(self.byte_len() - 1, 0, &[element]);
+        let (total, size) = (self.byte_len(), element.size());
+        let total_after = checked_total(total + size);
+        self.reallocate(total, total_after);
+        // SAFETY: just allocated; the old end and what comes behind it are its last bytes.
+        let room = unsafe { self.written(total - 1, size + 1, total_after) };
+        let (end, room) = room.split_last_mut().unwrap_or_else(|| unreachable!("there is the end byte"));
+        element.write(room);
+        *end = element::END;
         self.count(1);
     }
 
@@ -278,8 +292,7 @@ impl Listpack {
     fn make_room(&mut self, offset: usize, old: usize, new: usize) -> &mut [u8] {
         let total = self.byte_len();
         assert!(offset >= HEADER && offset < total && old < total - offset && new <= BYTES_MAX);
-        let total_after = total - old + new;
-        assert!(total_after <= BYTES_MAX, "a listpack of {total_after} bytes");
+        let total_after = checked_total(total - old + new);
         if total_after > total {
             self.reallocate(total, total_after);
         }
@@ -290,14 +303,26 @@ impl Listpack {
                 let tail = self.0.as_ptr().add(offset + old);
                 tail.copy_to(self.0.as_ptr().add(offset + new), total - offset - old);
             }
-            // SAFETY: the allocation is aligned for it.
-            unsafe { self.0.cast::<u32>().write((total_after as u32).to_le()) };
         }
         if total_after < total {
             self.reallocate(total, total_after);
         }
-        // SAFETY: within the bytes, which are borrowed with `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(offset), new) }
+        // SAFETY: just allocated; the tail, which is not empty, lies behind what is lent.
+        unsafe { self.written(offset, new, total_after) }
+    }
+
+    /// Takes note of the number of bytes, and lends `len` of them from `offset` on.
+    ///
+    /// # Safety
+    /// The allocation is that of so many bytes, and those lent are among them, behind the header.
+    #[inline]
+    unsafe fn written(&mut self, offset: usize, len: usize, total: usize) -> &mut [u8] {
+        debug_assert!(offset >= HEADER && offset + len <= total);
+        // SAFETY: promised by the caller; what is lent is borrowed with `self`.
+        unsafe {
+            self.0.cast::<u32>().write((total as u32).to_le());
+            std::slice::from_raw_parts_mut(self.0.as_ptr().add(offset), len)
+        }
     }
 
     /// Goes from the allocation of one number of bytes to that of another.

@@ -204,7 +204,7 @@ fn steps() -> impl Strategy<Value = Step> {
 fn follow(listpack: &mut Listpack, model: &mut Vec<Vec<u8>>, step: Step) {
     let place = |index: prop::sample::Index, model: &Vec<Vec<u8>>, listpack: &Listpack| {
         let i = index.index(model.len());
-        let from_either_end = if i % 2 == 0 { i as isize } else { i as isize - model.len() as isize };
+        let from_either_end = if i.is_multiple_of(2) { i as isize } else { i as isize - model.len() as isize };
         (i, listpack.view().seek(from_either_end).expect("there is one"))
     };
     match step {

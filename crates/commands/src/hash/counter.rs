@@ -1,0 +1,105 @@
+//! Fields that are numbers: HINCRBY for 64-bit integers, HINCRBYFLOAT for fractions.
+//!
+//! A field that does not exist counts as 0, and an existing one keeps its expiry.
+
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use kvick_store::collections::hash::Stored;
+use kvick_store::{Expiry, Hash, IntBuf, Str};
+
+use super::{documented, growing, limits, propagate_value, settle, tell, tell_revived};
+use crate::context::{Context, Error, Handler};
+use crate::spec::{Arg, Command, KeyFlags, KeySpec};
+use crate::string::long_double::{LongDouble, Text};
+
+const KEYS: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::UPDATE])];
+
+/// HINCRBY key field increment
+pub const HINCRBY: Command<Handler> = Command::new(
+    documented(growing("hincrby", 4, KEYS), "2.0.0", "O(1)", "Adds a number to the integer that a field holds.")
+        .args(&[Arg::key("key"), Arg::string("field"), Arg::integer("increment")]),
+    hincrby,
+);
+
+fn hincrby(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
+    const NOT_INTEGER: Error = Error::text("ERR hash value is not an integer");
+    const OVERFLOW: Error = Error::text("ERR increment or decrement would overflow");
+    let increment = parse_i64(&args[3]).ok_or(Error::NOT_INTEGER)?;
+    let mut sum = 0;
+    let field = update(cx, args, "hincrby", |old| {
+        let old = old.map_or(Some(0), Str::as_int).ok_or(NOT_INTEGER)?;
+        sum = old.checked_add(increment).ok_or(OVERFLOW)?;
+        Ok(Text::from_slice(Str::Int(sum).bytes(&mut IntBuf::default())))
+    })?;
+    if field.among_volatile {
+        // What a follower sees of the field may differ, by its clock, from what it is here.
+        propagate_value(cx, cx.key(args, 1), &args[2], &field.value, field.expiry);
+    }
+    cx.reply.int(sum);
+    Ok(())
+}
+
+/// HINCRBYFLOAT key field increment
+pub const HINCRBYFLOAT: Command<Handler> = Command::new(
+    documented(
+        growing("hincrbyfloat", 4, KEYS),
+        "2.6.0",
+        "O(1)",
+        "Adds a number, which may have a fraction, to the number that a field holds.",
+    )
+    .args(&[Arg::key("key"), Arg::string("field"), Arg::double("increment")]),
+    hincrbyfloat,
+);
+
+fn hincrbyfloat(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
+    const NOT_FLOAT: Error = Error::text("ERR hash value is not a float");
+    const INCREMENT_NOT_FINITE: Error = Error::text("ERR value is NaN or Infinity");
+    const NOT_FINITE: Error = Error::text("ERR increment would produce NaN or Infinity");
+    let increment = LongDouble::parse(&args[3]).ok_or(Error::NOT_FLOAT)?;
+    if !increment.is_finite() {
+        return Err(INCREMENT_NOT_FINITE);
+    }
+    let field = update(cx, args, "hincrbyfloat", |old| {
+        let old = match old {
+            None => LongDouble::ZERO,
+            Some(Str::Int(number)) => number.into(),
+            Some(Str::Bytes(text)) => LongDouble::parse(text).ok_or(NOT_FLOAT)?,
+        };
+        Ok(old.checked_add(increment).ok_or(NOT_FINITE)?.format())
+    })?;
+    // Followers take the result over: another version may round or print it in another way.
+    propagate_value(cx, cx.key(args, 1), &args[2], &field.value, field.expiry);
+    cx.reply.bulk(&field.value);
+    Ok(())
+}
+
+/// A field that was given a value.
+struct Updated {
+    value: Text,
+    /// The expiry that it kept.
+    expiry: Option<i64>,
+    /// Whether the hash had fields with an expiry.
+    among_volatile: bool,
+}
+
+/// Gives the field of argument 2 in the hash of argument 1 the value that `derive` makes of the present one: one change,
+/// told as `event`. `derive` must not refuse a field that is not there.
+fn update(
+    cx: &mut Context<'_>,
+    args: Args<'_>,
+    event: &'static str,
+    derive: impl FnOnce(Option<Str<'_>>) -> Result<Text, Error>,
+) -> Result<Updated, Error> {
+    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), limits(cx.settings));
+    let (hash, _) = cx.db.write_or_create::<Hash>(key)?;
+    let (old, expiry) = hash.get_with_expiry(&args[2], clock).unzip();
+    let (value, expiry) = (derive(old)?, expiry.flatten());
+    let among_volatile = hash.volatile() > 0;
+    let stored = hash.set(&args[2], &value, expiry.map_or(Expiry::None, Expiry::At), clock, limits);
+    let state = hash.state();
+    tell_revived(cx, key, usize::from(stored == Stored::Revived));
+    tell(cx, key, event);
+    cx.db.effects().changed(1);
+    settle(cx, key, state);
+    Ok(Updated { value, expiry, among_volatile })
+}

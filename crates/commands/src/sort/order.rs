@@ -1,0 +1,73 @@
+//! Bringing elements into order.
+//!
+//! Numbers that are equal are ordered by their elements as strings, so that the result does not depend on where the elements came
+//! from. Strings are compared byte by byte. What is missing comes before all others, or counts as zero.
+
+use kvick_resp::format::parse_double;
+use kvick_store::Str;
+use std::cmp::Ordering;
+
+use super::options::Request;
+use super::words::Words;
+use crate::context::{Context, Error};
+
+/// The elements that the request asks for, in its order.
+pub fn sort(cx: &mut Context<'_>, request: &Request<'_>, elements: Words) -> Result<Words, Error> {
+    let len = elements.len();
+    let mut order: Vec<usize> = (0..len).collect();
+    if request.alpha {
+        match values(cx, request, &elements) {
+            None => arrange(&mut order, request, |a, b| elements.get(a).cmp(elements.get(b))),
+            Some(values) => {
+                let value = |index: usize| values.there[index].then(|| values.words.get(index));
+                arrange(&mut order, request, |a, b| value(a).cmp(&value(b)));
+            }
+        }
+    } else {
+        let numbers = numbers(cx, request, &elements)?;
+        arrange(&mut order, request, |a, b| {
+            let numeric = numbers[a].partial_cmp(&numbers[b]).unwrap_or(Ordering::Equal);
+            numeric.then_with(|| elements.get(a).cmp(elements.get(b)))
+        });
+    }
+    Ok(elements.picked(order.drain(request.range(len))))
+}
+
+fn arrange(order: &mut [usize], request: &Request<'_>, compare: impl Fn(usize, usize) -> Ordering) {
+    order.sort_by(|a, b| if request.descending { compare(*b, *a) } else { compare(*a, *b) });
+}
+
+/// What BY leads to for each element.
+struct Values {
+    words: Words,
+    /// Whether there is anything.
+    there: Vec<bool>,
+}
+
+/// The strings to sort by when these are not the elements themselves.
+fn values(cx: &mut Context<'_>, request: &Request<'_>, elements: &Words) -> Option<Values> {
+    let by = request.by.as_ref()?;
+    let (mut words, mut there, mut name) = (Words::default(), Vec::with_capacity(elements.len()), Vec::new());
+    for element in elements.iter() {
+        by.look_up(&mut cx.db, element, &mut name, |value| {
+            there.push(value.is_some());
+            words.push(value.unwrap_or(Str::Bytes(b"")));
+        });
+    }
+    Some(Values { words, there })
+}
+
+/// The numbers to sort by.
+fn numbers(cx: &mut Context<'_>, request: &Request<'_>, elements: &Words) -> Result<Vec<f64>, Error> {
+    let mut name = Vec::new();
+    let number = |element: &[u8]| match &request.by {
+        None => parse_double(element),
+        Some(by) => by.look_up(&mut cx.db, element, &mut name, |value| match value {
+            None => Some(0.0),
+            Some(Str::Int(number)) => Some(number as f64),
+            Some(Str::Bytes(bytes)) => parse_double(bytes),
+        }),
+    };
+    let numbers: Option<Vec<f64>> = elements.iter().map(number).collect();
+    numbers.ok_or(Error::text("ERR One or more scores can't be converted into double"))
+}

@@ -1,0 +1,72 @@
+//! Counts of values, exact to three digits: a high dynamic range histogram.
+
+use std::collections::BTreeMap;
+
+/// Values below are told apart exactly; above, in each doubling half as many classes as this.
+const EXACT: u64 = 2048;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    /// Values from this one on are not counted.
+    limit: u64,
+    /// By the largest value of each class.
+    counts: BTreeMap<u64, u64>,
+    total: u64,
+}
+
+impl Histogram {
+    /// One for values up to `max` at least.
+    pub fn new(max: u64) -> Self {
+        let mut limit = EXACT;
+        while limit <= max {
+            limit *= 2;
+        }
+        Histogram { limit, counts: BTreeMap::new(), total: 0 }
+    }
+
+    /// Counts a value, unless it is beyond what this histogram is for.
+    pub fn record(&mut self, value: u64) {
+        if value < self.limit {
+            *self.counts.entry(largest_alike(value)).or_default() += 1;
+            self.total += 1;
+        }
+    }
+
+    /// The value that so many of a hundred do not exceed; 0 when there are none.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        let wanted = ((percent / 100.0 * self.total as f64 + 0.5) as u64).max(1);
+        let mut seen = 0;
+        let mut reached = self.counts.iter().filter(|(_, count)| {
+            seen += *count;
+            seen >= wanted
+        });
+        reached.next().map_or(0, |(value, _)| *value)
+    }
+}
+
+/// The largest value that is in the same class.
+fn largest_alike(value: u64) -> u64 {
+    let width_bits = (value / EXACT).checked_ilog2().map_or(0, |bits| bits + 1);
+    value | ((1 << width_bits) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_values_are_exact_and_large_ones_to_three_digits() {
+        assert_eq!([0, 5, 2047].map(largest_alike), [0, 5, 2047]);
+        assert_eq!([2048, 2049, 4095, 4096, 4099].map(largest_alike), [2049, 2049, 4095, 4099, 4099]);
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_values() {
+        let mut histogram = Histogram::new(1000);
+        assert_eq!(histogram.percentile(99.0), 0);
+        (1..=100).for_each(|value| histogram.record(value));
+        histogram.record(1 << 40);
+        assert_eq!([50.0, 90.0, 99.0].map(|percent| histogram.percentile(percent)), [50, 90, 99]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Checking a dump without loading it: what `kvick-check-rdb` does, in the words of valkey-check-rdb.
+
+mod histogram;
+mod stats;
+
+use crate::error::{Error, ErrorKind};
+use crate::format::{FOREIGN_BYTES, VERSION, VersionCheck, is_foreign};
+use crate::read::{Checksum, Event, ReadOptions, Reader, Record, Stage};
+use crate::value::{Loaded, ValueRef};
+pub use stats::Format;
+use stats::Stats;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How a dump is checked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether statistics are gathered.
+    pub stats: bool,
+    /// How they are printed.
+    pub format: Format,
+    /// Where to, instead of standard output.
+    pub output: Option<PathBuf>,
+}
+
+/// How the command line is to be given, behind the program's name.
+pub const USAGE: &str = "<rdb-file-name> [--format table|info|csv] [--stats] [--output <file>]";
+
+impl CheckOptions {
+    /// Reads a command line without the program's name; `None` when it makes no sense.
+    pub fn from_args(args: impl IntoIterator<Item = String>) -> Option<CheckOptions> {
+        let mut args = args.into_iter();
+        let mut options = CheckOptions { path: args.next()?.into(), ..CheckOptions::default() };
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--stats" => options.stats = true,
+                "--format" => options.format = Format::from_name(&args.next()?)?,
+                "--output" => options.output = Some(args.next()?.into()),
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+/// Checks a file and prints what was found to `out`; whether it is sound.
+pub fn check_file(options: &CheckOptions, out: &mut dyn Write) -> io::Result<bool> {
+    let mut check = Check { out, options, offset: 0, found: Found::default() };
+    check.say(format_args!("Checking RDB file {}", options.path.display()))?;
+    let sound = match File::open(&options.path) {
+        Ok(file) => check.read(file)?,
+        Err(_) => false,
+    };
+    check.say(format_args!("Check RDB returned error code {} (0 means success)", u8::from(!sound)))?;
+    if sound {
+        let version = check.found.version;
+        if is_foreign(version) || version > VERSION.into() {
+            check.say(format_args!("\\o/ RDB looks OK, but loading requires config 'rdb-version-check relaxed'"))?;
+        } else {
+            check.say(format_args!("\\o/ RDB looks OK! \\o/"))?;
+        }
+        check.sum_up()?;
+    }
+    Ok(sound)
+}
+
+/// What a check found so far.
+#[derive(Default)]
+struct Found {
+    version: u32,
+    keys: u64,
+    volatile: u64,
+    expired: u64,
+    functions: u64,
+    scripts: u64,
+    stats: Stats,
+}
+
+struct Check<'a> {
+    out: &'a mut dyn Write,
+    options: &'a CheckOptions,
+    offset: u64,
+    found: Found,
+}
+
+impl Check<'_> {
+    fn say(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
+        writeln!(self.out, "[offset {}] {text}", self.offset)
+    }
+
+    /// Reads a dump to its end; whether it is sound.
+    fn read(&mut self, file: impl Read) -> io::Result<bool> {
+        let options =
+            ReadOptions { version_check: VersionCheck::Relaxed, skip_modules: true, ..ReadOptions::default() };
+        let mut reader = match Reader::new(file, options) {
+            Ok(reader) => reader,
+            Err(error) => return self.fail(&error, Stage::Start, b""),
+        };
+        self.offset = reader.offset();
+        self.found.version = reader.version();
+        if reader.version() > VERSION.into() {
+            self.say(format_args!("Future RDB version {} detected", reader.version()))?;
+        } else if is_foreign(reader.version()) {
+            self.say(format_args!("Foreign RDB version {} detected", reader.version()))?;
+        }
+        self.found.stats.note_database(0);
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+        let mut number = 0;
+        loop {
+            let event = match reader.next_event() {
+                Ok(event) => event,
+                Err(error) => {
+                    self.found.keys += u64::from(matches!(reader.stage(), Stage::Value(_)));
+                    return self.fail(&error, reader.stage(), reader.key());
+                }
+            };
+            self.offset = reader.offset();
+            match event {
+                None => return Ok(true),
+                Some(Event::Entry(record)) => self.count(number, reader.key(), &record, now_ms),
+                Some(Event::SelectDb(selected)) => {
+                    number = selected;
+                    self.found.stats.note_database(selected);
+                    self.say(format_args!("Selecting DB ID {selected}"))?;
+                }
+                Some(event) => self.tell(&event)?,
+            }
+        }
+    }
+
+    /// Tells of what is not a key.
+    fn tell(&mut self, event: &Event) -> io::Result<()> {
+        match event {
+            Event::Aux { name, value } => {
+                self.found.scripts += u64::from(name.eq_ignore_ascii_case(b"lua"));
+                let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+                self.say(format_args!("AUX FIELD {name} = '{value}'"))
+            }
+            Event::ModuleAux(name) => self.say(format_args!("MODULE AUX for: {name}")),
+            Event::Function(_) => {
+                self.found.functions += 1;
+                Ok(())
+            }
+            Event::End(Checksum::Verified) => self.say(format_args!("Checksum OK")),
+            Event::End(Checksum::Absent) => {
+                self.say(format_args!("RDB file was saved with checksum disabled: no check performed."))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, number: u64, key: &[u8], record: &Record, now_ms: i64) {
+        self.found.keys += 1;
+        self.found.volatile += u64::from(record.expiry_ms.is_some());
+        self.found.expired += u64::from(record.expiry_ms.is_some_and(|at| at < now_ms));
+        if self.options.stats && !matches!(record.value, Loaded::Empty | Loaded::Expired) {
+            let value = match &record.value {
+                Loaded::Value(value) => Some(ValueRef::from(value)),
+                _ => None,
+            };
+            self.found.stats.count(number, key, value, record.expiry_ms, now_ms);
+        }
+    }
+
+    /// Tells of an error; false, for not sound.
+    fn fail(&mut self, error: &Error, stage: Stage, key: &[u8]) -> io::Result<bool> {
+        self.offset = error.offset;
+        writeln!(self.out, "--- RDB ERROR DETECTED ---")?;
+        let version = self.found.version;
+        match error.kind {
+            ErrorKind::Foreign { byte, .. } | ErrorKind::UnknownType { byte, .. }
+                if is_foreign(version) && FOREIGN_BYTES.contains(&byte) =>
+            {
+                self.say(format_args!("Unknown object type {byte} in RDB file with foreign version {version}"))?;
+            }
+            ErrorKind::UnknownType { byte, .. } if version > VERSION.into() => {
+                self.say(format_args!("Unknown object type {byte} in RDB file with future version {version}"))?;
+            }
+            ErrorKind::Foreign { byte, .. } | ErrorKind::UnknownType { byte, .. } => {
+                self.say(format_args!("Invalid object type: {byte}"))?;
+            }
+            ref kind => self.say(format_args!("{kind}"))?,
+        }
+        writeln!(self.out, "[additional info] While doing: {}", name_of(stage))?;
+        if let Stage::Value(kind) = stage {
+            writeln!(self.out, "[additional info] Reading key '{}'", String::from_utf8_lossy(key))?;
+            writeln!(self.out, "[additional info] Reading type {} ({})", kind.byte(), kind.name())?;
+        }
+        self.sum_up()?;
+        Ok(false)
+    }
+
+    /// Prints the counts, and the statistics to where they are wanted.
+    fn sum_up(&mut self) -> io::Result<()> {
+        writeln!(self.out, "[info] {} keys read", self.found.keys)?;
+        writeln!(self.out, "[info] {} expires", self.found.volatile)?;
+        writeln!(self.out, "[info] {} already expired", self.found.expired)?;
+        writeln!(self.out, "[info] {} functions", self.found.functions)?;
+        if self.found.scripts > 0 {
+            writeln!(self.out, "[info] {} lua scripts read", self.found.scripts)?;
+        }
+        match &self.options.output {
+            _ if !self.options.stats => Ok(()),
+            None => self.found.stats.print(self.out, self.options.format),
+            Some(path) => {
+                let mut file = BufWriter::new(File::create(path)?);
+                self.found.stats.print(&mut file, self.options.format)?;
+                file.flush()
+            }
+        }
+    }
+}
+
+/// The name of what was being read.
+fn name_of(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Start => "start",
+        Stage::Type => "read-type",
+        Stage::Expiry => "read-expire",
+        Stage::Key => "read-key",
+        Stage::Value(_) => "read-object-value",
+        Stage::Checksum => "check-sum",
+        Stage::Length => "read-len",
+        Stage::Aux => "read-aux",
+        Stage::ModuleAux => "read-module-aux",
+        Stage::Function => "read-functions",
+    }
+}

@@ -1,0 +1,127 @@
+//! Lengths, strings and numbers as they stand in a dump.
+
+use crate::encode::{form, length};
+use crate::error::{Corrupt, Error, ErrorKind};
+use crate::input::Input;
+use kvick_store::Str;
+use kvick_store::encodings::lzf;
+
+/// A compressed byte stands for less than this many: a reference of three bytes copies at most 264.
+const LZF_RATIO_MAX: u64 = 88;
+
+/// A length, or instead of it the form of what follows.
+enum Length {
+    Plain(u64),
+    Form(u8),
+}
+
+/// Reads values' parts from an input.
+pub(crate) struct Decoder<I> {
+    pub input: I,
+    scratch: Vec<u8>,
+    unpacked: Vec<u8>,
+}
+
+impl<I: Input> Decoder<I> {
+    pub fn new(input: I) -> Self {
+        Decoder { input, scratch: Vec::new(), unpacked: Vec::new() }
+    }
+
+    /// An error at this place.
+    pub fn fail(&self, kind: ErrorKind) -> Error {
+        self.input.fail(kind)
+    }
+
+    /// The bytes make no sense, as seen at this place.
+    #[cold]
+    pub fn corrupt(&self, what: Corrupt) -> Error {
+        self.input.fail(ErrorKind::Corrupt(what))
+    }
+
+    #[inline]
+    pub fn byte(&mut self) -> Result<u8, Error> {
+        Ok(self.input.take_array::<1>()?[0])
+    }
+
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        self.input.take_array()
+    }
+
+    /// The next `n` bytes as they are.
+    pub fn raw(&mut self, n: u64) -> Result<Vec<u8>, Error> {
+        self.input.take_owned(n)
+    }
+
+    /// Unix time in milliseconds.
+    pub fn time(&mut self) -> Result<i64, Error> {
+        Ok(i64::from_le_bytes(self.array()?))
+    }
+
+    #[inline]
+    fn length(&mut self) -> Result<Length, Error> {
+        let first = self.byte()?;
+        Ok(match first {
+            0..length::BITS_14 => Length::Plain(u64::from(first)),
+            length::BITS_14..length::BITS_32 => {
+                Length::Plain(u64::from(first & 0x3f) << 8 | u64::from(self.byte()?))
+            }
+            length::BITS_32 => Length::Plain(u64::from(u32::from_be_bytes(self.array()?))),
+            length::BITS_64 => Length::Plain(u64::from_be_bytes(self.array()?)),
+            form::MARK.. => Length::Form(first & !form::MARK),
+            _ => return Err(self.corrupt(Corrupt::Length(first))),
+        })
+    }
+
+    /// A length, count or other number that is mostly small.
+    #[inline]
+    pub fn number(&mut self) -> Result<u64, Error> {
+        match self.length()? {
+            Length::Plain(number) => Ok(number),
+            Length::Form(form) => Err(self.corrupt(Corrupt::Length(form::MARK | form))),
+        }
+    }
+
+    /// A string, where it lies.
+    #[inline]
+    pub fn string(&mut self) -> Result<Str<'_>, Error> {
+        match self.length()? {
+            Length::Plain(len) => Ok(Str::Bytes(self.input.take(len, &mut self.scratch)?)),
+            Length::Form(form::LZF) => {
+                self.unpacked = self.unpack()?;
+                Ok(Str::Bytes(&self.unpacked))
+            }
+            Length::Form(form) => self.int(form).map(Str::Int),
+        }
+    }
+
+    /// A string of its own; also one that is written as an integer comes as text.
+    pub fn owned(&mut self) -> Result<Vec<u8>, Error> {
+        match self.length()? {
+            Length::Plain(len) => self.input.take_owned(len),
+            Length::Form(form::LZF) => self.unpack(),
+            Length::Form(form) => Ok(Str::Int(self.int(form)?).bytes(&mut [0; 20]).to_vec()),
+        }
+    }
+
+    fn int(&mut self, form: u8) -> Result<i64, Error> {
+        Ok(match form {
+            form::INT8 => i64::from(i8::from_le_bytes(self.array()?)),
+            form::INT16 => i64::from(i16::from_le_bytes(self.array()?)),
+            form::INT32 => i64::from(i32::from_le_bytes(self.array()?)),
+            _ => return Err(self.corrupt(Corrupt::StringForm(form))),
+        })
+    }
+
+    fn unpack(&mut self) -> Result<Vec<u8>, Error> {
+        let packed_len = self.number()?;
+        let len = self.number()?;
+        let packed = self.input.take(packed_len, &mut self.scratch)?;
+        let unpacked = if len > packed_len.saturating_mul(LZF_RATIO_MAX) {
+            None
+        } else {
+            lzf::decompress(packed, len as usize).ok()
+        };
+        unpacked.ok_or_else(|| self.corrupt(Corrupt::Lzf))
+    }
+}

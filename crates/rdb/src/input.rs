@@ -1,0 +1,272 @@
+//! Where a dump's bytes come from: a reader, through a buffer that is summed on its way, or a payload in memory.
+//!
+//! Nothing is reserved for bytes that are merely claimed: a string longer than the buffer grows as its bytes arrive.
+
+use crate::crc64;
+use crate::error::{Error, ErrorKind};
+use std::io::Read;
+use std::ops::ControlFlow;
+
+/// Bytes, in order, with a count of those that were taken.
+pub(crate) trait Input {
+    /// Takes the next `n` bytes: where they lie if that is possible, otherwise in `scratch`.
+    fn take<'a>(&'a mut self, n: u64, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], Error>;
+
+    /// Takes the next `N` bytes.
+    fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Error>;
+
+    /// How many bytes were taken.
+    fn offset(&self) -> u64;
+
+    /// Takes the next `n` bytes into a vector of their own.
+    fn take_owned(&mut self, n: u64) -> Result<Vec<u8>, Error>;
+
+    /// An error at this place.
+    fn fail(&self, kind: ErrorKind) -> Error {
+        Error { offset: self.offset(), kind }
+    }
+}
+
+/// A dump in memory.
+pub(crate) struct Payload<'p> {
+    bytes: &'p [u8],
+    offset: usize,
+}
+
+impl<'p> Payload<'p> {
+    pub fn new(bytes: &'p [u8]) -> Self {
+        Payload { bytes, offset: 0 }
+    }
+
+    /// The error of a payload that ends too early.
+    #[cold]
+    fn ends(&self) -> Error {
+        Error { offset: self.bytes.len() as u64, kind: ErrorKind::Truncated }
+    }
+}
+
+impl Input for Payload<'_> {
+    #[inline]
+    fn take<'a>(&'a mut self, n: u64, _: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
+        let left = &self.bytes[self.offset..];
+        if n > left.len() as u64 {
+            return Err(self.ends());
+        }
+        let taken = &left[..n as usize];
+        self.offset += taken.len();
+        Ok(taken)
+    }
+
+    #[inline]
+    fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let taken = *self.bytes[self.offset..].first_chunk().ok_or_else(|| self.ends())?;
+        self.offset += N;
+        Ok(taken)
+    }
+
+    fn take_owned(&mut self, n: u64) -> Result<Vec<u8>, Error> {
+        self.take(n, &mut Vec::new()).map(<[u8]>::to_vec)
+    }
+
+    fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+}
+
+/// Told how many bytes were read so far, each time the buffer is filled; may call reading off.
+pub type Progress<'r> = Box<dyn FnMut(u64) -> ControlFlow<()> + 'r>;
+
+/// Bytes of the buffer.
+const BUFFER_LEN: usize = 256 * 1024;
+/// Strings up to this length are taken where they lie in the buffer.
+const IN_PLACE_MAX: u64 = 64 * 1024;
+/// A longer string's vector is given room for this much before its bytes arrive.
+const AHEAD_MIN: u64 = 1024 * 1024;
+
+/// A dump that is read and summed piece by piece.
+pub(crate) struct Stream<'r, R> {
+    reader: R,
+    buffer: Box<[u8]>,
+    /// The part of the buffer that was filled and not taken.
+    start: usize,
+    end: usize,
+    /// Up to here the buffer is in `sum`.
+    summed: usize,
+    sum: u64,
+    /// Whether to sum at all.
+    sums: bool,
+    /// Bytes of the input that came before the buffer's first.
+    before: u64,
+    progress: Option<Progress<'r>>,
+}
+
+impl<'r, R: Read> Stream<'r, R> {
+    pub fn new(reader: R, sums: bool, progress: Option<Progress<'r>>) -> Self {
+        let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
+        Stream { reader, buffer, start: 0, end: 0, summed: 0, sum: 0, sums, before: 0, progress }
+    }
+
+    /// The sum of all bytes that were taken.
+    pub fn sum(&mut self) -> u64 {
+        self.add_up();
+        self.sum
+    }
+
+    /// The reader, and what was read ahead.
+    pub fn into_parts(self) -> (Vec<u8>, R) {
+        (self.buffer[self.start..self.end].to_vec(), self.reader)
+    }
+
+    fn add_up(&mut self) {
+        if self.sums {
+            self.sum = crc64::update(self.sum, &self.buffer[self.summed..self.start]);
+        }
+        self.summed = self.start;
+    }
+
+    /// Fills the buffer until it holds `n` bytes that were not taken; `n` is at most its half.
+    #[cold]
+    fn fill(&mut self, n: usize) -> Result<(), Error> {
+        self.add_up();
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.before += self.start as u64;
+        self.end -= self.start;
+        (self.start, self.summed) = (0, 0);
+        while self.end < n {
+            match self.reader.read(&mut self.buffer[self.end..]) {
+                Ok(0) => return Err(self.ends()),
+                Ok(read) => self.end += read.min(self.buffer.len() - self.end),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.fail(ErrorKind::Io(error))),
+            }
+        }
+        self.report()
+    }
+
+    /// The error of an input that ends here.
+    fn ends(&self) -> Error {
+        Error { offset: self.before + self.end as u64, kind: ErrorKind::Truncated }
+    }
+
+    fn report(&mut self) -> Result<(), Error> {
+        let offset = self.offset();
+        match self.progress.as_mut().map(|progress| progress(offset)) {
+            Some(ControlFlow::Break(())) => Err(self.fail(ErrorKind::Cancelled)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a string longer than the buffer.
+    fn take_long(&mut self, n: u64, into: &mut Vec<u8>) -> Result<(), Error> {
+        into.clear();
+        while (into.len() as u64) < n {
+            if self.start == self.end {
+                self.fill(1)?;
+            }
+            let missing = n - into.len() as u64;
+            let piece = missing.min((self.end - self.start) as u64) as usize;
+            if into.capacity() - into.len() < piece {
+                // As much again as has arrived, but no more than is claimed.
+                into.reserve_exact(missing.min(AHEAD_MIN.max(into.len() as u64)) as usize);
+            }
+            into.extend_from_slice(&self.buffer[self.start..self.start + piece]);
+            self.start += piece;
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Input for Stream<'_, R> {
+    #[inline]
+    fn take<'a>(&'a mut self, n: u64, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
+        if n > IN_PLACE_MAX {
+            self.take_long(n, scratch)?;
+            return Ok(scratch);
+        }
+        let n = n as usize;
+        if self.end - self.start < n {
+            self.fill(n)?;
+        }
+        let start = self.start;
+        self.start += n;
+        Ok(&self.buffer[start..start + n])
+    }
+
+    #[inline]
+    fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        if self.end - self.start < N {
+            self.fill(N)?;
+        }
+        let mut taken = [0; N];
+        taken.copy_from_slice(&self.buffer[self.start..self.start + N]);
+        self.start += N;
+        Ok(taken)
+    }
+
+    fn take_owned(&mut self, n: u64) -> Result<Vec<u8>, Error> {
+        let mut long = Vec::new();
+        if n > IN_PLACE_MAX {
+            self.take_long(n, &mut long)?;
+            return Ok(long);
+        }
+        self.take(n, &mut long).map(<[u8]>::to_vec)
+    }
+
+    fn offset(&self) -> u64 {
+        self.before + self.start as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives its bytes in small pieces.
+    struct Dripping<'a>(&'a [u8]);
+
+    impl Read for Dripping<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let n = buffer.len().min(7_001).min(self.0.len());
+            buffer[..n].copy_from_slice(&self.0[..n]);
+            self.0 = &self.0[n..];
+            Ok(n)
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_what_was_given_and_its_sum() {
+        let bytes: Vec<u8> = (0..900_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        let mut stream = Stream::new(Dripping(&bytes), true, None);
+        let (mut taken, mut scratch) = (Vec::new(), Vec::new());
+        for n in [1, 5, 64 * 1024, 3, 300_000, 1, 64 * 1024 + 1, 100].into_iter().cycle() {
+            let n = n.min(bytes.len() - taken.len());
+            taken.extend_from_slice(stream.take(n as u64, &mut scratch).unwrap());
+            assert_eq!(stream.offset(), taken.len() as u64);
+            assert_eq!(stream.sum(), crc64::update(0, &taken));
+            if taken.len() == bytes.len() {
+                break;
+            }
+        }
+        assert!(taken == bytes);
+        let error = stream.take(1, &mut scratch).unwrap_err();
+        assert!(matches!(error, Error { offset: 900_000, kind: ErrorKind::Truncated }));
+    }
+
+    #[test]
+    fn a_claimed_length_reserves_little() {
+        let mut stream = Stream::new(&b"ten bytes!"[..], true, None);
+        let mut scratch = Vec::new();
+        assert!(stream.take(4 << 30, &mut scratch).is_err());
+        assert!(scratch.capacity() as u64 <= AHEAD_MIN, "{}", scratch.capacity());
+    }
+
+    #[test]
+    fn reading_can_be_called_off() {
+        let bytes = vec![1; 2 * BUFFER_LEN];
+        let progress: Progress<'_> =
+            Box::new(|offset| if offset > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+        let mut stream = Stream::new(&bytes[..], false, Some(progress));
+        let error = stream.take_owned(2 * BUFFER_LEN as u64).unwrap_err();
+        assert!(matches!(error.kind, ErrorKind::Cancelled));
+    }
+}

@@ -1,0 +1,49 @@
+//! The dump format, RDB: files of every version from Redis 2 to Redis 7.4 and Valkey 9.1 read, Valkey 9.1's and Redis
+//! 7.2's written; DUMP payloads both ways.
+//!
+//! - [`Writer`] writes a dump to anything that takes bytes; [`save_record`] writes one key, for snapshots that are put
+//!   together from captured entries; [`dump`] writes a payload.
+//! - [`Reader`] reads a dump from anything that gives bytes, as a sequence of [`Event`]s; [`load_into`] does so until the
+//!   end and hands keys to a [`Target`]; [`restore`] reads a payload.
+//! - [`mod@check`] tells whether a dump is sound, and what it holds.
+//!
+//! ```text
+//! dump:    | REDIS and four digits, or VALKEY and three | opcode with its content, or record ... | 255 | CRC-64, 8 |
+//! record:  | expiry: 252 and 8 bytes, optional | idle time or frequency, optional | type | key | value |
+//! payload: | type | value | version 2 | CRC-64, 8 |
+//! length:  | 00 and 6 bits | or 01 and 14 bits | or 0x80 and 4 bytes | or 0x81 and 8 bytes |   big-endian
+//! string:  | length, bytes | or 0xc0, 0xc1, 0xc2 and 1, 2, 4 bytes of an integer | or 0xc3, two lengths, LZF |
+//! ```
+//!
+//! What always holds: no input makes a reader panic, loop for ever or reserve memory for what is only claimed. An error
+//! says what is wrong and at which byte. A dump goes through a buffer; at most one value is in memory at a time, and
+//! beside it a copy of its compact encoding or of its longest element.
+
+pub mod check;
+mod crc64;
+mod decode;
+mod encode;
+mod error;
+mod format;
+mod input;
+mod load;
+mod module;
+mod payload;
+mod read;
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+mod tests;
+mod value;
+mod write;
+mod ziplist;
+
+pub use encode::Sink;
+pub use error::{Corrupt, Error, ErrorKind, ModuleType};
+pub use format::{Type, VERSION, VERSION_REDIS, VersionCheck, is_foreign};
+pub use input::Progress;
+pub use load::{Key, Summary, Target, load_into};
+pub use payload::{RestoreError, restore};
+pub use read::{Checksum, Event, ReadOptions, Reader, Record as ReadRecord, Stage, ValueOptions};
+pub use value::{Loaded, ValueRef};
+pub use write::{Preface, Record, Usage, WriteError, WriteOptions, Writer, dump, save_record};

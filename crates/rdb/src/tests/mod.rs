@@ -1,0 +1,106 @@
+//! Whole values and whole dumps: what is written is read again, what others wrote is read, what is broken is told.
+
+mod corrupt;
+mod files;
+mod old_forms;
+mod round_trip;
+
+use crate::value::ValueRef;
+use crate::{Error, Event, Loaded, ReadOptions, Reader, VersionCheck, WriteOptions, dump};
+use kvick_store::collections::list::Side;
+use kvick_store::collections::stream::Id;
+use kvick_store::{Collection, Str, Value};
+
+/// Everything that can be told of a value, sets and hashes in sorted order: its encoding first.
+pub fn describe(value: &Value) -> Vec<String> {
+    let text = |string: Str<'_>| String::from_utf8_lossy(string.bytes(&mut [0; 20])).into_owned();
+    match ValueRef::from(value) {
+        ValueRef::Str(string) => vec!["string".to_owned(), text(string)],
+        ValueRef::List(list) => {
+            let mut told = vec![list.encoding().to_owned()];
+            list.visit(0..list.len(), Side::Head, |element| told.push(text(element)));
+            told
+        }
+        ValueRef::Set(set) => {
+            let mut told: Vec<String> = set.iter().map(text).collect();
+            told.sort();
+            told.insert(0, set.encoding().to_owned());
+            told
+        }
+        ValueRef::SortedSet(sorted_set) => {
+            let mut told = vec![sorted_set.encoding().to_owned()];
+            told.extend(sorted_set.iter().map(|(member, score)| format!("{} {score:?}", text(member))));
+            told
+        }
+        ValueRef::Hash(hash) => {
+            let told = hash.iter().map(|field| format!("{}={} {:?}", text(field.name), text(field.value), field.expiry));
+            let mut told: Vec<String> = told.collect();
+            told.sort();
+            told.insert(0, hash.encoding().to_owned());
+            told
+        }
+        ValueRef::Stream(stream) => {
+            let log = stream.log();
+            let mut told = vec![format!("{} {:?} {:?}", log.len(), log.last_id(), log.history())];
+            for entry in log.range(Id::MIN, Id::MAX) {
+                let fields: Vec<_> = entry.fields().map(|(name, value)| (text(name), text(value))).collect();
+                told.push(format!("{:?} {fields:?}", entry.id));
+            }
+            for group in stream.groups().iter() {
+                told.push(format!("{:?} {:?} {:?}", group.name(), group.last_id, group.entries_read));
+                for consumer in group.consumers() {
+                    let pending: Vec<_> = group
+                        .pending_of(consumer, Id::MIN)
+                        .map(|(id, pending)| (id, pending.delivered_ms, pending.deliveries))
+                        .collect();
+                    let times = (consumer.seen_ms(), consumer.active_ms);
+                    told.push(format!("{:?} {times:?} {pending:?}", consumer.name()));
+                }
+            }
+            told
+        }
+    }
+}
+
+/// A payload of a value.
+pub fn payload(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    dump(ValueRef::from(value), &WriteOptions::default(), &mut bytes).expect("this version expresses everything");
+    bytes
+}
+
+/// Options that read everything.
+pub fn relaxed() -> ReadOptions {
+    ReadOptions { version_check: VersionCheck::Relaxed, skip_modules: true, ..ReadOptions::default() }
+}
+
+/// The keys of a dump with their values.
+pub fn read_all(file: &[u8], options: ReadOptions) -> Result<Vec<(Vec<u8>, Loaded)>, Error> {
+    let mut reader = Reader::new(file, options)?;
+    let mut entries = Vec::new();
+    while let Some(event) = reader.next_event()? {
+        if let Event::Entry(record) = event {
+            entries.push((reader.key().to_vec(), record.value));
+        }
+    }
+    Ok(entries)
+}
+
+/// A dump without a sum, of these bytes between signature and end.
+pub fn file(version: u32, body: &[u8]) -> Vec<u8> {
+    let magic = if version > 79 { format!("VALKEY{version:03}") } else { format!("REDIS{version:04}") };
+    [magic.as_bytes(), body, b"\xff", if version < 5 { &[] } else { &[0; 8] }].concat()
+}
+
+/// A record of a key named `k`, its value being `value` as it stands in the file.
+pub fn record(kind: u8, value: &[u8]) -> Vec<u8> {
+    [&[kind, 1, b'k'], value].concat()
+}
+
+/// A string of at most 16383 bytes as it is, with its length.
+pub fn string(bytes: &[u8]) -> Vec<u8> {
+    let len = bytes.len() as u16;
+    let mut string = if len < 64 { vec![len as u8] } else { (len | 0x4000).to_be_bytes().to_vec() };
+    string.extend_from_slice(bytes);
+    string
+}

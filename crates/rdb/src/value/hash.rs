@@ -1,0 +1,193 @@
+//! Hashes: a listpack of fields and values, or one field after the other, with expiry in the newer forms.
+
+use super::{Loaded, sequence};
+use crate::decode::Decoder;
+use crate::encode::{Encoder, Sink};
+use crate::error::{Corrupt, Error};
+use crate::format::{Type, VERSION};
+use crate::input::Input;
+use crate::read::ValueOptions;
+use crate::ziplist;
+use kvick_store::collections::hash::{FieldClock, Hash, Limits, Stored};
+use kvick_store::encodings::listpack::Listpack;
+use kvick_store::{Collection, Expiry, IntBuf, Str};
+
+/// Stands for no expiry.
+const NO_EXPIRY: i64 = -1;
+
+pub(super) fn type_in(hash: &Hash, version: u16) -> Option<Type> {
+    if hash.as_listpack().is_some() {
+        Some(Type::HashListpack)
+    } else if hash.volatile() == 0 {
+        Some(Type::Hash)
+    } else {
+        (version >= VERSION).then_some(Type::HashExpiry)
+    }
+}
+
+pub(super) fn save<S: Sink>(hash: &Hash, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    if let Some(view) = hash.as_listpack() {
+        return encoder.string(view.bytes());
+    }
+    encoder.length(hash.len() as u64)?;
+    for field in hash.iter() {
+        encoder.str(field.name)?;
+        encoder.str(field.value)?;
+        if kind == Type::HashExpiry {
+            encoder.time(field.expiry.unwrap_or(NO_EXPIRY))?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn load<I: Input>(
+    kind: Type,
+    decoder: &mut Decoder<I>,
+    options: &ValueOptions,
+    expired: &mut Vec<Vec<u8>>,
+) -> Result<Loaded, Error> {
+    let limits = Limits { fields: options.hash_max_listpack_entries, bytes: options.hash_max_listpack_value };
+    let mut loading = Loading { hash: Hash::new(), limits, options, expired };
+    match kind {
+        Type::HashListpack => {
+            let listpack = sequence::listpack(decoder, "Hash listpack")?;
+            return loading.take(listpack).ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Hash listpack")));
+        }
+        Type::HashZiplist => {
+            let listpack = sequence::from_ziplist(decoder, "Hash ziplist")?;
+            return loading.take(listpack).ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Hash ziplist")));
+        }
+        Type::HashZipmap => {
+            let whole = match decoder.string()? {
+                Str::Bytes(bytes) => ziplist::for_each_pair(bytes, |name, value| {
+                    if loading.add(name, value, None) { Ok(()) } else { Err(ziplist::Broken) }
+                })
+                .is_ok(),
+                Str::Int(_) => false,
+            };
+            if !whole {
+                return Err(decoder.corrupt(Corrupt::Encoding("Zipmap")));
+            }
+        }
+        Type::RedisHashListpack | Type::RedisHashListpackPreRelease => {
+            if kind == Type::RedisHashListpack {
+                decoder.time()?;
+            }
+            let listpack = sequence::listpack(decoder, "Hash listpack")?;
+            loading.add_triples(&listpack).ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Hash listpack")))?;
+        }
+        _ => load_fields(kind, decoder, &mut loading)?,
+    }
+    Ok(loading.finish())
+}
+
+fn load_fields<I: Input>(kind: Type, decoder: &mut Decoder<I>, loading: &mut Loading<'_>) -> Result<(), Error> {
+    let least = if kind == Type::RedisHash { decoder.time()? } else { 0 };
+    let count = decoder.number()?;
+    if kind == Type::HashExpiry || count > loading.limits.fields as u64 {
+        loading.expect_table(count);
+    }
+    let (mut name, mut text) = (Vec::new(), IntBuf::default());
+    for _ in 0..count {
+        let mut expiry = match kind {
+            Type::RedisHash => relative(decoder.number()?, least),
+            Type::RedisHashPreRelease => relative(decoder.number()?, 1),
+            _ => Some(None),
+        };
+        name.clear();
+        name.extend_from_slice(decoder.string()?.bytes(&mut text));
+        let added = if kind == Type::HashExpiry {
+            let value = decoder.owned()?;
+            let at = decoder.time()?;
+            expiry = if at < NO_EXPIRY { None } else { Some((at != NO_EXPIRY).then_some(at)) };
+            expiry.map(|expiry| loading.add(&name, &value, expiry))
+        } else {
+            let value = decoder.string()?;
+            expiry.map(|expiry| loading.add(&name, value.bytes(&mut text), expiry))
+        };
+        match added {
+            None => return Err(decoder.corrupt(Corrupt::FieldExpiry)),
+            Some(false) => return Err(decoder.corrupt(Corrupt::Duplicate("hash fields"))),
+            Some(true) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Redis's expiry, 0 for none, otherwise one more than what is to be added to `least`; `None` when it cannot be.
+fn relative(number: u64, least: i64) -> Option<Option<i64>> {
+    if number == 0 {
+        return Some(None);
+    }
+    let at = i64::try_from(number - 1).ok()?.checked_add(least)?;
+    (at >= 0).then_some(Some(at))
+}
+
+/// A hash being loaded.
+struct Loading<'o> {
+    hash: Hash,
+    limits: Limits,
+    options: &'o ValueOptions,
+    expired: &'o mut Vec<Vec<u8>>,
+}
+
+impl Loading<'_> {
+    /// Goes over to a table at once.
+    fn expect_table(&mut self, _count: u64) {
+        let too_long = vec![0; self.limits.bytes.saturating_add(1).min(1 << 20)];
+        self.hash.expect([&too_long[..], &[]].into_iter(), self.limits);
+    }
+
+    /// Adds a field; false when it is there already. One that has expired is left out.
+    fn add(&mut self, name: &[u8], value: &[u8], expiry: Option<i64>) -> bool {
+        if let (Some(at), Some(now_ms)) = (expiry, self.options.expire_fields_before_ms)
+            && at < now_ms
+        {
+            self.expired.push(name.to_vec());
+            return true;
+        }
+        let expiry = expiry.map_or(Expiry::None, Expiry::At);
+        self.hash.set(name, value, expiry, FieldClock::ALL, self.limits) == Stored::Added
+    }
+
+    /// Makes a hash of fields and values in a listpack; `None` when they are no such thing.
+    fn take(mut self, listpack: Listpack) -> Option<Loaded> {
+        if listpack.is_empty() {
+            return Some(Loaded::Empty);
+        }
+        if listpack.len() / 2 <= self.limits.fields {
+            return Hash::from_listpack(listpack).ok().map(Loaded::from);
+        }
+        let (mut name_text, mut value_text) = (IntBuf::default(), IntBuf::default());
+        let mut strings = listpack.view().iter();
+        while let Some(name) = strings.next() {
+            let value = strings.next()?;
+            if !self.add(name.bytes(&mut name_text), value.bytes(&mut value_text), None) {
+                return None;
+            }
+        }
+        Some(self.finish())
+    }
+
+    /// Adds fields, values and expiries in a listpack; `None` when they are no such thing.
+    fn add_triples(&mut self, listpack: &Listpack) -> Option<()> {
+        let (mut name_text, mut value_text) = (IntBuf::default(), IntBuf::default());
+        let mut strings = listpack.view().iter();
+        while let Some(name) = strings.next() {
+            let (value, at) = (strings.next()?, strings.next()?.as_int()?);
+            let expiry = relative(u64::try_from(at).ok()?, 1)?;
+            if !self.add(name.bytes(&mut name_text), value.bytes(&mut value_text), expiry) {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    fn finish(self) -> Loaded {
+        match (self.hash.is_empty(), self.expired.is_empty()) {
+            (false, _) => self.hash.into(),
+            (true, true) => Loaded::Empty,
+            (true, false) => Loaded::Expired,
+        }
+    }
+}

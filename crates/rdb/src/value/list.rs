@@ -1,0 +1,76 @@
+//! Lists: blocks of elements, or one element after the other in the oldest form.
+
+use super::{Loaded, sequence};
+use crate::decode::Decoder;
+use crate::encode::{Encoder, Sink};
+use crate::error::{Corrupt, Error};
+use crate::format::Type;
+use crate::input::Input;
+use crate::read::ValueOptions;
+use kvick_store::collections::list::{BlockView, Builder, Limits, List};
+use kvick_store::{Collection, IntBuf};
+
+/// How a block is held.
+const PLAIN: u64 = 1;
+const PACKED: u64 = 2;
+
+pub(super) fn save<S: Sink>(list: &List, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    if let Some(view) = list.listpack() {
+        encoder.length(1)?;
+        encoder.length(PACKED)?;
+        return encoder.string(view.bytes());
+    }
+    let Some((blocks, _)) = list.blocks() else { return Ok(()) };
+    encoder.length(blocks.len() as u64)?;
+    for block in blocks {
+        match block {
+            BlockView::Plain(element) => {
+                encoder.length(PLAIN)?;
+                encoder.string(element)?;
+            }
+            BlockView::Packed(view) => {
+                encoder.length(PACKED)?;
+                encoder.string(view.bytes())?;
+            }
+            BlockView::Compressed(packed, len) => {
+                encoder.length(PACKED)?;
+                encoder.packed(packed, len)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {
+    let limits =
+        Limits { max_listpack_size: options.list_max_listpack_size, compress_depth: options.list_compress_depth };
+    let mut builder = Builder::new(limits);
+    if kind == Type::ListZiplist {
+        builder.listpack(sequence::from_ziplist(decoder, "List ziplist")?);
+    } else {
+        for _ in 0..decoder.number()? {
+            match kind {
+                Type::List => builder.element(decoder.string()?.bytes(&mut IntBuf::default())),
+                Type::ListQuicklist => builder.listpack(sequence::from_ziplist(decoder, "Ziplist")?),
+                _ => load_block(decoder, &mut builder)?,
+            }
+        }
+    }
+    let list = builder.finish();
+    Ok(if list.is_empty() { Loaded::Empty } else { list.into() })
+}
+
+fn load_block<I: Input>(decoder: &mut Decoder<I>, builder: &mut Builder) -> Result<(), Error> {
+    match decoder.number()? {
+        PACKED => builder.listpack(sequence::listpack(decoder, "Listpack")?),
+        PLAIN => {
+            let element = decoder.owned()?;
+            if element.is_empty() {
+                return Err(decoder.corrupt(Corrupt::ListBlock));
+            }
+            builder.plain(element);
+        }
+        _ => return Err(decoder.corrupt(Corrupt::ListBlock)),
+    }
+    Ok(())
+}

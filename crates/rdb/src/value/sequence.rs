@@ -1,0 +1,49 @@
+//! Compact encodings as listpacks, whatever they were before.
+
+use crate::decode::Decoder;
+use crate::error::{Corrupt, Error};
+use crate::input::Input;
+use crate::ziplist::{self, Broken};
+use kvick_store::encodings::listpack::Listpack;
+use kvick_store::{IntBuf, Str};
+
+/// Reads a string that is a listpack; `whose` is told in the error.
+pub(crate) fn listpack<I: Input>(decoder: &mut Decoder<I>, whose: &'static str) -> Result<Listpack, Error> {
+    let checked = match decoder.string()? {
+        Str::Bytes(bytes) => Listpack::from_bytes(bytes).ok(),
+        Str::Int(_) => None,
+    };
+    checked.ok_or_else(|| decoder.corrupt(Corrupt::Encoding(whose)))
+}
+
+/// Reads a string that is a ziplist, as a listpack.
+pub(crate) fn from_ziplist<I: Input>(decoder: &mut Decoder<I>, whose: &'static str) -> Result<Listpack, Error> {
+    let converted = match decoder.string()? {
+        Str::Bytes(bytes) => convert(bytes).ok(),
+        Str::Int(_) => None,
+    };
+    converted.ok_or_else(|| decoder.corrupt(Corrupt::Encoding(whose)))
+}
+
+fn convert(bytes: &[u8]) -> Result<Listpack, Broken> {
+    let mut listpack = Listpack::new();
+    ziplist::for_each(bytes, |entry| push(&mut listpack, entry))?;
+    Ok(listpack)
+}
+
+/// Adds an element to what is converted.
+pub(crate) fn push(listpack: &mut Listpack, element: Str<'_>) -> Result<(), Broken> {
+    match element {
+        Str::Int(number) if listpack.fits(size_of::<u64>()) => listpack.push_back_int(number),
+        Str::Bytes(bytes) if listpack.fits(bytes.len()) => listpack.push_back(bytes),
+        _ => return Err(Broken),
+    }
+    Ok(())
+}
+
+/// Whether no two of these are the same.
+pub(crate) fn all_different<'a>(elements: impl Iterator<Item = Str<'a>>) -> bool {
+    let mut buffer = IntBuf::default();
+    let mut seen = std::collections::HashSet::new();
+    elements.into_iter().all(|element| seen.insert(element.bytes(&mut buffer).to_vec()))
+}

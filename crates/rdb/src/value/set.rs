@@ -1,0 +1,85 @@
+//! Sets: an intset, a listpack, or one member after the other.
+
+use super::{Loaded, sequence};
+use crate::decode::Decoder;
+use crate::encode::{Encoder, Sink};
+use crate::error::{Corrupt, Error};
+use crate::format::Type;
+use crate::input::Input;
+use crate::read::ValueOptions;
+use kvick_store::collections::set::{Encoded, Limits, Set};
+use kvick_store::encodings::intset::{self, Intset};
+use kvick_store::{Collection, IntBuf, Str};
+
+pub(super) fn type_of(set: &Set) -> Type {
+    match set.encoded() {
+        Encoded::Intset(_) => Type::SetIntset,
+        Encoded::Listpack(_) => Type::SetListpack,
+        Encoded::Table(_) => Type::Set,
+    }
+}
+
+pub(super) fn save<S: Sink>(set: &Set, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    match set.encoded() {
+        Encoded::Intset(view) => encoder.string(view.bytes()),
+        Encoded::Listpack(view) => encoder.string(view.bytes()),
+        Encoded::Table(_) => {
+            encoder.length(set.len() as u64)?;
+            set.iter().try_for_each(|member| encoder.str(member))
+        }
+    }
+}
+
+pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {
+    let limits = Limits {
+        intset_entries: options.set_max_intset_entries,
+        listpack_entries: options.set_max_listpack_entries,
+        listpack_value: options.set_max_listpack_value,
+    };
+    let set = match kind {
+        Type::SetIntset => load_intset(decoder, &limits)?,
+        Type::SetListpack => {
+            let listpack = sequence::listpack(decoder, "Set listpack")?;
+            if !sequence::all_different(listpack.view().iter()) {
+                return Err(decoder.corrupt(Corrupt::Encoding("Set listpack")));
+            }
+            let fits = listpack.len() <= limits.listpack_entries;
+            if fits { Set::from(listpack) } else { table_of(listpack.view().iter(), &limits) }
+        }
+        _ => load_members(decoder, &limits)?,
+    };
+    Ok(if set.is_empty() { Loaded::Empty } else { set.into() })
+}
+
+fn load_intset<I: Input>(decoder: &mut Decoder<I>, limits: &Limits) -> Result<Set, Error> {
+    let checked = match decoder.string()? {
+        Str::Bytes(bytes) => intset::View::check(bytes).ok().filter(|view| !view.is_empty()).map(|view| {
+            let fits = view.len() <= limits.intset_entries;
+            if fits { Set::from(Intset::from(view)) } else { table_of(view.iter().map(Str::Int), limits) }
+        }),
+        Str::Int(_) => None,
+    };
+    checked.ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Intset")))
+}
+
+/// A table of members that are known to be different.
+fn table_of<'a>(members: impl Iterator<Item = Str<'a>>, limits: &Limits) -> Set {
+    let mut set = Set::table();
+    for member in members {
+        set.insert_str(member, limits);
+    }
+    set
+}
+
+fn load_members<I: Input>(decoder: &mut Decoder<I>, limits: &Limits) -> Result<Set, Error> {
+    let count = decoder.number()?;
+    let many = count > limits.intset_entries as u64;
+    let mut set = if many { Set::table() } else { Set::of_integers() };
+    for _ in 0..count {
+        let member = decoder.string()?;
+        if !set.insert(member.bytes(&mut IntBuf::default()), limits) {
+            return Err(decoder.corrupt(Corrupt::Duplicate("set members")));
+        }
+    }
+    Ok(set)
+}

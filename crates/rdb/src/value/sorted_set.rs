@@ -1,0 +1,109 @@
+//! Sorted sets: a listpack of members and scores, or one after the other, from the greatest on.
+
+use super::{Loaded, sequence};
+use crate::decode::Decoder;
+use crate::encode::{Encoder, Sink};
+use crate::error::{Corrupt, Error};
+use crate::format::Type;
+use crate::input::Input;
+use crate::read::ValueOptions;
+use kvick_resp::format::parse_double;
+use kvick_store::collections::sorted_set::{Builder, Limits, SortedSet};
+use kvick_store::encodings::listpack::Listpack;
+use kvick_store::{Collection, IntBuf, Str};
+
+/// Lengths of decimal scores that stand for something else.
+const NAN: u8 = 253;
+const INFINITE: u8 = 254;
+const MINUS_INFINITE: u8 = 255;
+
+pub(super) fn type_of(sorted_set: &SortedSet) -> Type {
+    if sorted_set.listpack().is_some() { Type::SortedSetListpack } else { Type::SortedSet2 }
+}
+
+pub(super) fn save<S: Sink>(sorted_set: &SortedSet, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    if let Some(view) = sorted_set.listpack() {
+        return encoder.string(view.bytes());
+    }
+    encoder.length(sorted_set.len() as u64)?;
+    // Valkey inserts at the front of a skiplist fastest.
+    sorted_set.range_rev(0..usize::MAX).try_for_each(|(member, score)| {
+        encoder.str(member)?;
+        encoder.score(score)
+    })
+}
+
+pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {
+    let limits = Limits { entries: options.zset_max_listpack_entries, value: options.zset_max_listpack_value };
+    let sorted_set = match kind {
+        Type::SortedSetListpack => {
+            let listpack = sequence::listpack(decoder, "Zset listpack")?;
+            from_listpack(listpack, limits)
+                .ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Zset listpack")))?
+        }
+        Type::SortedSetZiplist => {
+            let listpack = sequence::from_ziplist(decoder, "Zset ziplist")?;
+            from_listpack(listpack, limits).ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Zset ziplist")))?
+        }
+        _ => load_members(kind, decoder, limits)?,
+    };
+    Ok(if sorted_set.is_empty() { Loaded::Empty } else { sorted_set.into() })
+}
+
+/// A sorted set of pairs in a listpack; `None` when they are no such thing. Pairs in an order that is not ours are put
+/// into it.
+fn from_listpack(listpack: Listpack, limits: Limits) -> Option<SortedSet> {
+    if listpack.len() / 2 <= limits.entries
+        && let Ok(sorted_set) = SortedSet::from_listpack(listpack.clone())
+    {
+        return Some(sorted_set);
+    }
+    let mut builder = Builder::new();
+    let (mut buffer, mut strings) = (IntBuf::default(), listpack.view().iter());
+    while let Some(member) = strings.next() {
+        let score = match strings.next()? {
+            Str::Int(number) => number as f64,
+            Str::Bytes(text) => parse_double(text).filter(|score| !score.is_nan())?,
+        };
+        let before = builder.len();
+        builder.update(member.bytes(&mut buffer), |_| score);
+        if builder.len() == before {
+            return None;
+        }
+    }
+    Some(builder.build(limits))
+}
+
+fn load_members<I: Input>(kind: Type, decoder: &mut Decoder<I>, limits: Limits) -> Result<SortedSet, Error> {
+    let mut builder = Builder::new();
+    let mut name = Vec::new();
+    for _ in 0..decoder.number()? {
+        name.clear();
+        name.extend_from_slice(decoder.string()?.bytes(&mut IntBuf::default()));
+        let score = match kind {
+            Type::SortedSet => decimal_score(decoder)?,
+            _ => f64::from_le_bytes(decoder.array()?),
+        };
+        if score.is_nan() {
+            return Err(decoder.corrupt(Corrupt::Nan));
+        }
+        let before = builder.len();
+        builder.update(&name, |_| score);
+        if builder.len() == before {
+            return Err(decoder.corrupt(Corrupt::Duplicate("zset fields")));
+        }
+    }
+    Ok(builder.build(limits))
+}
+
+fn decimal_score<I: Input>(decoder: &mut Decoder<I>) -> Result<f64, Error> {
+    Ok(match decoder.byte()? {
+        NAN => f64::NAN,
+        INFINITE => f64::INFINITY,
+        MINUS_INFINITE => f64::NEG_INFINITY,
+        len => {
+            let text = decoder.raw(len.into())?;
+            parse_double(&text).ok_or_else(|| decoder.corrupt(Corrupt::Score))?
+        }
+    })
+}

@@ -1,0 +1,287 @@
+//! Writing: a dump to a writer, one entry to bytes, a DUMP payload.
+
+use crate::encode::{Encoder, Sink, Summed};
+use crate::format::{VERSION, VERSION_REDIS, has_valkey_magic, opcode};
+use crate::value::{self, ValueRef};
+use kvick_store::{Access, Entry};
+use std::convert::Infallible;
+use std::fmt;
+use std::io::{self, Write};
+
+/// How a dump is written.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// The version of the format: [`VERSION`] or [`VERSION_REDIS`].
+    pub version: u16,
+    /// Whether strings are compressed (`rdbcompression`).
+    pub compress: bool,
+    /// Whether the dump ends with its sum (`rdbchecksum`); otherwise with zeros.
+    pub checksum: bool,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        WriteOptions { version: VERSION, compress: true, checksum: true }
+    }
+}
+
+impl WriteOptions {
+    /// For servers that know nothing newer than Redis 7.2.
+    pub fn for_redis() -> Self {
+        WriteOptions { version: VERSION_REDIS, ..Self::default() }
+    }
+}
+
+/// How recently or how often a key was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Usage {
+    /// Not told.
+    #[default]
+    Unknown,
+    /// Seconds since it was used last.
+    IdleSeconds(u64),
+    /// The logarithmic counter of its uses.
+    Frequency(u8),
+}
+
+/// What is written of a key.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: ValueRef<'a>,
+    /// When it expires: Unix time in milliseconds.
+    pub expiry_ms: Option<i64>,
+    /// How it was used.
+    pub usage: Usage,
+}
+
+impl<'a> Record<'a> {
+    /// An entry of the keyspace, without its usage.
+    pub fn new(entry: Entry<'a>) -> Record<'a> {
+        let usage = Usage::Unknown;
+        Record { key: entry.key(), value: ValueRef::from(entry), expiry_ms: entry.expiry(), usage }
+    }
+
+    /// The same with its usage: for a `maxmemory-policy` that goes by it.
+    pub fn with_usage(entry: Entry<'a>, access: &Access) -> Record<'a> {
+        let usage = if access.lfu {
+            Usage::Frequency(access.frequency(entry.clock()) as u8)
+        } else {
+            Usage::IdleSeconds(access.idle_seconds(entry.clock()))
+        };
+        Record { usage, ..Record::new(entry) }
+    }
+}
+
+/// Why a record could not be written.
+#[derive(Debug)]
+pub enum WriteError<E> {
+    /// The sink took no more.
+    Sink(E),
+    /// The version of the format cannot express the value: fields of a hash that expire. Nothing was written of it.
+    Inexpressible,
+}
+
+impl<E> From<E> for WriteError<E> {
+    fn from(error: E) -> Self {
+        WriteError::Sink(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for WriteError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteError::Sink(error) => error.fmt(f),
+            WriteError::Inexpressible => f.write_str("the value cannot be stored in this version of the format"),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for WriteError<E> {}
+
+/// Appends one record as it stands in a dump. A dump may be put together from such pieces, see
+/// [`Writer::captured`].
+pub fn save_record<S: Sink>(
+    sink: &mut S,
+    record: &Record<'_>,
+    options: &WriteOptions,
+) -> Result<(), WriteError<S::Error>> {
+    let kind = record.value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+    let mut encoder = Encoder::new(sink, options.compress);
+    if let Some(at) = record.expiry_ms {
+        encoder.byte(opcode::EXPIRY_MS)?;
+        encoder.time(at)?;
+    }
+    match record.usage {
+        Usage::Unknown => {}
+        Usage::IdleSeconds(seconds) => {
+            encoder.byte(opcode::IDLE)?;
+            encoder.length(seconds)?;
+        }
+        Usage::Frequency(frequency) => encoder.raw(&[opcode::FREQUENCY, frequency])?,
+    }
+    encoder.byte(kind.byte())?;
+    encoder.string(record.key)?;
+    value::save(record.value, kind, &mut encoder)?;
+    Ok(())
+}
+
+/// Appends a value as DUMP returns it: type, value, version, sum.
+pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) -> Result<(), WriteError<Infallible>> {
+    let kind = value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+    let start = payload.len();
+    payload.push(kind.byte());
+    value::save(value, kind, &mut Encoder::new(payload, options.compress))?;
+    payload.extend_from_slice(&options.version.to_le_bytes());
+    let sum = crate::crc64::update(0, &payload[start..]);
+    payload.extend_from_slice(&sum.to_le_bytes());
+    Ok(())
+}
+
+/// What stands at the beginning of a dump beside the signature.
+#[derive(Clone, Debug, Default)]
+pub struct Preface<'a> {
+    /// Version of Valkey whose behaviour the server has.
+    pub valkey_version: &'a str,
+    /// Unix time in seconds.
+    pub created_s: u64,
+    /// Memory that the server uses, in bytes.
+    pub used_memory: u64,
+    /// Replication: the database that the stream selects, the replication ID and the offset.
+    pub replication: Option<(i64, &'a str, i64)>,
+    /// Whether the dump is the base of an append-only file.
+    pub aof_base: bool,
+}
+
+/// Writes a dump, piece after piece, to `W`.
+///
+/// ```
+/// # use kvick_rdb::{Preface, Record, Usage, ValueRef, WriteOptions, Writer};
+/// # use kvick_store::Str;
+/// # fn main() -> std::io::Result<()> {
+/// let mut writer = Writer::new(Vec::new(), WriteOptions::default())?;
+/// writer.preface(&Preface { valkey_version: "9.1.0", ..Preface::default() })?;
+/// writer.select_db(0, 1, 0)?;
+/// let value = ValueRef::Str(Str::Bytes(b"world"));
+/// writer.record(&Record { key: b"hello", value, expiry_ms: None, usage: Usage::Unknown }).expect("strings fit");
+/// let (file, _sum) = writer.finish()?;
+/// assert_eq!(file[..9], *b"VALKEY080");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Writer<W> {
+    out: Summed<W>,
+    options: WriteOptions,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a dump.
+    pub fn new(writer: W, options: WriteOptions) -> io::Result<Self> {
+        let mut out = Summed::new(writer, options.checksum);
+        let name = if has_valkey_magic(options.version.into()) { "VALKEY" } else { "REDIS0" };
+        out.put(format!("{name}{:03}", options.version).as_bytes())?;
+        Ok(Writer { out, options })
+    }
+
+    /// The fields that every dump begins with.
+    pub fn preface(&mut self, preface: &Preface<'_>) -> io::Result<()> {
+        self.aux(b"valkey-ver", preface.valkey_version.as_bytes())?;
+        self.aux_number("redis-bits", usize::BITS.into())?;
+        self.aux_number("ctime", preface.created_s as i64)?;
+        self.aux_number("used-mem", preface.used_memory as i64)?;
+        if let Some((db, id, offset)) = preface.replication {
+            self.aux_number("repl-stream-db", db)?;
+            self.aux(b"repl-id", id.as_bytes())?;
+            self.aux_number("repl-offset", offset)?;
+        }
+        self.aux_number("aof-base", preface.aof_base.into())
+    }
+
+    fn aux_number(&mut self, name: &str, number: i64) -> io::Result<()> {
+        self.aux(name.as_bytes(), number.to_string().as_bytes())
+    }
+
+    /// A field that says something about the dump or the server.
+    pub fn aux(&mut self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        self.out.put(&[opcode::AUX])?;
+        let mut encoder = self.encoder();
+        encoder.string(name)?;
+        encoder.string(value)
+    }
+
+    /// The source of a function library.
+    pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
+        self.out.put(&[opcode::FUNCTION])?;
+        self.encoder().string(code)
+    }
+
+    /// The import of slots, under way in a cluster: its name of 40 bytes, the first and last slot of each range.
+    pub fn slot_import(&mut self, job: &[u8; 40], ranges: &[(u16, u16)]) -> io::Result<()> {
+        self.out.put(&[opcode::SLOT_IMPORT])?;
+        let mut encoder = self.encoder();
+        encoder.string(job)?;
+        encoder.length(ranges.len() as u64)?;
+        for (first, last) in ranges {
+            encoder.length((*first).into())?;
+            encoder.length((*last).into())?;
+        }
+        Ok(())
+    }
+
+    /// The database of the records that follow, with the number of its keys and of those that expire.
+    pub fn select_db(&mut self, number: u64, keys: u64, volatile: u64) -> io::Result<()> {
+        let mut encoder = self.encoder();
+        encoder.byte(opcode::SELECT_DB)?;
+        encoder.length(number)?;
+        encoder.byte(opcode::RESIZE_DB)?;
+        encoder.length(keys)?;
+        encoder.length(volatile)
+    }
+
+    /// The slot of the records that follow, with the number of its keys, of those that expire, and of those with
+    /// elements that expire.
+    pub fn slot_info(&mut self, slot: u16, keys: u64, volatile: u64, volatile_inside: u64) -> io::Result<()> {
+        self.aux(b"slot-info", format!("{slot},{keys},{volatile},{volatile_inside}").as_bytes())
+    }
+
+    /// A key with its value. A large value goes out in pieces.
+    pub fn record(&mut self, record: &Record<'_>) -> Result<(), WriteError<io::Error>> {
+        save_record(&mut self.out, record, &self.options)
+    }
+
+    /// Records that [`save_record`] wrote before, with the same options.
+    pub fn captured(&mut self, records: &[u8]) -> io::Result<()> {
+        self.out.put(records)
+    }
+
+    /// Bytes written so far, those in the buffer included.
+    pub fn written(&self) -> u64 {
+        self.out.len()
+    }
+
+    /// Passes on to the writer what is buffered.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.pass_on()?;
+        self.out.get_mut().flush()
+    }
+
+    /// The writer, for instance to have a file synced now and then. Does not hold what is still buffered.
+    pub fn get_mut(&mut self) -> &mut W {
+        self.out.get_mut()
+    }
+
+    /// Ends the dump: returns the writer and the sum, which is 0 when the dump has none.
+    pub fn finish(mut self) -> io::Result<(W, u64)> {
+        self.out.put(&[opcode::EOF])?;
+        let sum = self.out.sum()?;
+        self.out.put(&sum.to_le_bytes())?;
+        self.flush()?;
+        Ok((self.out.into_inner(), sum))
+    }
+
+    fn encoder(&mut self) -> Encoder<'_, Summed<W>> {
+        Encoder::new(&mut self.out, self.options.compress)
+    }
+}

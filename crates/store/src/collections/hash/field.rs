@@ -1,0 +1,181 @@
+//! One field of a large hash: an allocation that holds everything about it.
+//!
+//! ```text
+//! | flags: 1 byte | expiry: 8 bytes, if there is room for it | field | value |     rounded up to a size class
+//! ```
+//!
+//! Field and value are strings behind their lengths, as [`element`] lays them out. Whatever keeps its size
+//! class is changed in place, so counters and values of about the same length move nothing. A field that had an expiry
+//! keeps the room for one until it is laid out anew.
+//!
+//! # Safety
+//!
+//! Only [`create`] makes elements and only [`update`] changes them. Both leave flags and lengths that say how large the
+//! allocation is, which is what frees it.
+
+use crate::encodings::element;
+use crate::encodings::members::Layout;
+use crate::memory::size_class;
+use crate::table::Pointer;
+
+/// Flag: there is room for an expiry.
+const ROOM: u8 = 1;
+/// What stands in the room when there is no expiry: none is negative.
+const NONE: i64 = -1;
+const FLAGS_LEN: usize = 1;
+const EXPIRY_LEN: usize = size_of::<i64>();
+
+/// The layout of the elements of hashes.
+pub(super) struct FieldLayout;
+
+/// A field as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts<'a> {
+    pub field: &'a [u8],
+    pub value: &'a [u8],
+    /// Unix time in milliseconds.
+    pub expiry: Option<i64>,
+}
+
+/// Bytes of memory that such a field takes.
+#[inline]
+fn size_of_parts(room: bool, field_len: usize, value_len: usize) -> usize {
+    let strings = element::header_len(field_len) + field_len + element::header_len(value_len) + value_len;
+    size_class(FLAGS_LEN + if room { EXPIRY_LEN } else { 0 } + strings)
+}
+
+/// A new element.
+pub(super) fn create(parts: Parts<'_>) -> Pointer {
+    let room = parts.expiry.is_some();
+    let pointer = element::allocate(size_of_parts(room, parts.field.len(), parts.value.len()));
+    // SAFETY: allocated with room for all of it.
+    unsafe {
+        let mut at = pointer.as_ptr();
+        at.write(if room { ROOM } else { 0 });
+        at = at.add(FLAGS_LEN);
+        if room {
+            set_expiry(pointer, parts.expiry);
+            at = at.add(EXPIRY_LEN);
+        }
+        at = element::write(at, parts.field);
+        element::write(at, parts.value);
+    }
+    pointer
+}
+
+/// Whether there is room for an expiry.
+///
+/// # Safety
+/// The pointer leads to an element.
+#[inline]
+unsafe fn has_room(pointer: Pointer) -> bool {
+    // SAFETY: promised by the caller.
+    unsafe { pointer.read() & ROOM != 0 }
+}
+
+/// Where the field begins.
+///
+/// # Safety
+/// The pointer leads to an element.
+#[inline]
+unsafe fn strings(pointer: Pointer) -> *mut u8 {
+    // SAFETY: promised by the caller; flags and room are part of the allocation.
+    unsafe { pointer.as_ptr().add(FLAGS_LEN + if has_room(pointer) { EXPIRY_LEN } else { 0 }) }
+}
+
+/// Writes an expiry, or that there is none, into its room.
+///
+/// # Safety
+/// The pointer leads to an element with room for an expiry, and nobody else looks at it.
+#[inline]
+unsafe fn set_expiry(pointer: Pointer, expiry: Option<i64>) {
+    let bytes = expiry.unwrap_or(NONE).to_le_bytes();
+    // SAFETY: promised by the caller.
+    unsafe { pointer.as_ptr().add(FLAGS_LEN).cast::<[u8; EXPIRY_LEN]>().write(bytes) }
+}
+
+/// When the field expires, if ever.
+///
+/// # Safety
+/// The pointer leads to an element.
+#[inline]
+pub(super) unsafe fn expiry(pointer: Pointer) -> Option<i64> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if !has_room(pointer) {
+            return None;
+        }
+        let at = i64::from_le_bytes(pointer.as_ptr().add(FLAGS_LEN).cast::<[u8; EXPIRY_LEN]>().read());
+        (at != NONE).then_some(at)
+    }
+}
+
+/// Everything about the field.
+///
+/// # Safety
+/// The pointer leads to an element that stays as it is during `'a`.
+#[inline]
+pub(super) unsafe fn parts<'a>(pointer: Pointer) -> Parts<'a> {
+    // SAFETY: promised by the caller; the value lies behind the field.
+    unsafe {
+        let field = element::read(strings(pointer));
+        let value = element::read(field.as_ptr().add(field.len()));
+        Parts { field, value, expiry: expiry(pointer) }
+    }
+}
+
+/// Gives a field another value and expiry: in place where both fit, or else as a new element, and then the old one is
+/// the caller's to free. A `value` of `None` leaves it as it is.
+///
+/// # Safety
+/// The pointer leads to an element that nobody else looks at, and `value` is no part of it.
+pub(super) unsafe fn update(pointer: Pointer, value: Option<&[u8]>, expiry: Option<i64>) -> Option<Pointer> {
+    // SAFETY: promised by the caller. The strings are read before anything is written; what is written in place stays
+    // within the size class, and lengths and flags say so afterwards.
+    unsafe {
+        let old = parts(pointer);
+        let room = has_room(pointer);
+        let new = Parts { field: old.field, value: value.unwrap_or(old.value), expiry };
+        let size = |value: &[u8]| size_of_parts(room, old.field.len(), value.len());
+        if expiry.is_some() && !room || size(new.value) != size(old.value) {
+            return Some(create(new));
+        }
+        if room {
+            set_expiry(pointer, expiry);
+        }
+        if let Some(value) = value {
+            let field_len = old.field.len();
+            element::write(strings(pointer).add(element::header_len(field_len) + field_len), value);
+        }
+        None
+    }
+}
+
+// SAFETY: `update` in place leaves the field as it is.
+unsafe impl Layout for FieldLayout {
+    #[inline]
+    unsafe fn name<'a>(pointer: Pointer) -> &'a [u8] {
+        // SAFETY: promised by the caller.
+        unsafe { element::read(strings(pointer)) }
+    }
+
+    #[inline]
+    unsafe fn size(pointer: Pointer) -> usize {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let Parts { field, value, .. } = parts(pointer);
+            size_of_parts(has_room(pointer), field.len(), value.len())
+        }
+    }
+
+    #[inline]
+    unsafe fn free(pointer: Pointer) {
+        // SAFETY: allocated by `create` with a size of this class, in which every update stayed.
+        unsafe { element::release(pointer, Self::size(pointer)) }
+    }
+
+    unsafe fn copy(pointer: Pointer) -> Pointer {
+        // SAFETY: promised by the caller.
+        create(unsafe { parts(pointer) })
+    }
+}

@@ -1,0 +1,256 @@
+//! The fields of a large hash, and of every hash that has fields with an expiry: a table of [`field`]s.
+//!
+//! Fields with an expiry are flagged in the table, so that those whose time has come are found by looking at words alone.
+//! This is done in **rounds**, a bounded number of buckets at a time ([`Fields::expire`]), and a round begins only when
+//! there is something to find: [`Fields::wake_ms`] is never later than the earliest expiry unless the last round found
+//! so little for its work that the next one waits a little.
+//!
+//! **Invariant**: an element is flagged if and only if it has an expiry.
+
+use super::field::{self, FieldLayout, Parts};
+use super::{FieldClock, Stored};
+use crate::db::Expiry;
+use crate::encodings::members::{Layout, Members};
+use crate::memory::size_class;
+use crate::table::{Place, Pointer};
+
+/// A round that found less than one in so many of the fields it looked at was not worth it.
+const WORTHWHILE_SHARE: usize = 10;
+/// Fields looked at for which the round after one that was not worth it waits a millisecond longer.
+const FIELDS_PER_MS_OF_REST: usize = 64;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Fields {
+    members: Members<FieldLayout>,
+    /// There is one as long as a field has an expiry, and until the partition took note that none has.
+    expiries: Option<Box<Expiries>>,
+}
+
+/// What is known of the expiries of a hash.
+struct Expiries {
+    /// When to look for fields whose time has come.
+    wake_ms: i64,
+    /// The time under which the partition has the hash in its queue.
+    queued_ms: Option<i64>,
+    round: Round,
+}
+
+/// A round in progress.
+struct Round {
+    position: u64,
+    seen: usize,
+    taken: usize,
+    /// The earliest expiry among the fields that were looked at and stay, and those set meanwhile.
+    earliest_ms: i64,
+}
+
+impl Round {
+    const NEW: Round = Round { position: 0, seen: 0, taken: 0, earliest_ms: i64::MAX };
+}
+
+impl Default for Expiries {
+    fn default() -> Self {
+        Expiries { wake_ms: i64::MAX, queued_ms: None, round: Round::NEW }
+    }
+}
+
+/// Everything about the element that a pointer from the table leads to, as long as the table is borrowed.
+#[inline]
+fn parts<'a>(pointer: Pointer) -> Parts<'a> {
+    // SAFETY: called with pointers that a table of this module just lent, and the results do not outlive that.
+    unsafe { field::parts(pointer) }
+}
+
+fn free(pointer: Pointer) {
+    // SAFETY: called with pointers that were just taken out of a table of this module.
+    unsafe { FieldLayout::free(pointer) }
+}
+
+impl Fields {
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Number of fields with an expiry.
+    pub fn volatile(&self) -> usize {
+        self.members.flagged()
+    }
+
+    #[inline]
+    pub fn get(&self, name: &[u8]) -> Option<Parts<'_>> {
+        self.members.find(name).map(parts)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Parts<'_>> {
+        self.members.iter().map(parts)
+    }
+
+    pub fn scan(&self, cursor: u64, count: usize, mut visit: impl FnMut(Parts<'_>)) -> u64 {
+        self.members.scan_some(cursor, count, |pointer| visit(parts(pointer)))
+    }
+
+    pub fn random(&self, random: impl FnMut() -> u64) -> Option<Parts<'_>> {
+        self.members.random(random).map(parts)
+    }
+
+    /// Adds a field that is not there.
+    pub fn insert_new(&mut self, new: Parts<'_>) {
+        debug_assert!(new.expiry.is_none() && !self.members.contains(new.field));
+        // SAFETY: made here, and known not to be there.
+        unsafe { self.members.insert_new(field::create(new), false) }
+    }
+
+    #[inline]
+    pub fn set(&mut self, name: &[u8], value: &[u8], expiry: Expiry, clock: FieldClock) -> Stored {
+        let given = if let Expiry::At(at) = expiry { Some(at) } else { None };
+        match self.members.find_place(name) {
+            Err(vacant) => {
+                let pointer = field::create(Parts { field: name, value, expiry: given });
+                // SAFETY: made here, with the name that was looked for.
+                unsafe { self.members.insert_at(vacant, pointer, given.is_some()) };
+                self.expect(given);
+                Stored::Added
+            }
+            Ok(place) => {
+                // SAFETY: lent by the table just now.
+                let before = unsafe { field::expiry(self.members.get(place)) };
+                let due = before.is_some_and(|at| clock.is_due(at));
+                let after = if expiry == Expiry::Keep && !due { before } else { given };
+                self.update(place, Some(value), after);
+                if due { Stored::Revived } else { Stored::Replaced }
+            }
+        }
+    }
+
+    /// Sets or clears the expiry of a field if `allow`, given the present one, says so; `None` when there is no such field.
+    pub fn set_expiry(
+        &mut self,
+        name: &[u8],
+        expiry: Option<i64>,
+        clock: FieldClock,
+        allow: impl FnOnce(Option<i64>) -> bool,
+    ) -> Option<bool> {
+        let place = self.members.find_place(name).ok()?;
+        // SAFETY: lent by the table just now.
+        let before = unsafe { field::expiry(self.members.get(place)) };
+        if clock.hides(before) {
+            return None;
+        }
+        let allowed = allow(before);
+        if allowed {
+            self.update(place, None, expiry);
+        }
+        Some(allowed)
+    }
+
+    #[inline]
+    fn update(&mut self, place: Place, value: Option<&[u8]>, expiry: Option<i64>) {
+        let pointer = self.members.get(place);
+        // SAFETY: the table is borrowed exclusively, and a value comes from outside of it. The new element has the old
+        // one's name; it or the old one itself is what the table has afterwards.
+        unsafe {
+            match field::update(pointer, value, expiry) {
+                None => {
+                    self.members.replace(place, pointer, expiry.is_some());
+                }
+                Some(new) => free(self.members.replace(place, new, expiry.is_some())),
+            }
+        }
+        self.expect(expiry);
+    }
+
+    /// Removes a field unless `clock` hides it; whether it was there.
+    pub fn remove(&mut self, name: &[u8], clock: FieldClock) -> bool {
+        let Ok(place) = self.members.find_place(name) else { return false };
+        // SAFETY: lent by the table just now.
+        if clock.hides(unsafe { field::expiry(self.members.get(place)) }) {
+            return false;
+        }
+        free(self.members.remove_at(place));
+        true
+    }
+
+    /// Takes note of an expiry that was set.
+    #[inline]
+    fn expect(&mut self, expiry: Option<i64>) {
+        if let Some(at) = expiry {
+            let expiries = self.expiries.get_or_insert_default();
+            expiries.wake_ms = expiries.wake_ms.min(at);
+            expiries.round.earliest_ms = expiries.round.earliest_ms.min(at);
+        }
+    }
+
+    /// When to look for fields whose time has come; `None` when no field has an expiry.
+    pub fn wake_ms(&self) -> Option<i64> {
+        let expiries = self.expiries.as_ref().filter(|_| self.volatile() > 0)?;
+        Some(expiries.wake_ms)
+    }
+
+    /// The time under which the partition has the hash in its queue.
+    pub fn queued_ms(&self) -> Option<i64> {
+        self.expiries.as_ref()?.queued_ms
+    }
+
+    /// Takes note of the time under which the partition has the hash in its queue, or that it has not.
+    pub fn set_queued_ms(&mut self, queued_ms: Option<i64>) {
+        if let Some(expiries) = &mut self.expiries {
+            expiries.queued_ms = queued_ms;
+        }
+        if self.volatile() == 0 && queued_ms.is_none() {
+            self.expiries = None;
+        }
+    }
+
+    /// Goes on with a round over up to `buckets` buckets: removes the fields whose time came before `now_ms` and calls
+    /// `taken` with their names. True when the round is over, and [`Fields::wake_ms`] is when to begin the next.
+    pub fn expire(&mut self, now_ms: i64, buckets: usize, mut taken: impl FnMut(&[u8])) -> bool {
+        let Some(expiries) = &mut self.expiries else { return true };
+        let round = &mut expiries.round;
+        let mut due: Vec<Vec<u8>> = Vec::new();
+        let next = self.members.scan_flagged(round.position, buckets, |pointer| {
+            let found = parts(pointer);
+            round.seen += 1;
+            match found.expiry {
+                Some(at) if at < now_ms => due.push(found.field.to_vec()),
+                Some(at) => round.earliest_ms = round.earliest_ms.min(at),
+                None => {}
+            }
+        });
+        for name in due {
+            // A bucket may have been looked at twice.
+            if let Some(pointer) = self.members.remove(&name) {
+                free(pointer);
+                taken(&name);
+                round.taken += 1;
+            }
+        }
+        match next {
+            Some(position) => {
+                round.position = position;
+                false
+            }
+            None => {
+                let futile = round.taken * WORTHWHILE_SHARE < round.seen;
+                let rest_ms = if futile { round.seen / FIELDS_PER_MS_OF_REST } else { 0 };
+                expiries.wake_ms = round.earliest_ms.max(now_ms.saturating_add(rest_ms as i64));
+                expiries.round = Round::NEW;
+                true
+            }
+        }
+    }
+
+    pub fn memory(&self, samples: usize) -> usize {
+        let expiries = if self.expiries.is_some() { size_class(size_of::<Expiries>()) } else { 0 };
+        size_class(size_of::<Self>()) + expiries + self.members.memory(samples)
+    }
+}
+
+impl Clone for Fields {
+    /// The clone is in no queue.
+    fn clone(&self) -> Self {
+        let mut clone = Fields { members: self.members.clone(), expiries: None };
+        clone.expect(self.wake_ms());
+        clone
+    }
+}
