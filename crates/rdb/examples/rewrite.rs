@@ -2,16 +2,16 @@
 //!
 //! Redis's own versions are read as well, which makes this a way from Redis 7.4 to Valkey.
 
-use kvick_rdb::{
-    Event, Loaded, ReadOptions, Reader, Record, VERSION, ValueRef, VersionCheck, WriteOptions, Writer,
-};
+use kvick_rdb::{Event, Loaded, ReadOptions, Reader, Record, VERSION, ValueRef, VersionCheck, WriteOptions, Writer};
 use std::error::Error;
 use std::fs::File;
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, from, to, version @ ..] = args.as_slice() else { return Err("usage: rewrite <from> <to> [version]".into()) };
+    let [_, from, to, version @ ..] = args.as_slice() else {
+        return Err("usage: rewrite <from> <to> [version]".into());
+    };
     let version = version.first().map_or(Ok(VERSION), |text| text.parse())?;
     let (keys, seconds) = rewrite(from, to, WriteOptions { version, ..WriteOptions::default() })?;
     println!("{keys} keys in {seconds:.2} s");

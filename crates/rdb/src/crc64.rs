@@ -67,7 +67,9 @@ fn by_tables(mut sum: u64, bytes: &[u8]) -> u64 {
 #[cfg(target_arch = "x86_64")]
 mod folding {
     use super::{by_tables, times_x};
-    use std::arch::x86_64::{__m128i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128};
+    use std::arch::x86_64::{
+        __m128i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128,
+    };
 
     /// From this many bytes on folding pays.
     pub const LEN_MIN: usize = 192;

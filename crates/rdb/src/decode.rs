@@ -63,9 +63,7 @@ impl<I: Input> Decoder<I> {
         let first = self.byte()?;
         Ok(match first {
             0..length::BITS_14 => Length::Plain(u64::from(first)),
-            length::BITS_14..length::BITS_32 => {
-                Length::Plain(u64::from(first & 0x3f) << 8 | u64::from(self.byte()?))
-            }
+            length::BITS_14..length::BITS_32 => Length::Plain(u64::from(first & 0x3f) << 8 | u64::from(self.byte()?)),
             length::BITS_32 => Length::Plain(u64::from(u32::from_be_bytes(self.array()?))),
             length::BITS_64 => Length::Plain(u64::from_be_bytes(self.array()?)),
             form::MARK.. => Length::Form(first & !form::MARK),

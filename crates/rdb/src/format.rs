@@ -155,9 +155,14 @@ mod tests {
 
     #[test]
     fn versions_are_accepted_as_the_check_says() {
-        for (version, strict, relaxed) in
-            [(0, false, false), (1, true, true), (11, true, true), (12, false, true), (80, true, true), (81, false, true)]
-        {
+        for (version, strict, relaxed) in [
+            (0, false, false),
+            (1, true, true),
+            (11, true, true),
+            (12, false, true),
+            (80, true, true),
+            (81, false, true),
+        ] {
             assert_eq!(VersionCheck::Strict.accepts(version), strict, "{version}");
             assert_eq!(VersionCheck::Relaxed.accepts(version), relaxed, "{version}");
         }

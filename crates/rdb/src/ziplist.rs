@@ -130,9 +130,10 @@ impl<'a> Bytes<'a> {
 
     fn zipmap_len(&mut self) -> Result<usize, Broken> {
         match self.u8()? {
-            WIDE => self.u32().map(|len| len as usize).and_then(|len| {
-                if len < usize::from(WIDE) { Err(Broken) } else { Ok(len) }
-            }),
+            WIDE => self
+                .u32()
+                .map(|len| len as usize)
+                .and_then(|len| if len < usize::from(WIDE) { Err(Broken) } else { Ok(len) }),
             END => Err(Broken),
             short => Ok(usize::from(short)),
         }

@@ -5,7 +5,7 @@
 //! - [`pop`]: taking from either end, at once or when there is something to take.
 //! - [`lookup`]: cardinality, scores, ranks, counts, ZSCAN.
 //! - [`range`](mod@range): ZRANGE in all its forms, and ZRANGESTORE.
-//! - [`random`]: ZRANDMEMBER.
+//! - [`random`]: ZRANDMEMBER and its ways of choosing.
 //! - [`combine`]: union, intersection and difference of several sets.
 //! - [`bounds`]: the ends of ranges by score and by member, as arguments.
 //!

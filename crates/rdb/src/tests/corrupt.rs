@@ -3,7 +3,9 @@
 use super::{file, payload, read_all, record, relaxed, round_trip, string};
 use crate::samples::{ziplist, zipmap};
 use crate::value::ValueRef;
-use crate::{ErrorKind, ReadOptions, Record, RestoreError, Usage, ValueOptions, VersionCheck, WriteOptions, Writer, restore};
+use crate::{
+    ErrorKind, ReadOptions, Record, RestoreError, Usage, ValueOptions, VersionCheck, WriteOptions, Writer, restore,
+};
 use kvick_store::{Str, Value};
 
 /// A dump with a value of every type, old ones included.
@@ -30,7 +32,12 @@ fn sample() -> Vec<u8> {
     ]
     .concat();
     let mut compressed = Vec::new();
-    let long = Record { key: b"long", value: ValueRef::Str(Str::Bytes(&[b'x'; 500])), expiry_ms: Some(1), usage: Usage::Frequency(1) };
+    let long = Record {
+        key: b"long",
+        value: ValueRef::Str(Str::Bytes(&[b'x'; 500])),
+        expiry_ms: Some(1),
+        usage: Usage::Frequency(1),
+    };
     crate::save_record(&mut compressed, &long, &WriteOptions::default()).expect("a vector");
     body.extend(compressed);
     // What is written now, from payloads without their footers.

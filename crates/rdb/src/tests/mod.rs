@@ -33,7 +33,8 @@ pub fn describe(value: &Value) -> Vec<String> {
             told
         }
         ValueRef::Hash(hash) => {
-            let told = hash.iter().map(|field| format!("{}={} {:?}", text(field.name), text(field.value), field.expiry));
+            let told =
+                hash.iter().map(|field| format!("{}={} {:?}", text(field.name), text(field.value), field.expiry));
             let mut told: Vec<String> = told.collect();
             told.sort();
             told.insert(0, hash.encoding().to_owned());

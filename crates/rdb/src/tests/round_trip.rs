@@ -71,20 +71,17 @@ fn hashes() -> impl Strategy<Value = Value> {
 }
 
 fn values() -> impl Strategy<Value = Value> {
-    let strings = strings().prop_map(|bytes| match std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok()) {
-        Some(number) if i64::to_string(&number).as_bytes() == bytes => Value::Int(number),
-        _ => Value::Bytes(bytes),
-    });
+    let strings =
+        strings().prop_map(|bytes| match std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok()) {
+            Some(number) if i64::to_string(&number).as_bytes() == bytes => Value::Int(number),
+            _ => Value::Bytes(bytes),
+        });
     prop_oneof![strings, lists(), sets(), sorted_sets(), hashes()]
 }
 
 /// Options under which values keep the encodings that the strategies gave them.
 fn generous() -> ValueOptions {
-    ValueOptions {
-        hash_max_listpack_entries: 80,
-        set_max_intset_entries: 50,
-        ..ValueOptions::default()
-    }
+    ValueOptions { hash_max_listpack_entries: 80, set_max_intset_entries: 50, ..ValueOptions::default() }
 }
 
 /// A stream with deleted entries and groups.
@@ -93,8 +90,11 @@ pub fn stream() -> Value {
     // The head of a block: 2 live, 1 deleted, one field named f.
     let head: [&[u8]; 5] = [b"2", b"1", b"1", b"f", b"0"];
     // Flags (2: the same fields, 1: deleted), difference of the ID, values, number of elements before.
-    let entries: [&[&[u8]]; 3] =
-        [&[b"2", b"0", b"0", b"v1", b"4"], &[b"3", b"1", b"0", b"v2", b"4"], &[b"0", b"2", b"5", b"1", b"g", b"v3", b"6"]];
+    let entries: [&[&[u8]]; 3] = [
+        &[b"2", b"0", b"0", b"v1", b"4"],
+        &[b"3", b"1", b"0", b"v2", b"4"],
+        &[b"0", b"2", b"5", b"1", b"g", b"v3", b"6"],
+    ];
     head.iter().chain(entries.iter().copied().flatten()).for_each(|element| block.push_back(element));
     let mut loader = Loader::default();
     loader.block(Id::new(1000, 1), block.bytes()).expect("a sound block");

@@ -152,9 +152,7 @@ impl<'o> Builder<'o> {
             | Type::RedisHash
             | Type::RedisHashListpack
             | Type::RedisHashPreRelease
-            | Type::RedisHashListpackPreRelease => {
-                hash::load(kind, decoder, self.options, &mut self.expired_fields)
-            }
+            | Type::RedisHashListpackPreRelease => hash::load(kind, decoder, self.options, &mut self.expired_fields),
             Type::Stream | Type::Stream2 | Type::Stream3 => stream::load(kind, decoder),
             Type::ModulePreRelease => Err(decoder.corrupt(Corrupt::PreRelease("module"))),
             Type::Module => {

@@ -38,8 +38,7 @@ pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &Val
     let sorted_set = match kind {
         Type::SortedSetListpack => {
             let listpack = sequence::listpack(decoder, "Zset listpack")?;
-            from_listpack(listpack, limits)
-                .ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Zset listpack")))?
+            from_listpack(listpack, limits).ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Zset listpack")))?
         }
         Type::SortedSetZiplist => {
             let listpack = sequence::from_ziplist(decoder, "Zset ziplist")?;

@@ -102,12 +102,7 @@ fn load_id<I: Input>(decoder: &mut Decoder<I>) -> Result<Id, Error> {
     Ok(Id::new(decoder.number()?, decoder.number()?))
 }
 
-fn load_group<I: Input>(
-    kind: Type,
-    decoder: &mut Decoder<I>,
-    log: &Log,
-    groups: &mut Groups,
-) -> Result<(), Error> {
+fn load_group<I: Input>(kind: Type, decoder: &mut Decoder<I>, log: &Log, groups: &mut Groups) -> Result<(), Error> {
     let name = decoder.owned()?;
     let last_id = load_id(decoder)?;
     let entries_read = match kind {
