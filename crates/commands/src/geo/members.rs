@@ -95,7 +95,7 @@ pub const GEODIST: Command<Handler> = Command::new(
             Arg::string("member2"),
             Arg::one_of(
                 "unit",
-                &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")],
+                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
             )
             .optional(),
         ]),

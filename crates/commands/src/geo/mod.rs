@@ -1,9 +1,9 @@
 //! Geospatial indexes: sorted sets whose scores are places, as geohashes of 52 bits.
 //!
-//! - [`geohash`]: places as numbers, and back; the cells around a place. - [`shape`]: distances, and what is inside of a
-//!   circle, a box or a polygon.
-//! - [`members`]: adding members, and asking for their places. - [`search`]: GEOSEARCH and its older kin, with their options
-//!   in [`options`].
+//! - [`geohash`]: places as numbers, and back; the cells around a place.
+//! - [`shape`]: distances, and what is inside of a circle, a box or a polygon.
+//! - [`members`]: adding members, and asking for their places.
+//! - [`search`]: GEOSEARCH and its older kin, with their options in [`options`].
 //!
 //! All arithmetic is done in the order of the reference's, for results that are the same to the last bit.
 

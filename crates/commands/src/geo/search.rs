@@ -27,7 +27,7 @@ pub const GEOSEARCH: Command<Handler> = Command::new(
         .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])])
         .doc(Group::Geo, "6.2.0", "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the shape.", "Lists the members inside of a circle, a box or a polygon.")
         .history(&[("7.0.0", "Units may be in upper case."), ("9.0.0", "Added `BYPOLYGON`.")])
-        .args(&[Arg::key("key"), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("withcoord", "WITHCOORD").optional(), Arg::word("withdist", "WITHDIST").optional(), Arg::word("withhash", "WITHHASH").optional()]),
+        .args(&[Arg::key("key"), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("withcoord", "WITHCOORD").optional(), Arg::word("withdist", "WITHDIST").optional(), Arg::word("withhash", "WITHHASH").optional()]),
     geosearch,
 );
 
@@ -45,7 +45,7 @@ pub const GEOSEARCHSTORE: Command<Handler> = Command::new(
         .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE]), KeySpec::at(2, &[KeyFlags::RO, KeyFlags::ACCESS])])
         .doc(Group::Geo, "6.2.0", "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the shape.", "Stores the members inside of a circle, a box or a polygon.")
         .history(&[("7.0.0", "Units may be in upper case."), ("9.0.0", "Added `BYPOLYGON`.")])
-        .args(&[Arg::key("destination"), Arg::key("source").key_spec(1), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("storedist", "STOREDIST").optional()]),
+        .args(&[Arg::key("destination"), Arg::key("source").key_spec(1), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("storedist", "STOREDIST").optional()]),
     geosearchstore,
 );
 
@@ -87,7 +87,7 @@ pub const GEORADIUS: Command<Handler> = Command::new(
             Arg::double("radius"),
             Arg::one_of(
                 "unit",
-                &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")],
+                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
             ),
             Arg::word("withcoord", "WITHCOORD").optional(),
             Arg::word("withdist", "WITHDIST").optional(),
@@ -135,7 +135,7 @@ pub const GEORADIUS_RO: Command<Handler> = Command::new(
             Arg::double("radius"),
             Arg::one_of(
                 "unit",
-                &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")],
+                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
             ),
             Arg::word("withcoord", "WITHCOORD").optional(),
             Arg::word("withdist", "WITHDIST").optional(),
@@ -187,7 +187,7 @@ pub const GEORADIUSBYMEMBER: Command<Handler> = Command::new(
             Arg::double("radius"),
             Arg::one_of(
                 "unit",
-                &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")],
+                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
             ),
             Arg::word("withcoord", "WITHCOORD").optional(),
             Arg::word("withdist", "WITHDIST").optional(),
@@ -231,7 +231,7 @@ pub const GEORADIUSBYMEMBER_RO: Command<Handler> = Command::new(
             Arg::double("radius"),
             Arg::one_of(
                 "unit",
-                &[Arg::word("m", "m"), Arg::word("km", "km"), Arg::word("ft", "ft"), Arg::word("mi", "mi")],
+                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
             ),
             Arg::word("withcoord", "WITHCOORD").optional(),
             Arg::word("withdist", "WITHDIST").optional(),

@@ -1,9 +1,11 @@
 //! Sorted sets: members with scores, found by rank, by score and by member.
 //!
-//! - [`add`]: ZADD and ZINCRBY. - [`remove`]: ZREM and the ZREMRANGE commands. - [`pop`]: taking from either end, at once or
-//!   when there is something to take.
-//! - [`lookup`]: cardinality, scores, ranks, counts, ZSCAN. - [`range`](mod@range): ZRANGE in all its forms, and ZRANGESTORE.
-//!   - [`random`]: ZRANDMEMBER.
+//! - [`add`]: ZADD and ZINCRBY.
+//! - [`remove`]: ZREM and the ZREMRANGE commands.
+//! - [`pop`]: taking from either end, at once or when there is something to take.
+//! - [`lookup`]: cardinality, scores, ranks, counts, ZSCAN.
+//! - [`range`](mod@range): ZRANGE in all its forms, and ZRANGESTORE.
+//! - [`random`]: ZRANDMEMBER and its ways of choosing.
 //! - [`combine`]: union, intersection and difference of several sets.
 //! - [`bounds`]: the ends of ranges by score and by member, as arguments.
 //!
