@@ -10,6 +10,7 @@ use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::pause::Pause;
+use crate::persistence::{self, Persistence};
 use crate::process::shutdown;
 use crate::rates::Rates;
 use crate::session::Client;
@@ -64,6 +65,8 @@ pub struct Server {
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
     pub memory: memory::Monitor,
+    /// Dumps.
+    pub persistence: Persistence,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -117,6 +120,7 @@ impl Server {
             baseline: Mutex::new(vec![Totals::default(); workers]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
+            persistence: Persistence::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -212,8 +216,9 @@ impl Server {
     }
 
     /// What the first worker does for all of them, several times a second.
-    pub fn tick(&self) {
+    pub fn tick(&'static self) {
         shutdown::poll(self);
+        persistence::schedule::tick(self);
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
@@ -235,6 +240,7 @@ impl Server {
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
         self.keyspace.janitor.reset();
+        self.persistence.reset_stats();
     }
 
     /// Has the server end: workers notice at their next turn.

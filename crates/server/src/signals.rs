@@ -45,8 +45,10 @@ pub fn listen(server: &'static Server) -> io::Result<()> {
 /// Asks for a shutdown. An impatient second SIGINT ends the process at once.
 fn shut_down(server: &Server, signal: libc::c_int) {
     let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
-    if signal == libc::SIGINT && (server.shutdown.is_made() || server.is_ending()) {
+    let shutdown = &server.shutdown;
+    if signal == libc::SIGINT && (shutdown.is_made() || shutdown.is_acted_upon() || server.is_ending()) {
         logging::warning(format_args!("You insist... exiting now."));
+        server.persistence.abandon();
         logging::flush();
         // SAFETY: ends the process without running anything of it.
         unsafe { libc::_exit(1) };

@@ -306,6 +306,8 @@ fn shutdown_ends_every_connection_and_the_process() {
 #[test]
 fn shutdown_refuses_what_it_does_not_know_or_cannot_do() {
     let mut server = Server::start(&["--shutdown-on-sigint", "save"]);
+    // Nothing can take the place of a folder.
+    fs::create_dir(server.path("dump.rdb")).unwrap();
     for (line, answer) in [
         ("SHUTDOWN LATER", "-ERR syntax error"),
         ("SHUTDOWN SAVE NOSAVE", "-ERR syntax error"),

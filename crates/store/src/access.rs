@@ -62,6 +62,18 @@ impl Access {
         self.minutes << 8 | self.incremented(self.frequency(clock))
     }
 
+    /// The LRU clock of a key that was last used so many seconds ago.
+    pub fn idle_since(&self, seconds: u64) -> u32 {
+        // What was not used for longer than clocks can tell was not used for as long as they can tell.
+        let seconds = seconds.min(SECONDS_MASK as u64) as u32;
+        self.seconds.wrapping_sub(seconds) & SECONDS_MASK as u32
+    }
+
+    /// The LFU clock of a key whose counter is this now.
+    pub fn used_as_often(&self, frequency: u8) -> u32 {
+        self.minutes << 8 | u32::from(frequency)
+    }
+
     /// Seconds since the last use, for LRU clocks.
     pub fn idle_seconds(&self, clock: u32) -> u64 {
         (self.seconds.wrapping_sub(clock) & SECONDS_MASK as u32) as u64
@@ -116,6 +128,17 @@ mod tests {
         access.set_now(((1 << 24) + 8) * 1000);
         assert_eq!(access.idle_seconds(clock), 10);
         assert_eq!(access.idle_seconds(access.touched(clock)), 0);
+    }
+
+    #[test]
+    fn a_clock_can_be_made_from_what_it_tells() {
+        let mut access = Access::default();
+        access.set_now(5_000);
+        for seconds in [0, 3, 3600, SECONDS_MASK as u64] {
+            assert_eq!(access.idle_seconds(access.idle_since(seconds)), seconds);
+        }
+        assert_eq!(access.idle_seconds(access.idle_since(u64::MAX)), SECONDS_MASK as u64);
+        assert_eq!(access.frequency(access.used_as_often(77)), 77);
     }
 
     #[test]

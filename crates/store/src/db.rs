@@ -610,6 +610,13 @@ impl<'a> Db<'a> {
         true
     }
 
+    /// Sets the access clock of a key, if it is there: it was used elsewhere.
+    pub fn restore_clock(&mut self, key: Key<'_>, clock: u32) {
+        if let Some(place) = self.partition(key).find(key) {
+            self.set_clock(key, place, clock);
+        }
+    }
+
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.keyspace().len(self.number)

@@ -121,14 +121,14 @@ impl Walk {
             }
             return true;
         }
-        let flushed = std::mem::take(&mut *self.snapshot.flushed.lock());
-        for mut partition in flushed {
-            let mut position = Some(0);
-            while let Some(at) = position {
-                position = partition.capture_from(at, BUCKETS_PER_STEP);
-            }
+        // One after the other, so that what is captured of a large database need not be held all at once.
+        let flushed = self.snapshot.flushed.lock().pop();
+        let Some(mut partition) = flushed else { return false };
+        let mut position = Some(0);
+        while let Some(at) = position {
+            position = partition.capture_from(at, BUCKETS_PER_STEP);
         }
-        false
+        true
     }
 
     /// How much of the partitions has been walked through, from 0 to 1.

@@ -11,6 +11,7 @@ pub mod info;
 pub mod latency;
 pub mod lolwut;
 pub mod memory;
+pub mod persistence;
 pub mod role;
 pub mod shutdown;
 pub mod time;
@@ -32,6 +33,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         latency::COMMANDS,
         debug::COMMANDS,
         lolwut::COMMANDS,
+        persistence::COMMANDS,
         role::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,

@@ -6,7 +6,7 @@ use crate::logging;
 use crate::process::shutdown;
 use crate::session::{Fate, Session, SessionHandler};
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
 
 /// The family.
@@ -17,6 +17,7 @@ pub const SHUTDOWN: Command<SessionHandler> = Command::new(
     Spec::new("shutdown", -1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::NO_MULTI, Flags::ALLOW_BUSY])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
+        .lock(LockRule::World)
         .doc(
             Group::Server,
             "1.0.0",
@@ -62,7 +63,7 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
         return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
     }
-    shutdown::begin(cx.server, flags, Some(&cx.client.info))
+    shutdown::begin(cx.server, cx.locked, flags, Some(&cx.client.info))
         .map_err(|shutdown::Refused| Error::text("ERR Errors trying to SHUTDOWN. Check logs."))?;
     cx.client.fate = Fate::Close;
     Ok(())

@@ -31,6 +31,14 @@ macro_rules! words {
 }
 
 words! {
+    /// The version of the format in which dumps are saved.
+    pub enum RdbSaveVersion {
+        /// That of Valkey 9.
+        Valkey9 = "80",
+        /// That of Redis 7.2, which Valkey before 9 and other servers read.
+        Redis72 = "11",
+    }
+
     /// Which keys `maxmemory` evicts.
     pub enum EvictionPolicy {
         /// The least recently used that expire.

@@ -11,6 +11,9 @@ use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::security::ACLFILE;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::Listeners;
+use crate::persistence::background::{self, Job};
+use crate::persistence::gate;
+use crate::persistence::load::LoadError;
 use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
@@ -19,6 +22,7 @@ use crate::{clock, crash, logging, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc;
 
 /// Below this `maxmemory` is more likely a mistake than a wish.
 const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
@@ -36,6 +40,9 @@ pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     let outcome = run(program, loaded, table, sources == &Sources::default());
     if let Err(error) = &outcome {
         logging::warning(format_args!("{error}"));
+        if error.is::<LoadError>() {
+            logging::warning(format_args!("Fatal error loading the DB, check server logs. Exiting."));
+        }
     }
     logging::stop();
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -115,7 +122,8 @@ fn run(
     crash::attach(server);
     signals::listen(server)?;
     let outcome = work(server, listeners);
-    end.clean_up();
+    server.persistence.abandon();
+    end.clean_up(outcome.is_ok());
     outcome
 }
 
@@ -155,18 +163,40 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         workers.push(Worker::new(server, number, listeners.take().unwrap_or_default())?);
     }
     server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
+    background::start(server)?;
     logging::notice(format_args!("Server initialized"));
+    // From their first request on the workers answer that the data set is not there yet.
+    server.persistence.gate.set(gate::LOADING, true);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         threads.push(thread.spawn(move || worker.run())?);
     }
-    tell_ready(&values);
+    let loaded = load_data(server);
+    match &loaded {
+        Ok(()) if !server.is_ending() => tell_ready(&values),
+        Ok(()) => {}
+        Err(_) => server.end(),
+    }
     for thread in threads {
         // A worker does not panic without ending the process.
         let _ = thread.join();
     }
-    Ok(())
+    loaded
+}
+
+/// Has the dump loaded, and then the workers serve the data set. After an error they must not: part of it is not there.
+fn load_data(server: &'static Server) -> Result<(), Failure> {
+    let (answer, outcome) = mpsc::channel();
+    server.persistence.ask(Job::Load(answer));
+    match outcome.recv()? {
+        Ok(_) => {
+            server.persistence.gate.set(gate::LOADING, false);
+            Ok(())
+        }
+        Err(error) if error.is_cancelled() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn tell_ready(values: &Values) {
@@ -194,7 +224,8 @@ struct End {
 }
 
 impl End {
-    fn clean_up(self) {
+    /// `well` if the server ended because it was asked to.
+    fn clean_up(self, well: bool) {
         if let Some(file) = self.pid_file {
             file.remove();
         }
@@ -203,6 +234,8 @@ impl End {
             // It may be gone already.
             let _ = std::fs::remove_file(path);
         }
-        shutdown::say_goodbye();
+        if well {
+            shutdown::say_goodbye();
+        }
     }
 }

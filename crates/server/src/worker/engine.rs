@@ -9,6 +9,7 @@ use super::cross_protocol;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
+use crate::persistence::{self, gate};
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
@@ -86,6 +87,7 @@ impl Engine {
             in_batch: false,
             last: Ticks::now(),
         };
+        engine.apply_settings();
         engine.update_clock();
         engine
     }
@@ -138,10 +140,14 @@ impl Engine {
     fn update_settings(&mut self) {
         if self.tunables.generation != self.server.config_generation() {
             self.tunables = self.server.tunables();
-            self.access.lfu = self.tunables.commands.lfu;
-            self.access.lfu_log_factor = self.tunables.lfu_log_factor;
-            self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
+            self.apply_settings();
         }
+    }
+
+    fn apply_settings(&mut self) {
+        self.access.lfu = self.tunables.commands.lfu;
+        self.access.lfu_log_factor = self.tunables.lfu_log_factor;
+        self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
     }
 
     /// Scratch space for background work between batches.
@@ -168,10 +174,17 @@ impl Engine {
             },
         };
         client.last_command = command.id;
-        let plain = Self::is_plainly_allowed(client, command, args);
-        if !plain && let Some(error) = self.objection(client, command, args) {
-            self.refuse(client, Some(command), &error, out);
-            return self.finish(client, start, out);
+        let plain = self.is_plainly_allowed(client, command, args);
+        if !plain {
+            if self.server.persistence.gate.has(gate::ENDING) {
+                // What it did would be in no dump.
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            if let Some(error) = self.objection(client, command, args) {
+                self.refuse(client, Some(command), &error, out);
+                return self.finish(client, start, out);
+            }
         }
         if self.server.pause.holds(command, client, self.now_ms) {
             return Outcome::Paused;
@@ -225,8 +238,8 @@ impl Engine {
 
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
-    fn is_plainly_allowed(client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = client.authenticated && client.transaction.is_none();
+    fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
+        let ready = client.authenticated && client.transaction.is_none() && self.server.persistence.gate.is_open();
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
@@ -242,10 +255,9 @@ impl Engine {
         if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {
             return Some(Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name)));
         }
-        if command.spec.flags.contains(Flags::PROTECTED) {
-            return self.server.protected_refusal(client, command);
-        }
-        None
+        let refusal =
+            command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
+        refusal.flatten().or_else(|| gate::objection(self.server, command))
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -334,6 +346,9 @@ impl Engine {
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         self.effects.commit(&keyspace.log, args);
+        if command.spec.name == "flushall" && result.is_ok() {
+            persistence::after_flushall(self.server, &mut locked, self.effects.dirty());
+        }
         drop(locked);
         if world {
             self.enter();

@@ -4,6 +4,7 @@ use super::Worker;
 use super::blocking::Deadlines;
 use crate::clients::ClientFlags;
 use crate::clock::Ticks;
+use crate::persistence::gate;
 use crate::session::Client;
 use kvick_store::EventClass;
 use kvick_store::expire::{Pass, Sweeper};
@@ -76,6 +77,7 @@ impl Worker {
         if self.server.pause.keeps_data(self.engine.now_ms)
             || self.engine.tunables.import_mode
             || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
+            || self.server.persistence.gate.has(gate::LOADING)
         {
             return;
         }

@@ -16,6 +16,8 @@ use tempfile::TempDir;
 
 /// How long to wait for anything before the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What a server that is ready tells its log.
+const READY: &str = "Ready to accept connections";
 /// Attempts to start, in case that another process takes the port first.
 const STARTS: usize = 5;
 
@@ -45,29 +47,49 @@ impl Server {
         Server::start_from(Some(file), args)
     }
 
+    /// Starts a server, but waits only until it loads its dump.
+    pub fn start_loading(args: &[&str]) -> Server {
+        Server::start_until("Loading RDB produced by", None, args, &mut |_| {})
+    }
+
+    /// Starts a server of which `prepare` changes how.
+    pub fn start_prepared(args: &[&str], prepare: &mut dyn FnMut(&mut Command)) -> Server {
+        Server::start_until(READY, None, args, prepare)
+    }
+
     fn start_from(file: Option<&Path>, args: &[&str]) -> Server {
+        Server::start_until(READY, file, args, &mut |_| {})
+    }
+
+    fn start_until(words: &str, file: Option<&Path>, args: &[&str], prepare: &mut dyn FnMut(&mut Command)) -> Server {
         for _ in 0..STARTS {
-            if let Some(server) = Server::try_start(file, args) {
+            if let Some(server) = Server::try_start(words, file, args, prepare) {
                 return server;
             }
         }
         panic!("the server does not start");
     }
 
-    fn try_start(file: Option<&Path>, args: &[&str]) -> Option<Server> {
+    fn try_start(
+        words: &str,
+        file: Option<&Path>,
+        args: &[&str],
+        prepare: &mut dyn FnMut(&mut Command),
+    ) -> Option<Server> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let port = free_port();
         let log = File::create(dir.path().join("log")).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_kvick-server"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
+        command
             .args(file)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
             .arg(dir.path())
             .args(args)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("the server's binary");
+            .stderr(log);
+        prepare(&mut command);
+        let child = command.spawn().expect("the server's binary");
         let mut server = Server { child, dir, port };
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -76,7 +98,7 @@ impl Server {
                 return None;
             }
             // What accepts on the port before that may be a server of another test.
-            if server.log().contains("Ready to accept connections") {
+            if server.log().contains(words) {
                 return Some(server);
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -86,6 +108,18 @@ impl Server {
 
     fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("the state of a child").is_some()
+    }
+
+    /// Waits for the end of the process; its exit code, `None` after a signal.
+    pub fn end(&mut self) -> Option<i32> {
+        wait_until("the server ends", || self.has_ended());
+        self.child.wait().expect("the state of a child").code()
+    }
+
+    /// Sends the process a signal.
+    pub fn signal(&self, number: i32) {
+        // SAFETY: the process is a child that was not waited for, so the number is still its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, number) }, 0);
     }
 
     /// Its port.

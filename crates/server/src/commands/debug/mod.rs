@@ -4,6 +4,7 @@ mod crash;
 mod digest;
 mod keys;
 mod protocol;
+mod reload;
 
 use super::commandlog::wrong_number;
 use super::config::rewrite_file;
@@ -66,6 +67,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     world("populate", 3, 5, keys::populate),
     sub("pause-cron", 3, 3, pause_cron),
     sub("protocol", 3, 3, protocol::reply),
+    world("reload", 2, usize::MAX, reload::reload),
     world("sdslen", 3, 3, keys::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
@@ -166,6 +168,9 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "PROTOCOL <type>",
         "    Reply with a value of <type>: string, integer, double, bignum, null, array, set,",
         "    map, attrib, push, verbatim, true or false.",
+        "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
+        "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
+        "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",
         "SDSLEN <key>",
         "    Show how much memory the string at <key> takes, and how much it could.",
         "SEGFAULT",

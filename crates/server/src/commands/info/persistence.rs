@@ -1,35 +1,39 @@
-//! The section on dumps and the append-only file, as a server shows it that has neither.
+//! The section on dumps and the append-only file, of which there is none.
 
 use super::Subject;
 use super::page::Page;
+use crate::clock;
+use crate::persistence::gate;
+use crate::persistence::load::Loading;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub fn write(subject: &Subject, page: &mut Page) {
-    let server = subject.server;
+    let persistence = &subject.server.persistence;
+    let (status, now_s) = (persistence.status(), clock::unix_ms() / 1000);
+    let is_loading = persistence.gate.has(gate::LOADING);
     page.section("Persistence");
-    page.fields(
-        ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]
-            .map(|name| (name, 0)),
-    );
-    page.field("current_fork_perc", "0.00");
-    page.fields(["current_save_keys_processed", "current_save_keys_total"].map(|name| (name, 0)));
-    let changes: u64 = server.stats.iter().map(|stats| stats.dirty.get()).sum();
-    page.field("rdb_changes_since_last_save", changes);
-    page.field("rdb_bgsave_in_progress", 0);
-    page.field("rdb_last_save_time", server.started_ms / 1000);
-    page.field("rdb_last_bgsave_status", "ok");
-    page.fields(["rdb_last_bgsave_time_sec", "rdb_current_bgsave_time_sec"].map(|name| (name, -1)));
-    page.fields(
-        [
-            "rdb_saves",
-            "rdb_last_cow_size",
-            "rdb_last_load_keys_expired",
-            "rdb_last_load_keys_loaded",
-            "aof_enabled",
-            "aof_rewrite_in_progress",
-            "aof_rewrite_scheduled",
-        ]
-        .map(|name| (name, 0)),
-    );
+    page.field("loading", u8::from(is_loading));
+    page.field("async_loading", 0);
+    let running = status.running.as_ref();
+    let captured = running.map_or(0, |running| running.progress.captured_bytes.load(Relaxed));
+    let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
+    page.fields([("current_cow_peak", captured), ("current_cow_size", captured), ("current_cow_size_age", 0)]);
+    let percent = if keys > 0 { 100.0 * saved as f64 / keys as f64 } else { 0.0 };
+    page.field("current_fork_perc", format!("{percent:.2}"));
+    page.fields([("current_save_keys_processed", saved), ("current_save_keys_total", keys)]);
+    let changes: u64 = subject.server.stats.iter().map(|stats| stats.dirty.get()).sum();
+    page.field("rdb_changes_since_last_save", changes.saturating_sub(status.changes_saved));
+    page.field("rdb_bgsave_in_progress", u8::from(running.is_some()));
+    page.field("rdb_last_save_time", status.last_save_s);
+    page.field("rdb_last_bgsave_status", if status.last_ok { "ok" } else { "err" });
+    page.field("rdb_last_bgsave_time_sec", status.last_duration_s);
+    page.field("rdb_current_bgsave_time_sec", running.map_or(-1, |running| now_s - running.started_s));
+    page.fields([("rdb_saves", status.saves), ("rdb_last_cow_size", status.last_captured_bytes)]);
+    page.fields([
+        ("rdb_last_load_keys_expired", persistence.loading.expired.load(Relaxed)),
+        ("rdb_last_load_keys_loaded", persistence.loading.keys.load(Relaxed)),
+    ]);
+    page.fields(["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"].map(|name| (name, 0)));
     page.fields(["aof_last_rewrite_time_sec", "aof_current_rewrite_time_sec"].map(|name| (name, -1)));
     page.field("aof_last_bgrewrite_status", "ok");
     page.fields(["aof_rewrites", "aof_rewrites_consecutive_failures"].map(|name| (name, 0)));
@@ -43,4 +47,27 @@ pub fn write(subject: &Subject, page: &mut Page) {
         ]
         .map(|name| (name, 0)),
     );
+    if is_loading {
+        write_loading(&persistence.loading, now_s, page);
+    }
+}
+
+/// How far the load is, and in how many seconds it may be done.
+fn write_loading(loading: &Loading, now_s: i64, page: &mut Page) {
+    let (total, loaded) = (loading.total_bytes.load(Relaxed), loading.loaded_bytes.load(Relaxed));
+    let started_s = loading.started_s.load(Relaxed);
+    let elapsed_s = (now_s - started_s).max(0) as u64;
+    let eta_s = match elapsed_s {
+        // Too early to tell.
+        0 => 1,
+        _ => elapsed_s.saturating_mul(total.saturating_sub(loaded)) / (loaded + 1),
+    };
+    page.field("loading_start_time", started_s);
+    page.fields([
+        ("loading_total_bytes", total),
+        ("loading_rdb_used_mem", loading.used_memory.load(Relaxed)),
+        ("loading_loaded_bytes", loaded),
+    ]);
+    page.field("loading_loaded_perc", format!("{:.2}", 100.0 * loaded as f64 / total.max(1) as f64));
+    page.field("loading_eta_seconds", eta_s);
 }

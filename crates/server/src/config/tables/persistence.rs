@@ -5,20 +5,21 @@ use crate::config::checks;
 use crate::config::directive::{Directive, Key, Special, Typed, boolean, integer, memory, special, text, theme, word};
 use crate::config::shapes::SavePoints;
 use crate::config::value::Text;
-use crate::config::words::{AppendFsync, RdbVersionCheck};
+use crate::config::words::{AppendFsync, RdbSaveVersion, RdbVersionCheck};
 
 const I32_MIN: i128 = i32::MIN as i128;
 
 theme! {
     after types::END;
-    SAVE: SavePoints = special("save", Special::SavePoints).multi_arg();
-    DBFILENAME: Text = text("dbfilename", "dump.rdb").protected().checked(checks::dbfilename);
-    RDBCOMPRESSION: bool = boolean("rdbcompression", true);
-    RDBCHECKSUM: bool = boolean("rdbchecksum", true).immutable();
+    SAVE: SavePoints = special("save", Special::SavePoints).multi_arg().works();
+    DBFILENAME: Text = text("dbfilename", "dump.rdb").protected().checked(checks::dbfilename).works();
+    RDBCOMPRESSION: bool = boolean("rdbcompression", true).works();
+    RDBCHECKSUM: bool = boolean("rdbchecksum", true).immutable().works();
     RDB_VERSION_CHECK: RdbVersionCheck = word("rdb-version-check", RdbVersionCheck::Strict as u8).works();
+    RDB_SAVE_VERSION: RdbSaveVersion = word("rdb-save-version", RdbSaveVersion::Valkey9 as u8).works();
     RDB_DEL_SYNC_FILES: bool = boolean("rdb-del-sync-files", false);
-    RDB_SAVE_INCREMENTAL_FSYNC: bool = boolean("rdb-save-incremental-fsync", true);
-    STOP_WRITES_ON_BGSAVE_ERROR: bool = boolean("stop-writes-on-bgsave-error", true);
+    RDB_SAVE_INCREMENTAL_FSYNC: bool = boolean("rdb-save-incremental-fsync", true).works();
+    STOP_WRITES_ON_BGSAVE_ERROR: bool = boolean("stop-writes-on-bgsave-error", true).works();
 
     APPENDONLY: bool = boolean("appendonly", false).deny_loading();
     APPENDFILENAME: Text = text("appendfilename", "appendonly.aof").immutable().checked(checks::appendfilename);
@@ -33,8 +34,8 @@ theme! {
     AOF_REWRITE_INCREMENTAL_FSYNC: bool = boolean("aof-rewrite-incremental-fsync", true);
     AOF_DISABLE_AUTO_GC: bool = boolean("aof-disable-auto-gc", false).hidden();
 
-    RDB_KEY_SAVE_DELAY: i32 = integer("rdb-key-save-delay", I32_MIN, I32_MAX, 0).hidden();
-    KEY_LOAD_DELAY: i32 = integer("key-load-delay", I32_MIN, I32_MAX, 0).hidden();
+    RDB_KEY_SAVE_DELAY: i32 = integer("rdb-key-save-delay", I32_MIN, I32_MAX, 0).hidden().works();
+    KEY_LOAD_DELAY: i32 = integer("key-load-delay", I32_MIN, I32_MAX, 0).hidden().works();
     LOADING_PROCESS_EVENTS_INTERVAL_BYTES: u64 =
         integer("loading-process-events-interval-bytes", KB, I32_MAX, 2 * MB).hidden();
 }

@@ -1,0 +1,454 @@
+//! Loading a dump: at the start, key by key under partition locks, while the workers answer that the data set is not there
+//! yet; or for DEBUG RELOAD, with the world held.
+
+use super::delay::Delay;
+use super::now_s;
+use crate::clock;
+use crate::config::Refusal;
+use crate::config::Values;
+use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDB_VERSION_CHECK, RDBCHECKSUM};
+use crate::config::tables::process::DIR;
+use crate::config::tables::types;
+use crate::config::words::RdbVersionCheck;
+use crate::logging;
+use crate::server::Server;
+use kvick_rdb::{
+    Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions, VersionCheck,
+};
+use kvick_store::world::Participant;
+use kvick_store::{Access, Counters, Db, Effects, Env, Keyspace, Locked, Value, WhenExpired};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Keys without a value are named in the log up to this many.
+const EMPTY_KEYS_NAMED: u64 = 10;
+
+/// How far a load has come; what the last one found.
+#[derive(Default)]
+pub struct Loading {
+    /// When it began, Unix time in seconds.
+    pub started_s: AtomicI64,
+    /// Bytes of the file.
+    pub total_bytes: AtomicU64,
+    /// Bytes that were read.
+    pub loaded_bytes: AtomicU64,
+    /// Memory that whoever wrote the dump used, in bytes.
+    pub used_memory: AtomicU64,
+    /// Keys that were loaded.
+    pub keys: AtomicU64,
+    /// Keys that were left out because their time had come.
+    pub expired: AtomicU64,
+}
+
+/// What a load found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Keys that were loaded.
+    pub keys: u64,
+    /// Keys that were left out because their time had come.
+    pub expired: u64,
+    /// Keys without a value, which were left out.
+    pub empty: u64,
+    /// Hashes that were left out because the time of all their fields had come.
+    pub all_fields_expired: u64,
+    /// What the dump says of replication.
+    pub replication: Replication,
+}
+
+/// What a dump says of replication: each only if it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replication {
+    /// The database that the stream selects.
+    pub database: Option<i64>,
+    /// The replication ID.
+    pub id: Option<String>,
+    /// The offset.
+    pub offset: Option<i64>,
+}
+
+/// Why a dump was not loaded. Displays lines for the log.
+#[derive(Debug)]
+pub enum LoadError {
+    /// The file cannot be opened.
+    Open(PathBuf, io::Error),
+    /// It cannot be read, or makes no sense.
+    Read(kvick_rdb::Error),
+    /// A key is there already.
+    Duplicate {
+        /// The number of its database.
+        database: u64,
+        /// The key, if the log may show it.
+        key: Option<Vec<u8>>,
+        /// Where in the file.
+        offset: u64,
+    },
+    /// A database of a number that this server does not have.
+    Database {
+        /// Databases that it has.
+        databases: usize,
+        /// Where in the file.
+        offset: u64,
+    },
+    /// A function library, of which this version has none.
+    Function {
+        /// Where in the file.
+        offset: u64,
+    },
+}
+
+impl LoadError {
+    /// Whether nothing is wrong but that the server ends.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, LoadError::Read(kvick_rdb::Error { kind: ErrorKind::Cancelled, .. }))
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl From<kvick_rdb::Error> for LoadError {
+    fn from(error: kvick_rdb::Error) -> Self {
+        LoadError::Read(error)
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Open(path, error) => {
+                let plain = Refusal::from(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0)));
+                write!(f, "Fatal error: can't open the RDB file {} for reading: {plain}", path.display())
+            }
+            LoadError::Read(error) => match &error.kind {
+                ErrorKind::Signature(_) | ErrorKind::Version(_) | ErrorKind::Foreign { .. } => error.fmt(f),
+                ErrorKind::UnknownType { .. } => {
+                    write!(f, "Unknown type or opcode when loading DB. Unrecoverable error, aborting now. {error}")
+                }
+                ErrorKind::Checksum { expected, found } => write!(
+                    f,
+                    "Wrong RDB checksum expected: ({expected:x}) but got ({found:x}). Aborting now. Internal error in \
+                     RDB reading offset {} -> RDB CRC error",
+                    error.offset
+                ),
+                kind => write!(
+                    f,
+                    "Short read or OOM loading DB. Unrecoverable error, aborting now. Internal error in RDB reading \
+                     offset {} -> {kind}",
+                    error.offset
+                ),
+            },
+            LoadError::Duplicate { database, key, offset } => {
+                f.write_str("RDB has duplicated key ")?;
+                if let Some(key) = key {
+                    write!(f, "'{}' ", String::from_utf8_lossy(key))?;
+                }
+                write!(f, "in DB {database} (at offset {offset})")
+            }
+            LoadError::Database { databases, offset } => write!(
+                f,
+                "FATAL: Data file was created with a server configured to handle more than {databases} databases (at \
+                 offset {offset}). Exiting"
+            ),
+            LoadError::Function { offset } => {
+                write!(f, "The RDB file holds a function library (at offset {offset}); functions are not supported yet")
+            }
+        }
+    }
+}
+
+/// How DEBUG RELOAD loads.
+#[derive(Clone, Copy, Debug)]
+pub struct Reload {
+    /// Keys of the dump replace those that are there; otherwise that is an error.
+    pub merge: bool,
+    /// What is there is dropped when the dump's version turned out to be one that can be read.
+    pub flush: bool,
+}
+
+/// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must not
+/// touch the data meanwhile: see [`LOADING`](super::gate::LOADING).
+pub(super) fn load_own(server: &'static Server, participant: Participant) -> Result<Option<Report>, LoadError> {
+    let began = Instant::now();
+    let report = load(server, Locking::Keys(participant), Reload { merge: false, flush: false })?;
+    if report.is_some() {
+        logging::notice(format_args!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64()));
+    }
+    Ok(report)
+}
+
+/// Loads the dump with the world held. On an error the log has told why, and part of the data may be there.
+pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
+    load(server, Locking::World(world), how).inspect_err(|error| logging::warning(format_args!("{error}")))
+}
+
+fn load(server: &'static Server, locking: Locking<'_>, how: Reload) -> Result<Option<Report>, LoadError> {
+    let values = server.config.values();
+    let path = values.read(DIR).resolve(&values.read(DBFILENAME));
+    let Some(file) = open(&path)? else { return Ok(None) };
+    server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+    let report = Loader::new(server, locking, how).run(file)?;
+    report.log();
+    Ok(Some(report))
+}
+
+/// Opens the dump; `None` when there is none.
+fn open(path: &Path) -> Result<Option<File>, LoadError> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(LoadError::Open(path.into(), error)),
+    }
+}
+
+impl Loading {
+    fn begin(&self, total_bytes: u64) {
+        self.started_s.store(now_s(), Ordering::Relaxed);
+        self.total_bytes.store(total_bytes, Ordering::Relaxed);
+        [&self.loaded_bytes, &self.used_memory, &self.keys, &self.expired]
+            .into_iter()
+            .for_each(|field| field.store(0, Ordering::Relaxed));
+    }
+}
+
+impl Report {
+    fn log(&self) {
+        let Report { keys, expired, empty, all_fields_expired, .. } = self;
+        let skipped = if *empty > 0 { format!("empty keys skipped: {empty}, ") } else { String::new() };
+        logging::notice(format_args!(
+            "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, {skipped}all fields expired hashes: \
+             {all_fields_expired}."
+        ));
+    }
+}
+
+/// How keys are locked.
+enum Locking<'a> {
+    /// One by one, by this participant.
+    Keys(Participant),
+    /// Everything is.
+    World(&'a mut Locked),
+}
+
+/// One load.
+struct Loader<'a> {
+    server: &'static Server,
+    place: Place<'a>,
+    how: Reload,
+    now_ms: i64,
+    database: u64,
+    report: Report,
+    delay: Delay,
+}
+
+/// Where keys go.
+struct Place<'a> {
+    keyspace: &'static Keyspace,
+    locking: Locking<'a>,
+    access: Access,
+    now_ms: i64,
+    counters: Counters,
+    effects: Effects,
+}
+
+impl<'a> Loader<'a> {
+    fn new(server: &'static Server, locking: Locking<'a>, how: Reload) -> Self {
+        let (values, now_ms) = (server.config.values(), clock::unix_ms());
+        let access = super::access(&values, now_ms);
+        let (counters, effects) = Default::default();
+        let place = Place { keyspace: server.keyspace, locking, access, now_ms, counters, effects };
+        Loader { server, place, how, now_ms, database: 0, report: Report::default(), delay: Delay::default() }
+    }
+
+    fn run(mut self, file: File) -> Result<Report, LoadError> {
+        let server = self.server;
+        let progress = move |offset| {
+            server.persistence.loading.loaded_bytes.store(offset, Ordering::Relaxed);
+            if server.is_ending() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let options = read_options(&server.config.values(), self.now_ms);
+        let mut reader = Reader::with_progress(file, options, Box::new(progress))?;
+        if self.how.flush {
+            logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
+            self.place.flush();
+        }
+        while let Some(event) = reader.next_event()? {
+            match event {
+                Event::Entry(record) => self.enter(record, reader.key(), reader.offset())?,
+                Event::Aux { name, value } => self.note(&name, &value),
+                Event::SelectDb(number) if number >= server.keyspace.databases() as u64 => {
+                    let databases = server.keyspace.databases();
+                    return Err(LoadError::Database { databases, offset: reader.offset() });
+                }
+                Event::SelectDb(number) => self.database = number,
+                Event::Function(_) => return Err(LoadError::Function { offset: reader.offset() }),
+                Event::End(Checksum::Absent) => {
+                    logging::notice(format_args!("RDB file was saved with checksum disabled: no check performed."))
+                }
+                Event::ResizeDb { .. }
+                | Event::SlotInfo { .. }
+                | Event::SlotImport { .. }
+                | Event::ModuleAux(_)
+                | Event::End(_) => {}
+            }
+        }
+        Ok(self.report)
+    }
+
+    /// Enters a key, unless its time has come or it has no value.
+    fn enter(&mut self, record: ReadRecord, key: &[u8], offset: u64) -> Result<(), LoadError> {
+        let loading = &self.server.persistence.loading;
+        match record.value {
+            Loaded::Empty => {
+                self.report.empty += 1;
+                if self.report.empty <= EMPTY_KEYS_NAMED {
+                    self.name_empty(key);
+                }
+            }
+            Loaded::Expired => self.report.all_fields_expired += 1,
+            Loaded::Module(module) => {
+                return Err(kvick_rdb::Error { offset, kind: ErrorKind::Module(module) }.into());
+            }
+            Loaded::Value(_) if record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
+                self.report.expired += 1;
+                loading.expired.store(self.report.expired, Ordering::Relaxed);
+            }
+            Loaded::Value(value) => {
+                if !self.place.put(self.database as usize, key, (value, record.expiry_ms), record.usage, self.how.merge)
+                {
+                    let shown = !self.server.config.read(HIDE_USER_DATA_FROM_LOG);
+                    let key = shown.then(|| key.to_vec());
+                    return Err(LoadError::Duplicate { database: self.database, key, offset });
+                }
+                self.report.keys += 1;
+                loading.keys.store(self.report.keys, Ordering::Relaxed);
+            }
+        }
+        let server = self.server;
+        self.delay.after(1, || server.config.read(KEY_LOAD_DELAY), || server.is_ending());
+        Ok(())
+    }
+
+    fn name_empty(&self, key: &[u8]) {
+        if self.server.config.read(HIDE_USER_DATA_FROM_LOG) {
+            logging::notice(format_args!("rdbLoadObject skipping empty key"));
+        } else {
+            logging::notice(format_args!("rdbLoadObject skipping empty key: {}", String::from_utf8_lossy(key)));
+        }
+    }
+
+    /// Takes note of what a dump says about itself.
+    fn note(&mut self, name: &[u8], value: &[u8]) {
+        let (name, text) = (String::from_utf8_lossy(name).to_ascii_lowercase(), String::from_utf8_lossy(value));
+        let number = || text.parse::<i64>().ok();
+        let replication = &mut self.report.replication;
+        match &*name {
+            "redis-ver" => logging::notice(format_args!("Loading RDB produced by Redis version {text}")),
+            "valkey-ver" => logging::notice(format_args!("Loading RDB produced by Valkey version {text}")),
+            "ctime" => {
+                let age_s = now_s().saturating_sub(number().unwrap_or(0)).max(0);
+                logging::notice(format_args!("RDB age {age_s} seconds"));
+            }
+            "used-mem" => {
+                let bytes = number().unwrap_or(0);
+                logging::notice(format_args!("RDB memory usage when created {:.2} Mb", bytes as f64 / 1048576.0));
+                self.server.persistence.loading.used_memory.store(bytes.max(0) as u64, Ordering::Relaxed);
+            }
+            "aof-base" if number().is_some_and(|base| base != 0) => logging::notice(format_args!("RDB is base AOF")),
+            "repl-stream-db" => replication.database = number(),
+            "repl-id" => replication.id = Some(text.into_owned()),
+            "repl-offset" => replication.offset = number(),
+            "redis-bits" | "aof-base" | "aof-preamble" | "lua" | "slot-info" => {}
+            name if name.starts_with('%') => logging::notice(format_args!("RDB '{name}': {text}")),
+            name => logging::debug(format_args!("Unrecognized RDB AUX field: '{name}'")),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Enters a key; false when it is there already and is not to be replaced.
+    fn put(
+        &mut self,
+        number: usize,
+        key: &[u8],
+        (value, expiry): (Value, Option<i64>),
+        usage: Usage,
+        replace: bool,
+    ) -> bool {
+        let (keyspace, access) = (self.keyspace, &self.access);
+        let key = keyspace.key(key);
+        let env = Env {
+            now_ms: self.now_ms,
+            access,
+            touch: false,
+            lazy_expire: false,
+            // Keys whose time came since the load began are as good as others.
+            when_expired: WhenExpired::ImportSource,
+            counters: &self.counters,
+            effects: &mut self.effects,
+        };
+        let put = |mut db: Db<'_>| {
+            let is_new = db.peek(key).is_none();
+            if is_new || replace {
+                db.put(key, value, expiry);
+                if let Some(clock) = clock(usage, access) {
+                    db.restore_clock(key, clock);
+                }
+            }
+            is_new || replace
+        };
+        match &mut self.locking {
+            Locking::World(world) => put(Db::new(world, number, env)),
+            Locking::Keys(participant) => {
+                keyspace.world.enter(*participant);
+                let entered = put(Db::new(&mut keyspace.lock_one(keyspace.address(number, key)), number, env));
+                keyspace.world.leave(*participant);
+                entered
+            }
+        }
+    }
+
+    /// Drops everything. The world is held.
+    fn flush(&mut self) {
+        if let Locking::World(world) = &mut self.locking {
+            (0..self.keyspace.databases()).for_each(|number| _ = world.flush(number, false));
+        }
+    }
+}
+
+/// The access clock of a key that was used like this, if that is what clocks tell.
+fn clock(usage: Usage, access: &Access) -> Option<u32> {
+    match usage {
+        Usage::IdleSeconds(seconds) if !access.lfu => Some(access.idle_since(seconds)),
+        Usage::Frequency(frequency) if access.lfu => Some(access.used_as_often(frequency)),
+        _ => None,
+    }
+}
+
+/// How the settings have dumps read.
+fn read_options(values: &Values, now_ms: i64) -> ReadOptions {
+    ReadOptions {
+        version_check: match values.read(RDB_VERSION_CHECK) {
+            RdbVersionCheck::Strict => VersionCheck::Strict,
+            RdbVersionCheck::Relaxed => VersionCheck::Relaxed,
+        },
+        checksum: values.read(RDBCHECKSUM),
+        skip_modules: false,
+        values: ValueOptions {
+            list_max_listpack_size: values.read(types::LIST_MAX_LISTPACK_SIZE),
+            list_compress_depth: values.read(types::LIST_COMPRESS_DEPTH),
+            hash_max_listpack_entries: values.read(types::HASH_MAX_LISTPACK_ENTRIES) as usize,
+            hash_max_listpack_value: values.read(types::HASH_MAX_LISTPACK_VALUE) as usize,
+            set_max_intset_entries: values.read(types::SET_MAX_INTSET_ENTRIES) as usize,
+            set_max_listpack_entries: values.read(types::SET_MAX_LISTPACK_ENTRIES) as usize,
+            set_max_listpack_value: values.read(types::SET_MAX_LISTPACK_VALUE) as usize,
+            zset_max_listpack_entries: values.read(types::ZSET_MAX_LISTPACK_ENTRIES) as usize,
+            zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
+            expire_fields_before_ms: Some(now_ms),
+        },
+    }
+}

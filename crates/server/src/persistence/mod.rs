@@ -1,0 +1,118 @@
+//! The data set as a file: dumps that are saved, in the foreground or behind the backs of the workers, and loaded.
+//!
+//! - [`save`]: what a dump is written with, and the foreground save, with the world locked.
+//! - [`background`]: BGSAVE. One thread walks through a point-in-time [snapshot](kvick_store::snapshot); workers hand it
+//!   what they are about to change, and never touch a file.
+//! - [`file`]: the file itself: written under a temporary name, synced bit by bit, put in place of the old one at the end.
+//! - [`schedule`]: save points.
+//! - [`load`]: reading a dump, at the start or for DEBUG RELOAD.
+//! - [`gate`]: why commands may not run now: a load is under way, or the last save failed.
+//! - [`status`]: what all of these know of each other, and INFO shows.
+//!
+//! **What always holds**: the file that was there stays until a complete new one takes its place. A save that was
+//! cancelled replaces nothing: its last step and the wish to cancel it exclude each other by the lock on the status.
+
+pub mod background;
+mod delay;
+mod file;
+pub mod gate;
+pub mod load;
+pub mod save;
+pub mod schedule;
+pub mod status;
+
+use crate::config::Values;
+use crate::config::tables::memory::{LFU_DECAY_TIME, MAXMEMORY_POLICY};
+use crate::config::tables::persistence::SAVE;
+use crate::config::words::EvictionPolicy;
+use crate::server::Server;
+use background::{Busy, Job};
+use gate::Gate;
+use kvick_store::{Access, Locked};
+use load::Loading;
+use parking_lot::{Condvar, Mutex};
+use status::Status;
+use std::sync::OnceLock;
+use std::sync::mpsc::Sender;
+
+/// What a server knows of its dumps.
+#[derive(Default)]
+pub struct Persistence {
+    /// Why commands may not run now.
+    pub gate: Gate,
+    /// How far a load has come.
+    pub loading: Loading,
+    status: Mutex<Status>,
+    /// Signalled when a background save is over.
+    idle: Condvar,
+    /// Where the snapshot thread takes its work from.
+    jobs: OnceLock<Sender<Job>>,
+    /// The files that are being written, under their temporary names.
+    temporary: file::Temporary,
+}
+
+impl Persistence {
+    /// What INFO shows.
+    pub fn status(&self) -> Status {
+        self.status.lock().clone()
+    }
+
+    /// Asks the snapshot thread for something.
+    pub(crate) fn ask(&self, job: Job) {
+        // The thread lasts as long as the process; before it is there, whoever waits for an answer is told that none comes.
+        if let Some(jobs) = self.jobs.get() {
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Takes note that a save in the foreground begins, unless there is one in the background.
+    pub fn begin_save(&self) -> Result<(), Busy> {
+        let mut status = self.status.lock();
+        if status.running.is_some() {
+            return Err(Busy);
+        }
+        status.saves += 1;
+        Ok(())
+    }
+
+    /// Begins to count what CONFIG RESETSTAT resets anew.
+    pub fn reset_stats(&self) {
+        self.status.lock().saves = 0;
+    }
+
+    /// Ends what is under way and removes files that are not complete. For the end of the process: nothing is saved after
+    /// this.
+    pub fn abandon(&self) {
+        background::cancel(self);
+        self.temporary.remove_all();
+    }
+}
+
+/// All databases were flushed by `dirty` changes that no worker has counted yet: a background save of what was there comes
+/// to nothing, and if the user wants dumps at all, what is there now is saved.
+pub fn after_flushall(server: &'static Server, world: &mut Locked, dirty: u64) {
+    background::cancel(&server.persistence);
+    if !server.config.read(SAVE).points().is_empty() {
+        // The log has told why, if it failed; the flush is done all the same.
+        let _ = save::save(server, world, dirty);
+    }
+}
+
+/// Changes made to the keyspace since the server began.
+fn changes(server: &Server) -> u64 {
+    server.stats.iter().map(|stats| stats.dirty.get()).sum()
+}
+
+/// How access to keys is told in dumps, by these settings and at this time.
+fn access(values: &Values, now_ms: i64) -> Access {
+    let mut access = Access::default();
+    access.lfu = matches!(values.read(MAXMEMORY_POLICY), EvictionPolicy::AllkeysLfu | EvictionPolicy::VolatileLfu);
+    access.lfu_decay_minutes = values.read(LFU_DECAY_TIME);
+    access.set_now(now_ms);
+    access
+}
+
+/// Present Unix time in seconds.
+fn now_s() -> i64 {
+    crate::clock::unix_ms() / 1000
+}
