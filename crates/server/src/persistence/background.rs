@@ -172,7 +172,7 @@ fn write(server: &'static Server, participant: Participant, begun: &mut Begun) -
     let writer = begun.plan.begin(server, &format!("temp-bg-{}.rdb", std::process::id()))?;
     let mut output = Output { writer, selected: None, sizes: &mut begun.sizes, spare: Vec::new() };
     let snapshot = begun.walk.snapshot().clone();
-    let (mut delay, mut delayed_for) = (Delay::default(), 0);
+    let (mut delay, mut delayed_for) = (Delay::new(server, RDB_KEY_SAVE_DELAY), 0);
     loop {
         let more = begun.walk.step(participant);
         begun.captured.move_to(&mut output)?;
@@ -180,7 +180,7 @@ fn write(server: &'static Server, participant: Participant, begun: &mut Begun) -
             break;
         }
         let keys = begun.captured.progress.keys.load(Ordering::Relaxed);
-        delay.after(keys - delayed_for, || server.config.read(RDB_KEY_SAVE_DELAY), || snapshot.is_cancelled());
+        delay.after(keys - delayed_for, || snapshot.is_cancelled());
         delayed_for = keys;
         if !more {
             break;
