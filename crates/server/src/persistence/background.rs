@@ -109,6 +109,7 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     let now_s = now_s();
     status.saves += 1;
     status.last_try_s = now_s;
+    status.scheduled = false;
     status.running = Some(Running {
         snapshot: walk.snapshot().clone(),
         progress,
@@ -120,6 +121,21 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     // The thread lasts as long as the process.
     let _ = jobs.send(Job::Save(Box::new(Begun { walk, captured, plan, sizes })));
     Ok(())
+}
+
+/// Has a background save begin when what runs now is over.
+pub fn schedule(persistence: &Persistence) -> Result<(), Busy> {
+    let mut status = persistence.status.lock();
+    if status.running.is_some() {
+        return Err(Busy);
+    }
+    status.scheduled = true;
+    Ok(())
+}
+
+/// Withdraws the wish for one; whether there was one.
+pub fn unschedule(persistence: &Persistence) -> bool {
+    std::mem::take(&mut persistence.status.lock().scheduled)
 }
 
 /// Has the save that is under way, if any, come to nothing; whether there was one. Its file will not take the place of
