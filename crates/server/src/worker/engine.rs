@@ -354,9 +354,7 @@ impl Engine {
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         self.effects.commit(&keyspace.log, args);
-        if command.spec.name == "flushall" && result.is_ok() {
-            persistence::after_flushall(self.server, &mut locked, self.effects.dirty());
-        }
+        self.after_flushall(command, &result, &mut locked);
         drop(locked);
         if world {
             self.enter();
@@ -485,6 +483,7 @@ impl Engine {
             access: &self.access,
             when_expired,
             settings: &self.tunables.commands,
+            in_transaction: self.in_transaction,
             worker: self.worker,
             stats: &self.stats,
         };
@@ -492,6 +491,14 @@ impl Engine {
         // CONFIG SET holds from itself on.
         self.update_settings();
         self.answer(client, result, out)
+    }
+
+    /// Has dumps know of FLUSHALL.
+    #[inline]
+    pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
+        if command.spec.name == "flushall" && result.is_ok() {
+            persistence::after_flushall(self.server, locked, self.effects.dirty());
+        }
     }
 
     /// Answers the error, if it is one.

@@ -284,6 +284,7 @@ impl Engine {
                 None => self.answer(client, Err(super::engine::wrong_arity(command)), out),
             };
             self.effects.commit(&self.server.keyspace.log, args);
+            self.after_flushall(command, &result, locked);
             self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
