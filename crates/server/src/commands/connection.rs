@@ -30,6 +30,12 @@ pub const PING: Command<SessionHandler> = Command::new(
 
 fn ping(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match args.len() {
+        // Among messages it looks like one.
+        1 | 2 if cx.client.only_listens() => {
+            cx.reply.array(2);
+            cx.reply.bulk(b"pong");
+            cx.reply.bulk(args.get(1).unwrap_or_default());
+        }
         1 => cx.reply.simple("PONG"),
         2 => cx.reply.bulk(&args[1]),
         _ => return Err(Error::text("ERR wrong number of arguments for 'ping' command")),
@@ -258,6 +264,7 @@ pub const RESET: Command<SessionHandler> = Command::new(
 fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let open = cx.server.tunables().password.is_none();
     let client = &mut *cx.client;
+    client.unsubscribe_all(&cx.server.pubsub);
     client.select(0);
     client.set_version(Version::Resp2);
     client.set_authenticated(open);
