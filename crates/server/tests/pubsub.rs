@@ -536,3 +536,42 @@ fn the_events_of_a_key_come_in_the_order_of_its_changes() {
         }
     });
 }
+
+#[test]
+fn messages_of_a_transaction_stand_behind_its_reply() {
+    for_workers(&["--notify-keyspace-events", "K$"], |server| {
+        let mut client = server.raw();
+        client.request(&["HELLO", "3"]);
+        client.skip_to("*0");
+        client.ask(&["SUBSCRIBE", "a"], &frame('>', &["subscribe", "a", ":1"]));
+        client.ask(&["PSUBSCRIBE", "__keyspace@0__:*"], &frame('>', &["psubscribe", "__keyspace@0__:*", ":2"]));
+        client.ask(&["MULTI"], "+OK\r\n");
+        for words in [&["SET", "k", "v"][..], &["PUBLISH", "a", "1"], &["SSUBSCRIBE", "s"], &["UNSUBSCRIBE", "b"]] {
+            client.ask(words, "+QUEUED\r\n");
+        }
+        client.request(&["EXEC"]);
+        client.expect("*4\r\n+OK\r\n:1\r\n-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n");
+        client.expect(&frame('>', &["unsubscribe", "b", ":2"]));
+        client.expect(&frame('>', &["pmessage", "__keyspace@0__:*", "__keyspace@0__:k", "set"]));
+        client.expect(&frame('>', &["message", "a", "1"]));
+    });
+}
+
+#[test]
+fn who_is_told_of_a_publication_has_heard_it_before_his_next_reply() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut listeners: Vec<Raw> = (0..8).map(|_| server.raw()).collect();
+        for listener in &mut listeners {
+            listener.ask(&["SUBSCRIBE", "c"], &frame('*', &["subscribe", "c", ":1"]));
+        }
+        for n in 0..100 {
+            assert_eq!(publish(&mut control, "c", &n.to_string()), 8);
+            listeners.iter_mut().for_each(|listener| listener.request(&["PING"]));
+            for listener in &mut listeners {
+                listener.expect(&frame('*', &["message", "c", &n.to_string()]));
+                listener.expect(&frame('*', &["pong", ""]));
+            }
+        }
+    });
+}
