@@ -103,6 +103,8 @@ bitflags::bitflags! {
         const IMPORT_SOURCE = 1 << 9;
         /// In a transaction.
         const MULTI = 1 << 10;
+        /// READONLY: takes what a replica has.
+        const READONLY = 1 << 11;
     }
 }
 

@@ -6,6 +6,7 @@
 //! [`Done::check`] tells whether each group got each entry once.
 
 use super::Server;
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamInfoGroupsReply, StreamPendingReply, StreamReadReply};
 use redis::{AsyncConnectionConfig, Client, Cmd, cmd};
@@ -164,8 +165,7 @@ impl Work {
             let client = Client::open(format!("redis://127.0.0.1:{}/", server.port())).expect("an address");
             let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
             let shared = client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection");
-            let consumers: Vec<_> =
-                (0..self.polling).map(|consumer| self.poll_one(consumer, shared.clone(), group)).collect();
+            let consumers = (0..self.polling).map(|consumer| self.poll_one(consumer, shared.clone(), group));
             join_all(consumers).await.into_iter().sum()
         })
     }
@@ -185,23 +185,6 @@ impl Work {
         }
         polls
     }
-}
-
-/// Runs tasks side by side on this thread until all have ended.
-async fn join_all<F: Future<Output = usize>>(tasks: Vec<F>) -> Vec<usize> {
-    let mut tasks: Vec<_> = tasks.into_iter().map(|task| (Box::pin(task), None)).collect();
-    std::future::poll_fn(|context| {
-        for (task, result) in tasks.iter_mut().filter(|(_, result)| result.is_none()) {
-            if let std::task::Poll::Ready(value) = task.as_mut().poll(context) {
-                *result = Some(value);
-            }
-        }
-        if tasks.iter().any(|(_, result)| result.is_none()) {
-            return std::task::Poll::Pending;
-        }
-        std::task::Poll::Ready(tasks.iter().filter_map(|(_, result)| *result).collect())
-    })
-    .await
 }
 
 impl Done {
