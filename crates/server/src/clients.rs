@@ -108,6 +108,8 @@ bitflags::bitflags! {
         const MULTI = 1 << 10;
         /// Subscribed to something.
         const PUBSUB = 1 << 11;
+        /// READONLY: takes what a replica has.
+        const READONLY = 1 << 12;
     }
 }
 

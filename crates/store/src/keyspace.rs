@@ -494,10 +494,17 @@ impl Locked {
     }
 
     /// The first with a later ticket than `after` who waits for a key of database `number`, which is locked, and is to be
-    /// served now that it holds a value of this kind.
-    pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64, kind: Option<Kind>) -> Option<Arc<Waiter>> {
+    /// served now that it holds a value of this kind. Those are passed over whose [`Waiter::rivals`] are among `rivals`.
+    pub fn next_waiter(
+        &self,
+        number: usize,
+        key: Key<'_>,
+        after: u64,
+        kind: Option<Kind>,
+        rivals: &[u64],
+    ) -> Option<Arc<Waiter>> {
         let partition = self.partition(self.keyspace.address(number, key));
-        partition.attention()?.queues.next(key.bytes, after, kind)
+        partition.attention()?.queues.next(key.bytes, after, kind, rivals)
     }
 
     /// The kind of value that a key of database `number`, which is locked, holds; `None` also when its time has come.

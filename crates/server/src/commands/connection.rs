@@ -12,7 +12,7 @@ use kvick_resp::{Args, Version};
 use std::hint::black_box;
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] = &[PING, ECHO, HELLO, AUTH, SELECT, QUIT, RESET];
+pub static COMMANDS: &[Command<SessionHandler>] = &[PING, ECHO, HELLO, AUTH, SELECT, READONLY, READWRITE, QUIT, RESET];
 
 /// The only user that there is.
 pub const DEFAULT_USER: &str = "default";
@@ -237,6 +237,36 @@ fn select(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// READONLY
+pub const READONLY: Command<SessionHandler> = Command::new(
+    about_replicas("readonly").doc(Group::Cluster, "3.0.0", "O(1)", "Allows a replica to answer reads itself."),
+    readonly,
+);
+
+/// READWRITE
+pub const READWRITE: Command<SessionHandler> = Command::new(
+    about_replicas("readwrite").doc(Group::Cluster, "3.0.0", "O(1)", "Takes back what READONLY allowed."),
+    readwrite,
+);
+
+const fn about_replicas(name: &'static str) -> Spec {
+    Spec::new(name, 1).flags(&[Flags::LOADING, Flags::STALE, Flags::FAST]).acl(&[Categories::CONNECTION])
+}
+
+/// Clients that read from replicas say this to whomever they connect to, so it is fine on a primary and outside of a
+/// cluster, too.
+fn readonly(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.client.info.set_flags(ClientFlags::READONLY, true);
+    cx.reply.ok();
+    Ok(())
+}
+
+fn readwrite(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.client.info.set_flags(ClientFlags::READONLY, false);
+    cx.reply.ok();
+    Ok(())
+}
+
 /// QUIT
 pub const QUIT: Command<SessionHandler> = Command::new(
     Spec::new("quit", -1)
@@ -270,7 +300,8 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     client.set_authenticated(open);
     client.is_reset = true;
     names::set_name(client, b"");
-    client.info.set_flags(ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE, false);
+    let chosen = ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE | ClientFlags::READONLY;
+    client.info.set_flags(chosen, false);
     // CLIENT REPLY SKIP still swallows the reply of this command.
     if client.reply_mode == ReplyMode::Off {
         client.reply_mode = ReplyMode::On;

@@ -81,6 +81,7 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
         (ClientFlags::CLOSE_AFTER_REPLY, b'c'),
         (ClientFlags::CLOSE_ASAP, b'A'),
         (ClientFlags::UNIX, b'U'),
+        (ClientFlags::READONLY, b'r'),
         (ClientFlags::NO_EVICT, b'e'),
         (ClientFlags::NO_TOUCH, b'T'),
         (ClientFlags::IMPORT_SOURCE, b'I'),
