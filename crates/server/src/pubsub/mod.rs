@@ -192,3 +192,6 @@ impl PubSub {
         self.congested.load(Ordering::Relaxed) > 0
     }
 }
+
+#[cfg(test)]
+mod tests;

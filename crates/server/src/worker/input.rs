@@ -270,10 +270,7 @@ impl Worker {
                 }
             }
             if self.engine.inbox().has_messages() {
-                // Messages stand behind the reply of the command that published them.
-                self.runs.push(Run { token, start, end: self.replies.len() });
-                self.deliver_published();
-                start = self.replies.len();
+                start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
             }
@@ -283,6 +280,14 @@ impl Worker {
         }
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+    }
+
+    /// Puts messages behind the replies that were made for a connection from `start` on, the last of which may be that of the
+    /// command that published them; where the next replies begin.
+    fn deliver_between(&mut self, token: usize, start: usize) -> usize {
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.deliver_published();
+        self.replies.len()
     }
 
     /// Writes the batch's replies if they are many.
@@ -321,9 +326,7 @@ impl Worker {
                 }
             }
             if self.engine.inbox().has_messages() {
-                self.runs.push(Run { token, start, end: self.replies.len() });
-                self.deliver_published();
-                start = self.replies.len();
+                start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
             }

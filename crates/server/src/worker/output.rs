@@ -191,3 +191,19 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_several_runs_begins_where_the_socket_ended() {
+        let replies = b"abcdefgh";
+        // The second is a message that others get as well, from an earlier place.
+        let group = [(4, 6), (0, 3), (6, 8)].map(|(start, end)| Run { token: 0, start, end });
+        let whole = b"efabcgh";
+        for written in 0..=whole.len() {
+            assert_eq!(unwritten(&group, replies, written).collect::<Vec<_>>().concat(), whole[written..]);
+        }
+    }
+}
