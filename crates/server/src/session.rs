@@ -34,6 +34,8 @@ pub struct Session<'a> {
     pub when_expired: WhenExpired,
     /// Settings that commands go by.
     pub settings: &'a Settings,
+    /// Whether it is part of a transaction that is being executed.
+    pub in_transaction: bool,
     /// The worker's number.
     pub worker: usize,
     /// The worker's statistics.

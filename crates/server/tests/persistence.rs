@@ -305,6 +305,30 @@ fn one_background_save_at_a_time_which_can_be_cancelled() {
 }
 
 #[test]
+fn a_transaction_is_saved_as_a_whole() {
+    let folder = Folder::new();
+    let server = folder.start(&["--io-threads", "4"]);
+    let mut client = server.client();
+    let transaction = |client: &mut Connection| -> Vec<Value> {
+        ok(client, "MULTI");
+        ["SET left 1", "BGSAVE", "SET right 1"].iter().for_each(|line| ok(client, line));
+        cmd("EXEC").query(client).expect("replies")
+    };
+    assert_eq!(transaction(&mut client)[1], Value::SimpleString("Background saving scheduled".into()));
+    wait_until("it is saved", || server.log().contains("Background saving terminated with success"));
+    ok(&mut client, "DEBUG RELOAD NOSAVE");
+    assert_eq!(cmd("DBSIZE").query::<i64>(&mut client).ok(), Some(2));
+    // Held up, it can be withdrawn.
+    ok(&mut client, "DEBUG PAUSE-CRON 1");
+    transaction(&mut client);
+    assert_eq!(
+        ask(&mut client, "BGSAVE CANCEL"),
+        Ok(Value::SimpleString("Scheduled background saving cancelled".into()))
+    );
+    assert!(error(&mut client, "BGSAVE CANCEL").contains("not in progress or scheduled"));
+}
+
+#[test]
 fn flushall_takes_the_place_of_a_background_save() {
     let folder = Folder::new();
     let server = folder.start(&[]);

@@ -9,10 +9,11 @@ use crate::collections::{Collection, Hash};
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
 use crate::janitor::Garbage;
-use crate::keyspace::{Address, Cell, Key, Keyspace, Locked};
+use crate::keyspace::{Address, Cell as PartitionCell, Key, Keyspace, Locked};
 use crate::partition::Partition;
 use crate::table::Place;
 use crate::value::{INLINE_MAX, Object, Value};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one worker. Only their owner writes them; others may read.
@@ -110,9 +111,11 @@ pub struct Db<'a> {
     locked: &'a mut Locked,
     number: usize,
     database: usize,
-    cells: &'static [Cell],
-    /// The key that the dispatcher hashed, if any: most commands ask for no other.
-    hashed: Option<Key<'a>>,
+    cells: &'static [PartitionCell],
+    /// The keys that the dispatcher hashed: most commands ask for no other, and for these in their order.
+    hashed: &'a [Key<'a>],
+    /// Which of them was asked for last.
+    asked: Cell<usize>,
     env: Env<'a>,
 }
 
@@ -122,13 +125,13 @@ impl<'a> Db<'a> {
     pub fn new(locked: &'a mut Locked, number: usize, env: Env<'a>) -> Self {
         let keyspace = locked.keyspace();
         let database = keyspace.database_at(number);
-        Db { locked, number, database, cells: keyspace.cells(database), hashed: None, env }
+        Db { locked, number, database, cells: keyspace.cells(database), hashed: &[], asked: Cell::new(0), env }
     }
 
-    /// Tells it a key whose hash is known.
+    /// Tells it keys whose hashes are known.
     #[inline]
-    pub fn with_hashed(mut self, key: Option<Key<'a>>) -> Self {
-        self.hashed = key;
+    pub fn with_hashed(mut self, keys: &'a [Key<'a>]) -> Self {
+        self.hashed = keys;
         self
     }
 
@@ -180,9 +183,25 @@ impl<'a> Db<'a> {
     /// A key with its hash.
     #[inline]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
-        match self.hashed {
-            Some(known) if std::ptr::eq(known.bytes, bytes) => Key { bytes, hash: known.hash },
-            _ => self.locked.keyspace().key(bytes),
+        let asked = self.asked.get();
+        for at in [asked, asked + 1] {
+            if let Some(known) = self.hashed.get(at)
+                && std::ptr::eq(known.bytes, bytes)
+            {
+                self.asked.set(at);
+                return Key { bytes, hash: known.hash };
+            }
+        }
+        self.key_out_of_order(bytes)
+    }
+
+    fn key_out_of_order<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        match self.hashed.iter().position(|known| std::ptr::eq(known.bytes, bytes)) {
+            Some(at) => {
+                self.asked.set(at);
+                Key { bytes, hash: self.hashed[at].hash }
+            }
+            None => self.locked.keyspace().key(bytes),
         }
     }
 

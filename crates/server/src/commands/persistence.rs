@@ -74,6 +74,13 @@ fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
         (2, Some(word)) if word.eq_ignore_ascii_case(b"cancel") => return cancel(cx),
         _ => return Err(Error::text("ERR syntax error")),
     }
+    if cx.in_transaction {
+        // What is saved is of a moment between transactions.
+        background::schedule(&cx.server.persistence)?;
+        logging::notice(format_args!("Background saving scheduled to run after transaction execution"));
+        cx.reply.simple("Background saving scheduled");
+        return Ok(());
+    }
     background::begin(cx.server, cx.locked)?;
     cx.reply.simple("Background saving started");
     Ok(())
@@ -81,6 +88,11 @@ fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
 
 fn cancel(cx: &mut Session<'_>) -> Result<(), Error> {
     if !background::cancel(&cx.server.persistence) {
+        if background::unschedule(&cx.server.persistence) {
+            logging::notice(format_args!("Scheduled background saving will be cancelled due to user request"));
+            cx.reply.simple("Scheduled background saving cancelled");
+            return Ok(());
+        }
         return Err(Error::text("ERR Background saving is currently not in progress or scheduled"));
     }
     logging::notice(format_args!("Background saving will be aborted due to user request"));

@@ -109,6 +109,7 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     let now_s = now_s();
     status.saves += 1;
     status.last_try_s = now_s;
+    status.scheduled = false;
     status.running = Some(Running {
         snapshot: walk.snapshot().clone(),
         progress,
@@ -120,6 +121,21 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     // The thread lasts as long as the process.
     let _ = jobs.send(Job::Save(Box::new(Begun { walk, captured, plan, sizes })));
     Ok(())
+}
+
+/// Has a background save begin when what runs now is over.
+pub fn schedule(persistence: &Persistence) -> Result<(), Busy> {
+    let mut status = persistence.status.lock();
+    if status.running.is_some() {
+        return Err(Busy);
+    }
+    status.scheduled = true;
+    Ok(())
+}
+
+/// Withdraws the wish for one; whether there was one.
+pub fn unschedule(persistence: &Persistence) -> bool {
+    std::mem::take(&mut persistence.status.lock().scheduled)
 }
 
 /// Has the save that is under way, if any, come to nothing; whether there was one. Its file will not take the place of
@@ -172,7 +188,7 @@ fn write(server: &'static Server, participant: Participant, begun: &mut Begun) -
     let writer = begun.plan.begin(server, &format!("temp-bg-{}.rdb", std::process::id()))?;
     let mut output = Output { writer, selected: None, sizes: &mut begun.sizes, spare: Vec::new() };
     let snapshot = begun.walk.snapshot().clone();
-    let (mut delay, mut delayed_for) = (Delay::default(), 0);
+    let (mut delay, mut delayed_for) = (Delay::new(server, RDB_KEY_SAVE_DELAY), 0);
     loop {
         let more = begun.walk.step(participant);
         begun.captured.move_to(&mut output)?;
@@ -180,7 +196,7 @@ fn write(server: &'static Server, participant: Participant, begun: &mut Begun) -
             break;
         }
         let keys = begun.captured.progress.keys.load(Ordering::Relaxed);
-        delay.after(keys - delayed_for, || server.config.read(RDB_KEY_SAVE_DELAY), || snapshot.is_cancelled());
+        delay.after(keys - delayed_for, || snapshot.is_cancelled());
         delayed_for = keys;
         if !more {
             break;

@@ -261,7 +261,15 @@ impl<'a> Loader<'a> {
         let access = super::access(&values, now_ms);
         let (counters, effects) = Default::default();
         let place = Place { keyspace: server.keyspace, locking, access, now_ms, counters, effects };
-        Loader { server, place, how, now_ms, database: 0, report: Report::default(), delay: Delay::default() }
+        Loader {
+            server,
+            place,
+            how,
+            now_ms,
+            database: 0,
+            report: Report::default(),
+            delay: Delay::new(server, KEY_LOAD_DELAY),
+        }
     }
 
     fn run(mut self, file: File) -> Result<Report, LoadError> {
@@ -329,7 +337,7 @@ impl<'a> Loader<'a> {
             }
         }
         let server = self.server;
-        self.delay.after(1, || server.config.read(KEY_LOAD_DELAY), || server.is_ending());
+        self.delay.after(1, || server.is_ending());
         Ok(())
     }
 

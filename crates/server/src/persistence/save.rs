@@ -119,7 +119,7 @@ pub fn save(server: &'static Server, world: &mut Locked, uncounted: u64) -> Resu
 
 fn write(server: &'static Server, world: &mut Locked, plan: &Plan) -> Result<(), SaveError> {
     let mut writer = plan.begin(server, &temporary_name())?;
-    let mut delay = Delay::default();
+    let mut delay = Delay::new(server, RDB_KEY_SAVE_DELAY);
     for number in 0..server.keyspace.databases() {
         let keyspace = server.keyspace;
         if keyspace.is_empty(number) {
@@ -131,7 +131,7 @@ fn write(server: &'static Server, world: &mut Locked, plan: &Plan) -> Result<(),
         for_each(world, number, |entry| {
             if outcome.is_ok() {
                 outcome = writer.record(&record(entry, plan.access.as_ref()));
-                delay.after(1, || server.config.read(RDB_KEY_SAVE_DELAY), || false);
+                delay.after(1, || false);
             }
         });
         outcome.map_err(|error| match error {

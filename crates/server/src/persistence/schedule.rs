@@ -24,6 +24,8 @@ pub fn tick(server: &'static Server) {
     let due = points.points().iter().find(|point| is_due(point, &status, unsaved, now_s));
     if let Some(SavePoint { seconds, changes }) = due {
         logging::notice(format_args!("{changes} changes in {seconds} seconds. Saving..."));
+    }
+    if due.is_some() || status.scheduled {
         // Somebody else may have begun one just now, which is as good.
         let _ = background::begin(server, &mut server.keyspace.lock_world());
     }

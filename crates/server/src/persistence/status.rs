@@ -21,6 +21,8 @@ pub struct Status {
     pub saves: u64,
     /// Changes made to the keyspace, counted from the start, that the last save holds.
     pub changes_saved: u64,
+    /// Whether a background save is to begin as soon as possible.
+    pub scheduled: bool,
     /// The background save that is under way.
     pub running: Option<Running>,
 }
@@ -50,6 +52,7 @@ impl Default for Status {
             last_captured_bytes: 0,
             saves: 0,
             changes_saved: 0,
+            scheduled: false,
             running: None,
         }
     }

@@ -176,7 +176,7 @@ impl Engine {
         }
         let mut reply = Vec::new();
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
-        let result = self.run_handler(for_client, handler, (args, None), None, &mut locked, &mut reply);
+        let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
         if self.block.take().is_some() {
             self.effects.commit(&keyspace.log, args);
             return false;

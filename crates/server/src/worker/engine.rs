@@ -19,7 +19,14 @@ use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
 use kvick_store::world::Participant;
 use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked, Waiter, WhenExpired};
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// The keys of one command.
+type Keys<'k> = SmallVec<[Key<'k>; 4]>;
+
+/// Keys of one command that the processor is asked for in advance.
+const PREFETCHED_MAX: usize = 64;
 
 /// A command that takes longer than this makes the worker read the clock again.
 const LONG_US: u64 = 500;
@@ -296,7 +303,7 @@ impl Engine {
         let (keyspace, start) = (self.server.keyspace, out.len());
         let mut locked = keyspace.lock_one(keyspace.address_of_hash(client.db, hash));
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
-        let known = (args, Some(Key { bytes, hash }));
+        let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
         self.effects.commit(&keyspace.log, args);
         drop(locked);
@@ -325,14 +332,15 @@ impl Engine {
         }
         let taken_head = self.remember_taken(command, taken.as_deref());
         let world = self.needs_world(command, args);
+        let keys = if world { Keys::new() } else { self.keys_of(command, args) };
         let mut locked = if world {
             self.leave();
             keyspace.lock_world()
         } else {
-            self.lock_keys(client.db, command, args)
+            self.lock_hashed(client.db, &keys)
         };
         let result = match command.handler {
-            Some(Handler::Data(handler)) => self.run_data(client, handler, (args, None), taken, &mut locked, out),
+            Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &keys), taken, &mut locked, out),
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
@@ -340,9 +348,7 @@ impl Engine {
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         self.effects.commit(&keyspace.log, args);
-        if command.spec.name == "flushall" && result.is_ok() {
-            persistence::after_flushall(self.server, &mut locked, self.effects.dirty());
-        }
+        self.after_flushall(command, &result, &mut locked);
         drop(locked);
         if world {
             self.enter();
@@ -374,15 +380,34 @@ impl Engine {
         }
     }
 
+    /// Locks the keys that a command names.
     pub(super) fn lock_keys(&self, db: usize, command: &Registered, args: Args<'_>) -> Locked {
-        let keyspace = self.server.keyspace;
+        self.lock_hashed(db, &self.keys_of(command, args))
+    }
+
+    /// The keys that a command names.
+    fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
-            return keyspace.lock_nothing();
+            return Keys::new();
         }
         // Arguments that do not say where the keys are make the handler answer an error before it looks at any.
         let positions = command.spec.key_positions(args).unwrap_or_default();
         let keys = positions.iter().filter_map(|position| args.get(position.index));
-        keyspace.lock_all(keys.map(|key| keyspace.address(db, keyspace.key(key))).collect())
+        keys.map(|key| self.server.keyspace.key(key)).collect()
+    }
+
+    /// Locks keys, and asks the processor for what several of them will touch.
+    fn lock_hashed(&self, db: usize, keys: &[Key<'_>]) -> Locked {
+        let keyspace = self.server.keyspace;
+        match keys {
+            [] => keyspace.lock_nothing(),
+            [key] => keyspace.lock_one(keyspace.address(db, *key)),
+            keys => {
+                let ahead = &keys[..keys.len().min(PREFETCHED_MAX)];
+                keyspace.prefetch(db, ahead.iter().map(|key| key.hash));
+                keyspace.lock_all(keys.iter().map(|key| keyspace.address(db, *key)).collect())
+            }
+        }
     }
 
     #[inline]
@@ -390,7 +415,7 @@ impl Engine {
         &mut self,
         client: &Client,
         handler: DataHandler,
-        (args, hashed): (Args<'_>, Option<Key<'_>>),
+        (args, hashed): (Args<'_>, &[Key<'_>]),
         taken: Option<Vec<u8>>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
@@ -406,7 +431,7 @@ impl Engine {
         &mut self,
         (client, db, version): (&ClientInfo, usize, Version),
         handler: DataHandler,
-        (args, hashed): (Args<'_>, Option<Key<'_>>),
+        (args, hashed): (Args<'_>, &[Key<'_>]),
         taken: Option<Vec<u8>>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
@@ -452,6 +477,7 @@ impl Engine {
             access: &self.access,
             when_expired,
             settings: &self.tunables.commands,
+            in_transaction: self.in_transaction,
             worker: self.worker,
             stats: &self.stats,
         };
@@ -459,6 +485,14 @@ impl Engine {
         // CONFIG SET holds from itself on.
         self.update_settings();
         self.answer(client, result, out)
+    }
+
+    /// Has dumps know of FLUSHALL.
+    #[inline]
+    pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
+        if command.spec.name == "flushall" && result.is_ok() {
+            persistence::after_flushall(self.server, locked, self.effects.dirty());
+        }
     }
 
     /// Answers the error, if it is one.

@@ -274,7 +274,7 @@ impl Engine {
         for (command, request) in &transaction.queue {
             let (args, start) = (request.args(), out.len());
             let result = match command.handler {
-                Some(Handler::Data(handler)) => self.run_data(client, handler, (args, None), None, locked, out),
+                Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
@@ -284,6 +284,7 @@ impl Engine {
                 None => self.answer(client, Err(super::engine::wrong_arity(command)), out),
             };
             self.effects.commit(&self.server.keyspace.log, args);
+            self.after_flushall(command, &result, locked);
             self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
