@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+/// Stands in the log for what users sent, where `hide-user-data-from-log` says so.
+pub const REDACTED: &str = "*redacted*";
+
 /// What everybody may know of a connection.
 pub struct ClientInfo {
     /// Unique, ascending.
@@ -160,6 +163,16 @@ impl ClientInfo {
     #[inline]
     pub fn touches(&self) -> bool {
         !self.flags().contains(ClientFlags::NO_TOUCH)
+    }
+
+    /// Who it is, for the log: the first fields of CLIENT LIST, and its library. With `hide` its name is left out.
+    pub fn described(&self, hide: bool) -> String {
+        let ClientInfo { id, peer, local, fd, .. } = self;
+        let names = self.names.lock();
+        let [name, lib_name, lib_ver] =
+            [&names.name, &names.lib_name, &names.lib_ver].map(|name| String::from_utf8_lossy(name));
+        let name = if hide { REDACTED } else { &name };
+        format!("id={id} addr={peer} laddr={local} fd={fd} name={name} lib-name={lib_name} lib-ver={lib_ver}")
     }
 
     /// Sets or clears flags; the owner only.

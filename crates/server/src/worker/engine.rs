@@ -301,12 +301,6 @@ impl Engine {
             self.stats.count_error(&text);
             Reply::new(out, client.version).error(text);
         }
-        crate::logging::verbose(format_args!(
-            "Protocol error ({}) from client: id={} addr={}",
-            error.log_reason(),
-            client.info.id,
-            client.info.peer
-        ));
         client.fate = Fate::CloseAfterReply;
     }
 

@@ -5,6 +5,7 @@ use super::batch::{Asks, Batch, Request, Source};
 use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
 use super::output::Run;
+use super::violation;
 use crate::clients::ClientFlags;
 use crate::server::Server;
 use crate::session::Fate;
@@ -404,6 +405,7 @@ impl Parse<'_> {
                     break;
                 }
                 Parsed::Error(error) => {
+                    violation::log(self.server, &self.connection.client.info, error, &input[pos..]);
                     pos = input.len();
                     self.push(source, first_span, Asks::Broken(error));
                     break;

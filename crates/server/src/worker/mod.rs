@@ -17,6 +17,7 @@ mod input;
 mod output;
 mod timers;
 pub mod transaction;
+mod violation;
 
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
