@@ -140,6 +140,26 @@ pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) 
     Ok(())
 }
 
+/// How many bytes a value takes in a dump, without its type and key. `None` when the version cannot express it.
+pub fn saved_len(value: ValueRef<'_>, options: &WriteOptions) -> Option<u64> {
+    let kind = value.type_in(options.version)?;
+    let mut len = Length(0);
+    let Ok(()) = value::save(value, kind, &mut Encoder::new(&mut len, options.compress));
+    Some(len.0)
+}
+
+/// Counts what is written.
+struct Length(u64);
+
+impl Sink for Length {
+    type Error = Infallible;
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Infallible> {
+        self.0 += bytes.len() as u64;
+        Ok(())
+    }
+}
+
 /// What stands at the beginning of a dump beside the signature.
 #[derive(Clone, Debug, Default)]
 pub struct Preface<'a> {
