@@ -209,6 +209,26 @@ fn what_brings_nothing_new_wakes_nobody() {
 }
 
 #[test]
+fn a_client_that_is_gone_does_not_begin_to_wait() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        // One client waits, and has more to wait for; the other has sent all that it will before it is read.
+        let mut first = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
+        first.request(&["BLPOP", "other", "0"]);
+        let mut second = server.raw();
+        second.send(b"PING\r\nBLPOP other 0\r\n");
+        second.end();
+        second.expect("+PONG\r\n");
+        wait_for_blocked(&mut control, 1);
+        push(&mut control, "queue", &["element"]);
+        drop(first);
+        wait_for_blocked(&mut control, 0);
+        push(&mut control, "other", &["element"]);
+        assert_eq!(cmd("LLEN").arg("other").query::<i64>(&mut control), Ok(1));
+    });
+}
+
+#[test]
 fn a_client_that_is_gone_takes_nothing() {
     for_workers(&[], |server| {
         let mut control = server.client();

@@ -231,12 +231,10 @@ impl Worker {
     /// Stops a connection whose request waits.
     pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        connection.stopped = true;
-        let info = &connection.client.info;
-        info.set_flags(ClientFlags::BLOCKED, true);
-        *info.waiter.lock() = Some(waiter.clone());
+        *connection.client.info.waiter.lock() = Some(waiter.clone());
         self.timers.deadlines.add(&waiter);
         connection.waiter = Some(waiter);
+        self.stop(token, ClientFlags::BLOCKED);
     }
 
     /// Takes a connection's request, if one waits, out of its queues: the connection is about to be closed.

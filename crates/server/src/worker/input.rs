@@ -72,7 +72,10 @@ impl Worker {
         }
         let Some(connection) = self.connections.get_mut(token) else { return };
         if connection.stopped {
-            return;
+            // Nobody waits for what it would be told.
+            return if connection.read_closed {
+                self.close(token)
+            };
         }
         if !connection.deferred.is_empty() {
             return self.serve_deferred(token);
@@ -260,8 +263,7 @@ impl Worker {
                         batch.big[place] = buffer;
                     }
                     defer(connection, &requests[number..], batch, &self.shared);
-                    stop(connection);
-                    self.paused.push(token);
+                    self.pause(token);
                     break;
                 }
                 Outcome::Waits(waiter) => {
@@ -306,7 +308,7 @@ impl Worker {
         let Some(mut connection) = self.connections.get_mut(token) else { return };
         let (mut start, runs_before) = (self.replies.len(), self.runs.len());
         self.engine.begin_batch();
-        let mut waiter = None;
+        let (mut waiter, mut paused) = (None, false);
         while let Some(deferred) = connection.deferred.pop_front() {
             let (args, asks) = match &deferred {
                 Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
@@ -317,8 +319,7 @@ impl Worker {
                 Outcome::Done => {}
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
-                    stop(connection);
-                    self.paused.push(token);
+                    paused = true;
                     break;
                 }
                 Outcome::Waits(new) => {
@@ -340,14 +341,34 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
-        let resumed = !connection.stopped && waiter.is_none();
+        let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         if resumed {
             self.queue(token);
         }
+        if paused {
+            self.pause(token);
+        }
         if let Some(waiter) = waiter {
             self.begin_to_wait(token, waiter);
+        }
+    }
+
+    /// Stops a connection until a pause ends.
+    fn pause(&mut self, token: usize) {
+        self.paused.push(token);
+        self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
+    }
+
+    /// Stops a connection, which shows in its client's flags: its requests wait.
+    pub(super) fn stop(&mut self, token: usize, flags: ClientFlags) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        connection.stopped = true;
+        connection.client.info.set_flags(flags, true);
+        if connection.read_closed {
+            // It is closed when the replies to what it sent before are written.
+            self.queue(token);
         }
     }
 }
@@ -358,11 +379,6 @@ fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, share
         Asks::Broken(error) => Deferred::Broken(error),
         _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),
     }));
-}
-
-fn stop(connection: &mut Connection) {
-    connection.stopped = true;
-    connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, true);
 }
 
 /// Parsing what one connection sent.

@@ -10,7 +10,7 @@ pub mod groups;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -205,6 +205,11 @@ impl Raw {
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).expect("a connection that takes bytes");
+    }
+
+    /// Sends no more.
+    pub fn end(&mut self) {
+        self.stream.shutdown(Shutdown::Write).expect("an open connection");
     }
 
     /// Sends a request.
