@@ -2,11 +2,11 @@
 //!
 //! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears it gets
 //! a [`Run`] that points there. So a push stands between replies of its connection, behind those of commands that were
-//! executed before. Messages are delivered in the order of the worker's inbox, and only so many runs are made in one step; the
+//! executed before. Messages are delivered in the order of the worker's inbox, to a bounded number of connections in a turn; the
 //! rest waits for the next turn, before anything later.
 
 use super::Worker;
-use super::output::Run;
+use super::output::{RUNS_MAX, Run};
 use crate::pubsub::publication::Publication;
 use crate::session::Fate;
 use kvick_commands::spec::Flags;
@@ -14,8 +14,9 @@ use kvick_resp::Version;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Connections that a step writes to.
-const RUNS_PER_STEP: usize = 2048;
+/// Connections that get messages between two writes of replies. Writing to them is what takes long: several messages to one
+/// connection are written together.
+const REACHED_MAX: usize = 1024;
 /// Bytes of messages, not counting copies, after which a step ends.
 const BYTES_PER_STEP: usize = 1024 * 1024;
 
@@ -41,9 +42,9 @@ impl Worker {
     pub(super) fn deliver_published(&mut self) {
         let mut deliveries = std::mem::take(&mut self.deliveries);
         deliveries.queue.extend(self.engine.inbox().take());
-        let (runs_max, bytes_max) = (self.runs.len() + RUNS_PER_STEP, self.replies.len() + BYTES_PER_STEP);
+        let bytes_max = self.replies.len() + BYTES_PER_STEP;
         while let Some(message) = deliveries.queue.front() {
-            if !self.deliver_one(&message.clone(), &mut deliveries, runs_max) {
+            if !self.deliver_one(&message.clone(), &mut deliveries) {
                 break;
             }
             deliveries.queue.pop_front();
@@ -57,17 +58,22 @@ impl Worker {
     }
 
     /// Goes on delivering the first message; false when the step is over before everybody has it.
-    fn deliver_one(&mut self, message: &Publication, deliveries: &mut Deliveries, runs_max: usize) -> bool {
+    fn deliver_one(&mut self, message: &Publication, deliveries: &mut Deliveries) -> bool {
         let subscribers = self.server.pubsub.subscribers(self.number);
         while let Some(audience) = message.audience(deliveries.audience) {
             // What was written for connections of either protocol.
             let mut written = [None, None];
             for (stamp, token) in subscribers.of(audience, deliveries.stamp, message.horizon) {
-                if self.runs.len() >= runs_max {
+                let Some(connection) = self.connections.get_mut(token) else { continue };
+                let is_first = connection.reached_in != self.writes;
+                if self.runs.len() >= RUNS_MAX || is_first && self.reached >= REACHED_MAX {
                     deliveries.stamp = stamp;
                     return false;
                 }
-                let Some(connection) = self.connections.get(token) else { continue };
+                if is_first {
+                    connection.reached_in = self.writes;
+                    self.reached += 1;
+                }
                 let client = &connection.client;
                 if client.fate != Fate::Open || client.info.is_doomed() {
                     continue;
@@ -79,7 +85,6 @@ impl Worker {
                     (start, self.replies.len())
                 });
                 self.runs.push(Run { token, start, end });
-                self.has_pushes = true;
             }
             (deliveries.audience, deliveries.stamp) = (deliveries.audience + 1, 0);
         }
