@@ -93,6 +93,11 @@ impl Error {
     pub fn is_short(&self) -> bool {
         matches!(self.kind, ErrorKind::Io(_) | ErrorKind::Truncated)
     }
+
+    /// The line that Valkey's log has of it, but for a place in its source.
+    pub fn for_log(&self) -> String {
+        format!("Internal error in RDB reading offset {} -> {}", self.offset, self.kind)
+    }
 }
 
 impl std::error::Error for Error {

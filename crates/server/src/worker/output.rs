@@ -27,6 +27,7 @@ const REPLIES_KEPT: usize = 4 * 1024 * 1024;
 impl Worker {
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_replies(&mut self) {
+        crate::logging::settle();
         let runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         for run in &runs {
