@@ -6,6 +6,7 @@
 //! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
 //! worker a message.
 
+use crate::pubsub::Kind;
 use kvick_store::Waiter;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ pub struct ClientInfo {
     pub protocol: AtomicU8,
     /// Bits of [`ClientFlags`].
     pub flags: AtomicU32,
+    /// How many channels, patterns and shard channels it is subscribed to: see [`Kind`](crate::pubsub::Kind).
+    pub subscriptions: [AtomicUsize; Kind::COUNT],
     /// Bytes of unexecuted input.
     pub input: AtomicUsize,
     /// Bytes allocated for input.
@@ -106,6 +109,10 @@ bitflags::bitflags! {
         const IMPORT_SOURCE = 1 << 9;
         /// In a transaction.
         const MULTI = 1 << 10;
+        /// Subscribed to something.
+        const PUBSUB = 1 << 11;
+        /// READONLY: takes what a replica has.
+        const READONLY = 1 << 12;
     }
 }
 
@@ -126,6 +133,7 @@ impl ClientInfo {
             command: AtomicU32::new(u32::MAX),
             protocol: AtomicU8::new(2),
             flags: AtomicU32::new(0),
+            subscriptions: Default::default(),
             input: AtomicUsize::new(0),
             input_memory: AtomicUsize::new(0),
             output: AtomicUsize::new(0),

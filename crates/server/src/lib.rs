@@ -19,6 +19,7 @@ pub mod memory;
 pub mod pause;
 pub mod persistence;
 pub mod process;
+pub mod pubsub;
 pub mod rates;
 pub mod server;
 pub mod session;

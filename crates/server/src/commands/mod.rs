@@ -12,6 +12,7 @@ pub mod latency;
 pub mod lolwut;
 pub mod memory;
 pub mod persistence;
+pub mod pubsub;
 pub mod role;
 pub mod shutdown;
 pub mod time;
@@ -34,6 +35,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         debug::COMMANDS,
         lolwut::COMMANDS,
         persistence::COMMANDS,
+        pubsub::COMMANDS,
         role::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 pub use sink::descriptor;
 
 /// No reply waits longer than this for the log.
-const SETTLE_AT_MOST: Duration = Duration::from_millis(10);
+const SETTLE_AT_MOST: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// Whether this thread has logged something since it last waited for it to be written.
