@@ -62,8 +62,8 @@ pub enum Corrupt {
     StringForm(u8),
     /// A compressed string that does not unpack to its length.
     Lzf,
-    /// A score that is not a number.
-    Nan,
+    /// A score that is not a number, and in what.
+    Nan(&'static str),
     /// A score that cannot be read.
     Score,
     /// A time before the epoch or beyond what a field's expiry may be.
@@ -142,7 +142,7 @@ impl fmt::Display for Corrupt {
             Corrupt::Length(byte) => write!(f, "Unknown length encoding {byte}"),
             Corrupt::StringForm(byte) => write!(f, "Unknown RDB string encoding type {byte}"),
             Corrupt::Lzf => f.write_str("Invalid LZF compressed string"),
-            Corrupt::Nan => f.write_str("Zset with NAN score detected"),
+            Corrupt::Nan(what) => write!(f, "{what} with NAN score detected"),
             Corrupt::Score => f.write_str("Zset with a score that cannot be read"),
             Corrupt::FieldExpiry => f.write_str("Hash field with an impossible expiry"),
             Corrupt::Duplicate(what) => write!(f, "Duplicate {what} detected"),
