@@ -43,6 +43,7 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 impl Worker {
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_replies(&mut self) {
+        crate::logging::settle();
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;

@@ -1,23 +1,24 @@
 //! How keys are stored, and many of them at once.
 
+use crate::config::tables::persistence::RDBCOMPRESSION;
 use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_rdb::WriteOptions;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
-use kvick_store::{Entry, Expiry, Str};
-
-/// A string of this many digits at most is dumped as an integer.
-const DIGITS_MAX: usize = 11;
+use kvick_store::{Collection, Expiry, Kind, List, Str};
 
 /// DEBUG OBJECT key [fast]
 pub fn object(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let fast = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let (number, access) = (cx.client.db, cx.access);
+    let options = WriteOptions { compress: cx.server.config.read(RDBCOMPRESSION), ..WriteOptions::default() };
     let mut db = cx.db(number);
     let entry = db.peek(db.key(&args[2])).ok_or(Error::NO_KEY)?;
     let mut text = format!("Value at:{:#x} refcount:1 encoding:{}", entry.address(), entry.encoding());
     if !fast {
-        text += &format!(" serializedlength:{}", dumped_len(&entry));
+        let bytes = kvick_rdb::value_len(entry.into(), &options).map_err(|error| Error::new(format!("ERR {error}")))?;
+        text += &format!(" serializedlength:{bytes}");
     }
     let clock = entry.clock();
     text += &if access.lfu {
@@ -25,39 +26,25 @@ pub fn object(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     } else {
         format!(" lru:{clock} lru_seconds_idle:{}", access.idle_seconds(clock))
     };
+    if entry.kind() == Kind::List {
+        text += &entry.collection().and_then(|list| blocks(list, fast)).unwrap_or_default();
+    }
     cx.reply.simple(text);
     Ok(())
 }
 
-/// Bytes of a string in a dump that does not compress.
-fn dumped_len(entry: &Entry<'_>) -> usize {
-    match entry.str() {
-        Some(Str::Int(number)) => dumped_int_len(number).unwrap_or_else(|| 1 + number.to_string().len()),
-        Some(Str::Bytes(bytes)) => {
-            let number = Some(bytes).filter(|bytes| bytes.len() <= DIGITS_MAX).and_then(parse_i64);
-            number.and_then(dumped_int_len).unwrap_or_else(|| {
-                let prefix = match bytes.len() {
-                    ..64 => 1,
-                    64..16384 => 2,
-                    _ => 5,
-                };
-                prefix + bytes.len()
-            })
-        }
-        None => 0,
+/// What is told of a list in blocks.
+fn blocks(list: &List, fast: bool) -> Option<String> {
+    let (blocks, limits) = list.blocks()?;
+    let (count, compressed) = (blocks.len(), u8::from(limits.compress_depth > 0));
+    let (average, most) = (list.len() as f64 / count as f64, limits.max_listpack_size);
+    let mut text =
+        format!(" ql_nodes:{count} ql_avg_node:{average:.2} ql_listpack_max:{most} ql_compressed:{compressed}");
+    if !fast {
+        let bytes: usize = blocks.map(|block| block.bytes()).sum();
+        text += &format!(" ql_uncompressed_size:{bytes}");
     }
-}
-
-/// Bytes of an integer in a dump: a mark, and one, two or four bytes; larger ones are dumped as text.
-fn dumped_int_len(number: i64) -> Option<usize> {
-    let bytes = if i8::try_from(number).is_ok() {
-        1
-    } else if i16::try_from(number).is_ok() {
-        2
-    } else {
-        i32::try_from(number).ok().map(|_| 4)?
-    };
-    Some(1 + bytes)
+    Some(text)
 }
 
 /// DEBUG SDSLEN key
@@ -133,15 +120,4 @@ pub fn populate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 fn size(text: &[u8]) -> Result<usize, Error> {
     let number = parse_i64(text).ok_or(Error::NOT_INTEGER)?;
     usize::try_from(number).map_err(|_| Error::text("ERR value is out of range, must be positive"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn integers_are_dumped_in_as_few_bytes_as_they_need() {
-        let known = [(0, Some(2)), (-128, Some(2)), (128, Some(3)), (32768, Some(5)), (i64::MAX, None)];
-        known.into_iter().for_each(|(number, len)| assert_eq!(dumped_int_len(number), len, "{number}"));
-    }
 }
