@@ -11,6 +11,7 @@ pub mod info;
 pub mod latency;
 pub mod lolwut;
 pub mod memory;
+pub mod migrate;
 pub mod persistence;
 pub mod role;
 pub mod shutdown;
@@ -29,6 +30,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         info::COMMANDS,
         config::COMMANDS,
         memory::COMMANDS,
+        migrate::COMMANDS,
         commandlog::COMMANDS,
         latency::COMMANDS,
         debug::COMMANDS,

@@ -13,6 +13,7 @@ pub mod connection;
 mod cross_protocol;
 pub mod engine;
 mod input;
+mod migrating;
 mod output;
 mod timers;
 pub mod transaction;
@@ -21,6 +22,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
+use crate::migration::Departure;
 use crate::server::Server;
 use crate::session::{Client, Fate};
 use batch::Batch;
@@ -47,6 +49,8 @@ pub enum Message {
     Close(Arc<ClientInfo>),
     /// The answer to a client that waited.
     Served(blocking::Served),
+    /// Keys that were sent to another server, and what it said.
+    Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
     Resume,
     /// Look at the server's state.
@@ -78,6 +82,8 @@ pub struct Worker {
     replies: Vec<u8>,
     runs: Vec<output::Run>,
     timers: timers::Timers,
+    /// Keys that were sent to other servers, and are to be dealt with.
+    returned: Vec<Box<Departure>>,
 }
 
 impl Worker {
@@ -105,6 +111,7 @@ impl Worker {
             replies: Vec::new(),
             runs: Vec::new(),
             timers: timers::Timers::new(),
+            returned: Vec::new(),
         })
     }
 
@@ -154,6 +161,7 @@ impl Worker {
             }
         }
         self.read_messages();
+        self.settle_returned();
         self.serve_ready();
         self.run_timers();
         self.end_waits();
@@ -187,6 +195,7 @@ impl Worker {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Served(served) => self.deliver(served),
+                Message::Returned(departure) => self.returned.push(departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
                 Message::Listen => {

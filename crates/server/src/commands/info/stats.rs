@@ -13,7 +13,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let totals: Totals = workers.iter().copied().sum();
     page.section("Stats");
     write_traffic(subject, &totals, page);
-    write_keys(&totals, page);
+    write_keys(&totals, subject.server.migration.sockets.len(), page);
     write_errors(&totals, page);
     write_io(&workers, &totals, page);
     write_loops(subject, &totals, page);
@@ -45,7 +45,7 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.fields(["sync_full", "sync_partial_ok", "sync_partial_err"].map(|name| (name, 0)));
 }
 
-fn write_keys(totals: &Totals, page: &mut Page) {
+fn write_keys(totals: &Totals, migrate_cached_sockets: usize, page: &mut Page) {
     page.field("expired_keys", totals.expired);
     page.field("expired_fields", totals.expired_fields);
     page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
@@ -64,13 +64,12 @@ fn write_keys(totals: &Totals, page: &mut Page) {
     page.field("keyspace_hits", totals.hits);
     page.field("keyspace_misses", totals.misses);
     page.fields(
+        ["pubsub_channels", "pubsub_patterns", "pubsubshard_channels", "latest_fork_usec", "total_forks"]
+            .map(|name| (name, 0)),
+    );
+    page.field("migrate_cached_sockets", migrate_cached_sockets);
+    page.fields(
         [
-            "pubsub_channels",
-            "pubsub_patterns",
-            "pubsubshard_channels",
-            "latest_fork_usec",
-            "total_forks",
-            "migrate_cached_sockets",
             "slave_expires_tracked_keys",
             "active_defrag_hits",
             "active_defrag_misses",
