@@ -163,8 +163,12 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.simple("NOKEY");
         return Ok(());
     }
-    let client =
-        Waiting { info: cx.client.info.clone(), ticket: 0, version: cx.client.version, command: cx.client.last_command };
+    let client = Waiting {
+        info: cx.client.info.clone(),
+        ticket: 0,
+        version: cx.client.version,
+        command: cx.client.last_command,
+    };
     let watcher = Arc::new(Watcher::default());
     let departure = Departure { request, db: number, parcels, failure: None, watcher, journeys: 0, client };
     if cx.in_transaction { go_now(cx, departure) } else { depart(cx, departure) }
