@@ -6,11 +6,15 @@
 //! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
 //! worker a message.
 
+use crate::pubsub::Kind;
 use kvick_store::Waiter;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Stands in the log for what users sent, where `hide-user-data-from-log` says so.
+pub const REDACTED: &str = "*redacted*";
 
 /// What everybody may know of a connection.
 pub struct ClientInfo {
@@ -40,6 +44,8 @@ pub struct ClientInfo {
     pub protocol: AtomicU8,
     /// Bits of [`ClientFlags`].
     pub flags: AtomicU32,
+    /// How many channels, patterns and shard channels it is subscribed to: see [`Kind`](crate::pubsub::Kind).
+    pub subscriptions: [AtomicUsize; Kind::COUNT],
     /// Bytes of unexecuted input.
     pub input: AtomicUsize,
     /// Bytes allocated for input.
@@ -103,6 +109,10 @@ bitflags::bitflags! {
         const IMPORT_SOURCE = 1 << 9;
         /// In a transaction.
         const MULTI = 1 << 10;
+        /// Subscribed to something.
+        const PUBSUB = 1 << 11;
+        /// READONLY: takes what a replica has.
+        const READONLY = 1 << 12;
     }
 }
 
@@ -123,6 +133,7 @@ impl ClientInfo {
             command: AtomicU32::new(u32::MAX),
             protocol: AtomicU8::new(2),
             flags: AtomicU32::new(0),
+            subscriptions: Default::default(),
             input: AtomicUsize::new(0),
             input_memory: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
@@ -152,6 +163,16 @@ impl ClientInfo {
     #[inline]
     pub fn touches(&self) -> bool {
         !self.flags().contains(ClientFlags::NO_TOUCH)
+    }
+
+    /// Who it is, for the log: the first fields of CLIENT LIST, and its library. With `hide` its name is left out.
+    pub fn described(&self, hide: bool) -> String {
+        let ClientInfo { id, peer, local, fd, .. } = self;
+        let names = self.names.lock();
+        let [name, lib_name, lib_ver] =
+            [&names.name, &names.lib_name, &names.lib_ver].map(|name| String::from_utf8_lossy(name));
+        let name = if hide { REDACTED } else { &name };
+        format!("id={id} addr={peer} laddr={local} fd={fd} name={name} lib-name={lib_name} lib-ver={lib_ver}")
     }
 
     /// Sets or clears flags; the owner only.

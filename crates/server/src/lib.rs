@@ -20,6 +20,7 @@ pub mod migration;
 pub mod pause;
 pub mod persistence;
 pub mod process;
+pub mod pubsub;
 pub mod rates;
 pub mod server;
 pub mod session;

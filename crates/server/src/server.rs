@@ -13,6 +13,8 @@ use crate::migration::Migration;
 use crate::pause::Pause;
 use crate::persistence::{self, Persistence};
 use crate::process::shutdown;
+use crate::pubsub::PubSub;
+use crate::pubsub::publication::Address;
 use crate::rates::Rates;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
@@ -52,6 +54,8 @@ pub struct Server {
     pub clients: Clients,
     /// CLIENT PAUSE.
     pub pause: Pause,
+    /// Channels and who is subscribed to them.
+    pub pubsub: PubSub,
     /// COMMANDLOG and SLOWLOG.
     pub commandlog: CommandLog,
     /// LATENCY.
@@ -116,6 +120,7 @@ impl Server {
             table,
             clients: Clients::default(),
             pause: Pause::default(),
+            pubsub: PubSub::new(workers),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
@@ -173,6 +178,16 @@ impl Server {
         if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
             mailbox.send(message);
         }
+    }
+
+    /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
+    /// many subscribers hear it.
+    pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
+        self.pubsub.publish(address, channel, payload, |worker| {
+            if worker != from {
+                self.send(worker, Message::Wake);
+            }
+        })
     }
 
     /// Sends every worker a message.

@@ -2,6 +2,8 @@
 //! command's rule asked for.
 
 use crate::clients::{ClientFlags, ClientInfo};
+use crate::pubsub::subscriptions::Subscriptions;
+use crate::pubsub::{Kind, PubSub};
 use crate::server::Server;
 use crate::stats::WorkerStats;
 use crate::worker::transaction::{Transaction, Watching};
@@ -74,6 +76,10 @@ pub struct Client {
     pub reply_mode: ReplyMode,
     /// What becomes of the connection after the present command.
     pub fate: Fate,
+    /// What it is subscribed to, if it is to anything.
+    pub subscriptions: Option<Box<Subscriptions>>,
+    /// Set by a command that is answered by pushes instead of a reply.
+    pub answered_by_pushes: bool,
     /// The place in the command table of the command that came last; `u32::MAX` before the first.
     pub last_command: u32,
     /// Commands executed.
@@ -122,6 +128,8 @@ impl Client {
             authenticated: false,
             reply_mode: ReplyMode::On,
             fate: Fate::Open,
+            subscriptions: None,
+            answered_by_pushes: false,
             last_command: u32::MAX,
             commands: 0,
             transaction: None,
@@ -170,6 +178,29 @@ impl Client {
         self.version = version;
         let number = if version == Version::Resp3 { 3 } else { 2 };
         self.info.protocol.store(number, Ordering::Relaxed);
+    }
+
+    /// Whether all that it may do is to listen: it is subscribed to something, and its protocol has no pushes.
+    #[inline]
+    pub fn only_listens(&self) -> bool {
+        self.subscriptions.is_some() && self.version == Version::Resp2
+    }
+
+    /// Takes note of what it is subscribed to, and shows it to others.
+    pub fn set_subscriptions(&mut self, subscriptions: Box<Subscriptions>) {
+        for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+            self.info.subscriptions[kind as usize].store(subscriptions.count(kind), Ordering::Relaxed);
+        }
+        self.info.set_flags(ClientFlags::PUBSUB, !subscriptions.is_empty());
+        self.subscriptions = (!subscriptions.is_empty()).then_some(subscriptions);
+    }
+
+    /// Ends all its subscriptions.
+    pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
+        if let Some(mut subscriptions) = self.subscriptions.take() {
+            pubsub.unsubscribe_all(self.info.worker, &mut subscriptions);
+            self.set_subscriptions(subscriptions);
+        }
     }
 
     /// Whether it comes from this machine.

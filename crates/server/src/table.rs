@@ -236,7 +236,10 @@ fn slot(word: u64, size: usize) -> usize {
 /// A function that finds keys may be there all the same: it tells flags that depend on options, not other places.
 fn single_key(spec: &Spec) -> Option<usize> {
     match spec.keys {
-        [only] if !only.flags.contains(KeyFlags::INCOMPLETE) && matches!(spec.lock, LockRule::Keys) => {
+        [only]
+            if !only.flags.intersects(KeyFlags::INCOMPLETE | KeyFlags::NOT_KEY)
+                && matches!(spec.lock, LockRule::Keys) =>
+        {
             match (only.begin, only.find) {
                 (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index),
                 _ => None,

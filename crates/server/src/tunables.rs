@@ -3,11 +3,13 @@
 use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
-use crate::config::shapes::OutputLimits;
+use crate::config::shapes::{KeyspaceEvents, OutputLimits};
 use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
+use crate::pubsub::events;
 use kvick_commands::context::Settings;
 use kvick_resp::Limits;
+use kvick_store::EventClass;
 use std::time::Duration;
 
 /// See the module's documentation.
@@ -44,6 +46,10 @@ pub struct Tunables {
     pub large_request_bytes: usize,
     /// The same of a reply.
     pub large_reply_bytes: usize,
+    /// `notify-keyspace-events`.
+    pub keyspace_events: KeyspaceEvents,
+    /// The classes of events that it has published.
+    pub heard_events: EventClass,
     /// Whether the durations of commands are counted.
     pub latency_tracking: bool,
     /// What LATENCY records; 0 for nothing.
@@ -60,6 +66,7 @@ impl Tunables {
         let commandlog = Thresholds::read(values);
         let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
         let policy = values.read(memory::MAXMEMORY_POLICY);
+        let keyspace_events = values.read(logging::NOTIFY_KEYSPACE_EVENTS);
         Tunables {
             generation,
             commands: Settings {
@@ -101,6 +108,8 @@ impl Tunables {
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
             large_request_bytes: commandlog.bytes_min(Kind::LargeRequest),
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
+            keyspace_events,
+            heard_events: events::heard(keyspace_events),
             latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,

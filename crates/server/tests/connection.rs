@@ -250,6 +250,35 @@ fn a_client_is_described_by_what_it_did() {
 }
 
 #[test]
+fn a_client_that_prefers_replicas_is_told_that_this_is_a_primary() {
+    for_workers(&[], |server| {
+        let mut raw = server.raw();
+        let flags = || clients(&mut server.client(), &["LIB-NAME", "Lettuce"])[0]["flags"].clone();
+        raw.request(&["HELLO", "3"]);
+        raw.skip_to("modules");
+        raw.expect("*0\r\n");
+        raw.ask(&["CLIENT", "SETINFO", "lib-name", "Lettuce"], "+OK\r\n");
+        raw.ask(&["CLIENT", "SETINFO", "lib-ver", "6.5.0.RELEASE/5c5a1d2"], "+OK\r\n");
+        raw.ask(&["ROLE"], "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+        raw.request(&["INFO", "replication"]);
+        raw.skip_to("role:master");
+        raw.skip_to("connected_slaves:0");
+        // The last line of the section, and the end of the reply.
+        while !raw.line().starts_with("repl_backlog_histlen:") {}
+        raw.expect("\r\n");
+        raw.ask(&["READONLY"], "+OK\r\n");
+        assert_eq!(flags(), "r");
+        raw.ask(&["SET", "key", "value"], "+OK\r\n");
+        raw.ask(&["READWRITE"], "+OK\r\n");
+        assert_eq!(flags(), "N");
+        raw.ask(&["READONLY"], "+OK\r\n");
+        raw.ask(&["RESET"], "+RESET\r\n");
+        assert_eq!(flags(), "N");
+        raw.ask(&["READONLY", "now"], "-ERR wrong number of arguments for 'readonly' command\r\n");
+    });
+}
+
+#[test]
 fn killed_clients_are_gone() {
     for_workers(&[], |server| {
         let mut killer = server.client();

@@ -32,6 +32,8 @@ bitflags! {
         const SORTED_SET = 1 << 8;
         /// `t`: streams.
         const STREAM = 1 << 9;
+        /// `e`: a key was evicted.
+        const EVICTED = 1 << 10;
     }
 }
 
@@ -44,6 +46,13 @@ pub struct Event {
     pub name: &'static str,
     /// The key.
     pub key: Vec<u8>,
+}
+
+/// Who hears of events.
+pub trait Listener: Send + Sync {
+    /// A command caused these events, in this order. Called under its locks, so that the events of a key come in the order
+    /// of its changes: nothing that the keyspace locks may be locked.
+    fn hear(&self, events: &[Event]);
 }
 
 /// How the command itself goes to the log.
@@ -72,6 +81,7 @@ pub struct Effects {
     working_on: usize,
     heard: EventClass,
     events: Vec<Event>,
+    listener: Option<Arc<dyn Listener>>,
     /// Keys that changed and that somebody waits for, with their databases, in the order of their changes.
     awaited: Vec<(usize, Box<[u8]>)>,
     /// Who watches the keys that the command may have changed.
@@ -89,6 +99,11 @@ struct Group {
 }
 
 impl Effects {
+    /// Tells a listener of events.
+    pub fn with_listener(listener: Arc<dyn Listener>) -> Self {
+        Effects { listener: Some(listener), ..Effects::default() }
+    }
+
     /// Begins a command.
     #[inline]
     pub fn begin(&mut self, followed: bool, heard: EventClass, database: usize) {
@@ -223,7 +238,7 @@ impl Effects {
         self.record(&[b"SELECT", Str::Int(database as i64).bytes(&mut IntBuf::default())]);
     }
 
-    /// Events that the command caused, in order.
+    /// Events that the command caused and that no listener has been told of, in order.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
@@ -236,9 +251,12 @@ impl Effects {
         self.record_count = 0;
     }
 
-    /// Ends the command: appends what it did to the log. Called under its locks.
+    /// Ends the command: appends what it did to the log, and tells of its events. Called under its locks.
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
+        if !self.events.is_empty() {
+            self.tell();
+        }
         if !self.watched.is_empty() && self.dirty > 0 {
             self.watched.iter().for_each(|watcher| watcher.touch());
         }
@@ -251,6 +269,14 @@ impl Effects {
             Propagation::Instead => false,
         };
         self.append(log, as_it_came.then_some(request));
+    }
+
+    #[cold]
+    fn tell(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.hear(&self.events);
+            self.events.clear();
+        }
     }
 
     fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {

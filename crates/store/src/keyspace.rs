@@ -88,11 +88,18 @@ impl Cell {
 // SAFETY: the partition is only reached through `Locked`, which holds the cell's lock or the world.
 unsafe impl Sync for Cell {}
 
-/// A partition's place in the order of locks.
+/// A partition's place in the order of locks: its database above its number, in one word that compares quickly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Address {
-    database: u32,
-    partition: u32,
+pub struct Address(u64);
+
+impl Address {
+    fn database(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    fn partition(self) -> usize {
+        self.0 as u32 as usize
+    }
 }
 
 /// The locks under which a command runs; dropping it releases them.
@@ -230,7 +237,7 @@ impl Keyspace {
 
     #[inline]
     fn cell(&self, address: Address) -> &Cell {
-        &self.cells(address.database as usize)[address.partition as usize]
+        &self.cells(address.database())[address.partition()]
     }
 
     /// Where a key of database `number` is locked. Stays true only until the next SWAPDB, which no batch overlaps.
@@ -247,7 +254,7 @@ impl Keyspace {
 
     #[inline]
     pub(crate) fn address_of(&self, database: usize, partition: usize) -> Address {
-        Address { database: database as u32, partition: partition as u32 }
+        Address((database as u64) << 32 | partition as u64)
     }
 
     /// Asks the processor for the memory of keys that will soon be looked up: first for their partitions, then for the
@@ -382,7 +389,7 @@ impl Locked {
             if before != present {
                 published.store(present, Ordering::Relaxed);
                 if before == 0 {
-                    self.keyspace.databases[address.database as usize].ever_volatile.store(true, Ordering::Relaxed);
+                    self.keyspace.databases[address.database()].ever_volatile.store(true, Ordering::Relaxed);
                 }
             }
         }
@@ -487,10 +494,17 @@ impl Locked {
     }
 
     /// The first with a later ticket than `after` who waits for a key of database `number`, which is locked, and is to be
-    /// served now that it holds a value of this kind.
-    pub fn next_waiter(&self, number: usize, key: Key<'_>, after: u64, kind: Option<Kind>) -> Option<Arc<Waiter>> {
+    /// served now that it holds a value of this kind. Those are passed over whose [`Waiter::rivals`] are among `rivals`.
+    pub fn next_waiter(
+        &self,
+        number: usize,
+        key: Key<'_>,
+        after: u64,
+        kind: Option<Kind>,
+        rivals: &[u64],
+    ) -> Option<Arc<Waiter>> {
         let partition = self.partition(self.keyspace.address(number, key));
-        partition.attention()?.queues.next(key.bytes, after, kind)
+        partition.attention()?.queues.next(key.bytes, after, kind, rivals)
     }
 
     /// The kind of value that a key of database `number`, which is locked, holds; `None` also when its time has come.

@@ -95,13 +95,16 @@ impl Queues {
         }
     }
 
-    /// The first with a later ticket than `after` who is to be served when the key holds a value of this kind.
-    pub(crate) fn next(&self, key: &[u8], after: u64, kind: Option<Kind>) -> Option<Arc<Waiter>> {
+    /// The first with a later ticket than `after` who is to be served when the key holds a value of this kind, and none of
+    /// these rivals.
+    pub(crate) fn next(&self, key: &[u8], after: u64, kind: Option<Kind>, rivals: &[u64]) -> Option<Arc<Waiter>> {
         let queue = self.0.get(key)?;
         if kind.is_none() && queue.heeding_loss == 0 {
             return None;
         }
-        let wanted = |waiter: &&Arc<Waiter>| kind == Some(waiter.kind) || waiter.heeds_loss;
+        let wanted = |waiter: &&Arc<Waiter>| {
+            (kind == Some(waiter.kind) || waiter.heeds_loss) && !rivals.contains(&waiter.rivals)
+        };
         queue.waiters.range(after + 1..).map(|(_, waiter)| waiter).find(wanted).cloned()
     }
 

@@ -12,7 +12,7 @@ use kvick_resp::{Args, Version};
 use std::hint::black_box;
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] = &[PING, ECHO, HELLO, AUTH, SELECT, QUIT, RESET];
+pub static COMMANDS: &[Command<SessionHandler>] = &[PING, ECHO, HELLO, AUTH, SELECT, READONLY, READWRITE, QUIT, RESET];
 
 /// The only user that there is.
 pub const DEFAULT_USER: &str = "default";
@@ -30,6 +30,12 @@ pub const PING: Command<SessionHandler> = Command::new(
 
 fn ping(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match args.len() {
+        // Among messages it looks like one.
+        1 | 2 if cx.client.only_listens() => {
+            cx.reply.array(2);
+            cx.reply.bulk(b"pong");
+            cx.reply.bulk(args.get(1).unwrap_or_default());
+        }
         1 => cx.reply.simple("PONG"),
         2 => cx.reply.bulk(&args[1]),
         _ => return Err(Error::text("ERR wrong number of arguments for 'ping' command")),
@@ -231,6 +237,36 @@ fn select(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// READONLY
+pub const READONLY: Command<SessionHandler> = Command::new(
+    about_replicas("readonly").doc(Group::Cluster, "3.0.0", "O(1)", "Allows a replica to answer reads itself."),
+    readonly,
+);
+
+/// READWRITE
+pub const READWRITE: Command<SessionHandler> = Command::new(
+    about_replicas("readwrite").doc(Group::Cluster, "3.0.0", "O(1)", "Takes back what READONLY allowed."),
+    readwrite,
+);
+
+const fn about_replicas(name: &'static str) -> Spec {
+    Spec::new(name, 1).flags(&[Flags::LOADING, Flags::STALE, Flags::FAST]).acl(&[Categories::CONNECTION])
+}
+
+/// Clients that read from replicas say this to whomever they connect to, so it is fine on a primary and outside of a
+/// cluster, too.
+fn readonly(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.client.info.set_flags(ClientFlags::READONLY, true);
+    cx.reply.ok();
+    Ok(())
+}
+
+fn readwrite(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.client.info.set_flags(ClientFlags::READONLY, false);
+    cx.reply.ok();
+    Ok(())
+}
+
 /// QUIT
 pub const QUIT: Command<SessionHandler> = Command::new(
     Spec::new("quit", -1)
@@ -258,12 +294,14 @@ pub const RESET: Command<SessionHandler> = Command::new(
 fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let open = cx.server.tunables().password.is_none();
     let client = &mut *cx.client;
+    client.unsubscribe_all(&cx.server.pubsub);
     client.select(0);
     client.set_version(Version::Resp2);
     client.set_authenticated(open);
     client.is_reset = true;
     names::set_name(client, b"");
-    client.info.set_flags(ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE, false);
+    let chosen = ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE | ClientFlags::READONLY;
+    client.info.set_flags(chosen, false);
     // CLIENT REPLY SKIP still swallows the reply of this command.
     if client.reply_mode == ReplyMode::Off {
         client.reply_mode = ReplyMode::On;

@@ -13,6 +13,7 @@ pub mod lolwut;
 pub mod memory;
 pub mod migrate;
 pub mod persistence;
+pub mod pubsub;
 pub mod role;
 pub mod shutdown;
 pub mod time;
@@ -36,6 +37,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         debug::COMMANDS,
         lolwut::COMMANDS,
         persistence::COMMANDS,
+        pubsub::COMMANDS,
         role::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,

@@ -72,7 +72,7 @@ pub fn begin(
     match client {
         None => logging::notice(format_args!("User requested shutdown...")),
         Some(client) => {
-            let client = describe(client, server.config.read(HIDE_USER_DATA_FROM_LOG));
+            let client = client.described(server.config.read(HIDE_USER_DATA_FROM_LOG));
             logging::notice(format_args!("User requested shutdown... (user request from '{client}')"));
         }
     }
@@ -115,22 +115,6 @@ fn save_last(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) 
 /// The last line of a log; Valkey's words, since tools wait for them.
 pub fn say_goodbye() {
     logging::warning(format_args!("Valkey is now ready to exit, bye bye..."));
-}
-
-/// Who a client is, in the form of CLIENT LIST.
-fn describe(client: &ClientInfo, hide: bool) -> String {
-    let names = client.names.lock();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let name = if hide { "*redacted*".to_owned() } else { text(&names.name) };
-    format!(
-        "id={} addr={} laddr={} fd={} name={name} lib-name={} lib-ver={}",
-        client.id,
-        client.peer,
-        client.local,
-        client.fd,
-        text(&names.lib_name),
-        text(&names.lib_ver)
-    )
 }
 
 #[cfg(test)]

@@ -152,13 +152,10 @@ impl Engine {
         loop {
             let locked = keyspace.lock_one(keyspace.address(db, key));
             let kind = locked.kind_at(db, key, self.now_ms);
-            let Some(waiter) = locked.next_waiter(db, key, after, kind) else { return };
+            let Some(waiter) = locked.next_waiter(db, key, after, kind, &fruitless) else { return };
             drop(locked);
             after = waiter.ticket();
             // One that found nothing here speaks for all that look for the same.
-            if fruitless.contains(&waiter.rivals) {
-                continue;
-            }
             if !self.serve(&waiter) && waiter.rivals != 0 {
                 fruitless.push(waiter.rivals);
             }

@@ -3,7 +3,9 @@
 //! While nothing is under way a connection holds no buffers: input is read into the worker's, and replies are written
 //! from the worker's. Only what cannot be finished in a turn is kept here.
 
+use crate::config::shapes::OutputLimit;
 use crate::session::Client;
+use crate::tunables::Tunables;
 use kvick_resp::{OwnedArgs, Parser, ProtocolError};
 use kvick_store::Waiter;
 use mio::event::Source;
@@ -68,7 +70,8 @@ impl Socket {
         }
     }
 
-    fn write_vectored(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Writes what fits of several stretches.
+    pub fn write_vectored(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.write_vectored(blocks),
             Socket::Unix(stream) => stream.write_vectored(blocks),
@@ -169,6 +172,17 @@ impl Connection {
         }
     }
 
+    /// How much output may wait for it.
+    pub fn output_limit(&self, tunables: &Tunables) -> OutputLimit {
+        let limits = &tunables.output_limits;
+        if self.client.subscriptions.is_some() { limits.pubsub } else { limits.normal }
+    }
+
+    /// Whether idleness is a reason to close it. Subscribers and those who wait are silent by nature.
+    pub fn may_time_out(&self) -> bool {
+        !self.stopped && self.client.subscriptions.is_none()
+    }
+
     /// Makes room for input behind what is held: half of `size` bytes at least, in a buffer of at least `size` bytes.
     pub fn reserve_input(held: &mut Vec<u8>, size: usize) {
         if held.capacity() - held.len() < size / 2 {
@@ -235,6 +249,9 @@ impl Output {
     /// Adds output behind what waits.
     pub fn push(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
+        if bytes.is_empty() {
+            return;
+        }
         if let Some(last) = self.blocks.back_mut()
             && last.len() + bytes.len() <= last.capacity()
         {

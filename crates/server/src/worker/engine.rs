@@ -9,7 +9,10 @@ use super::cross_protocol;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
+use crate::commands::pubsub::subscribe::is_listening;
 use crate::persistence::{self, gate};
+use crate::pubsub::Inbox;
+use crate::pubsub::events::Publisher;
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
@@ -48,6 +51,8 @@ pub struct Engine {
     /// How access to keys is recorded.
     pub access: Access,
     pub(super) effects: Effects,
+    /// Publishes keyspace events.
+    events: Arc<Publisher>,
     /// What the present command waits for, if it asked to.
     pub(super) block: Option<Block>,
     /// What the client of the present session command waits for, if it does.
@@ -81,6 +86,7 @@ pub enum Outcome {
 impl Engine {
     /// A worker's engine.
     pub fn new(server: &'static Server, worker: usize, stats: Arc<WorkerStats>, participant: Participant) -> Self {
+        let events = Arc::new(Publisher::new(server, worker));
         let mut engine = Engine {
             server,
             worker,
@@ -89,7 +95,8 @@ impl Engine {
             tunables: server.tunables(),
             now_ms: 0,
             access: Access::default(),
-            effects: Effects::default(),
+            effects: Effects::with_listener(events.clone()),
+            events,
             block: None,
             waits: None,
             served: Vec::new(),
@@ -158,6 +165,20 @@ impl Engine {
         self.access.lfu = self.tunables.commands.lfu;
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
+        self.events.set_channels(self.tunables.keyspace_events);
+    }
+
+    /// The classes of keyspace events that somebody may hear of.
+    #[inline]
+    pub(super) fn heard(&self) -> EventClass {
+        let heard = self.tunables.heard_events;
+        if heard.is_empty() || !self.server.pubsub.directory().has_listeners() { EventClass::empty() } else { heard }
+    }
+
+    /// The published messages that the worker has to deliver.
+    #[inline]
+    pub(super) fn inbox(&self) -> &'static Inbox {
+        self.server.pubsub.inbox(self.worker)
     }
 
     /// Scratch space for background work between batches.
@@ -249,7 +270,10 @@ impl Engine {
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = client.authenticated && client.transaction.is_none() && self.server.persistence.gate.is_open();
+        let ready = client.authenticated
+            && client.transaction.is_none()
+            && !client.only_listens()
+            && self.server.persistence.gate.is_open();
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
@@ -267,7 +291,9 @@ impl Engine {
         }
         let refusal =
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
-        refusal.flatten().or_else(|| gate::objection(self.server, command))
+        let confined =
+            || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
+        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command))
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -278,12 +304,6 @@ impl Engine {
             self.stats.count_error(&text);
             Reply::new(out, client.version).error(text);
         }
-        crate::logging::verbose(format_args!(
-            "Protocol error ({}) from client: id={} addr={}",
-            error.log_reason(),
-            client.info.id,
-            client.info.peer
-        ));
         client.fate = Fate::CloseAfterReply;
     }
 
@@ -447,7 +467,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), db);
+        let heard = self.heard();
+        self.effects.begin(self.server.keyspace.log.followed(), heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
@@ -476,7 +497,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        self.effects.begin(self.server.keyspace.log.followed(), EventClass::empty(), client.db);
+        let heard = self.heard();
+        self.effects.begin(self.server.keyspace.log.followed(), heard, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -601,11 +623,14 @@ impl Engine {
     /// Applies CLIENT REPLY to what was written since `start`.
     #[inline]
     pub(super) fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
+        // Pushes are no replies, and are sent even if those are not.
+        let pushed = std::mem::take(&mut client.answered_by_pushes);
+        let silenced = if pushed { out.len() } else { start };
         match client.reply_mode {
             ReplyMode::On => {}
-            ReplyMode::Off => out.truncate(start),
+            ReplyMode::Off => out.truncate(silenced),
             ReplyMode::Skip => {
-                out.truncate(start);
+                out.truncate(silenced);
                 client.reply_mode = ReplyMode::On;
             }
             ReplyMode::SkipNext => client.reply_mode = ReplyMode::Skip,
@@ -615,6 +640,19 @@ impl Engine {
         }
         Outcome::Done
     }
+}
+
+/// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages
+/// cannot be told apart.
+fn allowed_to_listeners(command: &Registered) -> bool {
+    is_listening(command) || matches!(&*command.full_name, "ping" | "quit" | "reset")
+}
+
+fn not_while_listening(command: &Registered) -> Error {
+    Error::new(format!(
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+        command.full_name
+    ))
 }
 
 pub(super) fn wrong_arity(command: &Registered) -> Error {

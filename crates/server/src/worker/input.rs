@@ -5,6 +5,7 @@ use super::batch::{Asks, Batch, Request, Source};
 use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
 use super::output::Run;
+use super::violation;
 use crate::clients::ClientFlags;
 use crate::server::Server;
 use crate::session::Fate;
@@ -23,6 +24,8 @@ const REQUESTS: usize = 64;
 /// Bytes of replies after which a batch's replies are written before it goes on, and a connection's further requests
 /// wait for the next turn.
 const REPLIES_MAX: usize = 1024 * 1024;
+/// The same of runs: messages to other connections that a connection's requests published.
+const RUNS_MAX: usize = 8 * 1024;
 /// Bytes read straight into a large argument in a turn.
 const BIG_READ: usize = 1024 * 1024;
 
@@ -202,6 +205,10 @@ impl Worker {
     /// Executes the batch and puts the inputs it held back.
     fn execute_batch(&mut self) {
         self.engine.begin_batch();
+        // What was published before these requests were sent is heard before they are answered.
+        if self.engine.inbox().has_messages() {
+            self.deliver_published();
+        }
         self.batch.prefetch(self.server.keyspace);
         let mut batch = std::mem::take(&mut self.batch);
         let requests = std::mem::take(&mut batch.requests);
@@ -225,14 +232,18 @@ impl Worker {
 
     /// Executes the requests of one connection.
     fn execute_run(&mut self, token: usize, requests: &[Request], batch: &mut Batch) {
-        let Some(connection) = self.connections.get_mut(token) else { return };
-        let start = self.replies.len();
+        let is_held_back = self.holds_back(token);
+        let Some(mut connection) = self.connections.get_mut(token) else { return };
+        if is_held_back {
+            return defer(connection, requests, batch, &self.shared);
+        }
+        let (mut start, runs_before) = (self.replies.len(), self.runs.len());
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         for (number, request) in requests.iter().enumerate() {
             if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
                 break;
             }
-            if self.replies.len() - start > REPLIES_MAX {
+            if self.replies.len() - start > REPLIES_MAX || self.runs.len() - runs_before > RUNS_MAX {
                 defer(connection, &requests[number..], batch, &self.shared);
                 self.queue(token);
                 break;
@@ -259,20 +270,41 @@ impl Worker {
                     break;
                 }
             }
+            if self.engine.inbox().has_messages() {
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            }
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
         }
         self.runs.push(Run { token, start, end: self.replies.len() });
-        if self.replies.len() > REPLIES_MAX {
+        self.write_many_replies();
+    }
+
+    /// Puts messages behind the replies that were made for a connection from `start` on, the last of which may be that of the
+    /// command that published them; where the next replies begin.
+    fn deliver_between(&mut self, token: usize, start: usize) -> usize {
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.deliver_published();
+        self.replies.len()
+    }
+
+    /// Writes the batch's replies if they are many.
+    fn write_many_replies(&mut self) {
+        if self.replies.len() > REPLIES_MAX || self.runs.len() > RUNS_MAX {
             self.write_replies();
         }
     }
 
     /// Executes requests that had to wait, as many as a turn allows.
     fn serve_deferred(&mut self, token: usize) {
-        let Some(connection) = self.connections.get_mut(token) else { return };
-        let start = self.replies.len();
+        if self.holds_back(token) {
+            return;
+        }
+        let Some(mut connection) = self.connections.get_mut(token) else { return };
+        let (mut start, runs_before) = (self.replies.len(), self.runs.len());
         self.engine.begin_batch();
         let mut waiter = None;
         while let Some(deferred) = connection.deferred.pop_front() {
@@ -294,7 +326,13 @@ impl Worker {
                     break;
                 }
             }
-            if connection.client.fate != Fate::Open || self.replies.len() - start > REPLIES_MAX {
+            if self.engine.inbox().has_messages() {
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            }
+            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() - runs_before > RUNS_MAX;
+            if connection.client.fate != Fate::Open || is_much {
                 break;
             }
         }
@@ -304,9 +342,7 @@ impl Worker {
         connection.client.publish();
         let resumed = !connection.stopped && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
-        if self.replies.len() > REPLIES_MAX {
-            self.write_replies();
-        }
+        self.write_many_replies();
         if resumed {
             self.queue(token);
         }
@@ -369,6 +405,7 @@ impl Parse<'_> {
                     break;
                 }
                 Parsed::Error(error) => {
+                    violation::log(self.server, &self.connection.client.info, error, &input[pos..]);
                     pos = input.len();
                     self.push(source, first_span, Asks::Broken(error));
                     break;

@@ -5,7 +5,7 @@ use super::blocking::Served;
 use super::engine::Engine;
 use crate::migration::{Departure, parcel};
 use kvick_resp::{OwnedArgs, Reply};
-use kvick_store::{Db, Env, EventClass, Key, Watcher};
+use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
 
 impl Worker {
@@ -30,7 +30,8 @@ impl Engine {
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
         let mut locked = self.lock_hashed(db, &keys);
         let when_expired = self.when_expired(&departure.client.info);
-        self.effects.begin(keyspace.log.followed(), EventClass::empty(), db);
+        let heard = self.heard();
+        self.effects.begin(keyspace.log.followed(), heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,

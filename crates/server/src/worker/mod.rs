@@ -11,12 +11,14 @@ pub mod batch;
 pub mod blocking;
 pub mod connection;
 mod cross_protocol;
+mod delivery;
 pub mod engine;
 mod input;
 mod migrating;
 mod output;
 mod timers;
 pub mod transaction;
+mod violation;
 
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
@@ -34,9 +36,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Events taken from the poll at once.
 const EVENTS: usize = 1024;
+/// How long connections that were held back wait until it is looked whether they may go on.
+const HELD_BACK: Duration = Duration::from_millis(1);
 const WAKE: Token = Token(usize::MAX);
 /// Listeners have the tokens from here up.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
@@ -70,6 +75,10 @@ pub struct Worker {
     ready: VecDeque<usize>,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
+    /// Published messages on their way to this worker's connections.
+    deliveries: delivery::Deliveries,
+    /// Connections that publish faster than can be delivered, and have to wait.
+    held_back: Vec<usize>,
     listeners: Listeners,
     /// Listeners from which nothing could be accepted for lack of something.
     unaccepted: Vec<usize>,
@@ -81,6 +90,8 @@ pub struct Worker {
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
     runs: Vec<output::Run>,
+    /// Whether there are runs of published messages, which may share their bytes, and of which a connection may have many.
+    has_pushes: bool,
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
     returned: Vec<Box<Departure>>,
@@ -102,6 +113,8 @@ impl Worker {
             connections: Slab::new(),
             ready: VecDeque::new(),
             paused: Vec::new(),
+            deliveries: delivery::Deliveries::default(),
+            held_back: Vec::new(),
             listeners,
             unaccepted: Vec::new(),
             engine: Engine::new(server, number, stats, participant),
@@ -110,6 +123,7 @@ impl Worker {
             shared_used: 0,
             replies: Vec::new(),
             runs: Vec::new(),
+            has_pushes: false,
             timers: timers::Timers::new(),
             returned: Vec::new(),
         })
@@ -124,10 +138,11 @@ impl Worker {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout = if self.ready.is_empty() {
-                Some(self.timers.wait(self.engine.now_ms))
+            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() {
+                let wait = self.timers.wait(self.engine.now_ms);
+                Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
-                Some(std::time::Duration::ZERO)
+                Some(Duration::ZERO)
             };
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
@@ -165,7 +180,9 @@ impl Worker {
         self.serve_ready();
         self.run_timers();
         self.end_waits();
+        self.deliver_published();
         self.write_replies();
+        self.release_held_back();
         let stats = &self.engine.stats;
         stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
     }
@@ -230,6 +247,7 @@ impl Worker {
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
+        connection.client.unsubscribe_all(&self.server.pubsub);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }

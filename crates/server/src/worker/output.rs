@@ -4,11 +4,12 @@ use super::Worker;
 use super::connection::Connection;
 use crate::clients::ClientFlags;
 use crate::session::Fate;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A stretch of the batch's replies that belongs to one connection.
+/// A stretch of the batch's replies that belongs to one connection. Several connections' runs may be the same stretch.
+#[derive(Clone, Copy)]
 pub struct Run {
     /// The connection.
     pub token: usize,
@@ -21,65 +22,102 @@ pub struct Run {
 /// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
 /// keep the worker to itself.
 const WRITE: usize = 1024 * 1024;
+/// Runs of one connection that are written with one call.
+const SLICES_PER_WRITE: usize = 128;
+/// Room for runs that is kept between batches.
+const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
 const REPLIES_KEPT: usize = 4 * 1024 * 1024;
+
+/// What is left of a connection's runs when `written` bytes of them are written.
+fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
+    group.iter().map(move |run| {
+        let skipped = written.min(run.end - run.start);
+        written -= skipped;
+        &replies[run.start + skipped..run.end]
+    })
+}
 
 impl Worker {
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_replies(&mut self) {
-        let runs = std::mem::take(&mut self.runs);
+        let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
-        for run in &runs {
-            let Some(from) = self.write_run(run, &replies) else { continue };
-            let output = &mut self.connections[run.token].output;
-            // A large reply is the last one, as the batch does not go on behind it; what is not kept needs no copy.
-            if replies.len() > REPLIES_KEPT && run.end == replies.len() && output.is_empty() {
-                output.adopt(std::mem::take(&mut replies), from);
-            } else {
-                output.push(&replies[from..run.end]);
+        if std::mem::take(&mut self.has_pushes) {
+            // A stable sort: each connection's runs stay in their order.
+            runs.sort_by_key(|run| run.token);
+        }
+        let mut left = runs.len();
+        for group in runs.chunk_by(|one, next| one.token == next.token) {
+            left -= group.len();
+            let Some(written) = self.write_group(group, &replies) else { continue };
+            let output = &mut self.connections[group[0].token].output;
+            match group {
+                // A large reply is the last one, as the batch does not go on behind it; what is not kept needs no copy.
+                [only]
+                    if left == 0 && replies.len() > REPLIES_KEPT && only.end == replies.len() && output.is_empty() =>
+                {
+                    output.adopt(std::mem::take(&mut replies), only.start + written);
+                }
+                _ => unwritten(group, &replies, written).for_each(|bytes| output.push(bytes)),
             }
             // The socket may have made room since: an edge that has passed does not come again.
-            self.write_waiting(run.token);
+            self.write_waiting(group[0].token);
         }
         self.runs = runs;
         self.runs.clear();
+        self.runs.shrink_to(RUNS_KEPT);
         if replies.capacity() <= REPLIES_KEPT {
             self.replies = replies;
             self.replies.clear();
         }
     }
 
-    /// Writes a connection's part of the replies; where the rest begins if the socket did not take all.
-    fn write_run(&mut self, run: &Run, replies: &[u8]) -> Option<usize> {
+    /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get
+    /// the rest.
+    fn write_group(&mut self, group: &[Run], replies: &[u8]) -> Option<usize> {
         let stats = &self.engine.stats;
-        let connection = self.connections.get_mut(run.token)?;
-        let mut from = run.start;
-        let hard_bytes = self.engine.tunables.output_limits.normal.hard_bytes;
-        let waiting = (connection.output.len() + run.end - run.start) as u64;
+        let token = group[0].token;
+        let connection = self.connections.get_mut(token)?;
+        let total: usize = group.iter().map(|run| run.end - run.start).sum();
+        let hard_bytes = connection.output_limit(&self.engine.tunables).hard_bytes;
+        let waiting = (connection.output.len() + total) as u64;
         if hard_bytes > 0 && waiting > hard_bytes {
             // Too much at once: the client gets nothing of it, however much the socket would take.
-            self.cut_off(run.token, waiting);
+            self.cut_off(token, waiting);
             return None;
         }
-        if from < run.end && connection.output.is_empty() && connection.client.fate != Fate::Close {
-            match connection.socket.write(&replies[from..run.end.min(from + WRITE)]) {
+        let mut written = 0;
+        if total > 0 && connection.output.is_empty() && connection.client.fate != Fate::Close {
+            let result = match group {
+                [only] => connection.socket.write(&replies[only.start..only.end.min(only.start + WRITE)]),
+                _ => {
+                    let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
+                    let count = group.len().min(SLICES_PER_WRITE);
+                    for (slice, run) in slices.iter_mut().zip(group) {
+                        *slice = IoSlice::new(&replies[run.start..run.end]);
+                    }
+                    connection.socket.write_vectored(&slices[..count])
+                }
+            };
+            match result {
                 Ok(n) => {
                     stats.writes.add(1);
                     stats.bytes_out.add(n as u64);
                     connection.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
-                    from += n;
+                    written = n;
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(_) => {
-                    self.close(run.token);
+                    self.close(token);
                     return None;
                 }
             }
         }
-        if from < run.end {
-            return Some(from);
+        if written < total {
+            return Some(written);
         }
-        self.after_write(run.token);
+        self.after_write(token);
         None
     }
 
@@ -119,7 +157,8 @@ impl Worker {
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        let (limit, waiting) = (self.engine.tunables.output_limits.normal, connection.output.len() as u64);
+        let limit = connection.output_limit(&self.engine.tunables);
+        let waiting = connection.output.len() as u64;
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
@@ -149,6 +188,22 @@ impl Worker {
         for (_, connection) in &mut self.connections {
             // The process is ending: what cannot be written now is lost with the connection.
             let _ = connection.output.flush(&mut connection.socket, usize::MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_several_runs_begins_where_the_socket_ended() {
+        let replies = b"abcdefgh";
+        // The second is a message that others get as well, from an earlier place.
+        let group = [(4, 6), (0, 3), (6, 8)].map(|(start, end)| Run { token: 0, start, end });
+        let whole = b"efabcgh";
+        for written in 0..=whole.len() {
+            assert_eq!(unwritten(&group, replies, written).collect::<Vec<_>>().concat(), whole[written..]);
         }
     }
 }

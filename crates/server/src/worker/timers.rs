@@ -6,7 +6,6 @@ use crate::clients::ClientFlags;
 use crate::clock::Ticks;
 use crate::persistence::gate;
 use crate::session::Client;
-use kvick_store::EventClass;
 use kvick_store::expire::{Pass, Sweeper};
 use std::time::Duration;
 
@@ -85,6 +84,7 @@ impl Worker {
         let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
         let keyspace = self.server.keyspace;
         self.engine.enter();
+        let heard = self.engine.heard();
         let stats = self.engine.stats.clone();
         let ran_out = self.timers.sweeper.run(Pass {
             keyspace,
@@ -95,7 +95,7 @@ impl Worker {
             lazy: self.engine.tunables.commands.lazy_expire,
             counters: &stats.keyspace,
             effects: self.engine.effects(),
-            heard: EventClass::empty(),
+            heard,
         });
         self.engine.serve_awaited();
         self.engine.leave();
@@ -125,7 +125,7 @@ impl Worker {
             }
             if Self::is_doomed(connection) {
                 self.close(token);
-            } else if timeout_ms > 0 && idle_ms > timeout_ms && !connection.stopped {
+            } else if timeout_ms > 0 && idle_ms > timeout_ms && connection.may_time_out() {
                 crate::logging::verbose(format_args!("Closing idle client"));
                 self.close(token);
             } else if connection.above_soft_since.is_some() {

@@ -6,6 +6,8 @@
 
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 
+pub mod groups;
+
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -57,6 +57,10 @@ enum Kind {
 }
 
 impl Kind {
+    fn of(flags: ClientFlags) -> Kind {
+        if flags.contains(ClientFlags::PUBSUB) { Kind::PubSub } else { Kind::Normal }
+    }
+
     fn parse(word: &[u8]) -> Option<Kind> {
         let kinds = [
             ("normal", Kind::Normal),
@@ -165,7 +169,7 @@ impl<'a> Conditions<'a> {
         let named = |name: &[u8], wanted: &[u8]| !name.is_empty() && name == wanted;
         [
             self.ids.as_ref().map(|ids| ids.contains(&client.id)),
-            self.kind.map(|kind| kind == Kind::Normal),
+            self.kind.map(|kind| kind == Kind::of(flags)),
             self.addr.map(|addr| addr == client.peer.as_bytes()),
             self.laddr.map(|addr| addr == client.local.as_bytes()),
             self.ip.map(|ip| has_ip(client.peer.as_bytes(), ip)),

@@ -76,10 +76,12 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 /// The letters that stand for a client's state, in the reference's order; `N` when there is none.
 pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
+        (ClientFlags::PUBSUB, b'P'),
         (ClientFlags::BLOCKED, b'b'),
         (ClientFlags::CLOSE_AFTER_REPLY, b'c'),
         (ClientFlags::CLOSE_ASAP, b'A'),
         (ClientFlags::UNIX, b'U'),
+        (ClientFlags::READONLY, b'r'),
         (ClientFlags::NO_EVICT, b'e'),
         (ClientFlags::NO_TOUCH, b'T'),
         (ClientFlags::IMPORT_SOURCE, b'I'),
@@ -102,6 +104,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let letters: String = flag_letters(flags).map(char::from).collect();
     let capa = if flags.contains(ClientFlags::CAPA_REDIRECT) { "r" } else { "" };
     let db = client.db.load(Ordering::Relaxed);
+    let [sub, psub, ssub] = client.subscriptions.each_ref().map(|count| count.load(Ordering::Relaxed));
     let input = client.input.load(Ordering::Relaxed);
     let input_memory = client.input_memory.load(Ordering::Relaxed).max(input);
     let input_free = input_memory - input;
@@ -119,7 +122,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let _ = writeln!(
         out,
         "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
-         sub=0 psub=0 ssub=0 multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
+         sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
          obl=0 oll={blocks} omem={output} tot-mem={memory} events={events} cmd={command} user={DEFAULT_USER} redir=-1 \
          resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
          tot-cmds={commands}"

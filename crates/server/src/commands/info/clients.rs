@@ -50,7 +50,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("blocked_clients", blocked.count());
     let waits = Waits::of(&clients);
     page.field("tracking_clients", 0);
-    page.field("pubsub_clients", 0);
+    let subscribed = clients.iter().filter(|client| client.flags().contains(ClientFlags::PUBSUB));
+    page.field("pubsub_clients", subscribed.count());
     let watched = || clients.iter().map(|client| client.watched.load(Ordering::Relaxed));
     page.field("watching_clients", watched().filter(|keys| *keys > 0).count());
     page.field("clients_in_timeout_table", waits.limited);

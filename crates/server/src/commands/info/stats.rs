@@ -3,6 +3,7 @@
 use super::Subject;
 use super::page::Page;
 use crate::clock::ticks_to_us;
+use crate::pubsub::Kind;
 use crate::stats::Totals;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let totals: Totals = workers.iter().copied().sum();
     page.section("Stats");
     write_traffic(subject, &totals, page);
-    write_keys(&totals, subject.server.migration.sockets.len(), page);
+    write_keys(subject, &totals, page);
     write_errors(&totals, page);
     write_io(&workers, &totals, page);
     write_loops(subject, &totals, page);
@@ -45,7 +46,7 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.fields(["sync_full", "sync_partial_ok", "sync_partial_err"].map(|name| (name, 0)));
 }
 
-fn write_keys(totals: &Totals, migrate_cached_sockets: usize, page: &mut Page) {
+fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("expired_keys", totals.expired);
     page.field("expired_fields", totals.expired_fields);
     page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
@@ -63,11 +64,12 @@ fn write_keys(totals: &Totals, migrate_cached_sockets: usize, page: &mut Page) {
     );
     page.field("keyspace_hits", totals.hits);
     page.field("keyspace_misses", totals.misses);
-    page.fields(
-        ["pubsub_channels", "pubsub_patterns", "pubsubshard_channels", "latest_fork_usec", "total_forks"]
-            .map(|name| (name, 0)),
-    );
-    page.field("migrate_cached_sockets", migrate_cached_sockets);
+    let subscribed = subject.server.pubsub.directory();
+    page.field("pubsub_channels", subscribed.size(Kind::Channel));
+    page.field("pubsub_patterns", subscribed.size(Kind::Pattern));
+    page.field("pubsubshard_channels", subscribed.size(Kind::Shard));
+    page.fields(["latest_fork_usec", "total_forks"].map(|name| (name, 0)));
+    page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
     page.fields(
         [
             "slave_expires_tracked_keys",

@@ -31,5 +31,5 @@ theme! {
     LATENCY_TRACKING: bool = boolean("latency-tracking", true).works();
     LATENCY_TRACKING_INFO_PERCENTILES: Percentiles =
         special("latency-tracking-info-percentiles", Special::Percentiles).multi_arg().works();
-    NOTIFY_KEYSPACE_EVENTS: KeyspaceEvents = special("notify-keyspace-events", Special::KeyspaceEvents);
+    NOTIFY_KEYSPACE_EVENTS: KeyspaceEvents = special("notify-keyspace-events", Special::KeyspaceEvents).works();
 }

@@ -1,0 +1,123 @@
+//! PUBSUB: who listens to what.
+
+use crate::commands::help;
+use crate::pubsub::Kind;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+
+const ASKING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE];
+
+/// PUBSUB
+pub const PUBSUB: Command<SessionHandler> = Command::container(
+    Spec::new("pubsub", -2).doc(Group::PubSub, "2.8.0", "Depends on subcommand.", "Tells who listens to what."),
+    &[CHANNELS, HELP, NUMPAT, NUMSUB, SHARDCHANNELS, SHARDNUMSUB],
+);
+
+/// PUBSUB CHANNELS [pattern]
+pub const CHANNELS: Command<SessionHandler> = Command::new(
+    Spec::new("channels", -2)
+        .flags(ASKING)
+        .doc(Group::PubSub, "2.8.0", "O(N), N being the channels", "Lists channels that somebody listens to.")
+        .args(&[Arg::pattern("pattern").optional()]),
+    |cx, args| channels(cx, Kind::Channel, args),
+);
+
+/// PUBSUB SHARDCHANNELS [pattern]
+pub const SHARDCHANNELS: Command<SessionHandler> = Command::new(
+    Spec::new("shardchannels", -2)
+        .flags(ASKING)
+        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Lists shard channels that somebody listens to.")
+        .args(&[Arg::pattern("pattern").optional()]),
+    |cx, args| channels(cx, Kind::Shard, args),
+);
+
+fn channels(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
+    if args.len() > 3 {
+        let word = String::from_utf8_lossy(&args[1]).into_owned();
+        return Err(Error::new(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{}'. Try PUBSUB HELP.",
+            word.chars().take(128).collect::<String>()
+        )));
+    }
+    let names = cx.server.pubsub.directory().names(kind, args.get(2));
+    cx.reply.array(names.len());
+    names.iter().for_each(|name| cx.reply.bulk(name));
+    Ok(())
+}
+
+/// PUBSUB NUMSUB [channel ...]
+pub const NUMSUB: Command<SessionHandler> = Command::new(
+    Spec::new("numsub", -2)
+        .flags(ASKING)
+        .doc(Group::PubSub, "2.8.0", "O(N), N being the channels", "Counts who listens to channels.")
+        .args(&[Arg::string("channel").optional().multiple()]),
+    |cx, args| counts(cx, Kind::Channel, args),
+);
+
+/// PUBSUB SHARDNUMSUB [shardchannel ...]
+pub const SHARDNUMSUB: Command<SessionHandler> = Command::new(
+    Spec::new("shardnumsub", -2)
+        .flags(ASKING)
+        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Counts who listens to shard channels.")
+        .args(&[Arg::string("shardchannel").optional().multiple()]),
+    |cx, args| counts(cx, Kind::Shard, args),
+);
+
+fn counts(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
+    let names = args.slice_from(2);
+    cx.reply.array(names.len() * 2);
+    for name in names.iter() {
+        cx.reply.bulk(name);
+        cx.reply.uint(cx.server.pubsub.directory().count(kind, name) as u64);
+    }
+    Ok(())
+}
+
+/// PUBSUB NUMPAT
+pub const NUMPAT: Command<SessionHandler> = Command::new(
+    Spec::new("numpat", 2).flags(ASKING).doc(
+        Group::PubSub,
+        "2.8.0",
+        "O(1)",
+        "Counts the different patterns that somebody listens by.",
+    ),
+    numpat,
+);
+
+fn numpat(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.reply.uint(cx.server.pubsub.directory().size(Kind::Pattern) as u64);
+    Ok(())
+}
+
+/// PUBSUB HELP
+pub const HELP: Command<SessionHandler> = Command::new(
+    Spec::new("help", 2).flags(&[Flags::LOADING, Flags::STALE]).doc(
+        Group::PubSub,
+        "6.2.0",
+        "O(1)",
+        "Lists the subcommands.",
+    ),
+    pubsub_help,
+);
+
+fn pubsub_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    help::reply(
+        cx,
+        "pubsub",
+        &[
+            "CHANNELS [<pattern>]",
+            "    The channels that have subscribers, all or those that match the pattern.",
+            "NUMPAT",
+            "    How many different patterns have subscribers.",
+            "NUMSUB [<channel> ...]",
+            "    How many subscribers each of these channels has, not counting those of patterns.",
+            "SHARDCHANNELS [<pattern>]",
+            "    The shard channels that have subscribers, all or those that match the pattern.",
+            "SHARDNUMSUB [<shardchannel> ...]",
+            "    How many subscribers each of these shard channels has.",
+        ],
+    );
+    Ok(())
+}

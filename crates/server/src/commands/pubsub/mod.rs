@@ -1,0 +1,31 @@
+//! Publish and subscribe.
+//!
+//! - [`subscribe`]: beginning and ending to listen.
+//! - [`publish`]: sending messages.
+//! - [`inspect`]: PUBSUB, which tells who listens to what.
+//!
+//! How messages get to those who listen is in [`crate::pubsub`].
+
+pub mod inspect;
+pub mod publish;
+pub mod subscribe;
+
+use crate::session::SessionHandler;
+use kvick_commands::spec::{Command, Flags};
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[
+    subscribe::PSUBSCRIBE,
+    publish::PUBLISH,
+    inspect::PUBSUB,
+    subscribe::PUNSUBSCRIBE,
+    publish::SPUBLISH,
+    subscribe::SSUBSCRIBE,
+    subscribe::SUBSCRIBE,
+    subscribe::SUNSUBSCRIBE,
+    subscribe::UNSUBSCRIBE,
+];
+
+/// Flags of what begins and ends to listen. No other commands have both of the first two: see
+/// [`is_listening`](subscribe::is_listening).
+const LISTENING: &[Flags] = &[Flags::PUBSUB, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];

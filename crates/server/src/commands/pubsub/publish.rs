@@ -1,0 +1,39 @@
+//! Sending messages to those who listen.
+
+use crate::pubsub::publication::Address;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_resp::Args;
+
+const PUBLISHING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::MAY_REPLICATE];
+
+/// PUBLISH channel message
+pub const PUBLISH: Command<SessionHandler> = Command::new(
+    Spec::new("publish", 3)
+        .flags(PUBLISHING)
+        .doc(
+            Group::PubSub,
+            "2.0.0",
+            "O(N+M), N being the channel's subscribers and M all patterns that are subscribed to",
+            "Sends a message to a channel.",
+        )
+        .args(&[Arg::string("channel"), Arg::string("message")]),
+    |cx, args| publish(cx, Address::Channel, args),
+);
+
+/// SPUBLISH shardchannel message
+pub const SPUBLISH: Command<SessionHandler> = Command::new(
+    Spec::new("spublish", 3)
+        .flags(PUBLISHING)
+        .keys(&[KeySpec::at(1, &[KeyFlags::NOT_KEY])])
+        .doc(Group::PubSub, "7.0.0", "O(N), N being the channel's subscribers", "Sends a message to a shard channel.")
+        .args(&[Arg::string("shardchannel"), Arg::string("message")]),
+    |cx, args| publish(cx, Address::Shard, args),
+);
+
+fn publish(cx: &mut Session<'_>, address: Address, args: Args<'_>) -> Result<(), Error> {
+    let receivers = cx.server.publish(cx.worker, address, &args[1], &args[2]);
+    cx.reply.uint(receivers as u64);
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Beginning and ending to listen. Each name is answered by a push of its own, and there is no reply beside.
+
+use super::LISTENING;
+use crate::pubsub::{Kind, Name};
+use crate::session::{Session, SessionHandler};
+use crate::table::Registered;
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_resp::Args;
+use std::sync::atomic::Ordering;
+
+const SHARD_CHANNELS: &[KeySpec] = &[KeySpec::range(1, -1, 1, &[KeyFlags::NOT_KEY])];
+
+/// Whether a command begins or ends to listen.
+pub fn is_listening(command: &Registered) -> bool {
+    command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT)
+}
+
+const fn listening(name: &'static str, arity: i16) -> Spec {
+    Spec::new(name, arity).flags(LISTENING)
+}
+
+/// SUBSCRIBE channel [channel ...]
+pub const SUBSCRIBE: Command<SessionHandler> = Command::new(
+    listening("subscribe", -2)
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the channels", "Begins to listen to channels.")
+        .args(&[Arg::string("channel").multiple()]),
+    |cx, args| subscribe(cx, Kind::Channel, args),
+);
+
+/// PSUBSCRIBE pattern [pattern ...]
+pub const PSUBSCRIBE: Command<SessionHandler> = Command::new(
+    listening("psubscribe", -2)
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the patterns", "Begins to listen to channels that match patterns.")
+        .args(&[Arg::pattern("pattern").multiple()]),
+    |cx, args| subscribe(cx, Kind::Pattern, args),
+);
+
+/// SSUBSCRIBE shardchannel [shardchannel ...]
+pub const SSUBSCRIBE: Command<SessionHandler> = Command::new(
+    listening("ssubscribe", -2)
+        .keys(SHARD_CHANNELS)
+        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Begins to listen to shard channels.")
+        .args(&[Arg::string("shardchannel").multiple()]),
+    |cx, args| subscribe(cx, Kind::Shard, args),
+);
+
+/// UNSUBSCRIBE [channel ...]
+pub const UNSUBSCRIBE: Command<SessionHandler> = Command::new(
+    listening("unsubscribe", -1)
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the channels", "Ends to listen to channels, or to all of them.")
+        .args(&[Arg::string("channel").optional().multiple()]),
+    |cx, args| unsubscribe(cx, Kind::Channel, args),
+);
+
+/// PUNSUBSCRIBE [pattern ...]
+pub const PUNSUBSCRIBE: Command<SessionHandler> = Command::new(
+    listening("punsubscribe", -1)
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the patterns", "Ends to listen by patterns, or by all of them.")
+        .args(&[Arg::pattern("pattern").optional().multiple()]),
+    |cx, args| unsubscribe(cx, Kind::Pattern, args),
+);
+
+/// SUNSUBSCRIBE [shardchannel ...]
+pub const SUNSUBSCRIBE: Command<SessionHandler> = Command::new(
+    listening("sunsubscribe", -1)
+        .keys(SHARD_CHANNELS)
+        .doc(
+            Group::PubSub,
+            "7.0.0",
+            "O(N), N being the channels",
+            "Ends to listen to shard channels, or to all of them.",
+        )
+        .args(&[Arg::string("shardchannel").optional().multiple()]),
+    |cx, args| unsubscribe(cx, Kind::Shard, args),
+);
+
+/// The first word of the answer.
+fn word(kind: Kind, begins: bool) -> &'static [u8] {
+    match (kind, begins) {
+        (Kind::Channel, true) => b"subscribe",
+        (Kind::Channel, false) => b"unsubscribe",
+        (Kind::Pattern, true) => b"psubscribe",
+        (Kind::Pattern, false) => b"punsubscribe",
+        (Kind::Shard, true) => b"ssubscribe",
+        (Kind::Shard, false) => b"sunsubscribe",
+    }
+}
+
+fn subscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
+    // The others are let in transactions, as they always were.
+    if kind == Kind::Shard && cx.in_transaction {
+        return Err(Error::text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
+    }
+    let mut own = cx.client.subscriptions.take().unwrap_or_default();
+    let connection = (cx.worker, cx.client.info.token.load(Ordering::Relaxed));
+    for name in args.iter().skip(1) {
+        cx.server.pubsub.subscribe(kind, name, connection, &mut own);
+        answer(cx, kind, true, Some(name), own.total_with(kind));
+    }
+    cx.client.set_subscriptions(own);
+    Ok(())
+}
+
+fn unsubscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
+    let mut own = cx.client.subscriptions.take().unwrap_or_default();
+    let all: Vec<Name>;
+    let names: &mut dyn Iterator<Item = &[u8]> = if args.len() > 1 {
+        &mut args.iter().skip(1)
+    } else {
+        all = own.names(kind);
+        &mut all.iter().map(|name| &**name)
+    };
+    let mut any = false;
+    for name in names {
+        cx.server.pubsub.unsubscribe(kind, name, cx.worker, &mut own);
+        answer(cx, kind, false, Some(name), own.total_with(kind));
+        any = true;
+    }
+    if !any {
+        answer(cx, kind, false, None, own.total_with(kind));
+    }
+    cx.client.set_subscriptions(own);
+    Ok(())
+}
+
+/// Tells that a subscription has begun or ended, and how many there are now.
+fn answer(cx: &mut Session<'_>, kind: Kind, begins: bool, name: Option<&[u8]>, total: usize) {
+    cx.client.answered_by_pushes = true;
+    cx.reply.push(3);
+    cx.reply.bulk(word(kind, begins));
+    match name {
+        Some(name) => cx.reply.bulk(name),
+        None => cx.reply.null(),
+    }
+    cx.reply.uint(total as u64);
+}

@@ -1,0 +1,91 @@
+//! Keyspace events: what commands did to keys, published to who listens for it.
+//!
+//! An event of key `k` in database 0 that is called `set` is published as the message `set` on the channel
+//! `__keyspace@0__:k`, and as the message `k` on the channel `__keyevent@0__:set`, whichever of the two
+//! `notify-keyspace-events` asks for. That happens when the command's effects are committed, under the locks of its keys, so
+//! that the events of a key are published in the order of its changes.
+
+use super::publication::Address;
+use crate::config::shapes::KeyspaceEvents;
+use crate::server::Server;
+use kvick_store::EventClass;
+use kvick_store::effects::{Event, Listener};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The classes of events that are to be published; none if there is no channel for them.
+pub fn heard(setting: KeyspaceEvents) -> EventClass {
+    let classes = [
+        (KeyspaceEvents::GENERIC, EventClass::GENERIC),
+        (KeyspaceEvents::STRING, EventClass::STRING),
+        (KeyspaceEvents::LIST, EventClass::LIST),
+        (KeyspaceEvents::SET, EventClass::SET),
+        (KeyspaceEvents::HASH, EventClass::HASH),
+        (KeyspaceEvents::ZSET, EventClass::SORTED_SET),
+        (KeyspaceEvents::STREAM, EventClass::STREAM),
+        (KeyspaceEvents::EXPIRED, EventClass::EXPIRED),
+        (KeyspaceEvents::EVICTED, EventClass::EVICTED),
+        (KeyspaceEvents::KEY_MISS, EventClass::KEY_MISS),
+        (KeyspaceEvents::NEW, EventClass::NEW),
+    ];
+    if !setting.intersects(KeyspaceEvents::KEYSPACE | KeyspaceEvents::KEYEVENT) {
+        return EventClass::empty();
+    }
+    classes.into_iter().filter(|(letter, _)| setting.contains(*letter)).map(|(_, class)| class).collect()
+}
+
+/// Publishes the events of what a worker executes.
+pub struct Publisher {
+    server: &'static Server,
+    worker: usize,
+    /// Whether to publish on the channels of keys.
+    keyspace: AtomicBool,
+    /// Whether to publish on the channels of events.
+    keyevent: AtomicBool,
+}
+
+impl Publisher {
+    /// For this worker.
+    pub fn new(server: &'static Server, worker: usize) -> Self {
+        Publisher { server, worker, keyspace: AtomicBool::new(false), keyevent: AtomicBool::new(false) }
+    }
+
+    /// Publishes on the channels that the setting asks for, from now on.
+    pub fn set_channels(&self, setting: KeyspaceEvents) {
+        self.keyspace.store(setting.contains(KeyspaceEvents::KEYSPACE), Ordering::Relaxed);
+        self.keyevent.store(setting.contains(KeyspaceEvents::KEYEVENT), Ordering::Relaxed);
+    }
+
+    fn publish(&self, event: &Event, space: &str, subject: &[u8], payload: &[u8]) {
+        let mut database = itoa::Buffer::new();
+        let parts = [b"__", space.as_bytes(), b"@", database.format(event.database).as_bytes(), b"__:", subject];
+        self.server.publish(self.worker, Address::Channel, &parts.concat(), payload);
+    }
+}
+
+impl Listener for Publisher {
+    fn hear(&self, events: &[Event]) {
+        for event in events {
+            if self.keyspace.load(Ordering::Relaxed) {
+                self.publish(event, "keyspace", &event.key, event.name.as_bytes());
+            }
+            if self.keyevent.load(Ordering::Relaxed) {
+                self.publish(event, "keyevent", event.name.as_bytes(), &event.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_heard_when_there_is_a_channel_for_them() {
+        assert_eq!(heard(KeyspaceEvents::ALL), EventClass::empty());
+        let all_but_two = EventClass::all() - EventClass::KEY_MISS - EventClass::NEW;
+        assert_eq!(heard(KeyspaceEvents::ALL | KeyspaceEvents::KEYEVENT), all_but_two);
+        let some = KeyspaceEvents::KEYSPACE | KeyspaceEvents::ZSET | KeyspaceEvents::NEW;
+        assert_eq!(heard(some), EventClass::SORTED_SET | EventClass::NEW);
+        assert_eq!(heard(KeyspaceEvents::all()), EventClass::all());
+    }
+}

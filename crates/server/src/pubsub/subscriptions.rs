@@ -1,0 +1,53 @@
+//! What one client is subscribed to.
+
+use super::{Kind, Name};
+use std::collections::HashMap;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Subscriptions {
+    /// The stamps of the subscriptions by name.
+    stamps: [HashMap<Name, u64>; Kind::COUNT],
+}
+
+impl Subscriptions {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.stamps.iter().all(HashMap::is_empty)
+    }
+
+    /// How many there are of a kind.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.stamps[kind as usize].len()
+    }
+
+    /// What a client is told when it begins or ends one of this kind: how many it has, with channels and patterns counted
+    /// together.
+    pub fn total_with(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Shard => self.count(Kind::Shard),
+            Kind::Channel | Kind::Pattern => self.count(Kind::Channel) + self.count(Kind::Pattern),
+        }
+    }
+
+    /// Whether this is one.
+    pub fn contains(&self, kind: Kind, name: &[u8]) -> bool {
+        self.stamps[kind as usize].contains_key(name)
+    }
+
+    /// The names of a kind, in the order of their subscriptions.
+    pub fn names(&self, kind: Kind) -> Vec<Name> {
+        let mut names: Vec<_> = self.stamps[kind as usize].iter().collect();
+        names.sort_unstable_by_key(|(_, stamp)| **stamp);
+        names.into_iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, name: Name, stamp: u64) {
+        self.stamps[kind as usize].insert(name, stamp);
+    }
+
+    /// The stamp that it had, if it was one.
+    pub(super) fn remove(&mut self, kind: Kind, name: &[u8]) -> Option<u64> {
+        self.stamps[kind as usize].remove(name)
+    }
+}

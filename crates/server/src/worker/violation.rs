@@ -1,0 +1,47 @@
+//! Telling the log of a request that breaks the protocol: who sent it, and a sample of what was sent, from where the parser
+//! stopped on.
+
+use crate::clients::{ClientInfo, REDACTED};
+use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use crate::logging;
+use crate::server::Server;
+use kvick_resp::ProtocolError;
+
+/// Input that is longer is shown as its beginning and its end, each half as long.
+const SAMPLE_BYTES: usize = 128;
+
+/// Logs it.
+#[cold]
+pub fn log(server: &Server, client: &ClientInfo, error: ProtocolError, input: &[u8]) {
+    let hide = server.config.read(HIDE_USER_DATA_FROM_LOG);
+    logging::verbose(format_args!(
+        "Protocol error ({}) from client: {}. Query buffer: {}",
+        error.log_reason(),
+        client.described(hide),
+        if hide { REDACTED.into() } else { sample(input) }
+    ));
+}
+
+/// What the log shows of input: on one line, with a point for each byte that does not print.
+fn sample(input: &[u8]) -> String {
+    let plain = |bytes: &[u8]| -> String {
+        let show = |&byte: &u8| if byte == b' ' || byte.is_ascii_graphic() { char::from(byte) } else { '.' };
+        bytes.iter().map(show).collect()
+    };
+    let Some(left_out) = input.len().checked_sub(SAMPLE_BYTES) else { return format!("'{}'", plain(input)) };
+    let (head, tail) = (&input[..SAMPLE_BYTES / 2], &input[input.len() - SAMPLE_BYTES / 2..]);
+    format!("'{}' (... more {left_out} bytes ...) '{}'", plain(head), plain(tail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_short_and_prints_on_one_line() {
+        assert_eq!(sample(b"$blabla\r\n\xff"), "'$blabla...'");
+        assert_eq!(sample(&[b'x'; 127]).len(), 129);
+        let long = [&[b'a'; 500][..], &[b'b'; 500]].concat();
+        assert_eq!(sample(&long), format!("'{}' (... more 872 bytes ...) '{}'", "a".repeat(64), "b".repeat(64)));
+    }
+}

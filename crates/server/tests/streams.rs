@@ -1,0 +1,28 @@
+//! Streams and consumer groups end to end: many who wait, many who poll on one connection, and what clients ask when they
+//! connect.
+
+mod common;
+
+use common::for_workers;
+use common::groups::Work;
+use std::time::Duration;
+
+const WORK: Work = Work {
+    entries: 20_000,
+    burst: 20,
+    every: Duration::ZERO,
+    waiting: 32,
+    polling: 32,
+    pause: Duration::ZERO,
+    apart: true,
+};
+
+#[test]
+fn each_of_two_groups_gets_every_entry_once() {
+    for_workers(&[], |server| WORK.run(server).check(server));
+}
+
+#[test]
+fn those_who_wait_and_those_who_poll_share_a_group() {
+    for_workers(&[], |server| Work { apart: false, ..WORK }.run(server).check(server));
+}
