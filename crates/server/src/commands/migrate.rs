@@ -207,7 +207,8 @@ fn depart(cx: &mut Session<'_>, mut departure: Departure) -> Result<(), Error> {
 fn go_now(cx: &mut Session<'_>, mut departure: Departure) -> Result<(), Error> {
     migration::send_now(cx.server, &mut departure);
     let (lazy, number) = (cx.settings.lazy_server_del, departure.db);
-    parcel::settle(&mut departure, &mut cx.db(number), lazy);
+    let under_way = &cx.server.migration.under_way;
+    parcel::settle(&mut departure, under_way, &mut cx.db(number), lazy);
     parcel::reply(&departure, &mut cx.reply)
 }
 

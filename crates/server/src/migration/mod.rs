@@ -16,11 +16,13 @@
 //! Otherwise it is packed anew and sent with REPLACE, or DEL when it is gone, up to [`JOURNEYS_MAX`] times; after that the
 //! client is told, and the key stays where it is. A client that goes away meanwhile changes nothing about that.
 //!
-//! Sockets are kept for requests to come: see [`sockets`].
+//! Sockets are kept for requests to come: see [`sockets`]. Several requests for the same key know of each other:
+//! see [`under_way`].
 
 mod exchange;
 pub mod parcel;
 pub mod sockets;
+pub mod under_way;
 
 use crate::clients::ClientInfo;
 use crate::server::Server;
@@ -32,6 +34,7 @@ use sockets::Sockets;
 use std::io;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
+use under_way::UnderWay;
 
 /// How often a key is sent because it changed on the way.
 pub const JOURNEYS_MAX: u32 = 8;
@@ -104,6 +107,8 @@ pub struct Waiting {
 pub struct Migration {
     /// Connections to targets.
     pub sockets: Sockets,
+    /// Keys on their way.
+    pub under_way: UnderWay,
     departures: OnceLock<mpsc::Sender<Box<Departure>>>,
 }
 

@@ -1,5 +1,6 @@
 //! One key on its way, and what becomes of it when it has arrived.
 
+use super::under_way::UnderWay;
 use super::{Departure, JOURNEYS_MAX};
 use kvick_commands::context::Error;
 use kvick_rdb::{ValueRef, WriteOptions};
@@ -48,53 +49,80 @@ fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<O
 
 /// Deletes the keys that have arrived as they still are, and leaves in the departure those that have to be sent once
 /// more. Called under the locks of all its keys.
-pub fn settle(departure: &mut Departure, db: &mut Db<'_>, lazy: bool) {
+pub fn settle(departure: &mut Departure, under_way: &UnderWay, db: &mut Db<'_>, lazy: bool) {
     let parcels = std::mem::take(&mut departure.parcels);
     if departure.request.copy {
         return;
     }
+    departure.journeys += 1;
     let touched = departure.watcher.is_touched();
     let mut deleted: Vec<Box<[u8]>> = Vec::new();
-    for parcel in parcels.into_iter().filter(|parcel| parcel.arrived && !parcel.again) {
-        match change_since(db, &parcel, touched) {
-            Ok(None) => {
-                if db.remove(db.key(&parcel.key), lazy) {
-                    deleted.push(parcel.key);
-                }
+    for parcel in parcels.into_iter().filter(|parcel| !parcel.again) {
+        let moved_by_another = under_way.was_moved(departure.db, &parcel.key);
+        let change =
+            if parcel.arrived { change_since(db, &parcel, touched, moved_by_another) } else { Ok(Change::Stays) };
+        let removed = match change {
+            Ok(Change::None) => db.remove(db.key(&parcel.key), lazy),
+            Ok(Change::Into(_)) if departure.journeys >= JOURNEYS_MAX => {
+                let text = "ERR Keys changed again and again while they were migrated; those that did are still here";
+                departure.failure.get_or_insert(text.into());
+                false
             }
-            Ok(Some(changed)) => departure.parcels.push(changed),
-            Err(error) => _ = departure.failure.get_or_insert(error.0.into_owned()),
+            Ok(Change::Into(changed)) => {
+                departure.parcels.push(changed);
+                continue;
+            }
+            Ok(Change::Stays) => false,
+            Err(error) => {
+                departure.failure.get_or_insert(error.0.into_owned());
+                false
+            }
+        };
+        under_way.end(departure.db, &parcel.key, removed);
+        if removed {
+            deleted.push(parcel.key);
         }
     }
-    let effects = db.effects();
-    if !deleted.is_empty() {
-        effects.changed(deleted.len() as u64);
-        if effects.followed() {
-            let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(deleted.iter().map(|key| &**key)).collect();
-            effects.propagate(&words);
-        }
-        deleted.iter().for_each(|key| effects.notify(EventClass::GENERIC, "del", key));
-    }
-    departure.journeys += 1;
-    if departure.journeys >= JOURNEYS_MAX && !departure.parcels.is_empty() {
-        let text = "ERR Keys changed again and again while they were migrated; those that did are still here";
-        departure.failure.get_or_insert(text.into());
-        departure.parcels.clear();
-    }
+    propagate(db, &deleted);
 }
 
-/// A key as it has become since it was packed; `None` when it is what the target has, or its time has come there too.
-fn change_since(db: &mut Db<'_>, parcel: &Parcel, touched: bool) -> Result<Option<Parcel>, Error> {
+/// Tells followers and listeners of deleted keys.
+fn propagate(db: &mut Db<'_>, deleted: &[Box<[u8]>]) {
+    if deleted.is_empty() {
+        return;
+    }
+    let effects = db.effects();
+    effects.changed(deleted.len() as u64);
+    if effects.followed() {
+        let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(deleted.iter().map(|key| &**key)).collect();
+        effects.propagate(&words);
+    }
+    deleted.iter().for_each(|key| effects.notify(EventClass::GENERIC, "del", key));
+}
+
+/// What has become of a key since it was packed.
+enum Change {
+    /// It is what the target has.
+    None,
+    /// Something else, which is to be sent.
+    Into(Parcel),
+    /// Nothing is to be done about it: the target does not have it, or has it by itself.
+    Stays,
+}
+
+fn change_since(db: &mut Db<'_>, parcel: &Parcel, touched: bool, moved_by_another: bool) -> Result<Change, Error> {
     if !touched && parcel.payload.is_some() {
-        return Ok(None);
+        return Ok(Change::None);
     }
     Ok(match pack_one(db, &parcel.key, true, false)? {
-        Some(now) if now.payload == parcel.payload && now.expiry_ms == parcel.expiry_ms => None,
-        Some(now) => Some(now),
-        None if parcel.payload.is_none() || parcel.expiry_ms.is_some_and(|at| db.is_due(at)) => None,
+        Some(now) if now.payload == parcel.payload && now.expiry_ms == parcel.expiry_ms => Change::None,
+        Some(now) => Change::Into(now),
+        None if parcel.payload.is_none() || moved_by_another => Change::Stays,
+        // Its time comes at the target too.
+        None if parcel.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Stays,
         None => {
             let key = parcel.key.clone();
-            Some(Parcel { key, payload: None, expiry_ms: None, replace: true, again: false, arrived: false })
+            Change::Into(Parcel { key, payload: None, expiry_ms: None, replace: true, again: false, arrived: false })
         }
     })
 }

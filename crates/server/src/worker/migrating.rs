@@ -42,7 +42,8 @@ impl Engine {
             effects: &mut self.effects,
         };
         let lazy = self.tunables.commands.lazy_server_del;
-        parcel::settle(&mut departure, &mut Db::new(&mut locked, db, env), lazy);
+        let under_way = &self.server.migration.under_way;
+        parcel::settle(&mut departure, under_way, &mut Db::new(&mut locked, db, env), lazy);
         keys.iter().for_each(|key| locked.unwatch(db, *key, &departure.watcher));
         departure.watcher = Arc::new(Watcher::default());
         for parcel in &departure.parcels {
