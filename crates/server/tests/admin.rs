@@ -265,6 +265,48 @@ fn objects_are_described_as_by_the_reference() {
 }
 
 #[test]
+fn values_can_be_looked_into() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    let members: Vec<_> = (0..1000).map(|n| format!("member:{n}")).collect();
+    let _: i64 = ok(&mut client, &format!("SADD large {}", members.join(" ")));
+    let _: i64 = ok(&mut client, "SADD small a b");
+    let _: i64 = ok(&mut client, "SADD numbers 1 2");
+    let table: String = ok(&mut client, "DEBUG HTSTATS-KEY large");
+    assert!(table.contains(" number of elements: 1000\n"), "{table}");
+    let printed: String = ok(&mut client, "DEBUG LISTPACK small");
+    assert_eq!(printed, "Listpack structure printed on stdout");
+    let mut raw = server.raw();
+    let no_table = "-ERR The value stored at the specified key is not represented using an hash table\r\n";
+    raw.ask(&["DEBUG", "HTSTATS-KEY", "small"], no_table);
+    raw.ask(&["DEBUG", "HTSTATS-KEY", "numbers"], no_table);
+    raw.ask(&["DEBUG", "HTSTATS-KEY", "nothing"], "-ERR no such key\r\n");
+    raw.ask(&["DEBUG", "LISTPACK", "large"], "-ERR Not a listpack encoded object.\r\n");
+    raw.ask(&["DEBUG", "LISTPACK", "nothing"], "-ERR no such key\r\n");
+}
+
+#[test]
+fn the_size_of_large_elements_of_lists_can_be_set() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    let () = ok(&mut client, "CONFIG SET list-max-listpack-size 2");
+    // Two elements fit into a block, unless one of them is large.
+    for (size, blocks) in [("10b", " ql_nodes:3 "), ("0", " ql_nodes:2 ")] {
+        let () = ok(&mut client, &format!("DEBUG QUICKLIST-PACKED-THRESHOLD {size}"));
+        let _: i64 = ok(&mut client, &format!("RPUSH {size} small x 0123456789 tiny"));
+        let told: String = ok(&mut client, &format!("DEBUG OBJECT {size}"));
+        assert!(told.contains(blocks), "{told}");
+    }
+    let mut raw = server.raw();
+    for size in ["4gb", "many"] {
+        raw.ask(
+            &["DEBUG", "QUICKLIST-PACKED-THRESHOLD", size],
+            "-ERR argument must be a memory value bigger than 1 and smaller than 4gb\r\n",
+        );
+    }
+}
+
+#[test]
 fn protocol_types_reach_clients() {
     let server = Server::start(DEBUG);
     let mut raw = server.raw();

@@ -46,12 +46,7 @@ fn describe_blocks(list: &List, fast: bool) -> Option<String> {
         u8::from(limits.compress_depth != 0)
     );
     if !fast {
-        let bytes = |block| match block {
-            BlockView::Plain(element) => element.len(),
-            BlockView::Packed(listpack) => listpack.bytes().len(),
-            BlockView::Compressed(_, bytes) => bytes,
-        };
-        text += &format!(" ql_uncompressed_size:{}", blocks.map(bytes).sum::<usize>());
+        text += &format!(" ql_uncompressed_size:{}", blocks.map(BlockView::bytes).sum::<usize>());
     }
     Some(text)
 }
