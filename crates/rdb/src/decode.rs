@@ -19,6 +19,7 @@ enum Length {
 pub(crate) struct Decoder<I> {
     pub input: I,
     scratch: Vec<u8>,
+    /// The last string that was compressed.
     unpacked: Vec<u8>,
 }
 
@@ -86,7 +87,9 @@ impl<I: Input> Decoder<I> {
         match self.length()? {
             Length::Plain(len) => Ok(Str::Bytes(self.input.take(len, &mut self.scratch)?)),
             Length::Form(form::LZF) => {
-                self.unpacked = self.unpack()?;
+                let mut unpacked = std::mem::take(&mut self.unpacked);
+                self.unpack(&mut unpacked)?;
+                self.unpacked = unpacked;
                 Ok(Str::Bytes(&self.unpacked))
             }
             Length::Form(form) => self.int(form).map(Str::Int),
@@ -97,7 +100,11 @@ impl<I: Input> Decoder<I> {
     pub fn owned(&mut self) -> Result<Vec<u8>, Error> {
         match self.length()? {
             Length::Plain(len) => self.input.take_owned(len),
-            Length::Form(form::LZF) => self.unpack(),
+            Length::Form(form::LZF) => {
+                let mut unpacked = Vec::new();
+                self.unpack(&mut unpacked)?;
+                Ok(unpacked)
+            }
             Length::Form(form) => Ok(Str::Int(self.int(form)?).bytes(&mut [0; 20]).to_vec()),
         }
     }
@@ -111,15 +118,12 @@ impl<I: Input> Decoder<I> {
         })
     }
 
-    fn unpack(&mut self) -> Result<Vec<u8>, Error> {
+    fn unpack(&mut self, into: &mut Vec<u8>) -> Result<(), Error> {
         let packed_len = self.number()?;
         let len = self.number()?;
         let packed = self.input.take(packed_len, &mut self.scratch)?;
-        let unpacked = if len > packed_len.saturating_mul(LZF_RATIO_MAX) {
-            None
-        } else {
-            lzf::decompress(packed, len as usize).ok()
-        };
-        unpacked.ok_or_else(|| self.corrupt(Corrupt::Lzf))
+        let unpacked =
+            len <= packed_len.saturating_mul(LZF_RATIO_MAX) && lzf::decompress_into(packed, len as usize, into).is_ok();
+        if unpacked { Ok(()) } else { Err(self.corrupt(Corrupt::Lzf)) }
     }
 }

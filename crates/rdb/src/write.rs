@@ -140,18 +140,18 @@ pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) 
     Ok(())
 }
 
-/// How many bytes a value takes in a dump, without its type and key. `None` when the version cannot express it.
-pub fn saved_len(value: ValueRef<'_>, options: &WriteOptions) -> Option<u64> {
-    let kind = value.type_in(options.version)?;
-    let mut len = Length(0);
-    let Ok(()) = value::save(value, kind, &mut Encoder::new(&mut len, options.compress));
-    Some(len.0)
+/// How many bytes a value takes in a dump, its type left out.
+pub fn value_len(value: ValueRef<'_>, options: &WriteOptions) -> Result<u64, WriteError<Infallible>> {
+    let kind = value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+    let mut counted = Counted(0);
+    value::save(value, kind, &mut Encoder::new(&mut counted, options.compress))?;
+    Ok(counted.0)
 }
 
-/// Counts what is written.
-struct Length(u64);
+/// Counts bytes.
+struct Counted(u64);
 
-impl Sink for Length {
+impl Sink for Counted {
     type Error = Infallible;
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Infallible> {

@@ -16,6 +16,7 @@ pub mod listen;
 pub mod logging;
 pub mod mailbox;
 pub mod memory;
+pub mod migration;
 pub mod pause;
 pub mod persistence;
 pub mod process;

@@ -9,6 +9,7 @@ use crate::latency::LatencyMonitor;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::memory;
+use crate::migration::Migration;
 use crate::pause::Pause;
 use crate::persistence::{self, Persistence};
 use crate::process::shutdown;
@@ -71,6 +72,8 @@ pub struct Server {
     pub memory: memory::Monitor,
     /// Dumps.
     pub persistence: Persistence,
+    /// MIGRATE.
+    pub migration: Migration,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -126,6 +129,7 @@ impl Server {
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
             persistence: Persistence::default(),
+            migration: Migration::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -234,6 +238,7 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {

@@ -9,7 +9,7 @@ use crate::stats::WorkerStats;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
-use kvick_store::{Access, Db, Effects, Env, Locked, WhenExpired};
+use kvick_store::{Access, Db, Effects, Env, Locked, Waiter, WhenExpired};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,6 +42,8 @@ pub struct Session<'a> {
     pub worker: usize,
     /// The worker's statistics.
     pub stats: &'a WorkerStats,
+    /// Set by a command that will be answered later, and has written no reply: what its client waits for.
+    pub waits: &'a mut Option<Arc<Waiter>>,
 }
 
 impl Session<'_> {
@@ -196,7 +198,8 @@ impl Client {
     /// Ends all its subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
-            pubsub.unsubscribe_all(self.info.worker, &mut subscriptions);
+            let connection = (self.info.worker, self.info.token.load(Ordering::Relaxed));
+            pubsub.unsubscribe_all(connection, &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
     }

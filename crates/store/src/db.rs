@@ -638,6 +638,17 @@ impl<'a> Db<'a> {
         self.set(key, Content::from_value(&mut value), expiry.map_or(Expiry::None, Expiry::At));
     }
 
+    /// Creates a key with a value that was read; false, with nothing done, when it is there already.
+    pub fn put_new(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) -> bool {
+        if self.partition(key).find(key).is_some() {
+            return false;
+        }
+        let clock = self.env.access.fresh();
+        self.change(key, |partition| partition.insert(key, Content::from_value(&mut value), expiry, clock));
+        self.env.effects.notify(EventClass::NEW, "new", key.bytes);
+        true
+    }
+
     /// Sets or clears the expiry of a key; false when there is no such key.
     pub fn set_expiry(&mut self, key: Key<'_>, at: Option<i64>) -> bool {
         let Some(place) = self.locate(key) else { return false };

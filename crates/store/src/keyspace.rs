@@ -423,6 +423,19 @@ impl Locked {
         }
     }
 
+    /// Makes room for about as many keys in the partitions of a database that are empty. The set must hold nothing, or the
+    /// world.
+    pub fn reserve(&mut self, number: usize, keys: usize) {
+        let database = self.keyspace.database_at(number);
+        let share = keys / self.keyspace.partitions;
+        if share == 0 {
+            return;
+        }
+        for partition in 0..self.keyspace.partitions {
+            self.visit(self.keyspace.address_of(database, partition), |partition| partition.reserve(share));
+        }
+    }
+
     /// Empties a database: instantly, with its old contents freed in the background when `lazy`. Needs the world.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
         assert!(self.is_world(), "flushing needs the world");

@@ -59,6 +59,11 @@ impl Partition {
         }
     }
 
+    /// Makes room for so many keys, if there are none.
+    pub(crate) fn reserve(&mut self, keys: usize) {
+        self.table.reserve(keys);
+    }
+
     /// Number of keys, expired ones that are still there included.
     pub fn len(&self) -> usize {
         self.table.len()

@@ -86,6 +86,21 @@ impl Table {
         Table { depth: 0, directory: Vec::new(), segments: Vec::new(), len: 0, flagged: 0 }
     }
 
+    /// Makes room for so many elements in an empty table, so that adding them moves none. A table that is not empty stays
+    /// as it is.
+    pub fn reserve(&mut self, count: usize) {
+        /// Elements of a segment, so that one that gets more than its share by chance has room for them.
+        const SHARE_MAX: usize = Segment::capacity_of(STEP_MAX) as usize * 7 / 8;
+        if !self.is_empty() || count <= Segment::capacity_of(STEPS[0]) as usize {
+            return;
+        }
+        let depth = count.div_ceil(SHARE_MAX).next_power_of_two().trailing_zeros() as u8;
+        let buckets = step_for(count.div_ceil(1 << depth));
+        self.segments = (0..1usize << depth).map(|_| Segment::new(buckets, depth)).collect();
+        self.directory = (0..1u32 << depth).collect();
+        self.depth = depth;
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.len

@@ -93,6 +93,16 @@ impl<'a> Str<'a> {
         }
     }
 
+    /// Whether two are the same string, whichever of them is held as an integer.
+    #[inline]
+    pub fn is_same(self, other: Str<'_>) -> bool {
+        match (self, other) {
+            (Str::Bytes(a), Str::Bytes(b)) => a == b,
+            (Str::Int(a), Str::Int(b)) => a == b,
+            (Str::Bytes(bytes), int) | (int, Str::Bytes(bytes)) => bytes == int.bytes(&mut IntBuf::default()),
+        }
+    }
+
     /// The value as an integer, parsed strictly if it is stored as bytes.
     pub fn as_int(self) -> Option<i64> {
         match self {

@@ -8,7 +8,7 @@ use crate::format::{Type, VERSION};
 use crate::input::Input;
 use crate::read::ValueOptions;
 use crate::ziplist;
-use kvick_store::collections::hash::{FieldClock, Hash, Limits, Stored};
+use kvick_store::collections::hash::{FieldClock, Hash, Limits, Loader, Stored};
 use kvick_store::encodings::listpack::Listpack;
 use kvick_store::{Collection, Expiry, IntBuf, Str};
 
@@ -47,7 +47,7 @@ pub(super) fn load<I: Input>(
     expired: &mut Vec<Vec<u8>>,
 ) -> Result<Loaded, Error> {
     let limits = Limits { fields: options.hash_max_listpack_entries, bytes: options.hash_max_listpack_value };
-    let mut loading = Loading { hash: Hash::new(), limits, options, expired };
+    let mut loading = Loading { hash: Hash::new(), table: None, limits, options, expired };
     match kind {
         Type::HashListpack => {
             let listpack = sequence::listpack(decoder, "Hash listpack")?;
@@ -85,8 +85,9 @@ fn load_fields<I: Input>(kind: Type, decoder: &mut Decoder<I>, loading: &mut Loa
     let least = if kind == Type::RedisHash { decoder.time()? } else { 0 };
     let count = decoder.number()?;
     if kind == Type::HashExpiry || count > loading.limits.fields as u64 {
-        loading.become_table();
+        loading.table = Some(Loader::new(count as usize));
     }
+    let twice = || Corrupt::Duplicate("hash fields");
     let (mut name, mut text) = (Vec::new(), IntBuf::default());
     for _ in 0..count {
         let mut expiry = match kind {
@@ -107,9 +108,12 @@ fn load_fields<I: Input>(kind: Type, decoder: &mut Decoder<I>, loading: &mut Loa
         };
         match added {
             None => return Err(decoder.corrupt(Corrupt::FieldExpiry)),
-            Some(false) => return Err(decoder.corrupt(Corrupt::Duplicate("hash fields"))),
+            Some(false) => return Err(decoder.corrupt(twice())),
             Some(true) => {}
         }
+    }
+    if let Some(table) = loading.table.take() {
+        loading.hash = table.finish().map_err(|_| decoder.corrupt(twice()))?;
     }
     Ok(())
 }
@@ -126,23 +130,24 @@ fn relative(number: u64, least: i64) -> Option<Option<i64>> {
 /// A hash being loaded.
 struct Loading<'o> {
     hash: Hash,
+    /// The fields of one that will be a table, which tells at the end whether one came twice.
+    table: Option<Loader>,
     limits: Limits,
     options: &'o ValueOptions,
     expired: &'o mut Vec<Vec<u8>>,
 }
 
 impl Loading<'_> {
-    /// Goes over to a table at once.
-    fn become_table(&mut self) {
-        self.hash.expect([&b""[..]; 2].into_iter(), Limits { fields: 0, bytes: 0 });
-    }
-
     /// Adds a field; false when it is there already. One that has expired is left out.
     fn add(&mut self, name: &[u8], value: &[u8], expiry: Option<i64>) -> bool {
         if let (Some(at), Some(now_ms)) = (expiry, self.options.expire_fields_before_ms)
             && at < now_ms
         {
             self.expired.push(name.to_vec());
+            return true;
+        }
+        if let Some(table) = &mut self.table {
+            table.add(name, value, expiry);
             return true;
         }
         let expiry = expiry.map_or(Expiry::None, Expiry::At);

@@ -4,8 +4,8 @@ use crate::decode::Decoder;
 use crate::error::{Corrupt, Error};
 use crate::input::Input;
 use crate::ziplist::{self, Broken};
+use kvick_store::Str;
 use kvick_store::encodings::listpack::Listpack;
-use kvick_store::{IntBuf, Str};
 
 /// Reads a string that is a listpack; `whose` is told in the error.
 pub(crate) fn listpack<I: Input>(decoder: &mut Decoder<I>, whose: &'static str) -> Result<Listpack, Error> {
@@ -39,11 +39,4 @@ pub(crate) fn push(listpack: &mut Listpack, element: Str<'_>) -> Result<(), Brok
         _ => return Err(Broken),
     }
     Ok(())
-}
-
-/// Whether no two of these are the same.
-pub(crate) fn all_different<'a>(elements: impl Iterator<Item = Str<'a>>) -> bool {
-    let mut buffer = IntBuf::default();
-    let mut seen = std::collections::HashSet::new();
-    elements.into_iter().all(|element| seen.insert(element.bytes(&mut buffer).to_vec()))
 }

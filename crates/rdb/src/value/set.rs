@@ -7,7 +7,7 @@ use crate::error::{Corrupt, Error};
 use crate::format::Type;
 use crate::input::Input;
 use crate::read::ValueOptions;
-use kvick_store::collections::set::{Encoded, Limits, Set};
+use kvick_store::collections::set::{Encoded, Limits, Loader, Set};
 use kvick_store::encodings::intset::{self, Intset};
 use kvick_store::{Collection, IntBuf, Str};
 
@@ -40,7 +40,7 @@ pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &Val
         Type::SetIntset => load_intset(decoder, &limits)?,
         Type::SetListpack => {
             let listpack = sequence::listpack(decoder, "Set listpack")?;
-            if !sequence::all_different(listpack.view().iter()) {
+            if !listpack.view().all_differ(0) {
                 return Err(decoder.corrupt(Corrupt::Encoding("Set listpack")));
             }
             let fits = listpack.len() <= limits.listpack_entries;
@@ -73,12 +73,18 @@ fn table_of<'a>(members: impl Iterator<Item = Str<'a>>, limits: &Limits) -> Set 
 
 fn load_members<I: Input>(decoder: &mut Decoder<I>, limits: &Limits) -> Result<Set, Error> {
     let count = decoder.number()?;
-    let many = count > limits.intset_entries as u64;
-    let mut set = if many { Set::table() } else { Set::of_integers() };
+    let twice = Corrupt::Duplicate("set members");
+    if count > limits.intset_entries as u64 {
+        let mut loader = Loader::new(count as usize);
+        for _ in 0..count {
+            loader.add(decoder.string()?.bytes(&mut IntBuf::default()));
+        }
+        return loader.finish().map_err(|_| decoder.corrupt(twice));
+    }
+    let mut set = Set::of_integers();
     for _ in 0..count {
-        let member = decoder.string()?;
-        if !set.insert(member.bytes(&mut IntBuf::default()), limits) {
-            return Err(decoder.corrupt(Corrupt::Duplicate("set members")));
+        if !set.insert(decoder.string()?.bytes(&mut IntBuf::default()), limits) {
+            return Err(decoder.corrupt(twice));
         }
     }
     Ok(set)

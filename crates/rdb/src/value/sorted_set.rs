@@ -8,7 +8,7 @@ use crate::format::Type;
 use crate::input::Input;
 use crate::read::ValueOptions;
 use kvick_resp::format::parse_double;
-use kvick_store::collections::sorted_set::{Builder, Limits, SortedSet};
+use kvick_store::collections::sorted_set::{Builder, Limits, Loader, SortedSet};
 use kvick_store::encodings::listpack::Listpack;
 use kvick_store::{Collection, IntBuf, Str};
 
@@ -80,25 +80,38 @@ fn is_nan(text: &[u8]) -> bool {
 }
 
 fn load_members<I: Input>(kind: Type, decoder: &mut Decoder<I>, limits: Limits) -> Result<SortedSet, Error> {
-    let mut builder = Builder::new();
+    let count = decoder.number()?;
+    let twice = Corrupt::Duplicate("zset fields");
     let mut name = Vec::new();
-    for _ in 0..decoder.number()? {
-        name.clear();
-        name.extend_from_slice(decoder.string()?.bytes(&mut IntBuf::default()));
-        let score = match kind {
-            Type::SortedSet => decimal_score(decoder)?,
-            _ => f64::from_le_bytes(decoder.array()?),
-        };
-        if score.is_nan() {
-            return Err(decoder.corrupt(Corrupt::Nan("Zset")));
+    if count > limits.entries as u64 {
+        let mut loader = Loader::new(count as usize);
+        for _ in 0..count {
+            let score = load_pair(kind, decoder, &mut name)?;
+            loader.add(&name, score);
         }
+        return loader.finish().map_err(|_| decoder.corrupt(twice));
+    }
+    let mut builder = Builder::new();
+    for _ in 0..count {
+        let score = load_pair(kind, decoder, &mut name)?;
         let before = builder.len();
         builder.update(&name, |_| score);
         if builder.len() == before {
-            return Err(decoder.corrupt(Corrupt::Duplicate("zset fields")));
+            return Err(decoder.corrupt(twice));
         }
     }
     Ok(builder.build(limits))
+}
+
+/// Reads a member into `name`, and its score.
+fn load_pair<I: Input>(kind: Type, decoder: &mut Decoder<I>, name: &mut Vec<u8>) -> Result<f64, Error> {
+    name.clear();
+    name.extend_from_slice(decoder.string()?.bytes(&mut IntBuf::default()));
+    let score = match kind {
+        Type::SortedSet => decimal_score(decoder)?,
+        _ => f64::from_le_bytes(decoder.array()?),
+    };
+    if score.is_nan() { Err(decoder.corrupt(Corrupt::Nan("Zset"))) } else { Ok(score) }
 }
 
 fn decimal_score<I: Input>(decoder: &mut Decoder<I>) -> Result<f64, Error> {

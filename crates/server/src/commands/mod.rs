@@ -11,6 +11,7 @@ pub mod info;
 pub mod latency;
 pub mod lolwut;
 pub mod memory;
+pub mod migrate;
 pub mod persistence;
 pub mod pubsub;
 pub mod role;
@@ -30,6 +31,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         info::COMMANDS,
         config::COMMANDS,
         memory::COMMANDS,
+        migrate::COMMANDS,
         commandlog::COMMANDS,
         latency::COMMANDS,
         debug::COMMANDS,

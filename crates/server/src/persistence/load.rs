@@ -18,7 +18,8 @@ use kvick_rdb::{
     Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions, VersionCheck,
 };
 use kvick_store::world::Participant;
-use kvick_store::{Access, Counters, Db, Effects, Env, Keyspace, Locked, Value, WhenExpired};
+use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value, WhenExpired};
+use smallvec::SmallVec;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -256,6 +257,22 @@ enum Locking<'a> {
     World(&'a mut Locked),
 }
 
+/// Keys that are entered together: enough to ask for the memory of the last ones while the first are entered.
+const BATCH: usize = 32;
+
+/// Bytes of a dump that a key takes at least: its type, its length and its value's.
+const KEY_BYTES_MIN: u64 = 3;
+
+/// A key that was read.
+struct Pending {
+    key: Vec<u8>,
+    value: Value,
+    expiry_ms: Option<i64>,
+    usage: Usage,
+    /// Where in the file it ends.
+    offset: u64,
+}
+
 /// One load.
 struct Loader<'a> {
     server: &'static Server,
@@ -263,6 +280,10 @@ struct Loader<'a> {
     how: Reload,
     now_ms: i64,
     database: u64,
+    /// Keys of the database that are to be entered.
+    pending: Vec<Pending>,
+    /// Buffers for the names of those that come.
+    names: Vec<Vec<u8>>,
     report: Report,
     delay: Delay,
 }
@@ -289,6 +310,8 @@ impl<'a> Loader<'a> {
             how,
             now_ms,
             database: 0,
+            pending: Vec::with_capacity(BATCH),
+            names: Vec::with_capacity(BATCH),
             report: Report::default(),
             delay: Delay::new(server, KEY_LOAD_DELAY),
         }
@@ -314,22 +337,27 @@ impl<'a> Loader<'a> {
                     let databases = server.keyspace.databases();
                     return Err(LoadError::Database { databases, offset: reader.offset() });
                 }
-                Event::SelectDb(number) => self.database = number,
+                Event::SelectDb(number) => {
+                    self.enter_pending()?;
+                    self.database = number;
+                }
+                // A claim, that is believed as far as the file's length allows it.
+                Event::ResizeDb { keys, .. } => {
+                    let keys = keys.min(server.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
+                    self.place.reserve(self.database as usize, keys as usize);
+                }
                 Event::Function(_) => return Err(LoadError::Function { offset: reader.offset() }),
                 Event::End(Checksum::Absent) => {
                     logging::notice(format_args!("RDB file was saved with checksum disabled: no check performed."))
                 }
-                Event::ResizeDb { .. }
-                | Event::SlotInfo { .. }
-                | Event::SlotImport { .. }
-                | Event::ModuleAux(_)
-                | Event::End(_) => {}
+                Event::SlotInfo { .. } | Event::SlotImport { .. } | Event::ModuleAux(_) | Event::End(_) => {}
             }
         }
+        self.enter_pending()?;
         Ok(self.report)
     }
 
-    /// Enters a key, unless its time has come or it has no value.
+    /// Has a key entered soon, unless its time has come or it has no value.
     fn enter(&mut self, record: ReadRecord, key: &[u8], offset: u64) -> Result<(), LoadError> {
         let loading = &self.server.persistence.loading;
         match record.value {
@@ -348,18 +376,32 @@ impl<'a> Loader<'a> {
                 loading.expired.store(self.report.expired, Ordering::Relaxed);
             }
             Loaded::Value(value) => {
-                if !self.place.put(self.database as usize, key, (value, record.expiry_ms), record.usage, self.how.merge)
-                {
-                    let shown = !self.server.config.read(HIDE_USER_DATA_FROM_LOG);
-                    let key = shown.then(|| key.to_vec());
-                    return Err(LoadError::Duplicate { database: self.database, key, offset });
+                let mut name = self.names.pop().unwrap_or_default();
+                name.extend_from_slice(key);
+                let (expiry_ms, usage) = (record.expiry_ms, record.usage);
+                self.pending.push(Pending { key: name, value, expiry_ms, usage, offset });
+                if self.pending.len() == BATCH {
+                    self.enter_pending()?;
                 }
-                self.report.keys += 1;
-                loading.keys.store(self.report.keys, Ordering::Relaxed);
             }
         }
         let server = self.server;
         self.delay.after(1, || server.is_ending());
+        Ok(())
+    }
+
+    /// Enters the keys that were read.
+    fn enter_pending(&mut self) -> Result<(), LoadError> {
+        let number = self.database as usize;
+        let entered = self.pending.len() as u64;
+        if let Err(Pending { key, offset, .. }) =
+            self.place.put_all(number, &mut self.pending, &mut self.names, self.how.merge)
+        {
+            let shown = !self.server.config.read(HIDE_USER_DATA_FROM_LOG);
+            return Err(LoadError::Duplicate { database: self.database, key: shown.then_some(key), offset });
+        }
+        self.report.keys += entered;
+        self.server.persistence.loading.keys.store(self.report.keys, Ordering::Relaxed);
         Ok(())
     }
 
@@ -400,17 +442,37 @@ impl<'a> Loader<'a> {
 }
 
 impl Place<'_> {
-    /// Enters a key; false when it is there already and is not to be replaced.
-    fn put(
+    /// Enters keys and leaves their names' buffers in `names`; the first that is there already and is not to be replaced
+    /// is returned.
+    fn put_all(
         &mut self,
         number: usize,
-        key: &[u8],
-        (value, expiry): (Value, Option<i64>),
-        usage: Usage,
+        pending: &mut Vec<Pending>,
+        names: &mut Vec<Vec<u8>>,
         replace: bool,
-    ) -> bool {
+    ) -> Result<(), Pending> {
+        let keyspace = self.keyspace;
+        let hashes: SmallVec<[u64; BATCH]> = pending.iter().map(|pending| keyspace.key(&pending.key).hash).collect();
+        let participant = if let Locking::Keys(participant) = &self.locking { Some(*participant) } else { None };
+        participant.inspect(|participant| keyspace.world.enter(*participant));
+        keyspace.prefetch(number, hashes.iter().copied());
+        let mut result = Ok(());
+        for (mut pending, hash) in pending.drain(..).zip(hashes) {
+            if !self.put(number, hash, &mut pending, replace) {
+                result = Err(pending);
+                break;
+            }
+            pending.key.clear();
+            names.push(pending.key);
+        }
+        participant.inspect(|participant| keyspace.world.leave(*participant));
+        result
+    }
+
+    /// Enters a key; false when it is there already and is not to be replaced.
+    fn put(&mut self, number: usize, hash: u64, pending: &mut Pending, replace: bool) -> bool {
         let (keyspace, access) = (self.keyspace, &self.access);
-        let key = keyspace.key(key);
+        let key = Key { bytes: &pending.key, hash };
         let env = Env {
             now_ms: self.now_ms,
             access,
@@ -421,23 +483,34 @@ impl Place<'_> {
             counters: &self.counters,
             effects: &mut self.effects,
         };
+        let (value, expiry) = (std::mem::replace(&mut pending.value, Value::Int(0)), pending.expiry_ms);
         let put = |mut db: Db<'_>| {
-            let is_new = db.peek(key).is_none();
-            if is_new || replace {
+            if replace {
                 db.put(key, value, expiry);
-                if let Some(clock) = clock(usage, access) {
-                    db.restore_clock(key, clock);
-                }
+            } else if !db.put_new(key, value, expiry) {
+                return false;
             }
-            is_new || replace
+            if let Some(clock) = clock(pending.usage, access) {
+                db.restore_clock(key, clock);
+            }
+            true
         };
         match &mut self.locking {
             Locking::World(world) => put(Db::new(world, number, env)),
+            Locking::Keys(_) => {
+                put(Db::new(&mut keyspace.lock_one(keyspace.address_of_hash(number, hash)), number, env))
+            }
+        }
+    }
+
+    /// Makes room for so many keys of a database.
+    fn reserve(&mut self, number: usize, keys: usize) {
+        match &mut self.locking {
+            Locking::World(world) => world.reserve(number, keys),
             Locking::Keys(participant) => {
-                keyspace.world.enter(*participant);
-                let entered = put(Db::new(&mut keyspace.lock_one(keyspace.address(number, key)), number, env));
-                keyspace.world.leave(*participant);
-                entered
+                self.keyspace.world.enter(*participant);
+                self.keyspace.lock_nothing().reserve(number, keys);
+                self.keyspace.world.leave(*participant);
             }
         }
     }

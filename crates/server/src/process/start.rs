@@ -18,7 +18,7 @@ use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
-use crate::{clock, crash, logging, signals, supervise};
+use crate::{clock, crash, logging, migration, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -164,6 +164,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     }
     server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
     background::start(server)?;
+    migration::start(server)?;
     logging::notice(format_args!("Server initialized"));
     // From their first request on the workers answer that the data set is not there yet.
     server.persistence.gate.set(gate::LOADING, true);

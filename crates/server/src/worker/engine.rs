@@ -55,6 +55,8 @@ pub struct Engine {
     events: Arc<Publisher>,
     /// What the present command waits for, if it asked to.
     pub(super) block: Option<Block>,
+    /// What the client of the present session command waits for, if it does.
+    waits: Option<Arc<Waiter>>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
     /// Whether a transaction is being executed, in which no command may wait.
@@ -96,6 +98,7 @@ impl Engine {
             effects: Effects::with_listener(events.clone()),
             events,
             block: None,
+            waits: None,
             served: Vec::new(),
             in_transaction: false,
             in_batch: false,
@@ -373,6 +376,7 @@ impl Engine {
         };
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
+        let waiter = waiter.or_else(|| self.waits.take());
         self.effects.commit(&keyspace.log, args);
         self.after_flushall(command, &result, &mut locked);
         drop(locked);
@@ -380,6 +384,7 @@ impl Engine {
             self.enter();
         }
         if waiter.is_some() {
+            client.redacted = 0;
             return waiter;
         }
         let executed = Executed { args, taken: taken_head.as_ref(), client };
@@ -423,7 +428,7 @@ impl Engine {
     }
 
     /// Locks keys, and asks the processor for what several of them will touch.
-    fn lock_hashed(&self, db: usize, keys: &[Key<'_>]) -> Locked {
+    pub(super) fn lock_hashed(&self, db: usize, keys: &[Key<'_>]) -> Locked {
         let keyspace = self.server.keyspace;
         match keys {
             [] => keyspace.lock_nothing(),
@@ -514,6 +519,7 @@ impl Engine {
             in_transaction: self.in_transaction,
             worker: self.worker,
             stats: &self.stats,
+            waits: &mut self.waits,
         };
         let result = handler(&mut session, args);
         // CONFIG SET holds from itself on.
@@ -540,7 +546,7 @@ impl Engine {
 
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
-    fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+    pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };

@@ -4,7 +4,7 @@ use super::Worker;
 use super::batch::{Asks, Batch, Request, Source};
 use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
-use super::output::Run;
+use super::output::{RUNS_MAX, Run};
 use super::violation;
 use crate::clients::ClientFlags;
 use crate::server::Server;
@@ -24,8 +24,6 @@ const REQUESTS: usize = 64;
 /// Bytes of replies after which a batch's replies are written before it goes on, and a connection's further requests
 /// wait for the next turn.
 const REPLIES_MAX: usize = 1024 * 1024;
-/// The same of runs: messages to other connections that a connection's requests published.
-const RUNS_MAX: usize = 8 * 1024;
 /// Bytes read straight into a large argument in a turn.
 const BIG_READ: usize = 1024 * 1024;
 
@@ -237,13 +235,13 @@ impl Worker {
         if is_held_back {
             return defer(connection, requests, batch, &self.shared);
         }
-        let (mut start, runs_before) = (self.replies.len(), self.runs.len());
+        let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         for (number, request) in requests.iter().enumerate() {
             if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
                 break;
             }
-            if self.replies.len() - start > REPLIES_MAX || self.runs.len() - runs_before > RUNS_MAX {
+            if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
                 defer(connection, &requests[number..], batch, &self.shared);
                 self.queue(token);
                 break;
@@ -293,7 +291,7 @@ impl Worker {
 
     /// Writes the batch's replies if they are many.
     fn write_many_replies(&mut self) {
-        if self.replies.len() > REPLIES_MAX || self.runs.len() > RUNS_MAX {
+        if self.replies.len() > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
             self.write_replies();
         }
     }
@@ -304,7 +302,7 @@ impl Worker {
             return;
         }
         let Some(mut connection) = self.connections.get_mut(token) else { return };
-        let (mut start, runs_before) = (self.replies.len(), self.runs.len());
+        let mut start = self.replies.len();
         self.engine.begin_batch();
         let mut waiter = None;
         while let Some(deferred) = connection.deferred.pop_front() {
@@ -331,7 +329,7 @@ impl Worker {
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
             }
-            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() - runs_before > RUNS_MAX;
+            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
             if connection.client.fate != Fate::Open || is_much {
                 break;
             }

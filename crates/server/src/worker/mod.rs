@@ -14,6 +14,7 @@ mod cross_protocol;
 mod delivery;
 pub mod engine;
 mod input;
+mod migrating;
 mod output;
 mod timers;
 pub mod transaction;
@@ -23,6 +24,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
+use crate::migration::Departure;
 use crate::server::Server;
 use crate::session::{Client, Fate};
 use batch::Batch;
@@ -52,6 +54,8 @@ pub enum Message {
     Close(Arc<ClientInfo>),
     /// The answer to a client that waited.
     Served(blocking::Served),
+    /// Keys that were sent to another server, and what it said.
+    Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
     Resume,
     /// Look at the server's state.
@@ -86,9 +90,13 @@ pub struct Worker {
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
     runs: Vec<output::Run>,
-    /// Whether there are runs of published messages, which may share their bytes, and of which a connection may have many.
-    has_pushes: bool,
+    /// Connections that have got messages since replies were written last.
+    reached: usize,
+    /// Times that replies were written.
+    writes: u64,
     timers: timers::Timers,
+    /// Keys that were sent to other servers, and are to be dealt with.
+    returned: Vec<Box<Departure>>,
 }
 
 impl Worker {
@@ -117,8 +125,10 @@ impl Worker {
             shared_used: 0,
             replies: Vec::new(),
             runs: Vec::new(),
-            has_pushes: false,
+            reached: 0,
+            writes: 0,
             timers: timers::Timers::new(),
+            returned: Vec::new(),
         })
     }
 
@@ -169,6 +179,7 @@ impl Worker {
             }
         }
         self.read_messages();
+        self.settle_returned();
         self.serve_ready();
         self.run_timers();
         self.end_waits();
@@ -204,6 +215,7 @@ impl Worker {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Served(served) => self.deliver(served),
+                Message::Returned(departure) => self.returned.push(departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
                 Message::Listen => {

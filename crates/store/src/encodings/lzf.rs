@@ -49,8 +49,24 @@ fn match_len(input: &[u8], earlier: usize, at: usize) -> Option<usize> {
         return None;
     }
     let longest = MATCH_MAX.min(input.len() - at);
-    let len = input[from..].iter().zip(&input[at..at + longest]).take_while(|(a, b)| a == b).count();
+    let len = common_len(&input[from..from + longest], &input[at..at + longest]);
     (len >= MATCH_MIN).then_some(len)
+}
+
+/// How many bytes two slices of the same length begin with alike.
+#[inline]
+fn common_len(a: &[u8], b: &[u8]) -> usize {
+    const STEP: usize = size_of::<u64>();
+    let (a_words, _) = a.as_chunks::<STEP>();
+    let (b_words, _) = b.as_chunks::<STEP>();
+    for (number, (a, b)) in a_words.iter().zip(b_words).enumerate() {
+        let different = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if different != 0 {
+            return number * STEP + different.trailing_zeros() as usize / 8;
+        }
+    }
+    let start = a_words.len() * STEP;
+    start + a[start..].iter().zip(&b[start..]).take_while(|(a, b)| a == b).count()
 }
 
 /// Takes note of the last two positions inside of a repetition, from which others often go on.
@@ -104,51 +120,73 @@ impl Output {
 /// What was compressed into `input` and has `len` bytes. Takes no more memory than that, and no more than `input` can
 /// amount to.
 pub fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, Corrupt> {
+    let mut output = Vec::new();
+    decompress_into(input, len, &mut output)?;
+    Ok(output)
+}
+
+/// The same into a vector, instead of what it holds: one that is used again and again.
+pub fn decompress_into(input: &[u8], len: usize, output: &mut Vec<u8>) -> Result<(), Corrupt> {
     if len > input.len().saturating_mul(MATCH_MAX) {
         return Err(Corrupt);
     }
-    let mut output = Vec::with_capacity(len);
-    let mut rest = input;
-    while let Some((&control, after)) = rest.split_first() {
-        rest = after;
+    // What is there already need not be cleared: all of it is written, or it is an error.
+    output.resize(len, 0);
+    let (mut from, mut to) = (0, 0);
+    while let Some(&control) = input.get(from) {
+        from += 1;
         if usize::from(control) < LITERALS_MAX {
-            let (run, after) = rest.split_at_checked(usize::from(control) + 1).ok_or(Corrupt)?;
-            if run.len() > len - output.len() {
-                return Err(Corrupt);
-            }
-            output.extend_from_slice(run);
-            rest = after;
+            let run = usize::from(control) + 1;
+            copy_literals(input, from, output, to, run).ok_or(Corrupt)?;
+            (from, to) = (from + run, to + run);
         } else {
-            rest = repeat(&mut output, control, rest, len)?;
+            let mut count = usize::from(control >> 5) + 2;
+            if control >> 5 == 7 {
+                count += usize::from(*input.get(from).ok_or(Corrupt)?);
+                from += 1;
+            }
+            let low = usize::from(*input.get(from).ok_or(Corrupt)?);
+            from += 1;
+            repeat(output, to, (usize::from(control & 0x1F) << 8 | low) + 1, count).ok_or(Corrupt)?;
+            to += count;
         }
     }
-    if output.len() == len { Ok(output) } else { Err(Corrupt) }
+    if to == len { Ok(()) } else { Err(Corrupt) }
 }
 
-/// Follows a control byte that repeats earlier output; what is left of the input then.
-fn repeat<'a>(output: &mut Vec<u8>, control: u8, input: &'a [u8], limit: usize) -> Result<&'a [u8], Corrupt> {
-    let mut count = usize::from(control >> 5) + 2;
-    let mut rest = input;
-    if control >> 5 == 7 {
-        let (&more, after) = rest.split_first().ok_or(Corrupt)?;
-        count += usize::from(more);
-        rest = after;
+/// Copies `run` bytes. As many as a run may have are copied at once where there is room: copying a known number takes no
+/// call.
+#[inline]
+fn copy_literals(input: &[u8], from: usize, output: &mut [u8], to: usize, run: usize) -> Option<()> {
+    let (source, target) = (input.get(from..)?, output.get_mut(to..)?);
+    match (source.first_chunk::<LITERALS_MAX>(), target.first_chunk_mut::<LITERALS_MAX>()) {
+        (Some(source), Some(target)) => *target = *source,
+        _ => target.get_mut(..run)?.copy_from_slice(source.get(..run)?),
     }
-    let (&low, rest) = rest.split_first().ok_or(Corrupt)?;
-    let distance = (usize::from(control & 0x1F) << 8 | usize::from(low)) + 1;
-    let from = output.len().checked_sub(distance).ok_or(Corrupt)?;
-    if count > limit - output.len() {
-        return Err(Corrupt);
-    }
-    if distance >= count {
-        output.extend_from_within(from..from + count);
-    } else {
-        // It repeats what it is just writing.
-        for i in from..from + count {
-            output.push(output[i]);
+    Some(())
+}
+
+/// Writes `count` bytes at `to` that repeat what stands `distance` before.
+#[inline]
+fn repeat(output: &mut [u8], to: usize, distance: usize, count: usize) -> Option<()> {
+    /// Bytes copied at once; a repetition of what is nearer has to be copied byte by byte, as it repeats itself.
+    const STEP: usize = 16;
+    let mut from = to.checked_sub(distance)?;
+    let end = to.checked_add(count).filter(|end| *end <= output.len())?;
+    let mut to = to;
+    if distance >= STEP {
+        while to < end && to + STEP <= output.len() {
+            let mut step = [0; STEP];
+            step.copy_from_slice(&output[from..from + STEP]);
+            output[to..to + STEP].copy_from_slice(&step);
+            (from, to) = (from + STEP, to + STEP);
         }
     }
-    Ok(rest)
+    while to < end {
+        output[to] = output[from];
+        (from, to) = (from + 1, to + 1);
+    }
+    Some(())
 }
 
 #[cfg(test)]

@@ -224,6 +224,88 @@ impl<L: Layout> Members<L> {
     }
 }
 
+/// Members that come one after the other and are all to be different, as when they are read from a dump.
+///
+/// They are given places many at a time, so that memory that is not cached is asked for ahead. How many are to come is
+/// somebody's claim: room is made for a few times as many as have come.
+pub struct Gathering<L: Layout> {
+    members: Members<L>,
+    waiting: Vec<Waiting>,
+    claimed: usize,
+    twice: bool,
+}
+
+struct Waiting {
+    hash: u64,
+    pointer: Pointer,
+    flag: bool,
+}
+
+/// Elements that wait for their places, at most.
+const WAITING_MAX: usize = 1 << 18;
+/// Room is made for so many times the elements that there are.
+const CLAIM_RATIO_MAX: usize = 4;
+
+impl<L: Layout> Gathering<L> {
+    /// An empty one for as many elements as somebody claims.
+    pub fn new(claimed: usize) -> Self {
+        Gathering { members: Members::new(), waiting: Vec::with_capacity(claimed.min(1024)), claimed, twice: false }
+    }
+
+    /// Adds an element.
+    ///
+    /// # Safety
+    /// `pointer` leads to an element of layout `L` that is given away, and neither changes nor is freed by anybody else
+    /// before [`Gathering::finish`].
+    #[inline]
+    pub unsafe fn add(&mut self, pointer: Pointer, flag: bool) {
+        // SAFETY: promised by the caller.
+        let hash = elements().hash(unsafe { L::name(pointer) });
+        self.waiting.push(Waiting { hash, pointer, flag });
+        if self.waiting.len() == WAITING_MAX {
+            self.place();
+        }
+    }
+
+    /// The members; none when two had the same name.
+    pub fn finish(mut self) -> Option<Members<L>> {
+        self.place();
+        (!self.twice).then(|| std::mem::take(&mut self.members))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn place(&mut self) {
+        const AHEAD: usize = 12;
+        let table = &mut self.members.table;
+        table.reserve(self.claimed.min(CLAIM_RATIO_MAX * self.waiting.len()));
+        for (number, Waiting { hash, pointer, flag }) in self.waiting.iter().enumerate() {
+            if let Some(ahead) = self.waiting.get(number + AHEAD) {
+                table.prefetch_bucket(ahead.hash);
+            }
+            // SAFETY: pointers in the table, and those that wait, lead to elements of this layout. One that is there
+            // already is freed here, and not used any more.
+            unsafe {
+                let name = L::name(*pointer);
+                if table.find(*hash, |other| L::name(other) == name).is_some() {
+                    self.twice = true;
+                    L::free(*pointer);
+                } else {
+                    table.insert(*hash, *pointer, *flag, |other| elements().hash(L::name(other)));
+                }
+            }
+        }
+        self.waiting.clear();
+    }
+}
+
+impl<L: Layout> Drop for Gathering<L> {
+    fn drop(&mut self) {
+        // SAFETY: those that wait were given away, and are in no table.
+        self.waiting.iter().for_each(|waiting| unsafe { L::free(waiting.pointer) });
+    }
+}
+
 /// A cursor is a position in the hash space without the last bits, which are zero in all that occur: it stays below 2^48.
 const CURSOR_SHIFT: u32 = 16;
 
@@ -368,6 +450,34 @@ mod tests {
             prop_assert_eq!(cursor, 0);
             prop_assert!((0..stable).all(|n| seen.contains(&numbered(n))));
         }
+    }
+
+    #[test]
+    fn what_is_gathered_is_what_was_added_and_twice_the_same_is_noticed() {
+        let gather = |count: u32, claimed: usize, again: Option<u32>| {
+            let mut gathering = Gathering::<Plain>::new(claimed);
+            // SAFETY: new elements, given away.
+            (0..count).chain(again).for_each(|n| unsafe { gathering.add(create(&numbered(n)), n % 7 == 0) });
+            gathering.finish()
+        };
+        let sizes: &[u32] = if cfg!(miri) { &[0, 9, 300] } else { &[0, 1, 8, 9, 813, 5000, 300_000] };
+        for count in sizes.iter().copied() {
+            for claimed in [0, count as usize, usize::MAX] {
+                let members = gather(count, claimed, None).expect("all are different");
+                assert_eq!(members.len(), count as usize);
+                assert_eq!(members.flagged(), count.div_ceil(7) as usize);
+                assert!((0..count).all(|n| members.contains(&numbered(n))) && !members.contains(&numbered(count)));
+                let slack = if claimed == usize::MAX { CLAIM_RATIO_MAX } else { 1 };
+                assert!(members.table.memory() <= 256 + 16 * slack * count.max(8) as usize);
+            }
+            if count > 0 {
+                assert!(gather(count, count as usize, Some(count / 2)).is_none());
+            }
+        }
+        // One that is given up frees what it has.
+        let mut gathering = Gathering::<Plain>::new(3);
+        // SAFETY: as above.
+        unsafe { gathering.add(create(b"x"), false) };
     }
 
     #[test]

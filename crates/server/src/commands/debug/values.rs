@@ -4,7 +4,7 @@ use crate::config::numbers;
 use crate::config::tables::persistence::RDBCOMPRESSION;
 use crate::session::Session;
 use kvick_commands::context::Error;
-use kvick_rdb::{ValueRef, WriteOptions, saved_len};
+use kvick_rdb::{ValueRef, WriteOptions, value_len};
 use kvick_resp::Args;
 use kvick_store::collections::list::{BlockView, set_packed_threshold};
 use kvick_store::encodings::listpack::View;
@@ -20,7 +20,7 @@ pub fn object(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let entry = db.peek(db.key(&args[2])).ok_or(Error::NO_KEY)?;
     let mut text = format!("Value at:{:#x} refcount:1 encoding:{}", entry.address(), entry.encoding());
     if !fast {
-        text += &format!(" serializedlength:{}", saved_len(ValueRef::from(entry), &options).unwrap_or(0));
+        text += &format!(" serializedlength:{}", value_len(ValueRef::from(entry), &options).unwrap_or(0));
     }
     let clock = entry.clock();
     text += &if access.lfu {

@@ -68,11 +68,10 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("pubsub_channels", subscribed.size(Kind::Channel));
     page.field("pubsub_patterns", subscribed.size(Kind::Pattern));
     page.field("pubsubshard_channels", subscribed.size(Kind::Shard));
+    page.fields(["latest_fork_usec", "total_forks"].map(|name| (name, 0)));
+    page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
     page.fields(
         [
-            "latest_fork_usec",
-            "total_forks",
-            "migrate_cached_sockets",
             "slave_expires_tracked_keys",
             "active_defrag_hits",
             "active_defrag_misses",

@@ -10,7 +10,7 @@
 use super::field::{self, FieldLayout, Parts};
 use super::{FieldClock, Stored};
 use crate::db::Expiry;
-use crate::encodings::members::{Layout, Members};
+use crate::encodings::members::{Gathering, Layout, Members};
 use crate::memory::size_class;
 use crate::table::{Place, Pointer, Table};
 
@@ -256,5 +256,33 @@ impl Clone for Fields {
         let mut clone = Fields { members: self.members.clone(), expiries: None };
         clone.expect(self.wake_ms());
         clone
+    }
+}
+
+/// Fields of a large hash, read one after the other.
+pub(super) struct FieldGathering {
+    members: Gathering<FieldLayout>,
+    earliest_ms: Option<i64>,
+}
+
+impl FieldGathering {
+    pub fn new(claimed: usize) -> Self {
+        FieldGathering { members: Gathering::new(claimed), earliest_ms: None }
+    }
+
+    #[inline]
+    pub fn add(&mut self, new: Parts<'_>) {
+        if let Some(at) = new.expiry {
+            self.earliest_ms = Some(self.earliest_ms.map_or(at, |earliest| earliest.min(at)));
+        }
+        // SAFETY: the element is new, and given away.
+        unsafe { self.members.add(field::create(new), new.expiry.is_some()) };
+    }
+
+    /// The fields; none when one came twice.
+    pub fn finish(self) -> Option<Fields> {
+        let mut fields = Fields { members: self.members.finish()?, expiries: None };
+        fields.expect(self.earliest_ms);
+        Some(fields)
     }
 }

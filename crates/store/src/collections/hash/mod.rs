@@ -20,8 +20,7 @@ use crate::encodings::listpack::{self, At, Listpack};
 use crate::memory::size_class;
 use crate::value::{IntBuf, Kind, Str};
 use field::Parts;
-use fields::Fields;
-use std::collections::HashSet;
+use fields::{FieldGathering, Fields};
 
 /// A hash.
 #[repr(transparent)]
@@ -430,15 +429,38 @@ impl Hash {
 
     /// A hash of a listpack from outside, which is to have fields, no two the same, and their values in turn.
     pub fn from_listpack(pack: Listpack) -> Result<Hash, Corrupt> {
-        let mut names = HashSet::new();
-        let mut text = IntBuf::default();
-        let twice = pack.view().iter().step_by(2).any(|name| !names.insert(name.bytes(&mut text).to_vec()));
-        if twice || !pack.len().is_multiple_of(2) { Err(Corrupt) } else { Ok(Hash::packed(pack)) }
+        let view = pack.view();
+        if pack.len().is_multiple_of(2) && view.all_differ(1) { Ok(Hash::packed(pack)) } else { Err(Corrupt) }
     }
 
     /// A hash of a listpack that has fields and their values in turn.
     fn packed(pack: Listpack) -> Hash {
         Hash(pack.into_word(PACKED))
+    }
+}
+
+/// Fields of a hash that is a table, read one after the other.
+pub struct Loader(FieldGathering);
+
+impl Loader {
+    /// One for as many fields as somebody claims.
+    pub fn new(claimed: usize) -> Self {
+        Loader(FieldGathering::new(claimed))
+    }
+
+    /// Adds a field, with the Unix time in milliseconds at which it expires.
+    #[inline]
+    pub fn add(&mut self, name: &[u8], value: &[u8], expiry: Option<i64>) {
+        self.0.add(Parts { field: name, value, expiry });
+    }
+
+    /// The hash.
+    ///
+    /// # Errors
+    /// When a field came twice.
+    pub fn finish(self) -> Result<Hash, Corrupt> {
+        let fields = self.0.finish().ok_or(Corrupt)?;
+        Ok(Hash(Word::from_box(Box::new(fields), TABLE)))
     }
 }
 

@@ -1,10 +1,11 @@
 //! How sets go from one encoding to another.
 
 use super::{Collection, Encoded, Limits, Set, insert_into_table};
+use crate::encodings::Corrupt;
 use crate::encodings::element::{self, Plain};
 use crate::encodings::intset::Intset;
 use crate::encodings::listpack::{Element, Listpack};
-use crate::encodings::members::Members;
+use crate::encodings::members::{Gathering, Members};
 use crate::value::IntBuf;
 
 impl Set {
@@ -52,5 +53,30 @@ impl Set {
             };
         }
         *self = integers.into();
+    }
+}
+
+/// Members of a large set, read one after the other.
+pub struct Loader(Gathering<Plain>);
+
+impl Loader {
+    /// One for as many members as somebody claims.
+    pub fn new(claimed: usize) -> Self {
+        Loader(Gathering::new(claimed))
+    }
+
+    /// Adds a member.
+    #[inline]
+    pub fn add(&mut self, member: &[u8]) {
+        // SAFETY: the element is new, and given away.
+        unsafe { self.0.add(element::create(member), false) };
+    }
+
+    /// The set.
+    ///
+    /// # Errors
+    /// When a member came twice.
+    pub fn finish(self) -> Result<Set, Corrupt> {
+        self.0.finish().map(Set::from).ok_or(Corrupt)
     }
 }

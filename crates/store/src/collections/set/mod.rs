@@ -12,6 +12,7 @@ mod iter;
 #[cfg(test)]
 mod tests;
 
+pub use convert::Loader;
 pub use iter::Iter;
 
 use super::word::{Collection, Inside, Word};

@@ -1,10 +1,12 @@
-//! Gathers elements in any order, to make a sorted set of them at once.
+//! Gathers elements in any order, to make a sorted set of them at once: what a command puts together ([`Builder`]), or
+//! what a dump holds ([`Loader`]).
 
 use super::element::{Element, Scored};
 use super::large::Large;
 use super::{Limits, SortedSet, small};
+use crate::encodings::Corrupt;
 use crate::encodings::listpack::Listpack;
-use crate::encodings::members::Members;
+use crate::encodings::members::{Gathering, Members};
 
 /// Elements that are to be a sorted set.
 #[derive(Default)]
@@ -66,5 +68,50 @@ impl Builder {
             small::push(&mut listpack, element.member(), element.score());
         }
         SortedSet(listpack.into_word(super::SMALL))
+    }
+}
+
+/// Elements of a large sorted set, read one after the other. In which order does not matter, but it is fast when that is
+/// theirs, from either end.
+pub struct Loader {
+    members: Gathering<Scored>,
+    elements: Vec<Element>,
+    ascending: bool,
+    descending: bool,
+}
+
+impl Loader {
+    /// One for as many elements as somebody claims.
+    pub fn new(claimed: usize) -> Self {
+        Loader { members: Gathering::new(claimed), elements: Vec::new(), ascending: true, descending: true }
+    }
+
+    /// Adds a member with a score that is not NaN.
+    #[inline]
+    pub fn add(&mut self, member: &[u8], score: f64) {
+        let element = Element::new(score, member);
+        if let Some(last) = self.elements.last() {
+            let order = last.order(element);
+            self.ascending &= order.is_lt();
+            self.descending &= order.is_gt();
+        }
+        self.elements.push(element);
+        // SAFETY: the element is new, and given away; its member does not change.
+        unsafe { self.members.add(element.pointer(), false) };
+    }
+
+    /// The sorted set.
+    ///
+    /// # Errors
+    /// When a member came twice.
+    pub fn finish(self) -> Result<SortedSet, Corrupt> {
+        let Loader { members, mut elements, ascending, descending } = self;
+        let members = members.finish().ok_or(Corrupt)?;
+        if descending {
+            elements.reverse();
+        } else if !ascending {
+            elements.sort_unstable_by(|a, b| a.order(*b));
+        }
+        Ok(SortedSet::from_large(Large::from_sorted(members, &elements)))
     }
 }

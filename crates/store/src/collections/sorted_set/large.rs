@@ -19,9 +19,12 @@ impl Large {
     pub fn from_members(members: Members<Scored>) -> Large {
         let mut elements: Vec<Element> = members.iter().map(Element::at).collect();
         elements.sort_unstable_by(|a, b| a.order(*b));
-        let mut tree = Tree::default();
-        elements.into_iter().for_each(|element| tree.insert(element));
-        Large { members, tree }
+        Large::from_sorted(members, &elements)
+    }
+
+    /// Makes a sorted set of what a table gathered, given once more in order.
+    pub fn from_sorted(members: Members<Scored>, elements: &[Element]) -> Large {
+        Large { members, tree: Tree::of_sorted(elements) }
     }
 
     #[inline]

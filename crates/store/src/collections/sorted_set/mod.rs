@@ -3,7 +3,7 @@
 //! - [`small`]: a listpack, in the format of dump files, while there are few and short members.
 //! - [`large`]: a [`tree`] with the order beside a table of members; both share the [`element`]s.
 //! - [`Cut`]: a place in the order; ranges by score and by member are pairs of them.
-//! - [`Builder`]: gathers elements in any order, to make a sorted set of them at once.
+//! - [`Builder`] and [`Loader`]: gather elements in any order, to make a sorted set of them at once.
 //!
 //! A small one becomes large when it outgrows its [`Limits`], and stays so. Only results of commands that were put together
 //! ([`Builder::build`]) choose their form afterwards.
@@ -17,7 +17,7 @@ mod large;
 mod small;
 mod tree;
 
-pub use builder::Builder;
+pub use builder::{Builder, Loader};
 pub use cut::Cut;
 
 use super::word::{Collection, Inside, Word};

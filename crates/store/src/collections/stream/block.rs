@@ -302,11 +302,19 @@ impl Block {
 
     /// Checks a listpack from outside to be a block: that its elements are entries, as many as it says and as they say, and
     /// that the IDs of those that are not deleted ascend.
-    pub(super) fn check(bytes: &[u8], base: Id) -> Result<Block, Corrupt> {
+    pub(super) fn check(bytes: &[u8], base: Id) -> Result<(Block, Contents), Corrupt> {
         let listpack = Listpack::from_bytes(bytes)?;
-        check_elements(listpack.view().iter(), base).ok_or(Corrupt)?;
-        Ok(Block(listpack))
+        let contents = check_elements(listpack.view().iter(), base).ok_or(Corrupt)?;
+        Ok((Block(listpack), contents))
     }
+}
+
+/// What is in a block that was checked.
+pub(super) struct Contents {
+    /// Number of entries that are not deleted.
+    pub live: u64,
+    /// The first and the last ID of those.
+    pub ids: Option<(Id, Id)>,
 }
 
 /// The ID of the entry at whose numbers `elements` stand.
@@ -326,11 +334,11 @@ fn skip(elements: &mut Iter<'_>, len: i64) -> Option<()> {
     Some(())
 }
 
-fn check_elements(mut elements: Iter<'_>, base: Id) -> Option<()> {
+fn check_elements(mut elements: Iter<'_>, base: Id) -> Option<Contents> {
     let (live, deleted, names) = (int(elements.next())?, int(elements.next())?, int(elements.next())?);
     skip(&mut elements, names)?;
     let mut counted = (0, 0);
-    let mut last = None;
+    let mut ids: Option<(Id, Id)> = None;
     let mut terminated = int(elements.next())? == 0;
     while let Some(flags) = elements.next() {
         let flags = flags.as_int()?;
@@ -352,10 +360,11 @@ fn check_elements(mut elements: Iter<'_>, base: Id) -> Option<()> {
             counted.1 += 1;
         } else {
             counted.0 += 1;
-            terminated &= last.replace(id).is_none_or(|last| last < id);
+            terminated &= ids.is_none_or(|(_, last)| last < id);
+            ids = Some((ids.map_or(id, |(first, _)| first), id));
         }
     }
-    (terminated && counted == (live, deleted)).then_some(())
+    (terminated && counted == (live, deleted)).then_some(Contents { live: live as u64, ids })
 }
 
 /// The entries of a block, in order.

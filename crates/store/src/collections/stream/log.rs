@@ -1,6 +1,6 @@
 //! The entries of a stream: an ordered row of blocks, and what is remembered of entries that are gone.
 
-use super::block::{self, Block, Entries, EntriesBack, Entry};
+use super::block::{self, Block, Contents, Entries, EntriesBack, Entry};
 use super::group::Group;
 use super::id::Id;
 use super::ordered::{Ordered, Place};
@@ -331,18 +331,17 @@ impl Log {
 
     /// Adds a block from outside, behind the others.
     pub(super) fn load_block(&mut self, base: Id, bytes: &[u8]) -> Result<(), Corrupt> {
-        let block = Block::check(bytes, base)?;
+        let (block, Contents { live, ids }) = Block::check(bytes, base)?;
         if self.blocks.last().is_some_and(|(last, _)| last >= base) {
             return Err(Corrupt);
         }
-        let mut live = block.entries(base).filter(|entry| !entry.is_deleted()).map(|entry| entry.id);
-        if let Some(first) = live.next() {
-            if self.last_entry_id().is_some_and(|last| last >= first) {
+        if let Some((first, last)) = ids {
+            if self.len > 0 && self.last_id >= first {
                 return Err(Corrupt);
             }
-            self.last_id = live.last().unwrap_or(first);
+            self.last_id = last;
         }
-        self.len += block.live();
+        self.len += live;
         self.blocks.insert(base, block).map_err(|_| Corrupt)
     }
 

@@ -6,7 +6,8 @@
 use super::element::{BACKLEN_MAX, END, backlen_size, decode, encoded_len, integer, read_backlen, write_backlen};
 use super::{COUNT_UNKNOWN, HEADER};
 use crate::encodings::Corrupt;
-use crate::value::Str;
+use crate::value::{IntBuf, Str};
+use smallvec::SmallVec;
 use std::num::NonZeroU32;
 
 /// Where an element begins. It holds until the listpack changes at or before it.
@@ -51,6 +52,15 @@ impl<'a> Needle<'a> {
     }
 }
 
+/// Bytes of the trailing length that `behind` has to begin with; 0 when it does not.
+#[cold]
+fn long_backlen_of(len: usize, behind: &[u8]) -> usize {
+    let mut backlen = [0; BACKLEN_MAX];
+    let backlen = &mut backlen[..backlen_size(len)];
+    write_backlen(len, backlen);
+    if behind.starts_with(backlen) { backlen.len() } else { 0 }
+}
+
 /// A listpack that is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct View<'a>(&'a [u8]);
@@ -69,18 +79,47 @@ impl<'a> View<'a> {
         while offset < end {
             let inner = &bytes[offset..end];
             let len = encoded_len(inner).ok_or(Corrupt)?;
-            let mut backlen = [0; BACKLEN_MAX];
-            let backlen = &mut backlen[..backlen_size(len)];
-            write_backlen(len, backlen);
-            if inner.get(len..).and_then(|rest| rest.get(..backlen.len())) != Some(backlen) {
+            let behind = inner.get(len..).ok_or(Corrupt)?;
+            // Nearly all trailing lengths are one byte, for which a call to compare it would be a waste.
+            let backlen_len = if backlen_size(len) == 1 {
+                usize::from(behind.first() == Some(&(len as u8)))
+            } else {
+                long_backlen_of(len, behind)
+            };
+            if backlen_len == 0 {
                 return Err(Corrupt);
             }
-            offset += len + backlen.len();
+            offset += len + backlen_len;
             count += 1;
         }
         let claimed = u16::from_le_bytes([header[4], header[5]]);
         let counted = claimed == COUNT_UNKNOWN || usize::from(claimed) == count;
         if bytes[end] == END && counted { Ok(View(bytes)) } else { Err(Corrupt) }
+    }
+
+    /// Whether no two elements are the same string, each written as an integer or not; `skip` elements are left out behind
+    /// each that is looked at. Few are compared with each other, and only many are gathered.
+    pub fn all_differ(self, skip: usize) -> bool {
+        /// Elements up to which each is compared with those before.
+        const FEW: usize = 32;
+        let elements = || self.iter().step_by(skip + 1);
+        let mut seen: SmallVec<[Str<'_>; FEW]> = SmallVec::new();
+        if self.len() / (skip + 1) <= FEW {
+            return elements().all(|element| {
+                let new = !seen.iter().any(|other| element.is_same(*other));
+                seen.push(element);
+                new
+            });
+        }
+        let (hasher, mut text) = (crate::hash::elements(), IntBuf::default());
+        let mut hashes: Vec<(u64, Str<'_>)> =
+            elements().map(|element| (hasher.hash(element.bytes(&mut text)), element)).collect();
+        hashes.sort_unstable_by_key(|(hash, _)| *hash);
+        // The same strings have the same hash; different ones hardly ever, and then only neighbours are compared.
+        hashes.chunk_by(|(a, _), (b, _)| a == b).all(|same| {
+            let pairs = same.iter().enumerate();
+            pairs.flat_map(|(i, (_, a))| same[..i].iter().map(move |(_, b)| (a, b))).all(|(a, b)| !a.is_same(*b))
+        })
     }
 
     /// Bytes that are known to be a listpack.

@@ -70,7 +70,48 @@ unsafe impl Send for Tree {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Tree {}
 
+/// Elements in a leaf, and children of an inner node, of a tree that is made at once: insertions find some room.
+const LEAF_FILLED: usize = LEAF * 7 / 8;
+const INNER_FILLED: usize = FANOUT * 7 / 8;
+
+/// Pieces of about the same length, none of them longer than `max`.
+fn pieces<T>(items: &[T], max: usize) -> impl Iterator<Item = &[T]> {
+    let (len, count) = (items.len(), items.len().div_ceil(max));
+    (0..count).map(move |number| &items[len * number / count..len * (number + 1) / count])
+}
+
 impl Tree {
+    /// A tree of elements that are in strict order.
+    pub fn of_sorted(elements: &[Element]) -> Tree {
+        debug_assert!(elements.is_sorted_by(|a, b| a.order(*b).is_lt()));
+        let mut tree = Tree { len: elements.len(), ..Tree::default() };
+        let mut level: Vec<Child> = Vec::with_capacity(elements.len().div_ceil(LEAF_FILLED));
+        for piece in pieces(elements, LEAF_FILLED) {
+            let leaf = match level.last() {
+                None => tree.new_leaf(piece),
+                Some(before) => tree.new_leaf_behind(before.node.cast(), piece),
+            };
+            level.push(Child { first: piece[0], node: leaf.cast(), count: piece.len() });
+        }
+        while level.len() > 1 {
+            level = pieces(&level, INNER_FILLED).map(|children| tree.new_inner(children)).collect();
+            tree.height += 1;
+        }
+        tree.root = level.first().map(|only| only.node);
+        tree
+    }
+
+    /// A node above these children.
+    fn new_inner(&mut self, children: &[Child]) -> Child {
+        let Child { first, node, count } = children[0];
+        let inner = Inner::new(node, count);
+        for (index, child) in children.iter().enumerate().skip(1) {
+            self.inner_mut(inner).insert(index, *child);
+        }
+        self.inners += 1;
+        Child { first, node: inner.cast(), count: self.inner(inner).total() }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.len

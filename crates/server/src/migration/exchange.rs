@@ -1,0 +1,189 @@
+//! What is said to a target, and what it answers.
+//!
+//! ```text
+//! AUTH ...      if the request has credentials
+//! SELECT n      unless the socket is known to have that database
+//! RESTORE key ttl payload [REPLACE] for each key; DEL key for one that is gone here
+//! ```
+//!
+//! All of it is sent before the first answer is read. A connection that breaks before anything was answered is tried
+//! once more, since one that was kept may have been closed at the other end; one that is too slow is not.
+
+use super::parcel::Parcel;
+use super::sockets::Socket;
+use super::{Departure, Request};
+use crate::clock;
+use crate::server::Server;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::net::TcpStream;
+
+/// An answer of more bytes is no answer.
+const ANSWER_MAX: u64 = 64 * 1024;
+/// What is gathered before it is sent; larger payloads are sent from where they are.
+const CHUNK: usize = 64 * 1024;
+
+/// Where a connection failed.
+enum Trouble {
+    Connecting,
+    Writing(io::Error),
+    /// The number of keys that had been answered.
+    Reading(io::Error, usize),
+}
+
+impl Trouble {
+    fn is_worth_a_try(&self) -> bool {
+        match self {
+            Trouble::Connecting => false,
+            Trouble::Writing(error) => !timed_out(error),
+            Trouble::Reading(error, answered) => *answered == 0 && !timed_out(error),
+        }
+    }
+
+    fn text(&self) -> &'static str {
+        match self {
+            Trouble::Connecting => "IOERR error or timeout connecting to the client",
+            Trouble::Writing(_) => "IOERR error or timeout writing to target instance",
+            Trouble::Reading(..) => "IOERR error or timeout reading to target instance",
+        }
+    }
+}
+
+fn timed_out(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Sends keys, and takes note of which have arrived and of what went wrong.
+pub(super) fn run(server: &Server, departure: &mut Departure) {
+    let mut result = converse(server, departure);
+    if result.as_ref().is_err_and(Trouble::is_worth_a_try) {
+        result = converse(server, departure);
+    }
+    if let Err(trouble) = result {
+        departure.failure.get_or_insert(trouble.text().into());
+    }
+    if departure.request.copy {
+        // Nobody will compare them.
+        departure.parcels.iter_mut().for_each(|parcel| parcel.payload = None);
+    }
+}
+
+fn converse(server: &Server, departure: &mut Departure) -> Result<(), Trouble> {
+    let Departure { request, db, parcels, failure, .. } = departure;
+    let mut socket = server
+        .migration
+        .sockets
+        .take(&request.host, &request.port, request.timeout)
+        .map_err(|_| Trouble::Connecting)?;
+    let selects = socket.database != Some(request.database);
+    let sent = send(request, selects, parcels, &socket.stream).map_err(Trouble::Writing)?;
+    let mut answers = BufReader::new(&socket.stream);
+    let preliminary = usize::from(request.credentials.is_some()) + usize::from(selects);
+    let mut refusal = None;
+    for _ in 0..preliminary {
+        let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, 0))?;
+        refusal = refusal.or(refused(&line));
+    }
+    let mut error = refusal.clone();
+    for (number, index) in sent.into_iter().enumerate() {
+        let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, number))?;
+        let refused = refused(&line);
+        parcels[index].arrived = refusal.is_none() && refused.is_none();
+        error = error.or(refused);
+    }
+    if !request.copy && request.database == *db as i64 && is_this_server(server, &socket) {
+        parcels.iter_mut().for_each(|parcel| parcel.arrived = false);
+        failure.get_or_insert("IOERR the target instance is this one".into());
+    }
+    // What it has sent beyond would be taken for the answer to something else.
+    let in_step = answers.buffer().is_empty();
+    socket.database = error.is_none().then_some(request.database);
+    if in_step {
+        server.migration.sockets.keep(&request.host, &request.port, socket);
+    }
+    if let Some(text) = error {
+        failure.get_or_insert(format!("ERR Target instance replied with error: {text}"));
+    }
+    Ok(())
+}
+
+/// Sends everything; the indices of the keys, without those whose time has come.
+fn send(request: &Request, selects: bool, parcels: &[Parcel], stream: &TcpStream) -> io::Result<Vec<usize>> {
+    let mut out = BufWriter::with_capacity(CHUNK, stream);
+    if let Some(credentials) = &request.credentials {
+        let user = credentials.user.as_deref();
+        let words: Vec<&[u8]> = [Some(&b"AUTH"[..]), user, Some(&credentials.password)].into_iter().flatten().collect();
+        write_request(&mut out, &words)?;
+    }
+    if selects {
+        write_request(&mut out, &[b"SELECT", request.database.to_string().as_bytes()])?;
+    }
+    let (mut sent, now_ms) = (Vec::new(), clock::unix_ms());
+    for (index, parcel) in parcels.iter().enumerate() {
+        // RESTORE takes 0 for no expiry.
+        let ttl_ms = parcel.expiry_ms.map_or(0, |at| at.saturating_sub(now_ms).max(1));
+        if parcel.expiry_ms.is_some_and(|at| at < now_ms) {
+            continue;
+        }
+        sent.push(index);
+        match &parcel.payload {
+            None => write_request(&mut out, &[b"DEL", &parcel.key])?,
+            Some(payload) => {
+                let ttl = ttl_ms.to_string();
+                let replace = parcel.replace.then_some(&b"REPLACE"[..]);
+                let words = [&b"RESTORE"[..], &parcel.key, ttl.as_bytes(), payload];
+                write_request(&mut out, &words.into_iter().chain(replace).collect::<Vec<_>>())?;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(sent)
+}
+
+fn write_request(out: &mut impl Write, words: &[&[u8]]) -> io::Result<()> {
+    write!(out, "*{}\r\n", words.len())?;
+    for word in words {
+        write!(out, "${}\r\n", word.len())?;
+        out.write_all(word)?;
+        out.write_all(b"\r\n")?;
+    }
+    Ok(())
+}
+
+/// A line, without its end.
+fn answer(answers: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    answers.take(ANSWER_MAX).read_until(b'\n', &mut line)?;
+    if line.pop() != Some(b'\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    line.pop_if(|byte| *byte == b'\r');
+    Ok(line)
+}
+
+/// The error that a line is.
+fn refused(line: &[u8]) -> Option<String> {
+    line.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned())
+}
+
+/// Whether keys were sent to where they come from, and must stay. The target has answered, so that it knows its client.
+fn is_this_server(server: &Server, socket: &Socket) -> bool {
+    let Ok(local) = socket.stream.local_addr() else { return false };
+    let local = local.to_string();
+    server.clients.all().iter().any(|client| client.peer == local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_lines_of_a_bounded_length() {
+        let mut input = &b"+OK\r\n-BUSYKEY x\r\n+half"[..];
+        assert_eq!(answer(&mut input).expect("a line"), b"+OK");
+        let line = answer(&mut input).expect("a line");
+        assert_eq!(refused(&line).as_deref(), Some("BUSYKEY x"));
+        assert_eq!(answer(&mut input).expect_err("no line").kind(), io::ErrorKind::UnexpectedEof);
+        let endless = vec![b'x'; 2 * ANSWER_MAX as usize];
+        assert!(answer(&mut &endless[..]).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! One key on its way, and what becomes of it when it has arrived.
+
+use super::under_way::UnderWay;
+use super::{Departure, JOURNEYS_MAX};
+use kvick_commands::context::Error;
+use kvick_rdb::{ValueRef, WriteOptions};
+use kvick_resp::Reply;
+use kvick_store::{Db, EventClass};
+use std::collections::HashSet;
+
+/// A key as it was when it was packed.
+pub struct Parcel {
+    /// The key.
+    pub key: Box<[u8]>,
+    /// Its value as DUMP writes it; `None` when it is gone, and is to go from the target too.
+    pub payload: Option<Vec<u8>>,
+    /// When it expires: Unix time in milliseconds.
+    pub expiry_ms: Option<i64>,
+    /// Whether it may overwrite what the target has.
+    pub replace: bool,
+    /// Whether the request names it a second time: what becomes of it is decided by the first.
+    pub again: bool,
+    /// Whether the target has accepted it.
+    pub arrived: bool,
+}
+
+/// Packs the keys that are there.
+pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: bool) -> Result<Vec<Parcel>, Error> {
+    let (mut parcels, mut seen) = (Vec::new(), HashSet::new());
+    for key in keys {
+        if let Some(parcel) = pack_one(db, key, replace, true)? {
+            parcels.push(Parcel { again: !seen.insert(key), ..parcel });
+        }
+    }
+    Ok(parcels)
+}
+
+/// Packs a key, if it is there; `looks` is whether this counts as the lookup of a reading command.
+fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<Option<Parcel>, Error> {
+    let hashed = db.key(key);
+    let entry = if looks { db.get(hashed) } else { db.peek(hashed) };
+    let Some(entry) = entry else { return Ok(None) };
+    let mut payload = Vec::new();
+    kvick_rdb::dump(ValueRef::from(entry), &WriteOptions::default(), &mut payload)
+        .map_err(|error| Error::new(format!("ERR {error}")))?;
+    let (payload, expiry_ms) = (Some(payload), entry.expiry());
+    Ok(Some(Parcel { key: key.into(), payload, expiry_ms, replace, again: false, arrived: false }))
+}
+
+/// Deletes the keys that have arrived as they still are, and leaves in the departure those that have to be sent once
+/// more. Called under the locks of all its keys.
+pub fn settle(departure: &mut Departure, under_way: &UnderWay, db: &mut Db<'_>, lazy: bool) {
+    let parcels = std::mem::take(&mut departure.parcels);
+    if departure.request.copy {
+        return;
+    }
+    departure.journeys += 1;
+    let touched = departure.watcher.is_touched();
+    let mut deleted: Vec<Box<[u8]>> = Vec::new();
+    for parcel in parcels.into_iter().filter(|parcel| !parcel.again) {
+        let moved_by_another = under_way.was_moved(departure.db, &parcel.key);
+        let change =
+            if parcel.arrived { change_since(db, &parcel, touched, moved_by_another) } else { Ok(Change::Stays) };
+        let removed = match change {
+            Ok(Change::None) => db.remove(db.key(&parcel.key), lazy),
+            Ok(Change::Into(_)) if departure.journeys >= JOURNEYS_MAX => {
+                let text = "ERR Keys changed again and again while they were migrated; those that did are still here";
+                departure.failure.get_or_insert(text.into());
+                false
+            }
+            Ok(Change::Into(changed)) => {
+                departure.parcels.push(changed);
+                continue;
+            }
+            Ok(Change::Stays) => false,
+            Err(error) => {
+                departure.failure.get_or_insert(error.0.into_owned());
+                false
+            }
+        };
+        under_way.end(departure.db, &parcel.key, removed);
+        if removed {
+            deleted.push(parcel.key);
+        }
+    }
+    propagate(db, &deleted);
+}
+
+/// Tells followers and listeners of deleted keys.
+fn propagate(db: &mut Db<'_>, deleted: &[Box<[u8]>]) {
+    if deleted.is_empty() {
+        return;
+    }
+    let effects = db.effects();
+    effects.changed(deleted.len() as u64);
+    if effects.followed() {
+        let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(deleted.iter().map(|key| &**key)).collect();
+        effects.propagate(&words);
+    }
+    deleted.iter().for_each(|key| effects.notify(EventClass::GENERIC, "del", key));
+}
+
+/// What has become of a key since it was packed.
+enum Change {
+    /// It is what the target has.
+    None,
+    /// Something else, which is to be sent.
+    Into(Parcel),
+    /// Nothing is to be done about it: the target does not have it, or has it by itself.
+    Stays,
+}
+
+fn change_since(db: &mut Db<'_>, parcel: &Parcel, touched: bool, moved_by_another: bool) -> Result<Change, Error> {
+    if !touched && parcel.payload.is_some() {
+        return Ok(Change::None);
+    }
+    Ok(match pack_one(db, &parcel.key, true, false)? {
+        Some(now) if now.payload == parcel.payload && now.expiry_ms == parcel.expiry_ms => Change::None,
+        Some(now) => Change::Into(now),
+        None if parcel.payload.is_none() || moved_by_another => Change::Stays,
+        // Its time comes at the target too.
+        None if parcel.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Stays,
+        None => {
+            let key = parcel.key.clone();
+            Change::Into(Parcel { key, payload: None, expiry_ms: None, replace: true, again: false, arrived: false })
+        }
+    })
+}
+
+/// Replies how it went.
+pub fn reply(departure: &Departure, reply: &mut Reply<'_>) -> Result<(), Error> {
+    match &departure.failure {
+        Some(text) => Err(Error::new(text.clone())),
+        None => {
+            reply.ok();
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Which keys are on their way.
+//!
+//! Two clients may migrate the same key at the same time. When the first has moved it, the second finds it gone, which
+//! must not be taken for a deletion: nothing is to go from the target.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// The keys on their way, by database and name. Looked at and changed under the keys' locks.
+#[derive(Default)]
+pub struct UnderWay(Mutex<HashMap<(usize, Box<[u8]>), Traffic>>);
+
+#[derive(Default)]
+struct Traffic {
+    departures: usize,
+    moved: bool,
+}
+
+impl UnderWay {
+    /// A departure has this key.
+    pub fn begin(&self, db: usize, key: &[u8]) {
+        self.0.lock().entry((db, key.into())).or_default().departures += 1;
+    }
+
+    /// A departure has it no more; `moved` when the key was deleted here because it has arrived.
+    pub fn end(&self, db: usize, key: &[u8], moved: bool) {
+        let mut keys = self.0.lock();
+        let place = (db, key.into());
+        let Some(traffic) = keys.get_mut(&place) else { return };
+        traffic.departures -= 1;
+        traffic.moved |= moved;
+        if traffic.departures == 0 {
+            keys.remove(&place);
+        }
+    }
+
+    /// Whether a departure has moved it while others that are not yet at their end had it.
+    pub fn was_moved(&self, db: usize, key: &[u8]) -> bool {
+        self.0.lock().get(&(db, key.into())).is_some_and(|traffic| traffic.moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_know_that_a_key_was_moved_until_the_last_is_done() {
+        let keys = UnderWay::default();
+        (0..3).for_each(|_| keys.begin(0, b"k"));
+        keys.end(0, b"k", false);
+        assert!(!keys.was_moved(0, b"k"));
+        keys.end(0, b"k", true);
+        assert!(keys.was_moved(0, b"k") && !keys.was_moved(1, b"k"));
+        keys.end(0, b"k", false);
+        assert!(!keys.was_moved(0, b"k"));
+    }
+}

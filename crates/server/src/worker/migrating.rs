@@ -1,0 +1,77 @@
+//! Keys that come back from the migrator: see [`crate::migration`].
+
+use super::Worker;
+use super::blocking::Served;
+use super::engine::Engine;
+use crate::migration::{Departure, parcel};
+use kvick_resp::{OwnedArgs, Reply};
+use kvick_store::{Db, Env, Key, Watcher};
+use std::sync::Arc;
+
+impl Worker {
+    /// Deals with the keys that came back, unless writes have to wait.
+    pub(super) fn settle_returned(&mut self) {
+        if self.returned.is_empty() || self.server.pause.keeps_data(self.engine.now_ms) {
+            return;
+        }
+        for departure in std::mem::take(&mut self.returned) {
+            if let Some(served) = self.engine.within_batch(|engine| engine.settle(departure)) {
+                self.deliver(served);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Deletes the keys that have arrived, and answers the client or sends those that changed once more.
+    fn settle(&mut self, mut departure: Box<Departure>) -> Option<Served> {
+        let (keyspace, db) = (self.server.keyspace, departure.db);
+        let names: Vec<Box<[u8]>> = departure.parcels.iter().map(|parcel| parcel.key.clone()).collect();
+        let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
+        let mut locked = self.lock_hashed(db, &keys);
+        let when_expired = self.when_expired(&departure.client.info);
+        let heard = self.heard();
+        self.effects.begin(keyspace.log.followed(), heard, db);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: false,
+            lazy_expire: self.tunables.commands.lazy_expire,
+            when_expired,
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
+        };
+        let lazy = self.tunables.commands.lazy_server_del;
+        let under_way = &self.server.migration.under_way;
+        parcel::settle(&mut departure, under_way, &mut Db::new(&mut locked, db, env), lazy);
+        keys.iter().for_each(|key| locked.unwatch(db, *key, &departure.watcher));
+        departure.watcher = Arc::new(Watcher::default());
+        for parcel in &departure.parcels {
+            locked.watch(db, keyspace.key(&parcel.key), &departure.watcher, self.now_ms);
+        }
+        // What is propagated was said above.
+        self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
+        drop(locked);
+        if self.effects.has_awaited() {
+            self.serve_awaited();
+        }
+        if departure.parcels.is_empty() {
+            return Some(self.answer_departure(&departure));
+        }
+        self.server.migration.send(departure);
+        None
+    }
+
+    fn answer_departure(&mut self, departure: &Departure) -> Served {
+        let client = &departure.client;
+        let mut reply = Vec::new();
+        let result = parcel::reply(departure, &mut Reply::new(&mut reply, client.version));
+        if let Err(error) = &result {
+            Reply::new(&mut reply, client.version).error(error.0.as_bytes());
+        }
+        if let Some(command) = self.server.table.get(client.command) {
+            self.count(command, &result);
+        }
+        Served { client: client.info.clone(), ticket: client.ticket, reply }
+    }
+}
