@@ -9,8 +9,8 @@
 //! group gets each entry exactly once and nothing stays pending. Then SET and GET are timed on a connection beside it, at
 //! an even rate of entries: with the producer alone, and with consumers.
 //!
-//! Server and load share the machine: only latencies of one run can be compared, and of a machine that has nothing else
-//! to do.
+//! Server and load share the machine. The server and what times it get real-time priority if that is permitted (to root, for
+//! one): otherwise the latencies are mostly those of the scheduler.
 
 #[path = "../crates/server/tests/common/mod.rs"]
 mod common;
@@ -18,6 +18,7 @@ mod common;
 use common::Server;
 use common::groups::{Done, Work};
 use redis::cmd;
+use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,10 @@ const PROBE_EVERY: Duration = Duration::from_micros(500);
 fn main() {
     // Cargo adds an argument of its own.
     let entries = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(ENTRIES);
-    let server = Server::start(&["--io-threads", "4"]);
+    let server = Server::start_prepared(&["--io-threads", "4"], &mut |command| {
+        // SAFETY: between fork and exec this makes one system call.
+        unsafe { command.pre_exec(prefer_this_thread) };
+    });
     let soak = Work {
         entries,
         burst: 100,
@@ -124,7 +128,7 @@ fn time_beside(server: &Server, work: impl FnOnce()) -> Latencies {
 }
 
 fn probe(server: &Server, ended: &AtomicBool) -> Latencies {
-    prefer_this_thread();
+    prefer_this_thread().expect("it does not fail");
     let mut client = server.client();
     let mut took = Vec::new();
     while !ended.load(Ordering::Relaxed) {
@@ -139,10 +143,12 @@ fn probe(server: &Server, ended: &AtomicBool) -> Latencies {
     Latencies(took)
 }
 
-/// Has this thread run before others of the load: what it waits for is to be the server, not its turn on a core. Where that
-/// is not permitted, the latencies are somewhat higher.
-fn prefer_this_thread() {
+/// Has this thread, and those it starts, run before others: the server, and the thread that times it, are to wait for each
+/// other and not for the load's turn on a core, as if the load were on another machine. Where that is not permitted, the
+/// latencies are what the scheduler makes of them.
+fn prefer_this_thread() -> std::io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters live through the call, and 0 is the calling thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };
+    Ok(())
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a second worker costs: processor time per command of mixed list, hash and sorted set commands.
 
-Usage: workers.py [ROUNDS]        3, unless told otherwise
+Usage: workers.py [ROUNDS]        9, unless told otherwise
 
 Two processes send the same load to a server with one worker and to one with two, in turn; everything shares two cores. A
 figure is the median of the rounds. Kvick is target/release/kvick-server, or what KVICK_SERVER names.
@@ -71,7 +71,7 @@ def measure(server):
 
 
 def main():
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
     pin(0, 1)
     program = kvick()
     with (

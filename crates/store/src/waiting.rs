@@ -115,3 +115,23 @@ impl Queues {
         self.0.get(key).map_or(0, |queue| queue.waiters.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter(rivals: u64) -> Arc<Waiter> {
+        Waiter::new(Kind::Stream, true, rivals, Box::new(()))
+    }
+
+    #[test]
+    fn rivals_of_one_that_found_nothing_are_passed_over() {
+        let (mut queues, all) = (Queues::default(), [0, 7, 7, 0, 9].map(waiter));
+        all.iter().for_each(|waiter| queues.join(b"key", waiter.clone()));
+        let next = |after, rivals: &[u64]| queues.next(b"key", after, Some(Kind::Stream), rivals).map(|w| w.ticket());
+        assert_eq!(next(0, &[]), Some(all[0].ticket()));
+        assert_eq!(next(all[0].ticket(), &[]), Some(all[1].ticket()));
+        assert_eq!(next(all[1].ticket(), &[7]), Some(all[3].ticket()));
+        assert_eq!(next(all[3].ticket(), &[7, 9]), None);
+    }
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""What an XADD costs when consumers of a group wait for it: Kvick's processor time and Valkey's side by side.
+
+Usage: waiters.py [ENTRIES]        20,000 entries for each row, unless told otherwise
+
+One entry after the other is added. The consumer that has waited longest gets it, and waits again. Valkey is the program that
+KVICK_TEST_VALKEY names, or `valkey-server` on the PATH; Kvick is target/release/kvick-server, or what KVICK_SERVER names.
+"""
+
+import collections
+import sys
+import time
+
+from measure import Client, Server, encode, kvick, pin, valkey
+
+WAITING = [0, 1, 32, 500]
+READ = 1 << 16
+
+
+def armed(server, number):
+    """A consumer that waits, and the request with which it does."""
+    client = Client(server)
+    words = [b"XREADGROUP", b"GROUP", b"g", b"consumer:%d" % number, b"BLOCK", b"0", b"NOACK", b"STREAMS", b"s", b">"]
+    request = encode(words)
+    client.send(request)
+    return client, request
+
+
+def wait_for_blocked(client, count):
+    """Waits until that many clients are blocked."""
+    ask = encode([b"INFO", b"clients"])
+    client.send(ask)
+    while b"blocked_clients:%d\r" % count not in client.socket.recv(READ):
+        time.sleep(0.001)
+        client.send(ask)
+
+
+def measure(program, waiting, entries):
+    """Microseconds of user and of system time for each entry."""
+    with Server(program, "--io-threads", "1", cores=[0]) as server:
+        producer = Client(server)
+        producer.run([[b"XGROUP", b"CREATE", b"s", b"g", b"0", b"MKSTREAM"]])
+        consumers = collections.deque()
+        for number in range(waiting):
+            consumers.append(armed(server, number))
+            # One after the other, so that it is known who has waited longest.
+            wait_for_blocked(producer, number + 1)
+        add = encode([b"XADD", b"s", b"MAXLEN", b"~", b"1000", b"*", b"field", b"value"])
+
+        def work():
+            for _ in range(entries):
+                producer.send(add)
+                producer.socket.recv(READ)
+                if consumers:
+                    client, request = consumers.popleft()
+                    client.socket.recv(READ)
+                    client.send(request)
+                    consumers.append((client, request))
+
+        return tuple(seconds * 1e6 / entries for seconds in server.spent(work))
+
+
+def main():
+    entries = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    programs = {"Kvick": kvick(), "Valkey": valkey()}
+    pin(1)
+    print("CPU us per entry added, and delivered if anybody waits: user + system")
+    for waiting in WAITING:
+        spent = {who: measure(program, waiting, entries) for who, program in programs.items()}
+        told = "; ".join(f"{who} {user:.1f} + {system:.1f}" for who, (user, system) in spent.items())
+        print(f"{waiting} waiting: {told}", flush=True)
+
+
+main()
