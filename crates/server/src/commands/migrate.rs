@@ -163,6 +163,9 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.simple("NOKEY");
         return Ok(());
     }
+    for parcel in parcels.iter().filter(|parcel| !parcel.again && !request.copy) {
+        cx.server.migration.under_way.begin(number, &parcel.key);
+    }
     let client = Waiting {
         info: cx.client.info.clone(),
         ticket: 0,

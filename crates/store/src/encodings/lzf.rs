@@ -78,6 +78,7 @@ fn note_inside(seen: &mut [u32; 1 << HASH_BITS], input: &[u8], at: usize, len: u
     }
 }
 
+#[inline]
 fn hash(next: &[u8]) -> usize {
     let word = u32::from_le_bytes([0, next[0], next[1], next[2]]);
     (word.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize
