@@ -52,7 +52,7 @@ pub const MIGRATE: Command<SessionHandler> = Command::new(
         .args(&[
             Arg::string("host"),
             Arg::integer("port"),
-            Arg::one_of("key-selector", &[Arg::key("key"), Arg::word("empty-string", "\"\"")]),
+            Arg::one_of("key-selector", &[Arg::key("key"), Arg::word("empty-string", "")]),
             Arg::integer("destination-db"),
             Arg::integer("timeout"),
             Arg::word("copy", "COPY").optional().since("3.0.0"),
