@@ -24,6 +24,8 @@ pub struct Context<'a> {
     pub may_block: bool,
     /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
     pub block: Option<Block>,
+    /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.
+    pub remark: Option<String>,
 }
 
 /// How a command waits. It is run again, in its turn, whenever a key that it waits for holds a value of its kind; when it

@@ -13,6 +13,8 @@ pub mod help;
 pub mod hyperloglog;
 pub mod keys;
 pub mod list;
+#[cfg(test)]
+mod models;
 pub mod random;
 pub mod scan_options;
 pub mod set;

@@ -27,6 +27,8 @@ pub struct Bench {
     pub heard: EventClass,
     /// Hits and misses.
     pub counters: Counters,
+    /// What the last command would have the log told.
+    pub remark: Option<String>,
     commands: Vec<&'static [Command<Handler>]>,
     effects: Effects,
     follower: Follower,
@@ -47,6 +49,7 @@ impl Bench {
             version: Version::Resp2,
             heard: EventClass::all() - EventClass::KEY_MISS,
             counters: Counters::default(),
+            remark: None,
             commands: families.to_vec(),
             effects: Effects::default(),
             follower,
@@ -107,6 +110,7 @@ impl Bench {
             settings: &self.settings,
             may_block: self.may_block,
             block: None,
+            remark: None,
         };
         let result = command.handler.expect("not a container")(&mut context, args);
         if let Some(block) = context.block {
@@ -114,6 +118,7 @@ impl Bench {
             let (keys, until) = (block.keys, block.until_ms);
             context.reply.simple(format!("waits for {:?} at {keys:?} until {until:?}", block.kind).as_bytes());
         }
+        self.remark = context.remark.take();
         if let Err(error) = result {
             assert_eq!(context.reply.position(), 0, "an error after a reply had begun");
             context.reply.error(error.0.as_bytes());

@@ -62,8 +62,8 @@ pub enum Corrupt {
     StringForm(u8),
     /// A compressed string that does not unpack to its length.
     Lzf,
-    /// A score that is not a number.
-    Nan,
+    /// A score that is not a number, and in what.
+    Nan(&'static str),
     /// A score that cannot be read.
     Score,
     /// A time before the epoch or beyond what a field's expiry may be.
@@ -92,6 +92,11 @@ impl Error {
     /// True when the input ended early or could not be read, rather than being wrong: what a broken connection does.
     pub fn is_short(&self) -> bool {
         matches!(self.kind, ErrorKind::Io(_) | ErrorKind::Truncated)
+    }
+
+    /// The line that Valkey's log has of it, but for a place in its source.
+    pub fn for_log(&self) -> String {
+        format!("Internal error in RDB reading offset {} -> {}", self.offset, self.kind)
     }
 }
 
@@ -137,7 +142,7 @@ impl fmt::Display for Corrupt {
             Corrupt::Length(byte) => write!(f, "Unknown length encoding {byte}"),
             Corrupt::StringForm(byte) => write!(f, "Unknown RDB string encoding type {byte}"),
             Corrupt::Lzf => f.write_str("Invalid LZF compressed string"),
-            Corrupt::Nan => f.write_str("Zset with NAN score detected"),
+            Corrupt::Nan(what) => write!(f, "{what} with NAN score detected"),
             Corrupt::Score => f.write_str("Zset with a score that cannot be read"),
             Corrupt::FieldExpiry => f.write_str("Hash field with an impossible expiry"),
             Corrupt::Duplicate(what) => write!(f, "Duplicate {what} detected"),

@@ -140,6 +140,26 @@ pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) 
     Ok(())
 }
 
+/// How many bytes a value takes in a dump, its type left out.
+pub fn value_len(value: ValueRef<'_>, options: &WriteOptions) -> Result<u64, WriteError<Infallible>> {
+    let kind = value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+    let mut counted = Counted(0);
+    value::save(value, kind, &mut Encoder::new(&mut counted, options.compress))?;
+    Ok(counted.0)
+}
+
+/// Counts bytes.
+struct Counted(u64);
+
+impl Sink for Counted {
+    type Error = Infallible;
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Infallible> {
+        self.0 += bytes.len() as u64;
+        Ok(())
+    }
+}
+
 /// What stands at the beginning of a dump beside the signature.
 #[derive(Clone, Debug, Default)]
 pub struct Preface<'a> {

@@ -198,7 +198,8 @@ impl Client {
     /// Ends all its subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
-            pubsub.unsubscribe_all(self.info.worker, &mut subscriptions);
+            let connection = (self.info.worker, self.info.token.load(Ordering::Relaxed));
+            pubsub.unsubscribe_all(connection, &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
     }

@@ -236,6 +236,77 @@ const REFERENCE_VALUES: [&str; 4] = [
 const REFERENCE_ALL: &str = "1bf7495127484d655f467eb1fb1c6940107834d6";
 
 #[test]
+fn objects_are_described_as_by_the_reference() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    let _: redis::Value = ok(&mut client, "CONFIG SET list-max-listpack-size -1 list-compress-depth 1");
+    let numbers: Vec<_> = (1..=3000).map(|n| n.to_string()).collect();
+    for line in [&format!("RPUSH big {}", numbers.join(" ")), "SET n 12345", "SADD s a b c", "HSET h f v g w"] {
+        let _: redis::Value = ok(&mut client, line);
+    }
+    let () = ok(&mut client, "SET t hello");
+    let mut object = |line: &str| {
+        let text: String = ok(&mut client, &format!("DEBUG OBJECT {line}"));
+        let told: Vec<_> =
+            text.split(' ').filter(|word| !word.starts_with("at:") && !word.starts_with("lru")).collect();
+        told.join(" ")
+    };
+    // As Valkey 9.1.2 does.
+    assert_eq!(object("n"), "Value refcount:1 encoding:int serializedlength:3");
+    assert_eq!(object("t"), "Value refcount:1 encoding:embstr serializedlength:6");
+    assert_eq!(object("s"), "Value refcount:1 encoding:listpack serializedlength:17");
+    assert_eq!(object("h"), "Value refcount:1 encoding:listpack serializedlength:20");
+    let blocks = "ql_nodes:3 ql_avg_node:1000.00 ql_listpack_max:-1 ql_compressed:1";
+    assert_eq!(
+        object("big"),
+        format!("Value refcount:1 encoding:quicklist serializedlength:8904 {blocks} ql_uncompressed_size:8894")
+    );
+    assert_eq!(object("big fast"), format!("Value refcount:1 encoding:quicklist {blocks}"));
+}
+
+#[test]
+fn values_can_be_looked_into() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    let members: Vec<_> = (0..1000).map(|n| format!("member:{n}")).collect();
+    let _: i64 = ok(&mut client, &format!("SADD large {}", members.join(" ")));
+    let _: i64 = ok(&mut client, "SADD small a b");
+    let _: i64 = ok(&mut client, "SADD numbers 1 2");
+    let table: String = ok(&mut client, "DEBUG HTSTATS-KEY large");
+    assert!(table.contains(" number of elements: 1000\n"), "{table}");
+    let printed: String = ok(&mut client, "DEBUG LISTPACK small");
+    assert_eq!(printed, "Listpack structure printed on stdout");
+    let mut raw = server.raw();
+    let no_table = "-ERR The value stored at the specified key is not represented using an hash table\r\n";
+    raw.ask(&["DEBUG", "HTSTATS-KEY", "small"], no_table);
+    raw.ask(&["DEBUG", "HTSTATS-KEY", "numbers"], no_table);
+    raw.ask(&["DEBUG", "HTSTATS-KEY", "nothing"], "-ERR no such key\r\n");
+    raw.ask(&["DEBUG", "LISTPACK", "large"], "-ERR Not a listpack encoded object.\r\n");
+    raw.ask(&["DEBUG", "LISTPACK", "nothing"], "-ERR no such key\r\n");
+}
+
+#[test]
+fn the_size_of_large_elements_of_lists_can_be_set() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    let () = ok(&mut client, "CONFIG SET list-max-listpack-size 2");
+    // Two elements fit into a block, unless one of them is large.
+    for (size, blocks) in [("10b", " ql_nodes:3 "), ("0", " ql_nodes:2 ")] {
+        let () = ok(&mut client, &format!("DEBUG QUICKLIST-PACKED-THRESHOLD {size}"));
+        let _: i64 = ok(&mut client, &format!("RPUSH {size} small x 0123456789 tiny"));
+        let told: String = ok(&mut client, &format!("DEBUG OBJECT {size}"));
+        assert!(told.contains(blocks), "{told}");
+    }
+    let mut raw = server.raw();
+    for size in ["4gb", "many"] {
+        raw.ask(
+            &["DEBUG", "QUICKLIST-PACKED-THRESHOLD", size],
+            "-ERR argument must be a memory value bigger than 1 and smaller than 4gb\r\n",
+        );
+    }
+}
+
+#[test]
 fn protocol_types_reach_clients() {
     let server = Server::start(DEBUG);
     let mut raw = server.raw();

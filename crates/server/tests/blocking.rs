@@ -126,6 +126,108 @@ fn client_unblock_ends_a_wait() {
     });
 }
 
+/// What INFO commandstats tells of a command, times and histograms left out.
+fn counted(control: &mut Connection, command: &str) -> String {
+    let info: String = cmd("INFO").arg("commandstats").query(control).expect("a page");
+    let name = format!("cmdstat_{command}:");
+    let line = info.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or_default();
+    let numbers = line.split(',').filter(|field| !field.starts_with("usec"));
+    numbers.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_command_that_waits_is_counted_once_however_its_wait_ends() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        for (unblock, counts) in [
+            (None, "calls=1 rejected_calls=0 failed_calls=0"),
+            (Some("TIMEOUT"), "calls=1 rejected_calls=0 failed_calls=0"),
+            (Some("ERROR"), "calls=1 rejected_calls=1 failed_calls=0"),
+        ] {
+            let _: () = cmd("CONFIG").arg("RESETSTAT").query(&mut control).expect("done");
+            let mut client = server.raw();
+            client.request(&["CLIENT", "ID"]);
+            let id = client.line().trim_start_matches(':').trim().to_owned();
+            client.request(&["BLPOP", "queue", "0"]);
+            wait_for_blocked(&mut control, 1);
+            assert_eq!(counted(&mut control, "blpop"), "");
+            match unblock {
+                None => push(&mut control, "queue", &["element"]),
+                Some(reason) => {
+                    let unblocked = cmd("CLIENT").arg("UNBLOCK").arg(&id).arg(reason).query(&mut control);
+                    assert_eq!(unblocked, Ok(1));
+                }
+            }
+            assert_eq!(counted(&mut control, "blpop"), counts);
+            wait_for_blocked(&mut control, 0);
+        }
+        let _: () = cmd("CONFIG").arg("RESETSTAT").query(&mut control).expect("done");
+        server.raw().ask(&["BLPOP", "queue", "0.01"], NIL);
+        assert_eq!(counted(&mut control, "blpop"), "calls=1 rejected_calls=0 failed_calls=0");
+    });
+}
+
+#[test]
+fn those_who_are_held_by_a_pause_are_blocked() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let _: () = cmd("CLIENT").arg("PAUSE").arg(100_000).arg("WRITE").query(&mut control).expect("done");
+        let mut client = waiting(server, &mut control, &["SET", "key", "value"]);
+        let _: () = cmd("CLIENT").arg("UNPAUSE").query(&mut control).expect("done");
+        client.expect("+OK\r\n");
+        wait_for_blocked(&mut control, 0);
+    });
+}
+
+#[test]
+fn what_brings_nothing_new_wakes_nobody() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let mut run = |words: &[&str]| {
+            let (name, args) = words.split_first().expect("a command");
+            cmd(name).arg(args).query::<redis::Value>(&mut control).expect("a reply");
+        };
+        run(&["XADD", "stream", "1-1", "field", "value"]);
+        run(&["XGROUP", "CREATE", "stream", "group", "$"]);
+        let read = ["XREADGROUP", "GROUP", "group", "one", "BLOCK", "0", "STREAMS", "stream", ">"];
+        let mut client = waiting(server, &mut server.client(), &read);
+        run(&["XGROUP", "SETID", "stream", "group", "0"]);
+        run(&["XACK", "stream", "group", "1-1"]);
+        run(&["EXPIRE", "stream", "1000"]);
+        assert_eq!(blocked(&mut server.client()), 1);
+        run(&["XADD", "stream", "2-1", "field", "value"]);
+        // The group has gone back meanwhile, so the first entry is new to it too.
+        client.expect(
+            "*1\r\n*2\r\n$6\r\nstream\r\n*2\r\n\
+             *2\r\n$3\r\n1-1\r\n*2\r\n$5\r\nfield\r\n$5\r\nvalue\r\n\
+             *2\r\n$3\r\n2-1\r\n*2\r\n$5\r\nfield\r\n$5\r\nvalue\r\n",
+        );
+        let mut client = waiting(server, &mut server.client(), &read);
+        run(&["XGROUP", "DESTROY", "stream", "group"]);
+        client.expect("-NOGROUP No such key 'stream' or consumer group 'group' in XREADGROUP with GROUP option\r\n");
+    });
+}
+
+#[test]
+fn a_client_that_is_gone_does_not_begin_to_wait() {
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        // One client waits, and has more to wait for; the other has sent all that it will before it is read.
+        let mut first = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
+        first.request(&["BLPOP", "other", "0"]);
+        let mut second = server.raw();
+        second.send(b"PING\r\nBLPOP other 0\r\n");
+        second.end();
+        second.expect("+PONG\r\n");
+        wait_for_blocked(&mut control, 1);
+        push(&mut control, "queue", &["element"]);
+        drop(first);
+        wait_for_blocked(&mut control, 0);
+        push(&mut control, "other", &["element"]);
+        assert_eq!(cmd("LLEN").arg("other").query::<i64>(&mut control), Ok(1));
+    });
+}
+
 #[test]
 fn a_client_that_is_gone_takes_nothing() {
     for_workers(&[], |server| {
@@ -240,13 +342,8 @@ fn thousands_who_wait_cost_others_nothing() {
             })
             .collect();
         wait_for_blocked(&mut control, waiting.len());
-        let cpu = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("a process");
-            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-            fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks")
-        };
         // Changes of other keys, and of the same key in ways that serve nobody.
-        let before = cpu();
+        let before = server.cpu();
         for _ in 0..20 {
             let mut pipe = redis::pipe();
             for n in 0..100 {
@@ -257,7 +354,8 @@ fn thousands_who_wait_cost_others_nothing() {
             let () = pipe.query(&mut control).expect("replies");
         }
         // Six thousand commands, each looking at two thousand clients, would take seconds.
-        assert!(cpu() - before < 200, "{} ticks", cpu() - before);
+        let used = server.cpu() - before;
+        assert!(used < Duration::from_secs(2), "{used:?}");
         let _: i64 = cmd("DEL").arg("nothing").query(&mut control).expect("a number");
         drop(waiting);
         wait_for_blocked(&mut control, 0);

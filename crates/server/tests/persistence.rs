@@ -461,6 +461,12 @@ fn a_dump_that_cannot_be_read_stops_the_start() {
         let (code, log) = folder.run(&[]);
         assert_eq!(code, Some(1), "{log}");
         assert!(log.contains(&words), "{words}: {log}");
+        // What is damaged is looked into; the reason is found again.
+        let damaged = words.contains("Internal error") || words.contains("CRC");
+        for told in ["--- RDB ERROR DETECTED ---", "Terminating server after rdb file reading failure."] {
+            assert_eq!(log.contains(told), damaged, "{words}: {log}");
+        }
+        assert!(!log.contains("Reading key '"), "user data is hidden: {log}");
         assert!(log.trim_end().ends_with("Fatal error loading the DB, check server logs. Exiting."), "{log}");
         assert!(fs::read(folder.path("dump.rdb")).expect("a dump") == dump);
     }

@@ -29,6 +29,16 @@ fn commands_are_queued_and_executed_together() {
 }
 
 #[test]
+fn keys_may_be_looked_for_in_a_transaction() {
+    for_workers(&[], |server| {
+        let mut raw = server.raw();
+        raw.send("MSET a 1 b 2 c 3\r\nMULTI\r\nSET a 4\r\nSCAN 0 COUNT 1000 MATCH a\r\nGET a\r\nEXEC\r\n");
+        raw.expect("+OK\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n");
+        raw.expect("*3\r\n+OK\r\n*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n$1\r\n4\r\n");
+    });
+}
+
+#[test]
 fn a_command_that_is_refused_ends_the_transaction() {
     for_workers(&[], |server| {
         for (line, error) in [

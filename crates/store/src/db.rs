@@ -12,7 +12,7 @@ use crate::janitor::Garbage;
 use crate::keyspace::{Address, Cell as PartitionCell, Key, Keyspace, Locked};
 use crate::partition::Partition;
 use crate::table::Place;
-use crate::value::{INLINE_MAX, Object, Value};
+use crate::value::{INLINE_MAX, Kind, Object, Value};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -435,24 +435,32 @@ impl<'a> Db<'a> {
         collection.map(|collection| (collection, created)).ok_or(WrongType)
     }
 
-    /// Takes note of a change that somebody may wait for.
+    /// Takes note of a change that somebody may watch for.
     #[inline]
     fn after_change(&mut self, key: Key<'_>) {
         if self.partition(key).attention().is_some() {
-            self.tell_attention(key);
+            self.tell_watchers(key);
         }
     }
 
     #[cold]
-    fn tell_attention(&mut self, key: Key<'_>) {
-        let Some(attention) = self.locked.at(&self.cells[self.partition_number(key)], self.address(key)).attention()
-        else {
-            return;
-        };
-        if attention.queues.contains(key.bytes) {
+    fn tell_watchers(&mut self, key: Key<'_>) {
+        if let Some(attention) = self.locked.at(&self.cells[self.partition_number(key)], self.address(key)).attention()
+        {
+            self.env.effects.watched_changed(attention.watchers.of(key.bytes));
+        }
+    }
+
+    /// Has those who wait for a key look again. Keys that come, go or change their kind do so by themselves; what they
+    /// hold is never waited for, but for the entries and groups of a stream: commands that add to these or drop them say
+    /// so.
+    #[inline]
+    pub fn awaken(&mut self, key: Key<'_>) {
+        if let Some(attention) = self.partition(key).attention()
+            && attention.queues.contains(key.bytes)
+        {
             self.env.effects.awaited_changed(self.number, key.bytes);
         }
-        self.env.effects.watched_changed(attention.watchers.of(key.bytes));
     }
 
     #[inline]
@@ -517,6 +525,7 @@ impl<'a> Db<'a> {
         }
         let clock = self.env.access.fresh();
         self.change(key, |partition| partition.insert(key, content, expiry, clock));
+        self.awaken(key);
         self.env.effects.notify(EventClass::NEW, "new", key.bytes);
     }
 
@@ -543,7 +552,11 @@ impl<'a> Db<'a> {
                     Expiry::At(at) => Some(at),
                 };
                 let clock = self.env.access.touched(old.clock());
+                let among_strings = old.kind() == Kind::String && !matches!(content, Content::Object(_));
                 self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
+                if !among_strings {
+                    self.awaken(key);
+                }
             }
         }
     }
@@ -585,6 +598,7 @@ impl<'a> Db<'a> {
         let Some(place) = self.locate(key) else { return false };
         let keyspace = self.keyspace();
         self.change(key, |partition| discard(keyspace, partition, place, lazy));
+        self.awaken(key);
         true
     }
 
@@ -603,7 +617,9 @@ impl<'a> Db<'a> {
     /// Takes value and expiry out, removing the key.
     pub fn take(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
         let place = self.locate(key)?;
-        Some(self.change(key, |partition| partition.take(place)))
+        let taken = self.change(key, |partition| partition.take(place));
+        self.awaken(key);
+        Some(taken)
     }
 
     /// A copy of value and expiry, without the fields of a hash that have expired.

@@ -21,7 +21,7 @@
 //! nobody frees or changes the allocation while it lives, which partitions do by holding their lock. All offsets are
 //! computed from the header that `build` wrote, in one place, [`Layout::read`].
 
-use crate::collections::{Collection, Word, on};
+use crate::collections::{Collection, Inside, Word, on};
 use crate::memory::size_class;
 use crate::value::{INLINE_MAX, Kind, Object, Str, Value};
 use std::alloc::{self, alloc, dealloc, handle_alloc_error};
@@ -576,6 +576,11 @@ impl<'a> Entry<'a> {
             Repr::Inline if embedded_in_reference(&layout, self.is_volatile()) => "embstr",
             Repr::Inline => "raw",
         }
+    }
+
+    /// What the value is at heart; [`Inside::Other`] for strings.
+    pub fn inside(&self) -> Inside<'a> {
+        on!(self.kind(), C => self.collection::<C>().map_or(Inside::Other, C::inside), Inside::Other)
     }
 
     /// Bytes of memory that key and value take, allocator's rounding included. A large collection's are estimated from

@@ -29,7 +29,7 @@ pub mod world;
 
 pub use access::Access;
 pub use collections::hash::FieldClock;
-pub use collections::{Collection, Hash, List, Set, SortedSet, Stream};
+pub use collections::{Collection, Hash, Inside, List, Set, SortedSet, Stream};
 pub use db::{Counter, Counters, Db, Env, Expiry, WhenExpired, WrongType};
 pub use effects::{Effects, EventClass};
 pub use entry::Entry;

@@ -4,8 +4,10 @@
 //! one ticket that says how long it has waited, and leaves all of them at once. **Invariant**: a waiter joins, is served
 //! and leaves under the locks of all its keys, so that whoever holds these locks knows whether it still waits.
 //!
-//! Whatever changes a key that somebody waits for notes it in the command's [`Effects`](crate::effects::Effects); those
-//! who wait are served after the command. Where nobody waits, a change costs one look at its partition.
+//! What somebody waits for is a key of some kind, or new entries in a stream. A key that comes, goes or changes its kind is
+//! therefore noted in the command's [`Effects`](crate::effects::Effects) if somebody waits for it, and so is a stream when
+//! its command says that there is something new ([`Db::awaken`](crate::Db::awaken)); those who wait are served after the
+//! command. Where nobody waits, that costs one look at the partition.
 
 use crate::value::Kind;
 use std::any::Any;

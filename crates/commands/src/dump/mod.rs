@@ -154,7 +154,15 @@ fn restore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let (check, values) = (version_check(cx.settings), value_options(cx.settings));
     let checks = !CHECKSUMS_SKIPPED.load(Ordering::Relaxed);
-    let value = kvick_rdb::restore(&args[3], check, checks, &values).map_err(refusal)?;
+    let value = match kvick_rdb::restore(&args[3], check, checks, &values) {
+        Ok(value) => value,
+        Err(error) => {
+            if let RestoreError::BadData(Some(reason)) = &error {
+                cx.remark = Some(reason.for_log());
+            }
+            return Err(Error::new(format!("ERR {error}")));
+        }
+    };
 
     let lazy = cx.settings.lazy_server_del;
     let deleted = options.replace && cx.db.remove(key, lazy);
@@ -199,10 +207,6 @@ fn propagate_absolute(cx: &mut Context<'_>, args: Args<'_>, at: i64) {
     words[2] = at.as_bytes();
     words.push(b"ABSTTL");
     cx.db.effects().propagate(&words);
-}
-
-fn refusal(error: RestoreError) -> Error {
-    Error::new(format!("ERR {error}"))
 }
 
 fn version_check(settings: &Settings) -> VersionCheck {

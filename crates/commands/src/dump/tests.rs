@@ -98,3 +98,18 @@ fn errors_come_in_their_order() {
     assert_eq!(restore(&mut bench, "b", "0", &payload[..payload.len() - 1], &[]), wrong);
     assert_eq!(restore(&mut bench, "b", "0", b"", &[]), wrong);
 }
+
+#[test]
+fn the_log_is_told_what_is_wrong_with_a_payload() {
+    let mut bench = bench();
+    // A list of one listpack that claims to be longer than it is; the sum is right.
+    let listpack = [11, 0, 0, 0, 1, 0, 0x81, b'a', 2, 0xff];
+    let payload =
+        [&[18, 1, 2, 10][..], &listpack, &[80, 0], &[0xfb, 0x5e, 0x35, 0x56, 0xf9, 0xc5, 0x7c, 0x71]].concat();
+    assert_eq!(restore(&mut bench, "list", "0", &payload, &[]), "-ERR Bad data format");
+    let remark = bench.remark.take().expect("a reason");
+    assert!(remark.starts_with("Internal error in RDB reading offset "), "{remark}");
+    assert!(remark.ends_with(" -> Listpack integrity check failed."), "{remark}");
+    bench.run("rpush list b");
+    assert_eq!(bench.remark, None);
+}

@@ -161,6 +161,7 @@ fn destroy(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if destroyed {
         effects.changed(1);
         effects.notify(EventClass::STREAM, "xgroup-destroy", key.bytes);
+        cx.db.awaken(key);
     }
     cx.reply.int(destroyed as i64);
     Ok(())

@@ -25,6 +25,8 @@ pub struct CheckOptions {
     pub format: Format,
     /// Where to, instead of standard output.
     pub output: Option<PathBuf>,
+    /// Whether keys, and what a dump says of itself, are left out.
+    pub hide_user_data: bool,
 }
 
 /// How the command line is to be given, behind the program's name.
@@ -137,6 +139,9 @@ impl Check<'_> {
         match event {
             Event::Aux { name, value } => {
                 self.found.scripts += u64::from(name.eq_ignore_ascii_case(b"lua"));
+                if self.options.hide_user_data {
+                    return Ok(());
+                }
                 let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
                 self.say(format_args!("AUX FIELD {name} = '{value}'"))
             }
@@ -187,7 +192,9 @@ impl Check<'_> {
         }
         writeln!(self.out, "[additional info] While doing: {}", name_of(stage))?;
         if let Stage::Value(kind) = stage {
-            writeln!(self.out, "[additional info] Reading key '{}'", String::from_utf8_lossy(key))?;
+            if !self.options.hide_user_data {
+                writeln!(self.out, "[additional info] Reading key '{}'", String::from_utf8_lossy(key))?;
+            }
             writeln!(self.out, "[additional info] Reading type {} ({})", kind.byte(), kind.name())?;
         }
         self.sum_up()?;

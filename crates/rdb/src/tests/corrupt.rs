@@ -144,6 +144,21 @@ fn what_is_there_twice_is_refused() {
 }
 
 #[test]
+fn a_score_that_is_no_number_is_told_from_a_broken_encoding() {
+    let ziplist = string(&ziplist(["m1", "nan", "m2", "2.5"].iter().map(|entry| entry.as_bytes())));
+    let listpack = string(b"\x0f\0\0\0\x02\0\x81m\x02\x83nan\x04\xff");
+    for (body, form) in [
+        (record(3, b"\x01\x01m\xfd"), "Zset"),
+        (record(5, &[b"\x01\x01m", &f64::NAN.to_le_bytes()[..]].concat()), "Zset"),
+        (record(12, &ziplist), "Zset ziplist"),
+        (record(17, &listpack), "Zset listpack"),
+    ] {
+        let error = read_all(&file(80, &body), relaxed()).expect_err("no number");
+        assert_eq!(error.kind.to_string(), format!("{form} with NAN score detected"));
+    }
+}
+
+#[test]
 fn payloads_are_refused_in_the_words_of_the_protocol() {
     let value = Value::Bytes(b"some text".to_vec());
     let sound = payload(&value);

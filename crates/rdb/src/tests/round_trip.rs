@@ -3,7 +3,7 @@
 use super::{describe, payload, read_all};
 use crate::{
     Event, Loaded, Preface, ReadOptions, Reader, Record, Usage, ValueOptions, ValueRef, VersionCheck, WriteError,
-    WriteOptions, Writer, restore, save_record,
+    WriteOptions, Writer, restore, save_record, value_len,
 };
 use kvick_store::collections::stream::{Id, Loader};
 use kvick_store::collections::{hash, list, set, sorted_set};
@@ -132,6 +132,12 @@ proptest! {
         let restored = restore(&payload(&value), VersionCheck::Strict, true, &generous());
         let restored = restored.map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
         prop_assert_eq!(describe(&restored), describe(&value));
+    }
+
+    #[test]
+    fn lengths_are_those_of_payloads_without_type_version_and_sum(value in values()) {
+        let len = value_len(ValueRef::from(&value), &WriteOptions::default());
+        prop_assert_eq!(len.ok(), Some(payload(&value).len() as u64 - 11));
     }
 
     #[test]

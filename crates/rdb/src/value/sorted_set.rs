@@ -38,39 +38,45 @@ pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &Val
     let sorted_set = match kind {
         Type::SortedSetListpack => {
             let listpack = sequence::listpack(decoder, "Zset listpack")?;
-            from_listpack(listpack, limits).ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Zset listpack")))?
+            from_listpack(listpack, limits, "Zset listpack").map_err(|what| decoder.corrupt(what))?
         }
         Type::SortedSetZiplist => {
             let listpack = sequence::from_ziplist(decoder, "Zset ziplist")?;
-            from_listpack(listpack, limits).ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Zset ziplist")))?
+            from_listpack(listpack, limits, "Zset ziplist").map_err(|what| decoder.corrupt(what))?
         }
         _ => load_members(kind, decoder, limits)?,
     };
     Ok(if sorted_set.is_empty() { Loaded::Empty } else { sorted_set.into() })
 }
 
-/// A sorted set of pairs in a listpack; `None` when they are no such thing. Pairs in an order that is not ours are put
-/// into it.
-fn from_listpack(listpack: Listpack, limits: Limits) -> Option<SortedSet> {
+/// A sorted set of pairs in a listpack, which was read from `form`. Pairs in an order that is not ours are put into it.
+fn from_listpack(listpack: Listpack, limits: Limits, form: &'static str) -> Result<SortedSet, Corrupt> {
     if listpack.len() / 2 <= limits.entries
         && let Ok(sorted_set) = SortedSet::from_listpack(listpack.clone())
     {
-        return Some(sorted_set);
+        return Ok(sorted_set);
     }
+    let broken = Corrupt::Encoding(form);
     let mut builder = Builder::new();
     let (mut buffer, mut strings) = (IntBuf::default(), listpack.view().iter());
     while let Some(member) = strings.next() {
-        let score = match strings.next()? {
+        let score = match strings.next().ok_or(broken)? {
             Str::Int(number) => number as f64,
-            Str::Bytes(text) => parse_double(text).filter(|score| !score.is_nan())?,
+            Str::Bytes(text) => parse_double(text).ok_or(if is_nan(text) { Corrupt::Nan(form) } else { broken })?,
         };
         let before = builder.len();
         builder.update(member.bytes(&mut buffer), |_| score);
         if builder.len() == before {
-            return None;
+            return Err(broken);
         }
     }
-    Some(builder.build(limits))
+    Ok(builder.build(limits))
+}
+
+/// Whether a text stands for what is not a number, which is never read as a score.
+fn is_nan(text: &[u8]) -> bool {
+    let unsigned = text.strip_prefix(b"-").unwrap_or(text);
+    unsigned.first_chunk().is_some_and(|word: &[u8; 3]| word.eq_ignore_ascii_case(b"nan"))
 }
 
 fn load_members<I: Input>(kind: Type, decoder: &mut Decoder<I>, limits: Limits) -> Result<SortedSet, Error> {
@@ -105,7 +111,7 @@ fn load_pair<I: Input>(kind: Type, decoder: &mut Decoder<I>, name: &mut Vec<u8>)
         Type::SortedSet => decimal_score(decoder)?,
         _ => f64::from_le_bytes(decoder.array()?),
     };
-    if score.is_nan() { Err(decoder.corrupt(Corrupt::Nan)) } else { Ok(score) }
+    if score.is_nan() { Err(decoder.corrupt(Corrupt::Nan("Zset"))) } else { Ok(score) }
 }
 
 fn decimal_score<I: Input>(decoder: &mut Decoder<I>) -> Result<f64, Error> {

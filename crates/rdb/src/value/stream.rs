@@ -140,7 +140,8 @@ fn told(bad: BadGroup) -> Corrupt {
         BadGroup::ConsumerTwice => Corrupt::Duplicate("stream consumer"),
         BadGroup::PendingTwice => Corrupt::Stream("Duplicated global PEL entry loading stream consumer group"),
         BadGroup::NotPending => Corrupt::Stream("Consumer entry not found in group global PEL"),
-        BadGroup::OwnedTwice => Corrupt::Stream("Stream PEL entry with more than one owner"),
+        BadGroup::OwnedTwice => Corrupt::Stream("Duplicated consumer PEL entry loading a stream consumer group"),
+        BadGroup::OwnedByAnother => Corrupt::Stream("NACK already assigned to a different consumer"),
         BadGroup::NotOwned => Corrupt::Stream("Stream CG PEL entry without consumer"),
     }
 }

@@ -16,7 +16,7 @@ mod checks;
 pub mod directive;
 mod glob;
 pub mod load;
-mod numbers;
+pub mod numbers;
 pub mod proc_title;
 mod quoting;
 #[cfg(test)]

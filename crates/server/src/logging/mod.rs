@@ -1,8 +1,9 @@
 //! The server's log: lines with a level, written to a file or to standard output, and to syslog.
 //!
 //! Who logs renders the line ([`format`]) and leaves it in a bounded [`queue`]; a thread of its own writes what is there
-//! to the [`sink`]. No worker ever waits for a disk, a terminal or syslog: when the queue is full the line is lost, and
-//! the log says how many were. Before [`start`] and after [`stop`] lines are written at once by who logs them, so that
+//! to the [`sink`]. No worker depends on a disk, a terminal or syslog: when the queue is full the line is lost, and the
+//! log says how many were. But before a worker replies it gives the thread a moment to write what the worker has logged
+//! ([`settle`]), so that who gets the reply finds the lines. Before [`start`] and after [`stop`] lines are written at once by who logs them, so that
 //! nothing is lost around the process's beginning, its fork, and its end.
 
 mod format;
@@ -17,12 +18,21 @@ use format::Style;
 use parking_lot::Mutex;
 use queue::{Line, Queue};
 use sink::Sink;
+use std::cell::Cell;
 use std::fmt::{self, Arguments, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 pub use sink::descriptor;
+
+/// No reply waits longer than this for the log.
+const SETTLE_AT_MOST: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Whether this thread has logged something since it last waited for it to be written.
+    static UNSETTLED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Bytes of a message; what is longer is cut. Valkey's limit, without the byte that ends its strings.
 const MESSAGE_BYTES_MAX: usize = 1023;
@@ -129,7 +139,15 @@ pub fn flush() {
     LOG.write_out(&mut LOG.sink.lock());
 }
 
-/// The same, for a crash: gives up after a while, since the thread that crashed may have been writing.
+/// Waits until what this thread has logged is written, for a moment at most.
+#[inline]
+pub fn settle() {
+    if UNSETTLED.replace(false) {
+        LOG.queue.settle(SETTLE_AT_MOST);
+    }
+}
+
+/// What [`flush`] does, for a crash: gives up after a while, since the thread that crashed may have been writing.
 pub fn flush_within(wait: Duration) -> bool {
     LOG.sink.try_lock_for(wait).map(|mut sink| LOG.write_out(&mut sink)).is_some()
 }
@@ -157,6 +175,7 @@ impl Log {
 
     fn submit(&self, line: Line) {
         self.queue.push(line);
+        UNSETTLED.set(true);
         if !self.has_writer.load(Ordering::Acquire) {
             self.write_out(&mut self.sink.lock());
         }
@@ -174,6 +193,7 @@ impl Log {
         if !lines.is_empty() {
             sink.write(&lines);
         }
+        self.queue.written();
     }
 }
 

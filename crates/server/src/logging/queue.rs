@@ -1,7 +1,8 @@
-//! Lines that wait to be written: bounded, and never a reason to wait for who adds one.
+//! Lines that wait to be written: bounded. Who adds one need not wait, but may, for a while, until it is written.
 
 use crate::config::words::LogLevel;
 use parking_lot::{Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 /// Lines that may wait; some megabytes at most, since all but crash reports are short.
 const LINES_MAX: usize = 8192;
@@ -27,6 +28,8 @@ impl Line {
 pub struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// Signalled when lines have been written.
+    settled: Condvar,
 }
 
 struct Waiting {
@@ -34,12 +37,18 @@ struct Waiting {
     /// Lines for which there was no room since the last [`Queue::take`].
     lost: u64,
     closed: bool,
+    /// Lines that were ever added.
+    added: u64,
+    /// Of these, how many were taken by who writes, and how many are written.
+    taken: u64,
+    written: u64,
 }
 
 impl Queue {
     /// An empty queue.
     pub const fn new() -> Self {
-        Queue { waiting: Mutex::new(Waiting { lines: Vec::new(), lost: 0, closed: false }), changed: Condvar::new() }
+        let waiting = Waiting { lines: Vec::new(), lost: 0, closed: false, added: 0, taken: 0, written: 0 };
+        Queue { waiting: Mutex::new(waiting), changed: Condvar::new(), settled: Condvar::new() }
     }
 
     /// Adds a line, or counts it as lost.
@@ -50,6 +59,7 @@ impl Queue {
             return;
         }
         waiting.lines.push(line);
+        waiting.added += 1;
         if waiting.lines.len() == 1 {
             self.changed.notify_one();
         }
@@ -58,7 +68,28 @@ impl Queue {
     /// All lines that wait, and how many were lost.
     pub fn take(&self) -> (Vec<Line>, u64) {
         let mut waiting = self.waiting.lock();
+        waiting.taken = waiting.added;
         (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.lost))
+    }
+
+    /// All lines taken so far are written.
+    pub fn written(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.written = waiting.taken;
+        self.settled.notify_all();
+    }
+
+    /// Waits until the lines added so far are written, but no longer than this; whether they are.
+    pub fn settle(&self, at_most: Duration) -> bool {
+        let deadline = Instant::now() + at_most;
+        let mut waiting = self.waiting.lock();
+        let added = waiting.added;
+        while waiting.written < added {
+            if self.settled.wait_until(&mut waiting, deadline).timed_out() {
+                return waiting.written >= added;
+            }
+        }
+        true
     }
 
     /// Waits for lines; false once the queue is closed.
@@ -92,6 +123,27 @@ mod tests {
         let (lines, lost) = queue.take();
         assert_eq!((lines.len(), lost), (LINES_MAX, 7));
         assert_eq!((queue.take().0.len(), queue.take().1), (0, 0));
+    }
+
+    #[test]
+    fn who_adds_a_line_may_wait_for_it_but_not_for_ever() {
+        let queue = Queue::new();
+        assert!(queue.settle(Duration::ZERO));
+        queue.push(line());
+        assert!(!queue.settle(Duration::ZERO));
+        queue.take();
+        // Taken is not written.
+        assert!(!queue.settle(Duration::from_millis(1)));
+        queue.push(line());
+        queue.written();
+        assert!(!queue.settle(Duration::ZERO), "the second line was not taken yet");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                queue.take();
+                queue.written();
+            });
+            assert!(queue.settle(Duration::from_secs(60)));
+        });
     }
 
     #[test]

@@ -10,9 +10,10 @@ use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDB_VERSION_CHECK, RDBCHECKSUM};
 use crate::config::tables::process::DIR;
 use crate::config::tables::types;
-use crate::config::words::RdbVersionCheck;
+use crate::config::words::{LogLevel, RdbVersionCheck};
 use crate::logging;
 use crate::server::Server;
+use kvick_rdb::check::{CheckOptions, check_file};
 use kvick_rdb::{
     Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions, VersionCheck,
 };
@@ -108,6 +109,12 @@ impl LoadError {
     pub fn is_cancelled(&self) -> bool {
         matches!(self, LoadError::Read(kvick_rdb::Error { kind: ErrorKind::Cancelled, .. }))
     }
+
+    /// Whether the file was understood as far as it could be read, and a check of it can tell more.
+    fn is_damage(&self) -> bool {
+        let LoadError::Read(error) = self else { return false };
+        matches!(error.kind, ErrorKind::Truncated | ErrorKind::Corrupt(_) | ErrorKind::Checksum { .. })
+    }
 }
 
 impl std::error::Error for LoadError {}
@@ -132,16 +139,10 @@ impl fmt::Display for LoadError {
                 }
                 ErrorKind::Checksum { expected, found } => write!(
                     f,
-                    "Wrong RDB checksum expected: ({expected:x}) but got ({found:x}). Aborting now. Internal error in \
-                     RDB reading offset {} -> RDB CRC error",
-                    error.offset
+                    "Wrong RDB checksum expected: ({expected:x}) but got ({found:x}). Aborting now. {}",
+                    error.for_log()
                 ),
-                kind => write!(
-                    f,
-                    "Short read or OOM loading DB. Unrecoverable error, aborting now. Internal error in RDB reading \
-                     offset {} -> {kind}",
-                    error.offset
-                ),
+                _ => write!(f, "Short read or OOM loading DB. Unrecoverable error, aborting now. {}", error.for_log()),
             },
             LoadError::Duplicate { database, key, offset } => {
                 f.write_str("RDB has duplicated key ")?;
@@ -175,7 +176,12 @@ pub struct Reload {
 /// touch the data meanwhile: see [`LOADING`](super::gate::LOADING).
 pub(super) fn load_own(server: &'static Server, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
-    let report = load(server, Locking::Keys(participant), Reload { merge: false, flush: false })?;
+    let report =
+        load(server, Locking::Keys(participant), Reload { merge: false, flush: false }).inspect_err(|error| {
+            if error.is_damage() {
+                examine(server)
+            }
+        })?;
     if report.is_some() {
         logging::notice(format_args!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64()));
     }
@@ -195,6 +201,22 @@ fn load(server: &'static Server, locking: Locking<'_>, how: Reload) -> Result<Op
     let report = Loader::new(server, locking, how).run(file)?;
     report.log();
     Ok(Some(report))
+}
+
+/// Tells the log what a check says of a dump that cannot be loaded.
+fn examine(server: &Server) {
+    let values = server.config.values();
+    let options = CheckOptions {
+        path: values.read(DIR).resolve(&values.read(DBFILENAME)),
+        hide_user_data: values.read(HIDE_USER_DATA_FROM_LOG),
+        ..CheckOptions::default()
+    };
+    let mut told = Vec::new();
+    if let Err(error) = check_file(&options, &mut told) {
+        logging::warning(format_args!("The RDB file could not be checked: {error}"));
+    }
+    logging::raw(LogLevel::Warning, &String::from_utf8_lossy(&told));
+    logging::warning(format_args!("Terminating server after rdb file reading failure."));
 }
 
 /// Opens the dump; `None` when there is none.

@@ -126,23 +126,23 @@ impl PubSub {
             return;
         }
         let (name, stamp) = self.directory.add(kind, name, worker);
-        self.subscribers(worker).add(kind, name.clone(), stamp, token);
+        self.subscribers(worker).add(kind, name.clone(), token, stamp);
         own.add(kind, name, stamp);
     }
 
     /// Ends a subscription, if it is one, of a connection of a worker.
-    pub fn unsubscribe(&self, kind: Kind, name: &[u8], worker: usize, own: &mut Subscriptions) {
-        if let Some(stamp) = own.remove(kind, name) {
-            self.subscribers(worker).remove(kind, name, stamp);
+    pub fn unsubscribe(&self, kind: Kind, name: &[u8], (worker, token): (usize, usize), own: &mut Subscriptions) {
+        if own.remove(kind, name) {
+            self.subscribers(worker).remove(kind, name, token);
             self.directory.remove(kind, name, worker);
         }
     }
 
     /// Ends all subscriptions of a connection of a worker.
-    pub fn unsubscribe_all(&self, worker: usize, own: &mut Subscriptions) {
+    pub fn unsubscribe_all(&self, connection: (usize, usize), own: &mut Subscriptions) {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             for name in own.names(kind) {
-                self.unsubscribe(kind, &name, worker, own);
+                self.unsubscribe(kind, &name, connection, own);
             }
         }
     }

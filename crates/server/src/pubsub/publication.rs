@@ -29,13 +29,22 @@ impl Publication {
         Publication { address, channel: channel.into(), payload: payload.into(), patterns, horizon }
     }
 
-    /// What its audiences are subscribed to, in the order in which they hear it: first the channel, then each pattern.
-    pub fn audience(&self, number: usize) -> Option<(Kind, &[u8])> {
+    fn audience(&self, number: usize) -> Option<(Kind, &[u8])> {
         match (number.checked_sub(1), self.address) {
             (None, Address::Channel) => Some((Kind::Channel, &self.channel)),
             (None, Address::Shard) => Some((Kind::Shard, &self.channel)),
             (Some(pattern), _) => self.patterns.get(pattern).map(|pattern| (Kind::Pattern, &**pattern)),
         }
+    }
+
+    /// What its audiences are subscribed to, in the order in which they hear it: first the channel, then each pattern.
+    pub fn audiences(&self) -> impl Iterator<Item = (Kind, &[u8])> {
+        (0..).map_while(|number| self.audience(number))
+    }
+
+    /// Bytes of its channel and payload.
+    pub fn bytes(&self) -> usize {
+        self.channel.len() + self.payload.len()
     }
 
     /// Writes what an audience gets.

@@ -2,34 +2,38 @@
 
 use super::{Kind, Name};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
-/// The tokens of connections by the stamps of their subscriptions.
-type Audience = BTreeMap<u64, usize>;
+/// The stamps of subscriptions by the tokens of their connections.
+type Audience = BTreeMap<usize, u64>;
 
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Subscribers([HashMap<Name, Audience>; Kind::COUNT]);
 
 impl Subscribers {
-    /// Those with stamps from `from` on and below `horizon`, in the order in which they subscribed, with their stamps.
-    pub fn of(&self, (kind, name): (Kind, &[u8]), from: u64, horizon: u64) -> impl Iterator<Item = (u64, usize)> {
+    /// The connections with tokens in a range, with the stamps of their subscriptions.
+    pub fn of(&self, (kind, name): (Kind, &[u8]), tokens: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
         let audience = self.0[kind as usize].get(name);
-        // An audience of a later part may begin behind the horizon.
-        let range = from.min(horizon)..horizon;
         audience
             .into_iter()
-            .flat_map(move |audience| audience.range(range.clone()))
-            .map(|(stamp, token)| (*stamp, *token))
+            .flat_map(move |audience| audience.range(tokens.clone()))
+            .map(|(token, stamp)| (*token, *stamp))
     }
 
-    pub(super) fn add(&mut self, kind: Kind, name: Name, stamp: u64, token: usize) {
-        self.0[kind as usize].entry(name).or_default().insert(stamp, token);
+    /// How many there are.
+    pub fn count(&self, (kind, name): (Kind, &[u8])) -> usize {
+        self.0[kind as usize].get(name).map_or(0, Audience::len)
     }
 
-    pub(super) fn remove(&mut self, kind: Kind, name: &[u8], stamp: u64) {
+    pub(super) fn add(&mut self, kind: Kind, name: Name, token: usize, stamp: u64) {
+        self.0[kind as usize].entry(name).or_default().insert(token, stamp);
+    }
+
+    pub(super) fn remove(&mut self, kind: Kind, name: &[u8], token: usize) {
         let audiences = &mut self.0[kind as usize];
         if let Some(audience) = audiences.get_mut(name) {
-            audience.remove(&stamp);
+            audience.remove(&token);
             if audience.is_empty() {
                 audiences.remove(name);
             }

@@ -46,8 +46,8 @@ impl Subscriptions {
         self.stamps[kind as usize].insert(name, stamp);
     }
 
-    /// The stamp that it had, if it was one.
-    pub(super) fn remove(&mut self, kind: Kind, name: &[u8]) -> Option<u64> {
-        self.stamps[kind as usize].remove(name)
+    /// Whether it was one.
+    pub(super) fn remove(&mut self, kind: Kind, name: &[u8]) -> bool {
+        self.stamps[kind as usize].remove(name).is_some()
     }
 }

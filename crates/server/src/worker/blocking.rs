@@ -12,6 +12,7 @@ use super::Worker;
 use super::engine::{Call, Engine};
 use super::output::Run;
 use crate::clients::{ClientFlags, ClientInfo};
+use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
 use kvick_commands::context::Block;
 use kvick_resp::{OwnedArgs, Reply, Version};
@@ -62,11 +63,23 @@ impl Blocked {
         locked.leave_queues(self.db, self.keys(keyspace), waiter)
     }
 
-    /// What the client is told when its time is up.
-    pub fn timeout_reply(&self) -> Vec<u8> {
+    /// Counts the command of a waiter that has left its queues unserved, and answers: with an error that is not the
+    /// command's own, or that its time was up.
+    pub fn end(&self, waiter: &Waiter, error: Option<&'static str>, stats: &WorkerStats) -> Served {
+        let command = &stats.commands[self.command.id as usize];
+        command.calls.add(1);
+        stats.requests.add(1);
         let mut out = Vec::new();
-        Reply::new(&mut out, self.version).null_array();
-        out
+        let mut reply = Reply::new(&mut out, self.version);
+        match error {
+            Some(text) => {
+                command.rejected.add(1);
+                stats.count_error(text.as_bytes());
+                reply.error(text);
+            }
+            None => reply.null_array(),
+        }
+        Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out }
     }
 }
 
@@ -171,6 +184,11 @@ impl Engine {
         if waiter.has_left() {
             return true;
         }
+        if blocked.client.is_doomed() {
+            // What it would be given would be lost.
+            blocked.leave(waiter, &mut locked);
+            return true;
+        }
         let mut reply = Vec::new();
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
         let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
@@ -185,7 +203,8 @@ impl Engine {
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         self.count(blocked.command, &result);
-        self.answer_waiter(Served { client: blocked.client.clone(), ticket: waiter.ticket(), reply });
+        let (client, ticket) = (blocked.client.clone(), waiter.ticket());
+        self.answer_waiter(Served { client, ticket, reply });
         true
     }
 
@@ -212,12 +231,10 @@ impl Worker {
     /// Stops a connection whose request waits.
     pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        connection.stopped = true;
-        let info = &connection.client.info;
-        info.set_flags(ClientFlags::BLOCKED, true);
-        *info.waiter.lock() = Some(waiter.clone());
+        *connection.client.info.waiter.lock() = Some(waiter.clone());
         self.timers.deadlines.add(&waiter);
         connection.waiter = Some(waiter);
+        self.stop(token, ClientFlags::BLOCKED);
     }
 
     /// Takes a connection's request, if one waits, out of its queues: the connection is about to be closed.
@@ -235,8 +252,8 @@ impl Worker {
             if self.engine.withdraw(&waiter)
                 && let Some(blocked) = Blocked::of(&waiter)
             {
-                let (client, ticket, reply) = (blocked.client.clone(), waiter.ticket(), blocked.timeout_reply());
-                self.engine.served.push(Served { client, ticket, reply });
+                let served = blocked.end(&waiter, None, &self.engine.stats);
+                self.engine.served.push(served);
             }
         }
         self.deliver_served();

@@ -120,6 +120,8 @@ pub struct Connection {
     pub output: Output,
     /// Since when the output has been above the soft limit.
     pub above_soft_since: Option<Instant>,
+    /// The worker's count of writes when it last got a message.
+    pub reached_in: u64,
     /// True while it waits its turn to be read.
     pub queued: bool,
     /// Its request that waits for a key, if any.
@@ -163,6 +165,7 @@ impl Connection {
             deferred: VecDeque::new(),
             output: Output::default(),
             above_soft_since: None,
+            reached_in: u64::MAX,
             queued: false,
             waiter: None,
             stopped: false,

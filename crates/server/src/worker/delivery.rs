@@ -2,31 +2,42 @@
 //!
 //! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears it gets
 //! a [`Run`] that points there. So a push stands between replies of its connection, behind those of commands that were
-//! executed before. Messages are delivered in the order of the worker's inbox, and only so many runs are made in one step; the
-//! rest waits for the next turn, before anything later.
+//! executed before.
+//!
+//! What takes long is not to make runs but to write to the connections. So messages are delivered in waves, each of all that
+//! wait in the worker's inbox, and a wave goes through the connections slice by slice, in the order of their tokens: those
+//! of a slice get all messages of the wave, which are then written with one call each. Only so many connections are reached
+//! between two writes of replies; the next slice waits for the next turn, and the next wave for the end of this.
 
 use super::Worker;
 use super::output::Run;
+use crate::pubsub::Kind;
 use crate::pubsub::publication::Publication;
+use crate::pubsub::subscribers::Subscribers;
 use crate::session::Fate;
 use kvick_commands::spec::Flags;
 use kvick_resp::Version;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Connections that a step writes to.
-const RUNS_PER_STEP: usize = 2048;
-/// Bytes of messages, not counting copies, after which a step ends.
-const BYTES_PER_STEP: usize = 1024 * 1024;
+/// Connections that messages reach between two writes of replies, and tokens in a slice.
+const REACHED_MAX: usize = 1024;
+/// Messages in a wave.
+const WAVE_MAX: usize = 64;
+/// Bytes of messages after which no more are added to a wave.
+const WAVE_BYTES: usize = 1024 * 1024;
 
 /// Messages that are being delivered.
 #[derive(Default)]
 pub(super) struct Deliveries {
     queue: VecDeque<Arc<Publication>>,
-    /// The audience of the first message that comes next.
-    audience: usize,
-    /// The least stamp in that audience that has not been looked at.
-    stamp: u64,
+    /// How many messages of the queue, from its front, are in the present wave; 0 between waves.
+    wave: usize,
+    /// Where the wave's next slice begins.
+    next_token: usize,
+    /// Tokens in a slice of the wave.
+    width: usize,
 }
 
 impl Deliveries {
@@ -34,56 +45,82 @@ impl Deliveries {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
+
+    /// Begins a wave with the messages that are there.
+    fn begin_wave(&mut self, subscribers: &Subscribers) {
+        let (mut bytes, mut hearers) = (0, 0);
+        self.wave = 0;
+        for message in self.queue.iter().take(WAVE_MAX) {
+            self.wave += 1;
+            bytes += message.bytes();
+            hearers += message.audiences().map(|audience| subscribers.count(audience)).sum::<usize>();
+            if bytes > WAVE_BYTES {
+                break;
+            }
+        }
+        self.next_token = 0;
+        self.width = if hearers <= REACHED_MAX { usize::MAX } else { REACHED_MAX };
+    }
+
+    /// The tokens of the next slice.
+    fn next_slice(&mut self) -> Range<usize> {
+        let end = self.next_token.saturating_add(self.width);
+        std::mem::replace(&mut self.next_token, end)..end
+    }
 }
 
 impl Worker {
-    /// Delivers published messages, as many as a step allows.
+    /// Delivers published messages to as many connections as a turn allows.
     pub(super) fn deliver_published(&mut self) {
         let mut deliveries = std::mem::take(&mut self.deliveries);
         deliveries.queue.extend(self.engine.inbox().take());
-        let (runs_max, bytes_max) = (self.runs.len() + RUNS_PER_STEP, self.replies.len() + BYTES_PER_STEP);
-        while let Some(message) = deliveries.queue.front() {
-            if !self.deliver_one(&message.clone(), &mut deliveries, runs_max) {
-                break;
+        let bytes_max = self.replies.len() + WAVE_BYTES;
+        let subscribers = self.server.pubsub.subscribers(self.number);
+        while !deliveries.is_empty() && self.reached < REACHED_MAX && self.replies.len() < bytes_max {
+            if deliveries.wave == 0 {
+                deliveries.begin_wave(&subscribers);
             }
-            deliveries.queue.pop_front();
-            (deliveries.audience, deliveries.stamp) = (0, 0);
-            self.server.pubsub.delivered(self.number);
-            if self.replies.len() >= bytes_max {
-                break;
+            let slice = deliveries.next_slice();
+            for message in deliveries.queue.range(..deliveries.wave) {
+                for audience in message.audiences() {
+                    self.deliver_to(message, audience, subscribers.of(audience, slice.clone()));
+                }
+            }
+            if slice.end >= self.connections.capacity() {
+                deliveries.queue.drain(..deliveries.wave).for_each(|_| self.server.pubsub.delivered(self.number));
+                deliveries.wave = 0;
             }
         }
         self.deliveries = deliveries;
     }
 
-    /// Goes on delivering the first message; false when the step is over before everybody has it.
-    fn deliver_one(&mut self, message: &Publication, deliveries: &mut Deliveries, runs_max: usize) -> bool {
-        let subscribers = self.server.pubsub.subscribers(self.number);
-        while let Some(audience) = message.audience(deliveries.audience) {
-            // What was written for connections of either protocol.
-            let mut written = [None, None];
-            for (stamp, token) in subscribers.of(audience, deliveries.stamp, message.horizon) {
-                if self.runs.len() >= runs_max {
-                    deliveries.stamp = stamp;
-                    return false;
-                }
-                let Some(connection) = self.connections.get(token) else { continue };
-                let client = &connection.client;
-                if client.fate != Fate::Open || client.info.is_doomed() {
-                    continue;
-                }
-                let known = &mut written[usize::from(client.version == Version::Resp3)];
-                let (start, end) = *known.get_or_insert_with(|| {
-                    let start = self.replies.len();
-                    message.write(audience, client.version, &mut self.replies);
-                    (start, self.replies.len())
-                });
-                self.runs.push(Run { token, start, end });
-                self.has_pushes = true;
+    /// Delivers a message to those of an audience that had subscribed when it was published.
+    fn deliver_to(
+        &mut self,
+        message: &Publication,
+        audience: (Kind, &[u8]),
+        connections: impl Iterator<Item = (usize, u64)>,
+    ) {
+        // What was written for connections of either protocol.
+        let mut written = [None, None];
+        for (token, stamp) in connections {
+            let Some(connection) = self.connections.get_mut(token) else { continue };
+            let client = &connection.client;
+            if stamp >= message.horizon || client.fate != Fate::Open || client.info.is_doomed() {
+                continue;
             }
-            (deliveries.audience, deliveries.stamp) = (deliveries.audience + 1, 0);
+            let known = &mut written[usize::from(client.version == Version::Resp3)];
+            let (start, end) = *known.get_or_insert_with(|| {
+                let start = self.replies.len();
+                message.write(audience, client.version, &mut self.replies);
+                (start, self.replies.len())
+            });
+            self.runs.push(Run { token, start, end });
+            if connection.reached_in != self.writes {
+                connection.reached_in = self.writes;
+                self.reached += 1;
+            }
         }
-        true
     }
 
     /// Whether a connection has to wait because it publishes more than can be delivered; then it is told to go on when that

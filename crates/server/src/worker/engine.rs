@@ -481,8 +481,14 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let mut context = Context { db, reply, taken, settings, may_block: !self.in_transaction, block: None };
+        let may_block = !self.in_transaction;
+        let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
         let result = handler(&mut context, args);
+        if result.is_err()
+            && let Some(remark) = context.remark.take()
+        {
+            crate::logging::verbose(format_args!("{remark}"));
+        }
         if let Some(block) = context.block {
             self.block = Some(block);
         }

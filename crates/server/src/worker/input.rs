@@ -4,7 +4,7 @@ use super::Worker;
 use super::batch::{Asks, Batch, Request, Source};
 use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
-use super::output::Run;
+use super::output::{RUNS_MAX, Run};
 use super::violation;
 use crate::clients::ClientFlags;
 use crate::server::Server;
@@ -24,8 +24,6 @@ const REQUESTS: usize = 64;
 /// Bytes of replies after which a batch's replies are written before it goes on, and a connection's further requests
 /// wait for the next turn.
 const REPLIES_MAX: usize = 1024 * 1024;
-/// The same of runs: messages to other connections that a connection's requests published.
-const RUNS_MAX: usize = 8 * 1024;
 /// Bytes read straight into a large argument in a turn.
 const BIG_READ: usize = 1024 * 1024;
 
@@ -72,7 +70,10 @@ impl Worker {
         }
         let Some(connection) = self.connections.get_mut(token) else { return };
         if connection.stopped {
-            return;
+            // Nobody waits for what it would be told.
+            return if connection.read_closed {
+                self.close(token)
+            };
         }
         if !connection.deferred.is_empty() {
             return self.serve_deferred(token);
@@ -237,13 +238,13 @@ impl Worker {
         if is_held_back {
             return defer(connection, requests, batch, &self.shared);
         }
-        let (mut start, runs_before) = (self.replies.len(), self.runs.len());
+        let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         for (number, request) in requests.iter().enumerate() {
             if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
                 break;
             }
-            if self.replies.len() - start > REPLIES_MAX || self.runs.len() - runs_before > RUNS_MAX {
+            if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
                 defer(connection, &requests[number..], batch, &self.shared);
                 self.queue(token);
                 break;
@@ -260,8 +261,7 @@ impl Worker {
                         batch.big[place] = buffer;
                     }
                     defer(connection, &requests[number..], batch, &self.shared);
-                    stop(connection);
-                    self.paused.push(token);
+                    self.pause(token);
                     break;
                 }
                 Outcome::Waits(waiter) => {
@@ -293,7 +293,7 @@ impl Worker {
 
     /// Writes the batch's replies if they are many.
     fn write_many_replies(&mut self) {
-        if self.replies.len() > REPLIES_MAX || self.runs.len() > RUNS_MAX {
+        if self.replies.len() > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
             self.write_replies();
         }
     }
@@ -304,9 +304,9 @@ impl Worker {
             return;
         }
         let Some(mut connection) = self.connections.get_mut(token) else { return };
-        let (mut start, runs_before) = (self.replies.len(), self.runs.len());
+        let mut start = self.replies.len();
         self.engine.begin_batch();
-        let mut waiter = None;
+        let (mut waiter, mut paused) = (None, false);
         while let Some(deferred) = connection.deferred.pop_front() {
             let (args, asks) = match &deferred {
                 Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
@@ -317,8 +317,7 @@ impl Worker {
                 Outcome::Done => {}
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
-                    stop(connection);
-                    self.paused.push(token);
+                    paused = true;
                     break;
                 }
                 Outcome::Waits(new) => {
@@ -331,7 +330,7 @@ impl Worker {
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
             }
-            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() - runs_before > RUNS_MAX;
+            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
             if connection.client.fate != Fate::Open || is_much {
                 break;
             }
@@ -340,14 +339,34 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
-        let resumed = !connection.stopped && waiter.is_none();
+        let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         if resumed {
             self.queue(token);
         }
+        if paused {
+            self.pause(token);
+        }
         if let Some(waiter) = waiter {
             self.begin_to_wait(token, waiter);
+        }
+    }
+
+    /// Stops a connection until a pause ends.
+    fn pause(&mut self, token: usize) {
+        self.paused.push(token);
+        self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
+    }
+
+    /// Stops a connection, which shows in its client's flags: its requests wait.
+    pub(super) fn stop(&mut self, token: usize, flags: ClientFlags) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        connection.stopped = true;
+        connection.client.info.set_flags(flags, true);
+        if connection.read_closed {
+            // It is closed when the replies to what it sent before are written.
+            self.queue(token);
         }
     }
 }
@@ -358,11 +377,6 @@ fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, share
         Asks::Broken(error) => Deferred::Broken(error),
         _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),
     }));
-}
-
-fn stop(connection: &mut Connection) {
-    connection.stopped = true;
-    connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, true);
 }
 
 /// Parsing what one connection sent.

@@ -90,8 +90,10 @@ pub struct Worker {
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
     runs: Vec<output::Run>,
-    /// Whether there are runs of published messages, which may share their bytes, and of which a connection may have many.
-    has_pushes: bool,
+    /// Connections that have got messages since replies were written last.
+    reached: usize,
+    /// Times that replies were written.
+    writes: u64,
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
     returned: Vec<Departure>,
@@ -123,7 +125,8 @@ impl Worker {
             shared_used: 0,
             replies: Vec::new(),
             runs: Vec::new(),
-            has_pushes: false,
+            reached: 0,
+            writes: 0,
             timers: timers::Timers::new(),
             returned: Vec::new(),
         })

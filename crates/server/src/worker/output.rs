@@ -24,6 +24,8 @@ pub struct Run {
 const WRITE: usize = 1024 * 1024;
 /// Runs of one connection that are written with one call.
 const SLICES_PER_WRITE: usize = 128;
+/// Runs after which they are written before the batch goes on.
+pub const RUNS_MAX: usize = 64 * 1024;
 /// Room for runs that is kept between batches.
 const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
@@ -41,10 +43,12 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 impl Worker {
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_replies(&mut self) {
+        crate::logging::settle();
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
-        if std::mem::take(&mut self.has_pushes) {
-            // A stable sort: each connection's runs stay in their order.
+        self.writes += 1;
+        if std::mem::take(&mut self.reached) > 0 {
+            // Connections may have several runs, between those of others. A stable sort: each connection's runs stay in their order.
             runs.sort_by_key(|run| run.token);
         }
         let mut left = runs.len();

@@ -217,7 +217,10 @@ impl Engine {
             return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let watching = client.watching.take().unwrap_or_default();
-        let world = transaction.queue.iter().any(|(command, request)| self.needs_world(command, request.args()));
+        // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
+        let world = transaction.queue.iter().any(|(command, request)| {
+            command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
+        });
         let mut locked = if world {
             self.leave();
             self.server.keyspace.lock_world()

@@ -110,7 +110,8 @@ impl Work {
         let began = Instant::now();
         let (waits, polls) = std::thread::scope(|scope| {
             let waiting = self.wait(scope, server, &groups[0]);
-            let polling = scope.spawn(|| self.poll(server, groups.last().expect("a group")));
+            let polling =
+                scope.spawn(|| if self.polling > 0 { self.poll(server, &groups[groups.len() - 1]) } else { 0 });
             self.add(server);
             let waits = waiting.into_iter().map(|consumer| consumer.join().expect("no panic")).sum();
             (waits, polling.join().expect("no panic"))

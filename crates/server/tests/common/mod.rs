@@ -10,7 +10,7 @@ pub mod groups;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -134,6 +134,16 @@ impl Server {
         self.child.id()
     }
 
+    /// The processor time that the process has used.
+    pub fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |at: usize| fields[at].parse::<u64>().expect("ticks");
+        // SAFETY: no memory is involved.
+        let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+        Duration::from_millis((ticks(11) + ticks(12)) * 1000 / per_second)
+    }
+
     /// The folder it works in.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -205,6 +215,11 @@ impl Raw {
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).expect("a connection that takes bytes");
+    }
+
+    /// Sends no more.
+    pub fn end(&mut self) {
+        self.stream.shutdown(Shutdown::Write).expect("an open connection");
     }
 
     /// Sends a request.

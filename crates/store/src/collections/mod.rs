@@ -15,7 +15,7 @@ pub use list::List;
 pub use set::Set;
 pub use sorted_set::SortedSet;
 pub use stream::Stream;
-pub use word::{Collection, Word};
+pub use word::{Collection, Inside, Word};
 
 /// Evaluates `$body` with `$type` standing for the collection of a kind; `$string` for strings.
 macro_rules! on {

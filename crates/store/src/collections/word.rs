@@ -3,6 +3,8 @@
 //! A collection is one [`Word`] in its entry. The word's low three bits, free because allocations are aligned, say which
 //! encoding the pointer leads to; an empty one leads nowhere. Words lie unaligned behind a key, hence the byte array.
 
+use crate::encodings::listpack::View;
+use crate::table::Table;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -74,6 +76,16 @@ impl Word {
     }
 }
 
+/// What a collection is at heart, for those who look into it.
+pub enum Inside<'a> {
+    /// One listpack.
+    Listpack(View<'a>),
+    /// A hash table of its elements, whatever is there beside it.
+    Table(&'a Table),
+    /// Something else.
+    Other,
+}
+
 /// A value that an entry holds as one word.
 ///
 /// # Safety
@@ -92,6 +104,9 @@ pub unsafe trait Collection: Sized + Clone {
 
     /// The encoding's name, as OBJECT ENCODING tells it.
     fn encoding(&self) -> &'static str;
+
+    /// What it is at heart.
+    fn inside(&self) -> Inside<'_>;
 
     /// Bytes of memory that it takes beside its word, the allocator's rounding included. Large ones are estimated from
     /// `samples` elements; 0 looks at all.

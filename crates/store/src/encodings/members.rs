@@ -68,6 +68,11 @@ impl<L: Layout> Members<L> {
         Members { table: Table::new(), layout: PhantomData }
     }
 
+    /// The table that finds them.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// Number of elements.
     #[inline]
     pub fn len(&self) -> usize {

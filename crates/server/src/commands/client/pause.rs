@@ -2,7 +2,7 @@
 
 use crate::session::{Session, SessionHandler};
 use crate::worker::Message;
-use crate::worker::blocking::{Blocked, Served};
+use crate::worker::blocking::Blocked;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
@@ -93,11 +93,8 @@ fn release(cx: &mut Session<'_>, waiter: &Waiter, error: bool) -> bool {
     if !blocked.leave(waiter, cx.locked) {
         return false;
     }
-    let reply = match error {
-        true => b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n".to_vec(),
-        false => blocked.timeout_reply(),
-    };
-    let (client, ticket) = (blocked.client.clone(), waiter.ticket());
-    cx.server.send(client.worker, Message::Served(Served { client, ticket, reply }));
+    let error = error.then_some("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+    let served = blocked.end(waiter, error, cx.stats);
+    cx.server.send(served.client.worker, Message::Served(served));
     true
 }

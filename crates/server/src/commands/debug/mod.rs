@@ -5,6 +5,7 @@ mod digest;
 mod keys;
 mod protocol;
 mod reload;
+mod values;
 
 use super::commandlog::wrong_number;
 use super::config::rewrite_file;
@@ -60,15 +61,18 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("error", 3, 3, error),
     sub("help", 2, 2, debug_help),
     sub("htstats", 3, 4, keys::tables),
+    world("htstats-key", 3, 4, values::table),
+    world("listpack", 3, 3, values::listpack),
     sub("log", 3, 3, log),
-    world("object", 3, 4, keys::object),
+    world("object", 3, 4, values::object),
     sub("oom", 2, usize::MAX, crash::out_of_memory),
     sub("panic", 2, usize::MAX, crash::panic),
     world("populate", 3, 5, keys::populate),
     sub("pause-cron", 3, 3, pause_cron),
     sub("protocol", 3, 3, protocol::reply),
+    world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     world("reload", 2, usize::MAX, reload::reload),
-    world("sdslen", 3, 3, keys::lengths),
+    world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
@@ -128,8 +132,6 @@ fn error(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn log(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     logging::warning(format_args!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2])));
-    // A mark in the log is there when the client hears of it.
-    logging::flush();
     cx.reply.ok();
     Ok(())
 }
@@ -156,6 +158,10 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Write <message> to the log.",
         "HTSTATS <dbid> [full]",
         "    Show how full the tables of a database are.",
+        "HTSTATS-KEY <key> [full]",
+        "    Show how full the table of the value at <key> is.",
+        "LISTPACK <key>",
+        "    Print the elements of the listpack at <key> on the server's standard output.",
         "OBJECT <key> [fast]",
         "    Show how <key> is stored. With <fast>, leave out what takes long to find.",
         "OOM",
@@ -170,6 +176,9 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "PROTOCOL <type>",
         "    Reply with a value of <type>: string, integer, double, bignum, null, array, set,",
         "    map, attrib, push, verbatim, true or false.",
+        "QUICKLIST-PACKED-THRESHOLD <size>",
+        "    From how many bytes on an element of a list is kept outside of listpacks; 0 goes by the lists'",
+        "    own limits.",
         "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
         "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
         "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",

@@ -37,10 +37,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let clients = server.clients.all();
     let input_max = clients.iter().map(|client| client.input_memory.load(Ordering::Relaxed)).max();
     let output_max = clients.iter().map(|client| client.output.load(Ordering::Relaxed)).max();
-    let blocked = clients.iter().filter(|client| {
-        let flags = client.flags();
-        flags.contains(ClientFlags::BLOCKED) && !flags.contains(ClientFlags::PAUSED)
-    });
+    let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED));
     page.section("Clients");
     page.field("connected_clients", clients.len());
     page.field("cluster_connections", 0);

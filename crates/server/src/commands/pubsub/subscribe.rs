@@ -104,6 +104,7 @@ fn subscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Err
 
 fn unsubscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
     let mut own = cx.client.subscriptions.take().unwrap_or_default();
+    let connection = (cx.worker, cx.client.info.token.load(Ordering::Relaxed));
     let all: Vec<Name>;
     let names: &mut dyn Iterator<Item = &[u8]> = if args.len() > 1 {
         &mut args.iter().skip(1)
@@ -113,7 +114,7 @@ fn unsubscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), E
     };
     let mut any = false;
     for name in names {
-        cx.server.pubsub.unsubscribe(kind, name, cx.worker, &mut own);
+        cx.server.pubsub.unsubscribe(kind, name, connection, &mut own);
         answer(cx, kind, false, Some(name), own.total_with(kind));
         any = true;
     }

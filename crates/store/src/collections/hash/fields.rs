@@ -12,7 +12,7 @@ use super::{FieldClock, Stored};
 use crate::db::Expiry;
 use crate::encodings::members::{Gathering, Layout, Members};
 use crate::memory::size_class;
-use crate::table::{Place, Pointer};
+use crate::table::{Place, Pointer, Table};
 
 /// A round that found less than one in so many of the fields it looked at was not worth it.
 const WORTHWHILE_SHARE: usize = 10;
@@ -238,6 +238,10 @@ impl Fields {
                 true
             }
         }
+    }
+
+    pub fn table(&self) -> &Table {
+        self.members.table()
     }
 
     pub fn memory(&self, samples: usize) -> usize {

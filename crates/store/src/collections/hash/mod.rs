@@ -13,7 +13,7 @@ mod fields;
 #[cfg(test)]
 mod tests;
 
-use super::word::{Collection, Word};
+use super::word::{Collection, Inside, Word};
 use crate::db::Expiry;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, At, Listpack};
@@ -514,6 +514,13 @@ unsafe impl Collection for Hash {
         match self.view() {
             View::Packed(_) => "listpack",
             View::Table(_) => "hashtable",
+        }
+    }
+
+    fn inside(&self) -> Inside<'_> {
+        match self.view() {
+            View::Packed(pack) => Inside::Listpack(pack),
+            View::Table(fields) => Inside::Table(fields.table()),
         }
     }
 

@@ -13,7 +13,7 @@ mod tests;
 pub use block::BlockView;
 pub use limits::{Limits, set_packed_threshold};
 
-use super::word::{Collection, Word};
+use super::word::{Collection, Inside, Word};
 use crate::encodings::listpack::{self, Listpack, Needle, View};
 use crate::memory::size_class;
 use crate::value::{IntBuf, Kind, Str};
@@ -466,6 +466,10 @@ unsafe impl Collection for List {
             Form::Packed(_) => "listpack",
             Form::Blocks(_) => "quicklist",
         }
+    }
+
+    fn inside(&self) -> Inside<'_> {
+        self.listpack().map_or(Inside::Other, Inside::Listpack)
     }
 
     fn memory(&self, samples: usize) -> usize {

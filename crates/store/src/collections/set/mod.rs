@@ -15,7 +15,7 @@ mod tests;
 pub use convert::Loader;
 pub use iter::Iter;
 
-use super::word::{Collection, Word};
+use super::word::{Collection, Inside, Word};
 use crate::chance::{self, Subset};
 use crate::encodings::element::{self, Plain};
 use crate::encodings::intset::{self, Intset};
@@ -404,6 +404,14 @@ unsafe impl Collection for Set {
             Encoded::Intset(_) => "intset",
             Encoded::Listpack(_) => "listpack",
             Encoded::Table(_) => "hashtable",
+        }
+    }
+
+    fn inside(&self) -> Inside<'_> {
+        match self.encoded() {
+            Encoded::Intset(_) => Inside::Other,
+            Encoded::Listpack(view) => Inside::Listpack(view),
+            Encoded::Table(members) => Inside::Table(members.table()),
         }
     }
 

@@ -20,7 +20,7 @@ mod tree;
 pub use builder::{Builder, Loader};
 pub use cut::Cut;
 
-use super::word::{Collection, Word};
+use super::word::{Collection, Inside, Word};
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, Listpack, View};
 use crate::value::{IntBuf, Kind, Str};
@@ -374,6 +374,13 @@ unsafe impl Collection for SortedSet {
         match self.form() {
             Form::Small(_) => "listpack",
             Form::Large(_) => "skiplist",
+        }
+    }
+
+    fn inside(&self) -> Inside<'_> {
+        match self.form() {
+            Form::Small(view) => Inside::Listpack(view),
+            Form::Large(large) => Inside::Table(large.members().table()),
         }
     }
 

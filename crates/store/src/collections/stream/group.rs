@@ -87,8 +87,10 @@ pub enum BadGroup {
     PendingTwice,
     /// A consumer has an entry that is not pending in its group.
     NotPending,
-    /// A pending entry is given to a second consumer, or twice.
+    /// A pending entry is given to a consumer twice.
     OwnedTwice,
+    /// A pending entry is given to a second consumer.
+    OwnedByAnother,
     /// No consumer has a pending entry.
     NotOwned,
 }
@@ -280,10 +282,11 @@ impl Group {
     /// Loads whose a pending entry is.
     pub fn load_owner(&mut self, id: Id, consumer: ConsumerId) -> Result<(), BadGroup> {
         let pending = self.pending.get(id).ok_or(BadGroup::NotPending)?;
-        if pending.consumer != NOBODY {
-            return Err(BadGroup::OwnedTwice);
+        match pending.consumer {
+            NOBODY => self.assign(id, consumer),
+            owner if owner == consumer => return Err(BadGroup::OwnedTwice),
+            _ => return Err(BadGroup::OwnedByAnother),
         }
-        self.assign(id, consumer);
         Ok(())
     }
 
@@ -446,7 +449,8 @@ mod tests {
         assert_eq!(group.load_owner(id(2), a), Err(BadGroup::NotPending));
         assert_eq!(group.load_owner(id(1), a), Ok(()));
         let b = group.load_consumer(b"b", 7, 6).unwrap();
-        assert_eq!(group.load_owner(id(1), b), Err(BadGroup::OwnedTwice));
+        assert_eq!(group.load_owner(id(1), a), Err(BadGroup::OwnedTwice));
+        assert_eq!(group.load_owner(id(1), b), Err(BadGroup::OwnedByAnother));
         assert_eq!(group.loaded(), Ok(()));
         check(group);
     }

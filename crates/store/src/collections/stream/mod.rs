@@ -17,7 +17,7 @@ pub use group::{BadGroup, Consumer, ConsumerId, Group, Groups, Pending};
 pub use id::{Id, IdBuf};
 pub use log::{AppendError, BlockLimits, History, Log, NewId, Trim};
 
-use super::word::{Collection, Word};
+use super::word::{Collection, Inside, Word};
 use crate::encodings::Corrupt;
 use crate::memory::size_class;
 use crate::value::Kind;
@@ -134,6 +134,10 @@ unsafe impl Collection for Stream {
 
     fn encoding(&self) -> &'static str {
         "stream"
+    }
+
+    fn inside(&self) -> Inside<'_> {
+        Inside::Other
     }
 
     fn memory(&self, samples: usize) -> usize {
