@@ -52,7 +52,7 @@ pub const MIGRATE: Command<SessionHandler> = Command::new(
         .args(&[
             Arg::string("host"),
             Arg::integer("port"),
-            Arg::one_of("key-selector", &[Arg::key("key"), Arg::word("empty-string", "\"\"")]),
+            Arg::one_of("key-selector", &[Arg::key("key"), Arg::word("empty-string", "")]),
             Arg::integer("destination-db"),
             Arg::integer("timeout"),
             Arg::word("copy", "COPY").optional().since("3.0.0"),
@@ -162,6 +162,9 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if parcels.is_empty() {
         cx.reply.simple("NOKEY");
         return Ok(());
+    }
+    for parcel in parcels.iter().filter(|parcel| !parcel.again && !request.copy) {
+        cx.server.migration.under_way.begin(number, &parcel.key);
     }
     let client = Waiting {
         info: cx.client.info.clone(),

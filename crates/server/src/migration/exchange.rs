@@ -6,7 +6,8 @@
 //! RESTORE key ttl payload [REPLACE] for each key; DEL key for one that is gone here
 //! ```
 //!
-//! All of it is sent before the first answer is read. A connection that breaks before anything was answered is tried
+//! AUTH and SELECT are answered before any key is sent: nothing is to come into the wrong database. All keys are sent
+//! before the first of their answers is read. A connection that breaks before anything was answered is tried
 //! once more, since one that was kept may have been closed at the other end; one that is too slow is not.
 
 use super::parcel::Parcel;
@@ -74,21 +75,21 @@ fn converse(server: &Server, departure: &mut Departure) -> Result<(), Trouble> {
         .sockets
         .take(&request.host, &request.port, request.timeout)
         .map_err(|_| Trouble::Connecting)?;
-    let selects = socket.database != Some(request.database);
-    let sent = send(request, selects, parcels, &socket.stream).map_err(Trouble::Writing)?;
     let mut answers = BufReader::new(&socket.stream);
-    let preliminary = usize::from(request.credentials.is_some()) + usize::from(selects);
-    let mut refusal = None;
-    for _ in 0..preliminary {
+    let mut error = None;
+    for words in preliminaries(request, &socket) {
+        send_request(&socket.stream, &words).map_err(Trouble::Writing)?;
         let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, 0))?;
-        refusal = refusal.or(refused(&line));
+        error = error.or(refused(&line));
     }
-    let mut error = refusal.clone();
-    for (number, index) in sent.into_iter().enumerate() {
-        let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, number))?;
-        let refused = refused(&line);
-        parcels[index].arrived = refusal.is_none() && refused.is_none();
-        error = error.or(refused);
+    if error.is_none() {
+        let sent = send(parcels, &socket.stream).map_err(Trouble::Writing)?;
+        for (number, index) in sent.into_iter().enumerate() {
+            let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, number))?;
+            let refused = refused(&line);
+            parcels[index].arrived = refused.is_none();
+            error = error.or(refused);
+        }
     }
     if !request.copy && request.database == *db as i64 && is_this_server(server, &socket) {
         parcels.iter_mut().for_each(|parcel| parcel.arrived = false);
@@ -106,17 +107,25 @@ fn converse(server: &Server, departure: &mut Departure) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Sends everything; the indices of the keys, without those whose time has come.
-fn send(request: &Request, selects: bool, parcels: &[Parcel], stream: &TcpStream) -> io::Result<Vec<usize>> {
+/// What the target is told before the keys.
+fn preliminaries(request: &Request, socket: &Socket) -> Vec<Vec<Vec<u8>>> {
+    let auth = request.credentials.as_ref().map(|credentials| {
+        let words = [Some(b"AUTH".to_vec()), credentials.user.clone(), Some(credentials.password.clone())];
+        words.into_iter().flatten().collect()
+    });
+    let select = || vec![b"SELECT".to_vec(), request.database.to_string().into_bytes()];
+    auth.into_iter().chain((socket.database != Some(request.database)).then(select)).collect()
+}
+
+fn send_request(mut stream: &TcpStream, words: &[Vec<u8>]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    write_request(&mut bytes, &words.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    stream.write_all(&bytes)
+}
+
+/// Sends the keys; the indices of those that were sent, which leaves out those whose time has come.
+fn send(parcels: &[Parcel], stream: &TcpStream) -> io::Result<Vec<usize>> {
     let mut out = BufWriter::with_capacity(CHUNK, stream);
-    if let Some(credentials) = &request.credentials {
-        let user = credentials.user.as_deref();
-        let words: Vec<&[u8]> = [Some(&b"AUTH"[..]), user, Some(&credentials.password)].into_iter().flatten().collect();
-        write_request(&mut out, &words)?;
-    }
-    if selects {
-        write_request(&mut out, &[b"SELECT", request.database.to_string().as_bytes()])?;
-    }
     let (mut sent, now_ms) = (Vec::new(), clock::unix_ms());
     for (index, parcel) in parcels.iter().enumerate() {
         // RESTORE takes 0 for no expiry.

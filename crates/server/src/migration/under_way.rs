@@ -6,9 +6,12 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// The keys on their way, by database and name. Looked at and changed under the keys' locks.
+/// The keys on their way. Looked at and changed under the keys' locks.
 #[derive(Default)]
-pub struct UnderWay(Mutex<HashMap<(usize, Box<[u8]>), Traffic>>);
+pub struct UnderWay(Mutex<HashMap<Place, Traffic>>);
+
+/// The number of a database, and a key's name.
+type Place = (usize, Box<[u8]>);
 
 #[derive(Default)]
 struct Traffic {

@@ -24,7 +24,7 @@ impl Worker {
 
 impl Engine {
     /// Deletes the keys that have arrived, and answers the client or sends those that changed once more.
-    fn settle(&mut self, mut departure: Box<Departure>) -> Option<Served> {
+    fn settle(&mut self, mut departure: Departure) -> Option<Served> {
         let (keyspace, db) = (self.server.keyspace, departure.db);
         let names: Vec<Box<[u8]>> = departure.parcels.iter().map(|parcel| parcel.key.clone()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
@@ -58,7 +58,7 @@ impl Engine {
         if departure.parcels.is_empty() {
             return Some(self.answer_departure(&departure));
         }
-        self.server.migration.send(departure);
+        self.server.migration.send(Box::new(departure));
         None
     }
 

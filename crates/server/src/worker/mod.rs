@@ -96,7 +96,7 @@ pub struct Worker {
     writes: u64,
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
-    returned: Vec<Box<Departure>>,
+    returned: Vec<Departure>,
 }
 
 impl Worker {
@@ -215,7 +215,7 @@ impl Worker {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Served(served) => self.deliver(served),
-                Message::Returned(departure) => self.returned.push(departure),
+                Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
                 Message::Listen => {

@@ -43,9 +43,14 @@ pub fn compress(input: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Length of what repeats at `at` what stands at `earlier - 1`, if that is worth it.
+#[inline]
 fn match_len(input: &[u8], earlier: usize, at: usize) -> Option<usize> {
     let from = earlier.checked_sub(1)?;
     if at - from > DISTANCE_MAX {
+        return None;
+    }
+    // Most that have the same hash are not the same: that is seen at once.
+    if input[from..].first_chunk::<MATCH_MIN>() != input[at..].first_chunk() {
         return None;
     }
     let longest = MATCH_MAX.min(input.len() - at);
@@ -78,6 +83,7 @@ fn note_inside(seen: &mut [u32; 1 << HASH_BITS], input: &[u8], at: usize, len: u
     }
 }
 
+#[inline]
 fn hash(next: &[u8]) -> usize {
     let word = u32::from_le_bytes([0, next[0], next[1], next[2]]);
     (word.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize

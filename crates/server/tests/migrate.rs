@@ -1,0 +1,374 @@
+//! MIGRATE between two servers, and to a Valkey when `KVICK_TEST_VALKEY` names the program.
+
+mod common;
+
+use common::{Server, for_workers, wait_until};
+use redis::{Connection, RedisResult, Value, cmd};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+fn ask<T: redis::FromRedisValue>(client: &mut Connection, words: &[&str]) -> RedisResult<T> {
+    let mut request = cmd(words[0]);
+    words[1..].iter().for_each(|word| _ = request.arg(*word));
+    request.query(client)
+}
+
+fn told(client: &mut Connection, words: &[&str]) -> String {
+    match ask::<Value>(client, words) {
+        Ok(Value::Okay) => "OK".into(),
+        Ok(Value::SimpleString(text)) => text,
+        Ok(other) => format!("{other:?}"),
+        Err(error) => format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
+    }
+}
+
+/// MIGRATE to this port, with these words behind the port.
+fn migrate(client: &mut Connection, port: u16, words: &[&str]) -> String {
+    let port = port.to_string();
+    told(client, &[&["MIGRATE", "127.0.0.1", &port][..], words].concat())
+}
+
+fn get(client: &mut Connection, key: &str) -> Option<String> {
+    ask(client, &["GET", key]).expect("a string")
+}
+
+/// A key of every type, large and small, and one that expires.
+fn fill(client: &mut Connection) -> Vec<String> {
+    let mut pipe = redis::pipe();
+    pipe.cmd("SET").arg("string").arg("x".repeat(300_000));
+    pipe.cmd("SET").arg("volatile").arg("12345").arg("PX").arg(60_000);
+    for number in 0..5000 {
+        pipe.cmd("RPUSH").arg("list").arg(format!("element {number}"));
+        pipe.cmd("SADD").arg("set").arg(format!("member {number}"));
+        pipe.cmd("ZADD").arg("zset").arg(number % 70).arg(format!("member {number}"));
+        pipe.cmd("HSET").arg("hash").arg(format!("field {number}")).arg(number);
+        pipe.cmd("XADD").arg("stream").arg(format!("{}-1", number + 1)).arg("field").arg(number);
+    }
+    pipe.cmd("SADD").arg("integers").arg(&[1, 2, 3][..]);
+    pipe.cmd("HSET").arg("small").arg(&["a", "1", "b", "2"][..]);
+    pipe.cmd("XGROUP").arg(&["CREATE", "stream", "group", "0"][..]);
+    pipe.cmd("XREADGROUP").arg(&["GROUP", "group", "me", "COUNT", "5", "STREAMS", "stream", ">"][..]);
+    pipe.exec(client).expect("writes");
+    ["string", "volatile", "list", "set", "zset", "hash", "stream", "integers", "small"].map(String::from).into()
+}
+
+/// What can be told of a key without the order of a table.
+fn content(client: &mut Connection, key: &str) -> String {
+    let kind: String = ask(client, &["TYPE", key]).expect("a type");
+    let words: &[&str] = match &*kind {
+        "string" => &["GET", key],
+        "list" => &["LRANGE", key, "0", "-1"],
+        "set" => &["SORT", key, "ALPHA"],
+        "zset" => &["ZRANGE", key, "0", "-1", "WITHSCORES"],
+        "hash" => &["HGETALL", key],
+        "stream" => &["XINFO", "STREAM", key],
+        _ => return kind,
+    };
+    let mut text = format!("{kind} {:?}", ask::<Value>(client, words).expect("a value"));
+    if kind == "hash" {
+        let mut pairs: Vec<(String, String)> = ask(client, words).expect("pairs");
+        pairs.sort();
+        text = format!("{pairs:?}");
+    }
+    text
+}
+
+/// Moves keys of all types to a target.
+fn moves_everything(source: &Server, target: &mut Connection, port: u16) {
+    let mut client = source.client();
+    let keys = fill(&mut client);
+    let before: Vec<String> = keys.iter().map(|key| content(&mut client, key)).collect();
+    let mut words = vec!["", "3", "5000", "KEYS", "nothing"];
+    words.extend(keys.iter().map(String::as_str));
+    assert_eq!(migrate(&mut client, port, &words), "OK");
+    assert_eq!(ask::<i64>(&mut client, &["DBSIZE"]).expect("a number"), 0);
+    ask::<()>(target, &["SELECT", "3"]).expect("a database");
+    for (key, before) in keys.iter().zip(before) {
+        assert_eq!(content(target, key), before, "{key}");
+    }
+    let left: i64 = ask(target, &["PTTL", "volatile"]).expect("a time");
+    assert!((1..=60_000).contains(&left));
+    assert_eq!(ask::<i64>(target, &["TTL", "set"]).expect("a time"), -1);
+    assert_eq!(migrate(&mut client, port, &["set", "3", "1000"]), "NOKEY");
+}
+
+#[test]
+fn keys_of_all_types_move() {
+    for_workers(&[], |source| {
+        let target = Server::start(&[]);
+        moves_everything(source, &mut target.client(), target.port());
+    });
+}
+
+#[test]
+fn replies_are_those_of_the_reference() {
+    for_workers(&[], |source| {
+        let target = Server::start(&[]);
+        let (mut here, mut there) = (source.client(), target.client());
+        let port = target.port();
+        ask::<()>(&mut here, &["MSET", "a", "1", "b", "2", "c", "3"]).expect("writes");
+        assert_eq!(migrate(&mut here, port, &["a", "0", "1000", "COPY"]), "OK");
+        assert_eq!((get(&mut here, "a"), get(&mut there, "a")), (Some("1".into()), Some("1".into())));
+        let busy = "ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+        assert_eq!(migrate(&mut here, port, &["a", "0", "1000"]), busy);
+        assert_eq!(migrate(&mut here, port, &["", "0", "1000", "KEYS", "a", "b"]), busy);
+        assert_eq!((get(&mut here, "a"), get(&mut here, "b")), (Some("1".into()), None));
+        assert_eq!(migrate(&mut here, port, &["a", "0", "0", "replace"]), "OK");
+        let syntax = "ERR syntax error";
+        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "AUTH"]), syntax);
+        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "AUTH2", "x"]), syntax);
+        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "what"]), syntax);
+        let number = "ERR value is not an integer or out of range";
+        assert_eq!(migrate(&mut here, port, &["c", "zero", "10"]), number);
+        assert_eq!(migrate(&mut here, port, &["c", "0", "x"]), number);
+        let empty = "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string";
+        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "KEYS", "a"]), empty);
+        let range = "ERR Target instance replied with error: ERR DB index is out of range";
+        assert_eq!(migrate(&mut here, port, &["c", "99", "1000"]), range);
+        ask::<()>(&mut there, &["CONFIG", "SET", "requirepass", "secret"]).expect("a setting");
+        let wrong =
+            "ERR Target instance replied with error: WRONGPASS invalid username-password pair or user is disabled.";
+        assert_eq!(migrate(&mut here, port, &["c", "0", "1000", "AUTH", "public"]), wrong);
+        assert_eq!(migrate(&mut here, port, &["c", "0", "1000", "AUTH2", "default", "secret"]), "OK");
+        ask::<()>(&mut here, &["SET", "d", "4"]).expect("a write");
+        let refused = "IOERR error or timeout connecting to the client";
+        assert_eq!(migrate(&mut here, 1, &["d", "0", "1000"]), refused);
+        assert_eq!(told(&mut here, &["MIGRATE", "127.0.0.1", "port", "d", "0", "1000"]), refused);
+        let info: String = ask(&mut here, &["INFO", "stats"]).expect("a page");
+        assert!(info.contains("migrate_cached_sockets:1\r\n"), "{info}");
+    });
+}
+
+#[test]
+fn a_connection_that_was_kept_and_then_closed_is_made_anew() {
+    for_workers(&[], |source| {
+        let target = Server::start(&[]);
+        let (mut here, mut there) = (source.client(), target.client());
+        for key in ["a", "b"] {
+            ask::<()>(&mut here, &["SET", key, "1"]).expect("a write");
+            assert_eq!(migrate(&mut here, target.port(), &[key, "0", "5000"]), "OK");
+            ask::<i64>(&mut there, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).expect("a number");
+        }
+        assert_eq!(get(&mut there, "b").as_deref(), Some("1"));
+    });
+}
+
+#[test]
+fn a_transaction_moves_keys_with_the_rest_of_it() {
+    for_workers(&[], |source| {
+        let target = Server::start(&[]);
+        let (mut here, mut there) = (source.client(), target.client());
+        let port = target.port().to_string();
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("SET").arg("a").arg("1");
+        pipe.cmd("MIGRATE").arg(&["127.0.0.1", &port, "a", "0", "5000"][..]).cmd("EXISTS").arg("a");
+        let replies: (String, String, i64) = pipe.query(&mut here).expect("replies");
+        assert_eq!(replies, ("OK".into(), "OK".into(), 0));
+        assert_eq!(get(&mut there, "a").as_deref(), Some("1"));
+    });
+}
+
+#[test]
+fn keys_that_are_sent_to_where_they_are_stay() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        ask::<()>(&mut client, &["SET", "a", "1"]).expect("a write");
+        let told = migrate(&mut client, server.port(), &["a", "0", "5000", "REPLACE"]);
+        assert_eq!(told, "IOERR the target instance is this one");
+        assert_eq!(get(&mut client, "a").as_deref(), Some("1"));
+        // Into another database is another matter.
+        assert_eq!(migrate(&mut client, server.port(), &["a", "2", "5000"]), "OK");
+        assert_eq!(get(&mut client, "a"), None);
+        ask::<()>(&mut client, &["SELECT", "2"]).expect("a database");
+        assert_eq!(get(&mut client, "a").as_deref(), Some("1"));
+    });
+}
+
+/// A target that lets `during` run between what it was sent and its answers.
+struct Slow {
+    listener: TcpListener,
+}
+
+impl Slow {
+    fn new() -> Slow {
+        Slow { listener: TcpListener::bind(("127.0.0.1", 0)).expect("a free port") }
+    }
+
+    fn port(&self) -> u16 {
+        self.listener.local_addr().expect("an address").port()
+    }
+
+    /// Answers each of `rounds` RESTOREs or DELs after the next run of `during`; the requests' beginnings.
+    fn serve(&self, rounds: usize, mut during: impl FnMut(usize)) -> Vec<String> {
+        let (mut stream, _) = self.listener.accept().expect("a connection");
+        let mut seen = Vec::new();
+        let read = |stream: &mut TcpStream, wanted: &[&str]| {
+            let mut bytes = vec![0; 65536];
+            let n = stream.read(&mut bytes).expect("a request");
+            let text = String::from_utf8_lossy(&bytes[..n]).into_owned();
+            assert!(wanted.iter().any(|word| text.contains(word)), "{text}");
+            text
+        };
+        read(&mut stream, &["SELECT"]);
+        stream.write_all(b"+OK\r\n").expect("an open connection");
+        for round in 0..rounds {
+            seen.push(read(&mut stream, &["RESTORE", "DEL"]));
+            during(round);
+            stream.write_all(b"+OK\r\n").expect("an open connection");
+        }
+        seen
+    }
+}
+
+#[test]
+fn what_changes_on_the_way_is_sent_again_and_what_is_deleted_goes_from_the_target() {
+    for_workers(&[], |source| {
+        let (slow, mut here) = (Slow::new(), source.client());
+        ask::<()>(&mut here, &["SET", "a", "1"]).expect("a write");
+        let port = slow.port();
+        let migrating =
+            |mut client: Connection| std::thread::spawn(move || migrate(&mut client, port, &["a", "0", "9000"]));
+        let waiting = migrating(source.client());
+        let requests = slow.serve(3, |round| match round {
+            0 => ask::<()>(&mut here, &["SET", "a", "2"]).expect("a write"),
+            1 => ask::<()>(&mut here, &["DEL", "a"]).expect("a write"),
+            _ => {}
+        });
+        assert_eq!(waiting.join().expect("no panic"), "OK");
+        assert!(!requests[0].contains("REPLACE") && requests[1].contains("REPLACE") && requests[2].contains("DEL"));
+        assert_eq!(get(&mut here, "a"), None);
+    });
+}
+
+#[test]
+fn a_key_that_never_rests_stays_and_the_client_is_told() {
+    for_workers(&[], |source| {
+        let (slow, mut here) = (Slow::new(), source.client());
+        ask::<()>(&mut here, &["SET", "a", "0"]).expect("a write");
+        let (port, mut client) = (slow.port(), source.client());
+        let waiting = std::thread::spawn(move || migrate(&mut client, port, &["a", "0", "9000"]));
+        slow.serve(8, |_| ask::<()>(&mut here, &["INCR", "a"]).expect("a write"));
+        let told = waiting.join().expect("no panic");
+        assert!(told.starts_with("ERR Keys changed again and again"), "{told}");
+        assert_eq!(get(&mut here, "a").as_deref(), Some("8"));
+    });
+}
+
+#[test]
+fn other_clients_are_served_while_a_target_is_silent_and_a_client_may_go_away() {
+    for_workers(&[], |source| {
+        let (slow, mut here) = (Slow::new(), source.client());
+        ask::<()>(&mut here, &["SET", "a", "1"]).expect("a write");
+        let (port, mut leaving) = (slow.port().to_string(), source.raw());
+        leaving.request(&["MIGRATE", "127.0.0.1", &port, "a", "0", "9000"]);
+        slow.serve(1, |_| {
+            let began = Instant::now();
+            let clients: String = ask(&mut here, &["CLIENT", "LIST"]).expect("a list");
+            assert!(clients.contains("cmd=migrate"), "{clients}");
+            assert_eq!(get(&mut here, "a").as_deref(), Some("1"));
+            assert!(began.elapsed() < Duration::from_secs(5));
+        });
+        // The key has arrived, whoever asked for it.
+        drop(leaving);
+        wait_until("the key is gone", || get(&mut here, "a").is_none());
+        // The silence of a target ends the wait.
+        ask::<()>(&mut here, &["SET", "b", "1"]).expect("a write");
+        let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = silent.local_addr().expect("an address").port();
+        assert_eq!(migrate(&mut here, port, &["b", "0", "50"]), "IOERR error or timeout reading to target instance");
+        assert_eq!(get(&mut here, "b").as_deref(), Some("1"));
+    });
+}
+
+#[test]
+fn no_write_is_lost_while_keys_move() {
+    const KEYS: usize = 64;
+    const WRITES_MAX: usize = 4000;
+    for_workers(&[], |source| {
+        let target = Server::start(&["--io-threads", "2"]);
+        let mut client = source.client();
+        (0..KEYS).for_each(|n| ask::<()>(&mut client, &["RPUSH", &format!("k{n}"), "x"]).expect("a write"));
+        let written: Vec<AtomicUsize> = (0..KEYS).map(|_| AtomicUsize::new(1)).collect();
+        std::thread::scope(|scope| {
+            for writer in 0..2 {
+                let (written, mut client) = (&written, source.client());
+                scope.spawn(move || {
+                    for n in (0..WRITES_MAX).map(|n| (n * (1 + 2 * writer)) % KEYS) {
+                        // Nothing is made anew where a key has gone.
+                        let len: usize = ask(&mut client, &["LPUSHX", &format!("k{n}"), "x"]).expect("a number");
+                        written[n].fetch_add(usize::from(len > 0), Ordering::Relaxed);
+                    }
+                });
+            }
+            for n in 0..KEYS {
+                // Those that change too often are tried again.
+                while migrate(&mut client, target.port(), &[&format!("k{n}"), "0", "5000", "REPLACE"]) != "OK" {}
+            }
+        });
+        assert_eq!(ask::<usize>(&mut client, &["DBSIZE"]).expect("a number"), 0);
+        let mut there = target.client();
+        for (n, written) in written.iter().enumerate() {
+            let len: usize = ask(&mut there, &["LLEN", &format!("k{n}")]).expect("a number");
+            assert_eq!(len, written.load(Ordering::Relaxed), "key {n}");
+        }
+    });
+}
+
+#[test]
+fn two_who_move_the_same_key_move_it_once() {
+    for_workers(&[], |source| {
+        let target = Server::start(&[]);
+        let (mut here, mut there) = (source.client(), target.client());
+        for round in 0..50 {
+            ask::<()>(&mut here, &["SET", "a", &round.to_string()]).expect("a write");
+            let moves = |mut client: Connection| {
+                let port = target.port();
+                move || migrate(&mut client, port, &["a", "0", "5000", "REPLACE"])
+            };
+            let told = std::thread::scope(|scope| {
+                let both = [scope.spawn(moves(source.client())), scope.spawn(moves(source.client()))];
+                both.map(|one| one.join().expect("no panic"))
+            });
+            assert!(told.contains(&"OK".into()) && told.iter().all(|told| told == "OK" || told == "NOKEY"), "{told:?}");
+            assert_eq!((get(&mut here, "a"), get(&mut there, "a")), (None, Some(round.to_string())));
+        }
+    });
+}
+
+/// A Valkey, ended when dropped.
+struct Valkey {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Valkey {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_valkey_takes_the_keys() {
+    let Ok(program) = std::env::var("KVICK_TEST_VALKEY") else { return };
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let child = Command::new(program)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a Valkey");
+    let valkey = Valkey { child, port };
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).expect("an address");
+    wait_until("the Valkey accepts connections", || client.get_connection().is_ok());
+    for_workers(&[], |source| {
+        let mut connection = client.get_connection().expect("a connection");
+        moves_everything(source, &mut connection, valkey.port);
+        ask::<()>(&mut connection, &["FLUSHALL"]).expect("a flush");
+    });
+}
