@@ -50,6 +50,17 @@ pub enum BlockView<'a> {
     Compressed(&'a [u8], usize),
 }
 
+impl BlockView<'_> {
+    /// Its bytes, not compressed.
+    pub fn bytes(self) -> usize {
+        match self {
+            BlockView::Plain(element) => element.len(),
+            BlockView::Packed(view) => view.bytes().len(),
+            BlockView::Compressed(_, bytes) => bytes,
+        }
+    }
+}
+
 impl Block {
     pub(super) fn of_one(element: &[u8], limits: Limits) -> Block {
         if limits.is_large(element.len()) {
