@@ -193,6 +193,12 @@ pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Resul
     load(server, Locking::World(world), how).inspect_err(|error| logging::warning(format_args!("{error}")))
 }
 
+/// Whether there is a dump to load, or something in its place that cannot be looked at.
+pub fn is_there(values: &Values) -> bool {
+    let found = std::fs::metadata(values.read(DIR).resolve(&values.read(DBFILENAME)));
+    !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
 fn load(server: &'static Server, locking: Locking<'_>, how: Reload) -> Result<Option<Report>, LoadError> {
     let values = server.config.values();
     let path = values.read(DIR).resolve(&values.read(DBFILENAME));

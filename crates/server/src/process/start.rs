@@ -13,7 +13,7 @@ use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::Listeners;
 use crate::persistence::background::{self, Job};
 use crate::persistence::gate;
-use crate::persistence::load::LoadError;
+use crate::persistence::load::{self as dump, LoadError};
 use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
@@ -166,14 +166,15 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     background::start(server)?;
     migration::start(server)?;
     logging::notice(format_args!("Server initialized"));
-    // From their first request on the workers answer that the data set is not there yet.
-    server.persistence.gate.set(gate::LOADING, true);
+    // From their first request on the workers answer that the data set is not there yet, if there is one.
+    let to_load = dump::is_there(&values);
+    server.persistence.gate.set(gate::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         threads.push(thread.spawn(move || worker.run())?);
     }
-    let loaded = load_data(server);
+    let loaded = if to_load { load_data(server) } else { Ok(()) };
     match &loaded {
         Ok(()) if !server.is_ending() => tell_ready(&values),
         Ok(()) => {}
