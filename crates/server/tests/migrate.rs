@@ -264,15 +264,17 @@ fn other_clients_are_served_while_a_target_is_silent_and_a_client_may_go_away() 
         ask::<()>(&mut here, &["SET", "a", "1"]).expect("a write");
         let (port, mut leaving) = (slow.port().to_string(), source.raw());
         leaving.request(&["MIGRATE", "127.0.0.1", &port, "a", "0", "9000"]);
+        let mut leaving = Some(leaving);
         slow.serve(1, |_| {
             let began = Instant::now();
-            let clients: String = ask(&mut here, &["CLIENT", "LIST"]).expect("a list");
-            assert!(clients.contains("cmd=migrate"), "{clients}");
+            let mut waits = || ask::<String>(&mut here, &["CLIENT", "LIST"]).expect("a list").contains("cmd=migrate");
+            wait_until("the client is seen to wait", &mut waits);
+            drop(leaving.take());
+            wait_until("it is gone", || !waits());
             assert_eq!(get(&mut here, "a").as_deref(), Some("1"));
             assert!(began.elapsed() < Duration::from_secs(5));
         });
         // The key has arrived, whoever asked for it.
-        drop(leaving);
         wait_until("the key is gone", || get(&mut here, "a").is_none());
         // The silence of a target ends the wait.
         ask::<()>(&mut here, &["SET", "b", "1"]).expect("a write");
