@@ -3,7 +3,8 @@
 //! Who logs renders the line ([`format`]) and leaves it in a bounded [`queue`]; a thread of its own writes what is there
 //! to the [`sink`]. No worker depends on a disk, a terminal or syslog: when the queue is full the line is lost, and the
 //! log says how many were. But before a worker replies it gives the thread a moment to write what the worker has logged
-//! ([`settle`]), so that who gets the reply finds the lines. Before [`start`] and after [`stop`] lines are written at once by who logs them, so that
+//! ([`settle`]), so that who gets the reply finds the lines; a thread that does not keep up costs one such moment, not one
+//! for each line. Before [`start`] and after [`stop`] lines are written at once by who logs them, so that
 //! nothing is lost around the process's beginning, its fork, and its end.
 
 mod format;
@@ -27,7 +28,7 @@ use std::time::{Duration, SystemTime};
 pub use sink::descriptor;
 
 /// No reply waits longer than this for the log.
-const SETTLE_AT_MOST: Duration = Duration::from_millis(100);
+const SETTLE_AT_MOST: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Whether this thread has logged something since it last waited for it to be written.

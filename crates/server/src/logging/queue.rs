@@ -42,12 +42,15 @@ struct Waiting {
     /// Of these, how many were taken by who writes, and how many are written.
     taken: u64,
     written: u64,
+    /// Whether somebody waited in vain since all lines were last written: nobody waits then.
+    behind: bool,
 }
 
 impl Queue {
     /// An empty queue.
     pub const fn new() -> Self {
-        let waiting = Waiting { lines: Vec::new(), lost: 0, closed: false, added: 0, taken: 0, written: 0 };
+        let waiting =
+            Waiting { lines: Vec::new(), lost: 0, closed: false, added: 0, taken: 0, written: 0, behind: false };
         Queue { waiting: Mutex::new(waiting), changed: Condvar::new(), settled: Condvar::new() }
     }
 
@@ -76,20 +79,22 @@ impl Queue {
     pub fn written(&self) {
         let mut waiting = self.waiting.lock();
         waiting.written = waiting.taken;
+        waiting.behind &= waiting.written < waiting.added;
         self.settled.notify_all();
     }
 
-    /// Waits until the lines added so far are written, but no longer than this; whether they are.
+    /// Waits until the lines added so far are written, but no longer than this; whether they are. Where who writes does
+    /// not keep up, one has to wait in vain, and nobody after that until all is written.
     pub fn settle(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut waiting = self.waiting.lock();
         let added = waiting.added;
-        while waiting.written < added {
+        while waiting.written < added && !waiting.behind {
             if self.settled.wait_until(&mut waiting, deadline).timed_out() {
-                return waiting.written >= added;
+                waiting.behind = waiting.written < added;
             }
         }
-        true
+        waiting.written >= added
     }
 
     /// Waits for lines; false once the queue is closed.
@@ -136,7 +141,10 @@ mod tests {
         assert!(!queue.settle(Duration::from_millis(1)));
         queue.push(line());
         queue.written();
-        assert!(!queue.settle(Duration::ZERO), "the second line was not taken yet");
+        assert!(!queue.settle(Duration::from_secs(600)), "the second line was not taken yet, and one waited in vain");
+        queue.take();
+        queue.written();
+        queue.push(line());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 queue.take();
