@@ -1,0 +1,139 @@
+use super::*;
+use crate::hash::KeyHasher;
+
+const NOW_MS: i64 = 1_700_000_000_000;
+
+/// Runs `run` with database 0 of a keyspace, under the world lock.
+fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
+    with_db_at(keyspace, NOW_MS, WhenExpired::Drop, run)
+}
+
+fn with_db_at<T>(
+    keyspace: &'static Keyspace,
+    now_ms: i64,
+    when_expired: WhenExpired,
+    run: impl FnOnce(&mut Db<'_>) -> T,
+) -> T {
+    let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    effects.begin(false, EventClass::all(), 0);
+    let effects = &mut effects;
+    let env =
+        Env { now_ms, access: &access, touch: true, lazy_expire: true, when_expired, counters: &counters, effects };
+    run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
+}
+
+fn keyspace() -> &'static Keyspace {
+    Keyspace::leak(2, 4, KeyHasher::with_secret(1, 2))
+}
+
+#[test]
+fn an_integer_is_updated_in_its_entry() {
+    with_db(keyspace(), |db| {
+        let key = db.key(b"counter");
+        let add = |entry: Option<Entry<'_>>, n| entry.map_or(Some(0), |e| e.str()?.as_int()).map(|old| old + n);
+        assert_eq!(db.update_int(key, |entry| add(entry, 5).ok_or(())), Ok(5));
+        db.set_expiry(key, Some(NOW_MS + 10));
+        let address = db.peek(key).map(|entry| entry.key().as_ptr());
+        assert_eq!(db.update_int(key, |entry| add(entry, i64::MAX - 5).ok_or(())), Ok(i64::MAX));
+        assert_eq!(db.update_int(key, |_| Err("refused")), Err("refused"));
+        let entry = db.peek(key).expect("still there");
+        assert_eq!((entry.expiry(), entry.encoding()), (Some(NOW_MS + 10), "int"));
+        assert_eq!(entry.str().and_then(|value| value.as_int()), Some(i64::MAX));
+        assert_eq!(Some(entry.key().as_ptr()), address);
+
+        let text = db.key(b"text");
+        db.append(text, b"41");
+        assert_eq!(db.update_int(text, |entry| add(entry, 1).ok_or(())), Ok(42));
+        assert_eq!(db.peek(text).map(|entry| entry.encoding()), Some("int"));
+    });
+}
+
+#[test]
+fn a_large_buffer_is_kept_unless_much_of_it_is_spare() {
+    with_db(keyspace(), |db| {
+        let key = db.key(b"large");
+        for (capacity, kept) in [(100_000, true), (109_000, true), (120_000, false)] {
+            let mut value = Vec::with_capacity(capacity);
+            value.resize(100_000, b'x');
+            let buffer = value.capacity();
+            db.set_owned(key, value, Expiry::None);
+            let memory = db.peek(key).map_or(0, |entry| entry.memory(0));
+            assert_eq!(memory > buffer, kept, "{capacity}");
+        }
+    });
+}
+
+#[test]
+fn a_key_lasts_through_the_millisecond_at_which_it_expires() {
+    let keyspace = keyspace();
+    let key = keyspace.key(b"k");
+    with_db(keyspace, |db| db.set_bytes(key, b"v", Expiry::At(NOW_MS)));
+    assert!(with_db(keyspace, |db| db.peek(key).is_some()));
+    assert!(with_db_at(keyspace, NOW_MS + 1, WhenExpired::Drop, |db| db.peek(key).is_none()));
+    assert_eq!(keyspace.len(0), 0);
+}
+
+#[test]
+fn expired_keys_that_are_kept_are_not_seen_until_they_are_overwritten() {
+    let keyspace = keyspace();
+    let key = keyspace.key(b"k");
+    with_db(keyspace, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
+    with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| {
+        assert!(db.get(key).is_none() && !db.remove(key, false));
+        db.for_each(|_| panic!("seen by for_each"));
+        assert_eq!(db.random_key(|| 0).as_deref(), Some(&b"k"[..]));
+        assert_eq!(db.len(), 1);
+        db.set_bytes(key, b"new", Expiry::None);
+        assert_eq!((db.peek(key).and_then(|entry| entry.expiry()), db.len()), (None, 1));
+    });
+    with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
+    with_db_at(keyspace, NOW_MS + 1, WhenExpired::Keep, |db| assert_eq!(db.update_int::<()>(key, |_| Ok(1)), Ok(1)));
+    assert_eq!(keyspace.len(0), 1);
+}
+
+#[test]
+fn the_source_of_an_import_sees_expired_keys() {
+    let keyspace = keyspace();
+    let key = keyspace.key(b"k");
+    with_db_at(keyspace, NOW_MS, WhenExpired::Import, |db| {
+        assert!(!db.is_due(NOW_MS - 1));
+        db.set_bytes(key, b"v", Expiry::At(NOW_MS - 1));
+        assert_eq!((db.peek(key).is_some(), db.len()), (false, 1));
+    });
+    with_db_at(keyspace, NOW_MS, WhenExpired::ImportSource, |db| {
+        assert!(db.peek(key).is_some());
+        let mut seen = 0;
+        db.for_each(|_| seen += 1);
+        db.scan(0, 10, |_| true, |_| seen += 1);
+        assert_eq!(seen, 2);
+    });
+    with_db(keyspace, |db| assert!(db.is_due(NOW_MS - 1) && db.peek(key).is_none() && db.is_empty()));
+}
+
+#[test]
+fn a_scan_drops_what_has_expired_unless_it_is_kept() {
+    let keyspace = keyspace();
+    for name in [b"a", b"b", b"c"] {
+        with_db(keyspace, |db| db.set_bytes(db.key(name), b"v", Expiry::At(NOW_MS)));
+    }
+    for (when_expired, left) in [(WhenExpired::Keep, 3), (WhenExpired::Drop, 0)] {
+        with_db_at(keyspace, NOW_MS + 1, when_expired, |db| {
+            assert_eq!(db.scan(0, 100, |_| true, |_| panic!("seen by scan")), 0);
+            assert_eq!(db.len(), left);
+        });
+    }
+}
+
+#[test]
+fn a_database_is_left_as_it_was_entered() {
+    with_db(keyspace(), |db| {
+        let key = db.key(b"k");
+        db.with_database(1, |db| db.set_bytes(key, b"v", Expiry::None));
+        assert_eq!((db.number(), db.len()), (0, 0));
+        db.swap(0, 1);
+        assert!(db.peek(key).is_some());
+        assert_eq!((db.flush(0, false), db.len()), (1, 0));
+        let databases: Vec<_> = db.effects().events().iter().map(|event| event.database).collect();
+        assert_eq!(databases, [1]);
+    });
+}

@@ -1,0 +1,278 @@
+//! Segments and buckets: where words stand, and how a segment is searched, filled and emptied.
+//!
+//! See the module above for what the words mean and what always holds.
+
+use super::{Pointer, prefetch_address};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Words in a bucket.
+pub(super) const BUCKET: usize = 8;
+/// Bucket counts of a segment: every size class of the allocator from 64 bytes to 8 KiB.
+pub(super) const STEPS: [u16; 24] =
+    [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
+/// Buckets of a segment that has grown as far as it will.
+pub(super) const STEP_MAX: u16 = STEPS[STEPS.len() - 1];
+/// Bits of the hash that a word keeps.
+pub(super) const TAG_BITS: u32 = 16;
+pub(super) const POINTER_MASK: u64 = 0x0000_ffff_ffff_fffe;
+pub(super) const FLAG: u64 = 1;
+
+#[repr(C, align(64))]
+pub(super) struct Bucket(pub(super) [u64; BUCKET]);
+
+/// A part of the table that grows by itself.
+pub(super) struct Segment {
+    pub(super) buckets: NonNull<Bucket>,
+    pub(super) count: u32,
+    pub(super) bucket_count: u16,
+    /// How many of the hash's first bits its elements share.
+    pub(super) depth: u8,
+}
+
+impl Segment {
+    pub(super) fn new(bucket_count: u16, depth: u8) -> Self {
+        let layout = Self::layout(bucket_count);
+        // SAFETY: the layout is not empty.
+        let buckets = unsafe { alloc_zeroed(layout) };
+        let Some(buckets) = NonNull::new(buckets.cast::<Bucket>()) else { handle_alloc_error(layout) };
+        Segment { buckets, count: 0, bucket_count, depth }
+    }
+
+    /// A segment just large enough for `words`, with room to grow.
+    pub(super) fn holding(words: &[u64], depth: u8) -> Self {
+        let mut segment = Segment::new(step_for(words.len()), depth);
+        words.iter().for_each(|word| segment.insert(*word));
+        segment
+    }
+
+    pub(super) fn layout(bucket_count: u16) -> Layout {
+        // A bucket's size times a step always makes a valid layout.
+        Layout::array::<Bucket>(bucket_count as usize).unwrap_or(Layout::new::<Bucket>())
+    }
+
+    /// How many elements fit before it must grow: nine tenths, or all of a single bucket.
+    #[inline]
+    pub(super) const fn capacity_of(bucket_count: u16) -> u32 {
+        if bucket_count == 1 { BUCKET as u32 } else { bucket_count as u32 * BUCKET as u32 * 29 / 32 }
+    }
+
+    #[inline]
+    pub(super) fn capacity(&self) -> u32 {
+        Self::capacity_of(self.bucket_count)
+    }
+
+    /// The bucket where an element with this tag belongs.
+    #[inline]
+    pub(super) fn home(&self, tag: u16) -> usize {
+        (tag as usize * self.bucket_count as usize) >> TAG_BITS
+    }
+
+    /// The bucket behind `at`, and around.
+    #[inline]
+    pub(super) fn after(&self, at: usize) -> usize {
+        let next = at + 1;
+        if next == self.bucket_count as usize { 0 } else { next }
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, index: usize) -> &Bucket {
+        debug_assert!(index < self.bucket_count as usize);
+        // SAFETY: the index is below the bucket count (see the module's documentation).
+        unsafe { self.buckets.add(index).as_ref() }
+    }
+
+    #[inline]
+    pub(super) fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
+        debug_assert!(index < self.bucket_count as usize);
+        // SAFETY: as above, and the segment is borrowed exclusively.
+        unsafe { self.buckets.add(index).as_mut() }
+    }
+
+    pub(super) fn all_buckets(&self) -> &[Bucket] {
+        // SAFETY: the allocation holds that many initialised buckets.
+        unsafe { std::slice::from_raw_parts(self.buckets.as_ptr(), self.bucket_count as usize) }
+    }
+
+    pub(super) fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.all_buckets().iter().flat_map(|bucket| bucket.0.iter().copied().take_while(|word| *word != 0))
+    }
+
+    /// Adds a word; there must be room.
+    #[inline]
+    pub(super) fn insert(&mut self, word: u64) {
+        debug_assert!(self.count < self.bucket_count as u32 * BUCKET as u32);
+        let mut at = self.home(tag_in(word));
+        while is_full(self.bucket(at)) {
+            at = self.after(at);
+        }
+        let bucket = self.bucket_mut(at);
+        let slot = used(bucket);
+        bucket.0[slot] = word;
+        self.count += 1;
+    }
+
+    /// Takes a word out and pulls passed-on ones back, so that the module's invariant holds.
+    pub(super) fn remove(&mut self, bucket: usize, slot: usize) -> u64 {
+        let (mut hole, was_full) = (bucket, is_full(self.bucket(bucket)));
+        let removed = take_word(self.bucket_mut(bucket), slot);
+        self.count -= 1;
+        if !was_full {
+            return removed;
+        }
+        let mut at = self.after(hole);
+        while at != hole {
+            let full = is_full(self.bucket(at));
+            if let Some(slot) = self.passed_on_over(hole, at) {
+                let word = take_word(self.bucket_mut(at), slot);
+                self.bucket_mut(hole).0[BUCKET - 1] = word;
+                hole = at;
+            }
+            if !full {
+                break;
+            }
+            at = self.after(at);
+        }
+        removed
+    }
+
+    /// A word of bucket `at` whose home is `hole` or before it.
+    pub(super) fn passed_on_over(&self, hole: usize, at: usize) -> Option<usize> {
+        let distance =
+            |from: usize, to: usize| if to >= from { to - from } else { to + self.bucket_count as usize - from };
+        let gap = distance(hole, at);
+        let bucket = self.bucket(at);
+        (0..used(bucket)).find(|slot| distance(self.home(tag_in(bucket.0[*slot])), at) >= gap)
+    }
+
+    pub(super) fn resize(&mut self, bucket_count: u16) {
+        if bucket_count == self.bucket_count {
+            return;
+        }
+        let mut resized = Segment::new(bucket_count, self.depth);
+        self.words().for_each(|word| resized.insert(word));
+        *self = resized;
+    }
+
+    /// Where the bucket after `home` begins in the hash space.
+    pub(super) fn next_position(&self, position: u64, home: usize) -> Option<u64> {
+        let depth = self.depth as u32;
+        let base = if depth == 0 { 0 } else { position >> (64 - depth) << (64 - depth) };
+        if home + 1 < self.bucket_count as usize {
+            let tag = ((home as u64 + 1) << TAG_BITS).div_ceil(self.bucket_count as u64);
+            return Some(base | tag << (64 - TAG_BITS - depth));
+        }
+        if depth == 0 { None } else { base.checked_add(1 << (64 - depth)) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout, and not used afterwards.
+        unsafe { dealloc(self.buckets.as_ptr().cast(), Self::layout(self.bucket_count)) }
+    }
+}
+
+/// The smallest step that holds `count` elements with some room.
+pub(super) fn step_for(count: usize) -> u16 {
+    let wanted = count + count / 8;
+    STEPS.into_iter().find(|step| Segment::capacity_of(*step) as usize >= wanted).unwrap_or(STEP_MAX)
+}
+
+#[inline]
+pub(super) fn tag_of(hash: u64, depth: u8) -> u16 {
+    ((hash << depth) >> (64 - TAG_BITS)) as u16
+}
+
+#[inline]
+pub(super) fn tag_in(word: u64) -> u16 {
+    (word >> (64 - TAG_BITS)) as u16
+}
+
+#[inline]
+pub(super) fn pointer_bits(pointer: Pointer) -> u64 {
+    let bits = pointer.as_ptr().expose_provenance() as u64;
+    debug_assert_eq!(bits & !POINTER_MASK, 0, "pointer out of range or not aligned");
+    bits
+}
+
+#[inline]
+pub(super) fn word_of(tag: u16, pointer: Pointer, flag: bool) -> u64 {
+    u64::from(tag) << (64 - TAG_BITS) | pointer_bits(pointer) | u64::from(flag)
+}
+
+#[inline]
+pub(super) fn pointer_of(word: u64) -> Pointer {
+    let pointer = std::ptr::with_exposed_provenance_mut((word & POINTER_MASK) as usize);
+    // SAFETY: only words made by `word_of` from non-null pointers get here.
+    unsafe { NonNull::new_unchecked(pointer) }
+}
+
+#[inline]
+pub(super) fn is_full(bucket: &Bucket) -> bool {
+    bucket.0[BUCKET - 1] != 0
+}
+
+#[inline]
+pub(super) fn used(bucket: &Bucket) -> usize {
+    bucket.0.iter().position(|word| *word == 0).unwrap_or(BUCKET)
+}
+
+/// The slots whose tag is `tag`, first to last.
+#[inline]
+pub(super) fn matches(bucket: &Bucket, tag: u16) -> impl Iterator<Item = usize> {
+    let mut bits = tags_equal(bucket, tag);
+    std::iter::from_fn(move || {
+        while bits != 0 {
+            let slot = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            // An empty word looks like one with tag 0.
+            if bucket.0[slot & (BUCKET - 1)] != 0 {
+                return Some(slot);
+            }
+        }
+        None
+    })
+}
+
+/// A bit for each slot whose word has this tag. Two words are compared at a time, without a branch.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
+    use std::arch::x86_64::*;
+    // SAFETY: the instructions belong to every x86-64 processor; a bucket is four aligned vectors.
+    unsafe {
+        let words = bucket.0.as_ptr().cast::<__m128i>();
+        let wanted = _mm_set1_epi64x((u64::from(tag) << (64 - TAG_BITS)) as i64);
+        // The low half of each 64-bit lane is all ones where the tags are equal.
+        let equal = |pair: usize| {
+            let differing =
+                _mm_srli_epi64::<{ 64 - TAG_BITS as i32 }>(_mm_xor_si128(_mm_load_si128(words.add(pair)), wanted));
+            _mm_castsi128_ps(_mm_cmpeq_epi32(differing, _mm_setzero_si128()))
+        };
+        let low = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(equal(0), equal(1)));
+        let high = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(equal(2), equal(3)));
+        let all = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
+        _mm_movemask_epi8(all) as u32
+    }
+}
+
+/// A bit for each slot whose word has this tag.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(super) fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
+    let equal = |(slot, word): (usize, &u64)| u32::from(tag_in(*word) == tag) << slot;
+    bucket.0.iter().enumerate().map(equal).fold(0, |bits, bit| bits | bit)
+}
+
+/// Takes a word out of a bucket and closes the gap with the last one.
+pub(super) fn take_word(bucket: &mut Bucket, slot: usize) -> u64 {
+    let last = used(bucket) - 1;
+    bucket.0.swap(slot, last);
+    std::mem::take(&mut bucket.0[last])
+}
+
+#[inline]
+pub(super) fn prefetch(bucket: &Bucket) {
+    prefetch_address(std::ptr::from_ref(bucket).cast());
+}
