@@ -216,3 +216,34 @@ fn what_others_saved_is_read_and_what_is_saved_here_is_read_by_others() {
         }
     }
 }
+
+#[test]
+fn function_libraries_are_kept_although_they_cannot_be_called() {
+    const LIBRARY: &str = "#!lua name=greetings\nserver.register_function('greet', function() return 'hello' end)";
+    let Ok(program) = std::env::var(PEERS[0].variable) else {
+        println!("{} is not set: no functions are exchanged with that server", PEERS[0].variable);
+        return;
+    };
+    let folder = TempDir::new().expect("a folder");
+    let theirs = Running::start(&program, folder.path());
+    let mut client = theirs.client();
+    let name: String = cmd("FUNCTION").arg("LOAD").arg(LIBRARY).query(&mut client).expect("a library");
+    assert_eq!(name, "greetings");
+    ask(&mut client, "SET key value");
+    ask(&mut client, "SAVE");
+    drop(theirs);
+
+    let ours = start(folder.path(), &[]);
+    let mut client = ours.client();
+    assert!(ours.log().contains("holds 1 function libraries"), "{}", ours.log());
+    ask(&mut client, "DEBUG RELOAD");
+    ask(&mut client, "DEBUG RELOAD NOFLUSH MERGE");
+    ask(&mut client, "SET key changed");
+    ask(&mut client, "SAVE");
+    drop(ours);
+
+    let theirs = Running::start(&program, folder.path());
+    let mut client = theirs.client();
+    assert_eq!(cmd("FCALL").arg("greet").arg(0).query::<String>(&mut client).as_deref(), Ok("hello"));
+    assert_eq!(cmd("GET").arg("key").query::<String>(&mut client).as_deref(), Ok("changed"));
+}

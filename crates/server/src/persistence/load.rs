@@ -25,6 +25,7 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -97,11 +98,6 @@ pub enum LoadError {
         /// Where in the file.
         offset: u64,
     },
-    /// A function library, of which this version has none.
-    Function {
-        /// Where in the file.
-        offset: u64,
-    },
 }
 
 impl LoadError {
@@ -156,9 +152,6 @@ impl fmt::Display for LoadError {
                 "FATAL: Data file was created with a server configured to handle more than {databases} databases (at \
                  offset {offset}). Exiting"
             ),
-            LoadError::Function { offset } => {
-                write!(f, "The RDB file holds a function library (at offset {offset}); functions are not supported yet")
-            }
         }
     }
 }
@@ -335,6 +328,7 @@ impl<'a> Loader<'a> {
             logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
             self.place.flush();
         }
+        let mut functions = Vec::new();
         while let Some(event) = reader.next_event()? {
             match event {
                 Event::Entry(record) => self.enter(record, reader.key(), reader.offset())?,
@@ -352,7 +346,7 @@ impl<'a> Loader<'a> {
                     let keys = keys.min(server.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
                     self.place.reserve(self.database as usize, keys as usize);
                 }
-                Event::Function(_) => return Err(LoadError::Function { offset: reader.offset() }),
+                Event::Function(source) => functions.push(Arc::from(source)),
                 Event::End(Checksum::Absent) => {
                     logging::notice(format_args!("RDB file was saved with checksum disabled: no check performed."))
                 }
@@ -360,7 +354,26 @@ impl<'a> Loader<'a> {
             }
         }
         self.enter_pending()?;
+        self.keep_functions(functions);
         Ok(self.report)
+    }
+
+    /// Keeps function libraries for the next dump.
+    fn keep_functions(&self, mut found: Vec<Arc<[u8]>>) {
+        if !found.is_empty() {
+            logging::warning(format_args!(
+                "The RDB file holds {} function libraries. They are kept and saved again, but functions are not \
+                 supported yet.",
+                found.len()
+            ));
+        }
+        let mut kept = self.server.persistence.functions.lock();
+        if !self.how.flush {
+            found.retain(|library| !kept.contains(library));
+            kept.append(&mut found);
+        } else {
+            *kept = found;
+        }
     }
 
     /// Has a key entered soon, unless its time has come or it has no value.

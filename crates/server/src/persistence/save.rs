@@ -16,6 +16,7 @@ use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOption
 use kvick_store::{Access, Counters, Db, Effects, Entry, Env, Locked, WhenExpired};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The name under which this process writes a dump in the foreground until it is complete.
 fn temporary_name() -> String {
@@ -36,6 +37,8 @@ pub struct Plan {
     sync_often: bool,
     created_s: i64,
     used_memory: usize,
+    /// Function libraries, as the last dump had them.
+    functions: Vec<Arc<[u8]>>,
 }
 
 impl Plan {
@@ -67,6 +70,7 @@ impl Plan {
             sync_often: values.read(RDB_SAVE_INCREMENTAL_FSYNC),
             created_s: now_ms / 1000,
             used_memory: memory::allocated(),
+            functions: server.persistence.functions.lock().clone(),
         }
     }
 
@@ -82,6 +86,9 @@ impl Plan {
             aof_base: false,
         };
         writer.preface(&preface).map_err(write_error)?;
+        for library in &self.functions {
+            writer.function(library).map_err(write_error)?;
+        }
         Ok(writer)
     }
 
