@@ -210,3 +210,23 @@ fn counting_with_watch_loses_no_step() {
         assert_eq!(cmd("GET").arg("counter").query::<i64>(&mut server.client()), Ok(4 * EACH));
     });
 }
+
+#[test]
+fn a_watched_key_that_was_not_there_and_is_swapped_for_one_that_expired_has_not_changed() {
+    for_workers(&["--enable-debug-command", "yes"], |server| {
+        let mut raw = server.raw();
+        raw.send("DEBUG SET-ACTIVE-EXPIRE 0\r\nSELECT 1\r\nSET key value PX 1\r\nSELECT 0\r\nWATCH key\r\n");
+        raw.expect("+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n");
+        // Whoever looks at the key to see whether its time has come drops it.
+        let mut other = server.client();
+        let time_us = |client: &mut redis::Connection| -> u64 {
+            let (seconds, us): (u64, u64) = cmd("TIME").query(client).expect("a time");
+            seconds * 1_000_000 + us
+        };
+        let began = time_us(&mut other);
+        common::wait_until("the key's time has come", || time_us(&mut other) > began + 3_000);
+        let () = cmd("SWAPDB").arg(0).arg(1).query(&mut other).expect("OK");
+        raw.send("MULTI\r\nPING\r\nEXEC\r\n");
+        raw.expect("+OK\r\n+QUEUED\r\n*1\r\n+PONG\r\n");
+    });
+}

@@ -738,9 +738,11 @@ impl<'a> Db<'a> {
         locked.for_each_attention(number, |attention| {
             attention.queues.keys().for_each(|key| effects.awaited_changed(number, key));
             for key in attention.watchers.keys() {
-                if locked.is_live(number, locked.keyspace().key(key), now_ms) {
-                    attention.watchers.of(key).iter().for_each(|watch| watch.watcher.touch());
-                }
+                let hashed = locked.keyspace().key(key);
+                let (live, overdue) =
+                    (locked.is_live(number, hashed, now_ms), locked.is_overdue(number, hashed, now_ms));
+                let watches = attention.watchers.of(key).iter();
+                watches.filter(|watch| live || (overdue && !watch.stale)).for_each(|watch| watch.watcher.touch());
             }
         });
     }
@@ -748,12 +750,13 @@ impl<'a> Db<'a> {
     /// Exchanges two databases. Needs the world.
     pub fn swap(&mut self, a: usize, b: usize) {
         // Keys that are there before the exchange or after it.
-        for _ in 0..2 {
-            self.tell_all_attention(a);
-            self.tell_all_attention(b);
-            self.locked.swap(a, b);
-        }
+        self.tell_all_attention(a);
+        self.tell_all_attention(b);
         self.locked.swap(a, b);
+        self.locked.accept_overdue(a, self.env.now_ms);
+        self.locked.accept_overdue(b, self.env.now_ms);
+        self.tell_all_attention(a);
+        self.tell_all_attention(b);
         self.enter(self.number);
     }
 

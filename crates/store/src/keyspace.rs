@@ -533,14 +533,13 @@ impl Locked {
         partition.attention().map_or(0, |attention| attention.queues.count(key.bytes))
     }
 
-    /// Has `watcher` watch a key of database `number`, which is locked; whether the key's time had come already.
-    pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
+    /// Has `watcher` watch a key of database `number`, which is locked.
+    pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
         let stale = partition.find(key).is_some() && !partition.is_live(key, now_ms);
         let watch = Watch { watcher: watcher.clone(), stale };
         partition.change_attention(|attention| attention.watchers.add(key.bytes, watch));
-        stale
     }
 
     /// The opposite.
@@ -552,10 +551,41 @@ impl Locked {
         }
     }
 
-    /// Whether a key of database `number`, which is locked, is there although its time has come.
-    pub fn is_overdue(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
+    /// Whether a key of database `number`, which is locked, is there although its time has come, and that is news to
+    /// `watcher`.
+    pub fn became_overdue(&self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
+        let partition = self.partition(self.keyspace.address(number, key));
+        let watches = partition.attention().map_or(&[][..], |attention| attention.watchers.of(key.bytes));
+        let news = watches.iter().any(|watch| Arc::ptr_eq(&watch.watcher, watcher) && !watch.stale);
+        news && self.is_overdue(number, key, now_ms)
+    }
+
+    /// Whether a key is there although its time has come.
+    pub(crate) fn is_overdue(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
         let partition = self.partition(self.keyspace.address(number, key));
         partition.find(key).is_some() && !partition.is_live(key, now_ms)
+    }
+
+    /// Has those who watch keys of database `number` take it as it is that the time of some has come. Needs the world.
+    pub(crate) fn accept_overdue(&mut self, number: usize, now_ms: i64) {
+        let keyspace = self.keyspace;
+        self.for_each_partition(|of, partition| {
+            if of == number && partition.attention().is_some() {
+                let overdue: Vec<Box<[u8]>> = partition
+                    .attention()
+                    .into_iter()
+                    .flat_map(|attention| attention.watchers.keys())
+                    .filter(|key| {
+                        let key = keyspace.key(key);
+                        partition.find(key).is_some() && !partition.is_live(key, now_ms)
+                    })
+                    .map(Box::from)
+                    .collect();
+                partition.change_attention(|attention| {
+                    attention.watchers.mark_stale(|key| overdue.iter().any(|known| known.as_ref() == key));
+                });
+            }
+        });
     }
 
     /// Calls `visit` with everybody interested in keys of database `number`, partition by partition. Needs the world.

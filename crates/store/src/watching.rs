@@ -45,6 +45,15 @@ impl Watchers {
         self.0.get(key).map_or(&[], Vec::as_slice)
     }
 
+    /// Marks the watches of keys that are `overdue` as stale.
+    pub(crate) fn mark_stale(&mut self, overdue: impl Fn(&[u8]) -> bool) {
+        for (key, watches) in &mut self.0 {
+            if overdue(key) {
+                watches.iter_mut().for_each(|watch| watch.stale = true);
+            }
+        }
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.0.keys().map(AsRef::as_ref)
     }

@@ -74,8 +74,6 @@ pub struct Watching {
 struct WatchedKey {
     db: usize,
     key: Box<[u8]>,
-    /// Whether its time had come already when it began to be watched.
-    stale: bool,
 }
 
 impl Watching {
@@ -187,8 +185,8 @@ impl Engine {
         let watching = client.watching.get_or_insert_default();
         for word in args.iter().skip(1) {
             if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
-                let stale = locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
-                watching.keys.push(WatchedKey { db, key: word.into(), stale });
+                locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
+                watching.keys.push(WatchedKey { db, key: word.into() });
             }
         }
     }
@@ -227,8 +225,9 @@ impl Engine {
         } else {
             self.lock_transaction(client.db, &transaction, &watching)
         };
-        let overdue =
-            |(watched, key): (&WatchedKey, _)| !watched.stale && locked.is_overdue(watched.db, key, self.now_ms);
+        let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
+            locked.became_overdue(watched.db, key, &watching.watcher, self.now_ms)
+        };
         let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
         if touched {
