@@ -1,5 +1,6 @@
 //! COMMANDLOG: the latest commands that took long, or whose request or reply was large.
 
+use crate::clients::ClientInfo;
 use crate::config::Values;
 use crate::config::tables::logging;
 use crate::session::Client;
@@ -99,10 +100,18 @@ pub struct Executed<'a> {
     /// The argument that it took over.
     pub taken: Option<&'a TakenArgument>,
     /// Who sent it.
-    pub client: &'a Client,
+    pub client: &'a ClientInfo,
+    /// Arguments that no log may show, as bits.
+    pub redacted: u32,
 }
 
-impl Executed<'_> {
+impl<'a> Executed<'a> {
+    /// A command that a client sent just now.
+    #[inline]
+    pub fn by(client: &'a Client, args: Args<'a>, taken: Option<&'a TakenArgument>) -> Self {
+        Executed { args, taken, client: &client.info, redacted: client.redacted }
+    }
+
     /// At most so many bytes is the request long; cheap.
     #[inline]
     pub fn bytes_max(&self) -> usize {
@@ -139,7 +148,7 @@ impl Executed<'_> {
     }
 
     fn shorten(&self, index: usize) -> Vec<u8> {
-        if self.client.redacted >> index & 1 == 1 {
+        if self.redacted >> index & 1 == 1 {
             return REDACTED.to_vec();
         }
         let (len, bytes) = self.arg(index);
@@ -215,8 +224,8 @@ impl CommandLog {
             time: crate::clock::unix_ms() / 1000,
             value,
             args: executed.shortened(),
-            peer: executed.client.info.peer.clone(),
-            name: executed.client.info.names.lock().name.clone(),
+            peer: executed.client.peer.clone(),
+            name: executed.client.names.lock().name.clone(),
         };
         let mut log = self.log(kind).lock();
         entry.id = log.next_id;
@@ -257,7 +266,7 @@ mod tests {
 
     fn record(log: &CommandLog, client: &Client, args: &[&[u8]], taken: Option<&TakenArgument>) -> Entry {
         let owned = OwnedArgs::new(args);
-        let executed = Executed { args: owned.args(), taken, client };
+        let executed = Executed { args: owned.args(), taken, client: &client.info, redacted: client.redacted };
         log.offer_request(executed, &ALL);
         assert!(executed.bytes() <= executed.bytes_max());
         log.latest(Kind::LargeRequest, 1).remove(0)
@@ -298,7 +307,7 @@ mod tests {
     #[test]
     fn the_latest_are_kept_and_numbers_go_on() {
         let (log, client, owned) = (CommandLog::default(), client(), OwnedArgs::new([b"ping"]));
-        let executed = Executed { args: owned.args(), taken: None, client: &client };
+        let executed = Executed { args: owned.args(), taken: None, client: &client.info, redacted: client.redacted };
         (0..3).for_each(|us| log.offer_slow(us, executed, &ALL));
         log.offer_reply(1, executed, &ALL);
         let ids = |log: &CommandLog| log.latest(Kind::Slow, 9).iter().map(|entry| entry.id).collect::<Vec<_>>();

@@ -361,3 +361,19 @@ fn thousands_who_wait_cost_others_nothing() {
         wait_for_blocked(&mut control, 0);
     });
 }
+
+#[test]
+fn a_command_that_waited_is_in_the_slow_log_when_it_was_served() {
+    for_workers(&["--slowlog-log-slower-than", "0"], |server| {
+        let mut control = server.client();
+        let mut client = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
+        let logged = |control: &mut Connection| {
+            let entries = cmd("SLOWLOG").arg("GET").arg(-1).query::<redis::Value>(control).expect("entries");
+            format!("{entries:?}").matches("\"BLPOP\"").count()
+        };
+        assert_eq!(logged(&mut control), 0);
+        push(&mut control, "queue", &["x"]);
+        client.expect(&popped("queue", "x"));
+        assert_eq!(logged(&mut control), 1);
+    });
+}

@@ -12,6 +12,8 @@ use super::Worker;
 use super::engine::{Call, Engine};
 use super::output::Run;
 use crate::clients::{ClientFlags, ClientInfo};
+use crate::clock::Ticks;
+use crate::commandlog::Executed;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
 use kvick_commands::context::Block;
@@ -189,7 +191,7 @@ impl Engine {
             blocked.leave(waiter, &mut locked);
             return true;
         }
-        let mut reply = Vec::new();
+        let (mut reply, began) = (Vec::new(), Ticks::now());
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
         let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
         if self.block.take().is_some() {
@@ -203,6 +205,8 @@ impl Engine {
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         self.count(blocked.command, &result);
+        let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
+        self.offer_to_logs(executed, blocked.command, Ticks::now().since(began), reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply });
         true

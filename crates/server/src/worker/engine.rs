@@ -336,7 +336,7 @@ impl Engine {
         let result = self.run_data(client, handler, known, None, &mut locked, out);
         self.effects.commit(&keyspace.log, args);
         drop(locked);
-        self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
+        self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
     }
@@ -355,7 +355,7 @@ impl Engine {
         if let Some(Handler::Control(control)) = command.handler {
             let result = self.control(client, control, command, args, out);
             let result = self.answer(client, result, out);
-            self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
+            self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             return None;
         }
@@ -387,7 +387,7 @@ impl Engine {
             client.redacted = 0;
             return waiter;
         }
-        let executed = Executed { args, taken: taken_head.as_ref(), client };
+        let executed = Executed::by(client, args, taken_head.as_ref());
         self.account(executed, command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
@@ -581,6 +581,18 @@ impl Engine {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
         }
+        self.offer_to_logs(executed, command, ticks, reply_bytes);
+    }
+
+    /// Looks whether a command that was executed is one that the logs are for.
+    #[inline]
+    pub(super) fn offer_to_logs(
+        &mut self,
+        executed: Executed<'_>,
+        command: &Registered,
+        ticks: u64,
+        reply_bytes: usize,
+    ) {
         if ticks >= self.tunables.slow_ticks {
             self.slow(executed, command, clock::ticks_to_us(ticks));
         }

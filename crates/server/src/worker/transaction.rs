@@ -287,7 +287,7 @@ impl Engine {
             };
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
-            self.account(Executed { args, taken: None, client }, command, out.len() - start, result);
+            self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
         }
