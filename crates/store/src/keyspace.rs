@@ -527,17 +527,11 @@ impl Locked {
         (!entry.is_expired(now_ms)).then(|| entry.kind())
     }
 
-    /// How many wait for a key of database `number`, which is locked.
-    pub fn waiters(&self, number: usize, key: Key<'_>) -> usize {
-        let partition = self.partition(self.keyspace.address(number, key));
-        partition.attention().map_or(0, |attention| attention.queues.count(key.bytes))
-    }
-
     /// Has `watcher` watch a key of database `number`, which is locked.
     pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
-        let stale = partition.find(key).is_some() && !partition.is_live(key, now_ms);
+        let stale = partition.is_overdue(key, now_ms);
         let watch = Watch { watcher: watcher.clone(), stale };
         partition.change_attention(|attention| attention.watchers.add(key.bytes, watch));
     }
@@ -562,28 +556,14 @@ impl Locked {
 
     /// Whether a key is there although its time has come.
     pub(crate) fn is_overdue(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
-        let partition = self.partition(self.keyspace.address(number, key));
-        partition.find(key).is_some() && !partition.is_live(key, now_ms)
+        self.partition(self.keyspace.address(number, key)).is_overdue(key, now_ms)
     }
 
-    /// Has those who watch keys of database `number` take it as it is that the time of some has come. Needs the world.
-    pub(crate) fn accept_overdue(&mut self, number: usize, now_ms: i64) {
-        let keyspace = self.keyspace;
-        self.for_each_partition(|of, partition| {
-            if of == number && partition.attention().is_some() {
-                let overdue: Vec<Box<[u8]>> = partition
-                    .attention()
-                    .into_iter()
-                    .flat_map(|attention| attention.watchers.keys())
-                    .filter(|key| {
-                        let key = keyspace.key(key);
-                        partition.find(key).is_some() && !partition.is_live(key, now_ms)
-                    })
-                    .map(Box::from)
-                    .collect();
-                partition.change_attention(|attention| {
-                    attention.watchers.mark_stale(|key| overdue.iter().any(|known| known.as_ref() == key));
-                });
+    /// Has those who watch keys of these databases take it as it is that the time of some has come. Needs the world.
+    pub(crate) fn accept_overdue(&mut self, numbers: [usize; 2], now_ms: i64) {
+        self.for_each_partition(|number, partition| {
+            if numbers.contains(&number) {
+                partition.accept_overdue(now_ms);
             }
         });
     }

@@ -325,6 +325,21 @@ impl Partition {
         self.find(key).is_some_and(|place| !self.entry(place).is_expired(now_ms))
     }
 
+    /// Whether a key is there although its time has come.
+    pub(crate) fn is_overdue(&self, key: Key<'_>, now_ms: i64) -> bool {
+        self.find(key).is_some_and(|place| self.entry(place).is_expired(now_ms))
+    }
+
+    /// Has those who watch its keys take it as it is that the time of some has come.
+    pub(crate) fn accept_overdue(&mut self, now_ms: i64) {
+        if let Some(mut attention) = self.attention.take() {
+            attention
+                .watchers
+                .mark_stale(|bytes| self.is_overdue(Key { bytes, hash: self.hasher.hash(bytes) }, now_ms));
+            self.attention = Some(attention);
+        }
+    }
+
     /// Sets the access clock of the entry at a place.
     #[inline]
     pub fn set_clock(&mut self, place: Place, clock: u32) {

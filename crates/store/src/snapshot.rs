@@ -130,11 +130,6 @@ impl Walk {
         }
         true
     }
-
-    /// How much of the partitions has been walked through, from 0 to 1.
-    pub fn progress(&self) -> f64 {
-        self.next as f64 / (self.keyspace.databases() * self.keyspace.partitions()) as f64
-    }
 }
 
 #[cfg(test)]

@@ -109,11 +109,6 @@ impl Queues {
         };
         queue.waiters.range(after + 1..).map(|(_, waiter)| waiter).find(wanted).cloned()
     }
-
-    /// Number of waiters of a key.
-    pub(crate) fn count(&self, key: &[u8]) -> usize {
-        self.0.get(key).map_or(0, |queue| queue.waiters.len())
-    }
 }
 
 #[cfg(test)]

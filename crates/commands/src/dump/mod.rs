@@ -209,7 +209,8 @@ fn propagate_absolute(cx: &mut Context<'_>, args: Args<'_>, at: i64) {
     cx.db.effects().propagate(&words);
 }
 
-fn version_check(settings: &Settings) -> VersionCheck {
+/// Which versions of dumps are taken under these settings.
+pub fn version_check(settings: &Settings) -> VersionCheck {
     if settings.rdb_version_relaxed { VersionCheck::Relaxed } else { VersionCheck::Strict }
 }
 

@@ -7,16 +7,14 @@ use crate::clock;
 use crate::config::Refusal;
 use crate::config::Values;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
-use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDB_VERSION_CHECK, RDBCHECKSUM};
+use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDBCHECKSUM};
 use crate::config::tables::process::DIR;
-use crate::config::tables::types;
-use crate::config::words::{LogLevel, RdbVersionCheck};
+use crate::config::words::LogLevel;
 use crate::logging;
 use crate::server::Server;
+use kvick_commands::dump::{value_options, version_check};
 use kvick_rdb::check::{CheckOptions, check_file};
-use kvick_rdb::{
-    Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions, VersionCheck,
-};
+use kvick_rdb::{Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions};
 use kvick_store::world::Participant;
 use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value, WhenExpired};
 use smallvec::SmallVec;
@@ -322,7 +320,7 @@ impl<'a> Loader<'a> {
             server.persistence.loading.loaded_bytes.store(offset, Ordering::Relaxed);
             if server.is_ending() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let options = read_options(&server.config.values(), self.now_ms);
+        let options = read_options(server, self.now_ms);
         let mut reader = Reader::with_progress(file, options, Box::new(progress))?;
         if self.how.flush {
             logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
@@ -552,25 +550,12 @@ fn clock(usage: Usage, access: &Access) -> Option<u32> {
 }
 
 /// How the settings have dumps read.
-fn read_options(values: &Values, now_ms: i64) -> ReadOptions {
+fn read_options(server: &Server, now_ms: i64) -> ReadOptions {
+    let settings = &server.tunables().commands;
     ReadOptions {
-        version_check: match values.read(RDB_VERSION_CHECK) {
-            RdbVersionCheck::Strict => VersionCheck::Strict,
-            RdbVersionCheck::Relaxed => VersionCheck::Relaxed,
-        },
-        checksum: values.read(RDBCHECKSUM),
+        version_check: version_check(settings),
+        checksum: server.config.read(RDBCHECKSUM),
         skip_modules: false,
-        values: ValueOptions {
-            list_max_listpack_size: values.read(types::LIST_MAX_LISTPACK_SIZE),
-            list_compress_depth: values.read(types::LIST_COMPRESS_DEPTH),
-            hash_max_listpack_entries: values.read(types::HASH_MAX_LISTPACK_ENTRIES) as usize,
-            hash_max_listpack_value: values.read(types::HASH_MAX_LISTPACK_VALUE) as usize,
-            set_max_intset_entries: values.read(types::SET_MAX_INTSET_ENTRIES) as usize,
-            set_max_listpack_entries: values.read(types::SET_MAX_LISTPACK_ENTRIES) as usize,
-            set_max_listpack_value: values.read(types::SET_MAX_LISTPACK_VALUE) as usize,
-            zset_max_listpack_entries: values.read(types::ZSET_MAX_LISTPACK_ENTRIES) as usize,
-            zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
-            expire_fields_before_ms: Some(now_ms),
-        },
+        values: ValueOptions { expire_fields_before_ms: Some(now_ms), ..value_options(settings) },
     }
 }
