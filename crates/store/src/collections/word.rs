@@ -1,7 +1,13 @@
 //! A pointer and what it points to, in eight bytes that may lie anywhere.
 //!
 //! A collection is one [`Word`] in its entry. The word's low three bits, free because allocations are aligned, say which
-//! encoding the pointer leads to; an empty one leads nowhere. Words lie unaligned behind a key, hence the byte array.
+//! encoding the pointer leads to. Words lie unaligned behind a key, hence the byte array.
+//!
+//! # Safety
+//!
+//! A word is a plain value: it keeps nothing alive, and copies of it lead to the same place. Whoever wraps one in a collection
+//! owns what it leads to, knows by the tag what that is, and takes it back once. A [`Collection`] is its word and nothing else,
+//! so that an entry may be read as the collection of its kind where it lies.
 
 use crate::encodings::listpack::View;
 use crate::table::Table;

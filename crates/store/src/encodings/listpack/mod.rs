@@ -7,6 +7,13 @@
 //! [`View`] reads one, wherever its bytes lie. [`Listpack`] owns one: a thin pointer to an allocation of the
 //! [`size_class`] of its bytes, so that its size need not be kept, growth within the class costs nothing, and so a
 //! collection can be the pointer alone. [`Mut`] changes one that a [`Word`] leads to.
+//!
+//! # Safety
+//!
+//! A [`Listpack`] points to an allocation of its own that begins with its header, whose first four bytes are the number of
+//! bytes in use; the allocation has the size class of that number, which is how it is grown and freed. A [`Mut`] is the only
+//! one that uses the word while it lives, and writes the pointer back, wherever it has moved to, when it is dropped.
+//! Elements are read through [`View`], which is a slice and checks its bounds.
 
 pub mod element;
 mod view;
