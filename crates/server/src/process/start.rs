@@ -11,9 +11,9 @@ use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::security::ACLFILE;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::Listeners;
-use crate::persistence::background::{self, Job};
 use crate::persistence::gate;
 use crate::persistence::load::{self as dump, LoadError};
+use crate::persistence::snapshots::{self, Job};
 use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
@@ -163,7 +163,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         workers.push(Worker::new(server, number, listeners.take().unwrap_or_default())?);
     }
     server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
-    background::start(server)?;
+    snapshots::start(server)?;
     migration::start(server)?;
     logging::notice(format_args!("Server initialized"));
     // From their first request on the workers answer that the data set is not there yet, if there is one.

@@ -263,7 +263,7 @@ impl Inner {
 }
 
 /// Writes a request in RESP.
-pub(crate) fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
+pub fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
     let mut number = itoa::Buffer::new();
     out.push(b'*');
     out.extend_from_slice(number.format(words.len()).as_bytes());
