@@ -113,6 +113,10 @@ bitflags::bitflags! {
         const PUBSUB = 1 << 11;
         /// READONLY: takes what a replica has.
         const READONLY = 1 << 12;
+        /// A replica.
+        const REPLICA = 1 << 16;
+        /// What a primary sends is executed as this one's.
+        const PRIMARY = 1 << 17;
     }
 }
 

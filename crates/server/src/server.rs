@@ -16,6 +16,7 @@ use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::Address;
 use crate::rates::Rates;
+use crate::replication::{Replication, history};
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
@@ -62,7 +63,8 @@ pub struct Server {
     pub latency: LatencyMonitor,
     /// The workers' mailboxes, by number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
-    /// The workers' counters, by number.
+    workers: usize,
+    /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
@@ -83,8 +85,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
-    /// Forty hexadecimal digits that tell this history of changes from others.
-    pub replication_id: String,
+    /// Replicas, and the primary.
+    pub replication: Replication,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -120,12 +122,14 @@ impl Server {
             table,
             clients: Clients::default(),
             pause: Pause::default(),
-            pubsub: PubSub::new(workers),
+            // Whoever executes what a primary sends publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
-            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
-            baseline: Mutex::new(vec![Totals::default(); workers]),
+            workers,
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
             persistence: Persistence::default(),
@@ -134,8 +138,8 @@ impl Server {
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
-            run_id: random_hex(),
-            replication_id: random_hex(),
+            run_id: history::random_id(),
+            replication: Replication::new(workers),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
@@ -147,7 +151,7 @@ impl Server {
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.stats.len()
+        self.workers
     }
 
     /// Tells the workers' addresses, once.
@@ -188,6 +192,11 @@ impl Server {
                 self.send(worker, Message::Wake);
             }
         })
+    }
+
+    /// A worker's commands have moved the log: wakes those who follow it.
+    pub fn log_moved(&self, worker: usize) {
+        self.replication.wake_feeders(self, worker);
     }
 
     /// Sends every worker a message.
@@ -238,6 +247,7 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.tick_replication();
         self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
@@ -284,12 +294,4 @@ fn hasher(values: &Values) -> KeyHasher {
             KeyHasher::with_secret(word(0), word(1))
         }
     }
-}
-
-/// Forty hexadecimal digits from the system's random source.
-fn random_hex() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
-    digits[..40].to_string()
 }

@@ -14,7 +14,7 @@ pub mod memory;
 pub mod migrate;
 pub mod persistence;
 pub mod pubsub;
-pub mod role;
+pub mod replication;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -38,7 +38,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         lolwut::COMMANDS,
         persistence::COMMANDS,
         pubsub::COMMANDS,
-        role::COMMANDS,
+        replication::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,
     ]

@@ -82,6 +82,11 @@ impl Form {
         Form::new(server, kind)
     }
 
+    /// A dump for replicas, in a version that all of them read.
+    pub fn for_replicas(server: &Server, version: u16) -> Form {
+        Form::new(server, Form::dump_kind(server, version, false))
+    }
+
     fn new(server: &Server, kind: Kind) -> Form {
         let functions = server.persistence.functions.lock().clone();
         Form { kind, functions, created_s: clock::unix_ms() / 1000 }

@@ -7,6 +7,7 @@
 //! - [`history`]: which history that is: the replication IDs.
 //! - [`replicas`]: the replicas that are attached, as everybody may see them; how far each is.
 //! - [`transfer`]: the bytes of a dump on their way to replicas that begin anew.
+//! - [`role`]: changing sides.
 //! - [`synchronise`]: takes the snapshot that these dumps are of.
 //! - [`upstream`]: what a replica knows of its primary, and what it is told to do.
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
@@ -19,6 +20,7 @@ pub mod apply;
 pub mod history;
 pub mod link;
 pub mod replicas;
+pub mod role;
 pub mod synchronise;
 pub mod transfer;
 pub mod upstream;

@@ -9,6 +9,7 @@ use crate::persistence::form::Form;
 use crate::persistence::snapshots::{self, Destination, Purpose, Request};
 use crate::server::Server;
 use crate::worker::Message;
+use kvick_rdb::{VERSION, VERSION_REDIS};
 use kvick_store::log::{Audience, Follower};
 use parking_lot::Mutex;
 use std::io;
@@ -67,7 +68,7 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     let (mark, log) = (destination.mark.clone(), &server.keyspace.log);
     let request = Request {
         purpose: Purpose::Replicas,
-        form: Form::for_replicas(server),
+        form: Form::for_replicas(server, version_for(waiting)),
         destinations: vec![Box::new(destination)],
     };
     // Replicas go on from the moment of the snapshot.
@@ -83,6 +84,13 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     }
     drop(beginnings);
     logging::notice(format_args!("Streamed synchronisation of {} replicas begins, mark {mark}", waiting.len()));
+}
+
+/// The version of the dump format that all of these read. Those who do not say what they are speak an old one.
+fn version_for(replicas: &[Arc<Replica>]) -> u16 {
+    const FIRST_OF_THIS_FORMAT: u32 = 9 << 16;
+    let oldest = replicas.iter().map(|replica| replica.version.load(Ordering::Relaxed)).min();
+    if oldest.is_some_and(|version| version >= FIRST_OF_THIS_FORMAT) { VERSION } else { VERSION_REDIS }
 }
 
 /// A dump on its way to replicas: its length is not known, so a mark stands before it and behind it.

@@ -217,7 +217,9 @@ impl Engine {
                 return self.finish(client, start, out);
             }
         }
-        if self.server.pause.holds(command, client, self.now_ms) {
+        if !plain && client.is_primary() {
+            // What the primary did is done.
+        } else if self.server.pause.holds(command, client, self.now_ms) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -282,6 +284,9 @@ impl Engine {
     fn objection(&self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
+        }
+        if client.is_primary() {
+            return None;
         }
         if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
             return Some(Error::text("NOAUTH Authentication required."));
@@ -544,9 +549,19 @@ impl Engine {
         result
     }
 
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go, and sees them until then.
+            let primary = client.flags().contains(ClientFlags::PRIMARY);
+            return if primary { WhenExpired::ImportSource } else { WhenExpired::Import };
+        }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };

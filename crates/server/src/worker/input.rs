@@ -278,6 +278,9 @@ impl Worker {
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
         }
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
@@ -339,9 +342,13 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
         if resumed {
             self.queue(token);
         }

@@ -13,6 +13,7 @@ pub mod connection;
 mod cross_protocol;
 mod delivery;
 pub mod engine;
+pub mod feeding;
 mod input;
 mod migrating;
 mod output;
@@ -97,6 +98,10 @@ pub struct Worker {
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
     returned: Vec<Departure>,
+    /// Connections of replicas.
+    feeds: Vec<usize>,
+    /// The end of the write log when it was last looked at.
+    log_seen: u64,
 }
 
 impl Worker {
@@ -129,6 +134,8 @@ impl Worker {
             writes: 0,
             timers: timers::Timers::new(),
             returned: Vec::new(),
+            feeds: Vec::new(),
+            log_seen: 0,
         })
     }
 
@@ -185,6 +192,7 @@ impl Worker {
         self.end_waits();
         self.deliver_published();
         self.write_replies();
+        self.feed_replicas();
         self.release_held_back();
         let stats = &self.engine.stats;
         stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
@@ -258,6 +266,9 @@ impl Worker {
             self.paused.retain(|paused| *paused != token);
         }
         self.stop_waiting(connection.waiter.take());
+        if let Some(feed) = connection.client.feed.take() {
+            self.stop_feeding(token, feed);
+        }
         self.engine.unwatch(&mut connection.client);
     }
 

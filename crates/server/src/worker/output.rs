@@ -142,6 +142,10 @@ impl Worker {
             }
         }
         self.after_write(token);
+        let is_fed = self.connections.get(token).is_some_and(|connection| connection.client.feed.is_some());
+        if is_fed {
+            self.feed(token);
+        }
     }
 
     /// Closes a connection that is done, or whose output is more than it may be.
@@ -162,7 +166,7 @@ impl Worker {
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let limit = connection.output_limit(&self.engine.tunables);
-        let waiting = connection.output.len() as u64;
+        let waiting = connection.waiting();
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
