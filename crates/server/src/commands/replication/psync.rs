@@ -74,14 +74,14 @@ fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Foll
     }
     let found = (|| {
         let end = u64::try_from(next).ok()?.checked_sub(1)?;
-        let shares = replication.has_backlog.load(Ordering::SeqCst) && replication.history.lock().shares(id, end);
-        if !shares {
+        let history = replication.history.lock().clone();
+        if !replication.has_backlog.load(Ordering::SeqCst) || !history.shares(id, end) {
             logging::notice(format_args!(
                 "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{}', my replication \
                  IDs are '{}' and '{}')",
                 String::from_utf8_lossy(id),
-                replication.history.lock().id,
-                replication.history.lock().previous_id()
+                history.id,
+                history.previous_id()
             ));
             return None;
         }
