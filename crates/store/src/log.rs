@@ -57,6 +57,11 @@ impl WriteLog {
         self.end.load(Ordering::Acquire)
     }
 
+    /// Bytes that are kept because somebody has not read them yet.
+    pub fn kept(&self) -> usize {
+        if self.followed() { self.inner.lock().bytes.len() } else { 0 }
+    }
+
     /// Appends what a command did. Called under its locks.
     pub fn append(&self, batch: &Batch<'_>) {
         let records = batch.record_count + usize::from(batch.request.is_some());
