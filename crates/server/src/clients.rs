@@ -7,6 +7,7 @@
 //! worker a message.
 
 use crate::pubsub::Kind;
+use crate::worker::connection::Connection;
 use kvick_store::Waiter;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -54,10 +55,18 @@ pub struct ClientInfo {
     pub output: AtomicUsize,
     /// Blocks of output waiting.
     pub output_blocks: AtomicUsize,
+    /// Bytes allocated for output.
+    pub output_memory: AtomicUsize,
     /// Commands queued in its transaction; -1 when there is none.
     pub queued: AtomicI64,
     /// Keys that it watches.
     pub watched: AtomicUsize,
+    /// Bytes that the transaction and the watched keys take.
+    pub transaction_memory: AtomicUsize,
+    /// Bytes that the subscriptions take.
+    pub subscription_memory: AtomicUsize,
+    /// Bytes that are accounted for: see [`crate::eviction::clients`].
+    pub accounted: AtomicUsize,
     /// Bytes received.
     pub bytes_in: AtomicU64,
     /// Bytes sent.
@@ -138,8 +147,12 @@ impl ClientInfo {
             input_memory: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
             output_blocks: AtomicUsize::new(0),
+            output_memory: AtomicUsize::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicUsize::new(0),
+            transaction_memory: AtomicUsize::new(0),
+            subscription_memory: AtomicUsize::new(0),
+            accounted: AtomicUsize::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),
@@ -157,6 +170,13 @@ impl ClientInfo {
     /// Whether it is about to be closed by somebody's wish: for others it is gone.
     pub fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that the connection takes, with all that is kept for it.
+    pub fn memory(&self) -> usize {
+        let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
+        let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
+        size_of::<Connection>() + size_of::<ClientInfo>() + self.peer.len() + self.local.len() + variable
     }
 
     /// Whether its looking at a key touches the key's access clock.

@@ -10,6 +10,7 @@ pub mod commandlog;
 pub mod commands;
 pub mod config;
 pub mod crash;
+pub mod eviction;
 pub mod histogram;
 pub mod latency;
 pub mod listen;

@@ -191,6 +191,7 @@ impl Client {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             self.info.subscriptions[kind as usize].store(subscriptions.count(kind), Ordering::Relaxed);
         }
+        self.info.subscription_memory.store(subscriptions.memory(), Ordering::Relaxed);
         self.info.set_flags(ClientFlags::PUBSUB, !subscriptions.is_empty());
         self.subscriptions = (!subscriptions.is_empty()).then_some(subscriptions);
     }

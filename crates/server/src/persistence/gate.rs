@@ -4,6 +4,7 @@
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
 use crate::server::Server;
+use crate::session::Client;
 use crate::table::Registered;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -15,6 +16,8 @@ pub const LOADING: u8 = 1;
 pub const UNSAVED: u8 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
 pub const ENDING: u8 = 4;
+/// There is a limit of memory, and commands have to make room first.
+pub const LIMITED: u8 = 8;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -45,9 +48,9 @@ impl Gate {
 }
 
 /// Why a command may not run.
-pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
+pub fn objection(server: &Server, client: &Client, command: &Registered) -> Option<Error> {
     let gate = &server.persistence.gate;
-    let flags = &command.spec.flags;
+    let flags = client.flags_to_run(command);
     if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(

@@ -18,7 +18,7 @@ use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
-use crate::{clock, crash, logging, migration, signals, supervise};
+use crate::{clock, crash, logging, memory, migration, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,6 +102,7 @@ fn run(
     // From here on there may be threads.
     signals::block();
     crash::watch(&values);
+    memory::enrol();
     logging::start()?;
     clock::calibrate();
     greet(program, only_defaults);

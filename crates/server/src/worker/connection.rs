@@ -214,7 +214,15 @@ impl Connection {
     pub fn publish_input(&self) {
         let info = &self.client.info;
         info.input.store(self.input_held(), Ordering::Relaxed);
-        info.input_memory.store(self.pending.capacity() + self.parser.buffered(), Ordering::Relaxed);
+        info.input_memory.store(self.input_held() + self.pending.capacity() - self.pending.len(), Ordering::Relaxed);
+    }
+
+    /// Lets others know how much output waits, and in how much memory.
+    pub fn publish_output(&self) {
+        let info = &self.client.info;
+        info.output.store(self.output.len(), Ordering::Relaxed);
+        info.output_blocks.store(self.output.blocks(), Ordering::Relaxed);
+        info.output_memory.store(self.output.memory(), Ordering::Relaxed);
     }
 
     /// Bytes of input that are held.
@@ -231,6 +239,8 @@ pub struct Output {
     written: usize,
     /// Bytes waiting.
     len: usize,
+    /// Bytes allocated for blocks.
+    allocated: usize,
 }
 
 impl Output {
@@ -249,6 +259,11 @@ impl Output {
         self.blocks.len()
     }
 
+    /// Bytes allocated.
+    pub fn memory(&self) -> usize {
+        self.allocated + self.blocks.capacity() * size_of::<Vec<u8>>()
+    }
+
     /// Adds output behind what waits.
     pub fn push(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
@@ -262,6 +277,7 @@ impl Output {
         }
         let mut block = Vec::with_capacity(bytes.len().max(BLOCK));
         block.extend_from_slice(bytes);
+        self.allocated += block.capacity();
         self.blocks.push_back(block);
     }
 
@@ -270,6 +286,7 @@ impl Output {
         debug_assert!(self.is_empty() && written < block.len());
         self.len = block.len() - written;
         self.written = written;
+        self.allocated = block.capacity();
         self.blocks.push_back(block);
     }
 
@@ -312,6 +329,7 @@ impl Output {
             }
             n -= left;
             self.written = 0;
+            self.allocated -= first.capacity();
             self.blocks.pop_front();
         }
     }

@@ -6,6 +6,7 @@
 use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
+use super::evicting::Evicting;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
@@ -17,6 +18,7 @@ use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
+use crate::worker::transaction;
 use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
@@ -63,6 +65,8 @@ pub struct Engine {
     pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
     last: Ticks,
 }
 
@@ -102,6 +106,7 @@ impl Engine {
             served: Vec::new(),
             in_transaction: false,
             in_batch: false,
+            evicting: Evicting::new(worker),
             last: Ticks::now(),
         };
         engine.apply_settings();
@@ -150,6 +155,7 @@ impl Engine {
             self.access.set_now(self.now_ms);
         }
         self.last = now;
+        self.evicting.begin_batch();
         self.update_settings();
     }
 
@@ -166,6 +172,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
+        self.evicting.renew(&self.tunables.eviction);
     }
 
     /// The classes of keyspace events that somebody may hear of.
@@ -209,6 +216,10 @@ impl Engine {
         if !plain {
             if self.server.persistence.gate.has(gate::ENDING) {
                 // What it did would be in no dump.
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -293,7 +304,11 @@ impl Engine {
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command))
+        let short = || {
+            (self.is_out_of_memory() && client.flags_to_run(command).contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
+        refusal.flatten().or_else(confined).or_else(short).or_else(|| gate::objection(self.server, client, command))
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -310,6 +325,14 @@ impl Engine {
     fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
         if let Some(command) = command {
             self.stats.commands[command.id as usize].rejected.add(1);
+        }
+        if command.is_some_and(transaction::is_exec) {
+            self.give_up(client);
+            let reason = error.0.strip_prefix("ERR ").unwrap_or(&error.0);
+            let text = format!("EXECABORT Transaction discarded because of: {reason}");
+            self.stats.count_error(text.as_bytes());
+            Reply::new(out, client.version).error(text);
+            return;
         }
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();

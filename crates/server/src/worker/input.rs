@@ -122,6 +122,7 @@ impl Worker {
         if more {
             self.queue(token);
         }
+        self.account_client(token);
     }
 
     /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
@@ -279,6 +280,7 @@ impl Worker {
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
         }
+        self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
     }
@@ -339,6 +341,7 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        self.account_client(token);
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();

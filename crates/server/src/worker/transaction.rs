@@ -53,9 +53,19 @@ impl Transaction {
         self.queue.is_empty()
     }
 
+    /// The flags that any of its commands has.
+    pub fn flags(&self) -> Flags {
+        self.queue.iter().fold(Flags::empty(), |flags, (command, _)| flags | command.spec.flags)
+    }
+
     /// Whether one of its commands may write.
     pub fn may_write(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)))
+        self.flags().intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+    }
+
+    /// Bytes that its commands take.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.queue.capacity() * size_of::<(&Registered, OwnedArgs)>()
     }
 
     /// A command was refused.
@@ -64,11 +74,16 @@ impl Transaction {
     }
 }
 
+/// Bytes that a watched key takes where those who watch are looked up, but for its name.
+const LISTED: usize = 8 * size_of::<usize>();
+
 /// The keys that a client watches.
 #[derive(Default)]
 pub struct Watching {
     watcher: Arc<Watcher>,
     keys: Vec<WatchedKey>,
+    /// Bytes of their names.
+    key_bytes: usize,
 }
 
 struct WatchedKey {
@@ -87,6 +102,11 @@ impl Watching {
         self.keys.is_empty()
     }
 
+    /// Bytes that they take, here and where they are looked up.
+    fn memory(&self) -> usize {
+        self.key_bytes + self.keys.capacity() * size_of::<WatchedKey>() + self.keys.len() * LISTED
+    }
+
     fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
         self.keys.iter().map(|watched| (watched, engine.server.keyspace.key(&watched.key)))
     }
@@ -96,6 +116,11 @@ impl Watching {
 fn is_immediate(command: &Registered) -> bool {
     matches!(command.handler, Some(Handler::Control(control)) if control != Control::Unwatch)
         || matches!(&*command.full_name, "quit" | "reset")
+}
+
+/// Whether a command ends a transaction by running it.
+pub(super) fn is_exec(command: &Registered) -> bool {
+    matches!(command.handler, Some(Handler::Control(Control::Exec)))
 }
 
 impl Engine {
@@ -131,12 +156,17 @@ impl Engine {
         client.publish_transaction();
     }
 
-    /// Ends what RESET began and needs locks for.
-    pub(super) fn end_reset(&mut self, client: &mut Client) {
-        client.is_reset = false;
+    /// Ends a transaction that cannot be executed.
+    pub(super) fn give_up(&mut self, client: &mut Client) {
         client.transaction = None;
         self.unwatch(client);
         client.publish_transaction();
+    }
+
+    /// Ends what RESET began and needs locks for.
+    pub(super) fn end_reset(&mut self, client: &mut Client) {
+        client.is_reset = false;
+        self.give_up(client);
     }
 
     /// Runs one of the commands about transactions.
@@ -187,6 +217,8 @@ impl Engine {
             if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
                 locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
                 watching.keys.push(WatchedKey { db, key: word.into() });
+                // The name is kept twice: here, and where it is looked up.
+                watching.key_bytes += 2 * word.len();
             }
         }
     }
@@ -302,12 +334,21 @@ impl Client {
         self.transaction.is_some() && !is_immediate(command)
     }
 
+    /// The flags of a command that is about to run, with EXEC those of the commands that it will run.
+    pub fn flags_to_run(&self, command: &Registered) -> Flags {
+        let transaction = self.transaction.as_ref().filter(|_| is_exec(command));
+        command.spec.flags | transaction.map_or(Flags::empty(), |transaction| transaction.flags())
+    }
+
     /// Shows others how far its transaction is.
     pub(super) fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
         self.info.queued.store(queued, Ordering::Relaxed);
         let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
         self.info.watched.store(watched, Ordering::Relaxed);
+        let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
+            + self.watching.as_ref().map_or(0, |watching| watching.memory());
+        self.info.transaction_memory.store(memory, Ordering::Relaxed);
         self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
     }
 }

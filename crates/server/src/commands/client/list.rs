@@ -10,7 +10,6 @@ use crate::clients::{ClientFlags, ClientInfo, Names};
 use crate::commands::connection::DEFAULT_USER;
 use crate::session::{Session, SessionHandler};
 use crate::table::CommandTable;
-use crate::worker::connection::Connection;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
@@ -110,7 +109,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let input_free = input_memory - input;
     let output = client.output.load(Ordering::Relaxed);
     let blocks = client.output_blocks.load(Ordering::Relaxed);
-    let memory = size_of::<Connection>() + size_of::<ClientInfo>() + input_memory + output;
+    let (memory, transaction) = (client.memory(), client.transaction_memory.load(Ordering::Relaxed));
     let events = if output > 0 { "rw" } else { "r" };
     let command = table.get(client.command.load(Ordering::Relaxed)).map_or("NULL", |command| &command.full_name);
     let (queued, watched) = (client.queued.load(Ordering::Relaxed), client.watched.load(Ordering::Relaxed));
@@ -122,7 +121,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let _ = writeln!(
         out,
         "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
-         sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
+         sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem={transaction} rbs=0 rbp=0 \
          obl=0 oll={blocks} omem={output} tot-mem={memory} events={events} cmd={command} user={DEFAULT_USER} redir=-1 \
          resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
          tot-cmds={commands}"
