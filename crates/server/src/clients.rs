@@ -61,12 +61,16 @@ pub struct ClientInfo {
     pub queued: AtomicI64,
     /// Keys that it watches.
     pub watched: AtomicUsize,
+    /// Bytes of the arguments that a command is about to be executed with, if they are many.
+    pub argument_memory: AtomicUsize,
     /// Bytes that the transaction and the watched keys take.
     pub transaction_memory: AtomicUsize,
     /// Bytes that the subscriptions take.
     pub subscription_memory: AtomicUsize,
     /// Bytes that are accounted for: see [`crate::eviction::clients`].
     pub accounted: AtomicUsize,
+    /// Bytes that it took when it was found to be too large, until it is gone.
+    pub leaving: AtomicUsize,
     /// Bytes received.
     pub bytes_in: AtomicU64,
     /// Bytes sent.
@@ -150,9 +154,11 @@ impl ClientInfo {
             output_memory: AtomicUsize::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicUsize::new(0),
+            argument_memory: AtomicUsize::new(0),
             transaction_memory: AtomicUsize::new(0),
             subscription_memory: AtomicUsize::new(0),
             accounted: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),
@@ -174,7 +180,14 @@ impl ClientInfo {
 
     /// Bytes that the connection takes, with all that is kept for it.
     pub fn memory(&self) -> usize {
-        let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
+        let parts = [
+            &self.input_memory,
+            &self.output_memory,
+            &self.argument_memory,
+            &self.transaction_memory,
+            &self.subscription_memory,
+        ];
+
         let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
         size_of::<Connection>() + size_of::<ClientInfo>() + self.peer.len() + self.local.len() + variable
     }

@@ -11,7 +11,7 @@ use crate::server::Server;
 use crate::worker::Message;
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// Milliseconds after which it is tried again when all that may be closed was.
 const RETRY_MS: i64 = 100;
@@ -23,6 +23,8 @@ pub struct ClientEviction {
     sum: AtomicI64,
     /// Unix time in ms until which there is nothing that could be closed.
     futile_until_ms: AtomicI64,
+    /// What those take that are about to be closed, in bytes.
+    leaving: AtomicUsize,
     /// Connections closed.
     evicted: AtomicU64,
 }
@@ -34,9 +36,26 @@ impl ClientEviction {
         self.replace(client, memory);
     }
 
-    /// Ceases to account for a connection.
+    /// A connection is gone.
     pub fn forget(&self, client: &ClientInfo) {
         self.replace(client, 0);
+        let left = client.leaving.swap(0, Ordering::Relaxed);
+        if left > 0 {
+            self.leaving.fetch_sub(left, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection is about to be closed that takes so much memory.
+    fn dismiss(&self, client: &ClientInfo, memory: usize) {
+        self.replace(client, 0);
+        client.leaving.store(memory, Ordering::Relaxed);
+        self.leaving.fetch_add(memory, Ordering::Relaxed);
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes that will be free as soon as those are closed that are to be closed.
+    pub fn leaving(&self) -> usize {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -95,8 +114,7 @@ pub fn enforce_at_once(server: &Server, limit: u64, now_ms: i64) {
             client.described(server.config.read(HIDE_USER_DATA_FROM_LOG))
         ));
         sum -= memory as u64;
-        state.forget(&client);
-        state.evicted.fetch_add(1, Ordering::Relaxed);
+        state.dismiss(&client, memory);
         server.send(client.worker, Message::Close(client));
     }
     if sum > limit {

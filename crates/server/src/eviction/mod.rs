@@ -64,9 +64,10 @@ pub fn not_counted(server: &Server) -> usize {
     server.keyspace.log.kept()
 }
 
-/// Memory that eviction goes by, in bytes: what is in use, without what is not counted and what the janitor is about to free.
+/// Memory that eviction goes by, in bytes: what is in use, without what is not counted and what is about to be free, since the
+/// janitor has it or its connection is being closed.
 pub fn counted(server: &Server) -> usize {
-    let gone = not_counted(server) + server.keyspace.janitor.pending_bytes();
+    let gone = not_counted(server) + server.keyspace.janitor.pending_bytes() + server.eviction.clients.leaving();
     crate::memory::in_use().saturating_sub(gone)
 }
 

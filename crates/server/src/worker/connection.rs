@@ -213,8 +213,9 @@ impl Connection {
     /// Lets others know how much input is held, and in how much memory.
     pub fn publish_input(&self) {
         let info = &self.client.info;
-        info.input.store(self.input_held(), Ordering::Relaxed);
-        info.input_memory.store(self.input_held() + self.pending.capacity() - self.pending.len(), Ordering::Relaxed);
+        let deferred = self.deferred_memory();
+        info.input.store(self.pending.len() + self.parser.received() + deferred, Ordering::Relaxed);
+        info.input_memory.store(self.pending.capacity() + self.parser.buffered() + deferred, Ordering::Relaxed);
     }
 
     /// Lets others know how much output waits, and in how much memory.
@@ -225,9 +226,13 @@ impl Connection {
         info.output_memory.store(self.output.memory(), Ordering::Relaxed);
     }
 
-    /// Bytes of input that are held.
+    /// Bytes that input which is not executed takes, spare room excluded.
     pub fn input_held(&self) -> usize {
-        self.pending.len() + self.parser.buffered() + self.deferred.iter().map(Deferred::memory).sum::<usize>()
+        self.pending.len() + self.parser.buffered() + self.deferred_memory()
+    }
+
+    fn deferred_memory(&self) -> usize {
+        self.deferred.iter().map(Deferred::memory).sum()
     }
 }
 

@@ -219,7 +219,7 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client) {
+            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }

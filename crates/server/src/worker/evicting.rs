@@ -7,16 +7,21 @@
 
 use super::Worker;
 use super::engine::Engine;
+use crate::clients::ClientInfo;
 use crate::clock::{Ticks, ticks_to_us};
 use crate::eviction::{self, clients};
 use crate::memory;
 use crate::persistence::gate;
 use crate::session::Client;
+use kvick_resp::Args;
 use kvick_store::eviction::{Evictor, Pass};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Keys that go between two looks at the clock.
 const KEYS_PER_LOOK: u32 = 16;
+/// Bytes of arguments from which on they are counted.
+const ARGUMENTS_MIN: usize = 4096;
 /// Longest sleep while the janitor frees what there is to free.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -87,10 +92,12 @@ impl Engine {
     /// Before a command, and without locks: closes connections and evicts keys if need be. False when the command's own
     /// connection is closed.
     #[inline(never)]
-    pub(super) fn mind_memory(&mut self, client: &Client) -> bool {
+    pub(super) fn mind_memory(&mut self, client: &Client, args: Args<'_>) -> bool {
         let limits = &self.tunables.eviction;
         if limits.clients_bytes > 0 {
+            self.account_arguments(&client.info, args);
             clients::enforce(self.server, limits.clients_bytes, self.now_ms);
+            client.info.argument_memory.store(0, Ordering::Relaxed);
             if client.info.is_doomed() {
                 return false;
             }
@@ -99,6 +106,15 @@ impl Engine {
             self.make_room();
         }
         true
+    }
+
+    /// Has large arguments counted while connections are looked at: what was received of a request is theirs no more.
+    fn account_arguments(&self, client: &ClientInfo, args: Args<'_>) {
+        let bytes: usize = args.iter().map(<[u8]>::len).sum();
+        if bytes > ARGUMENTS_MIN {
+            client.argument_memory.store(bytes, Ordering::Relaxed);
+            self.server.eviction.clients.account(client);
+        }
     }
 
     /// Evicts keys until memory is below its limit, as long as a command may be held up. In a batch, without locks.
