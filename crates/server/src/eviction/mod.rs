@@ -61,7 +61,7 @@ impl Eviction {
 /// Memory in use that eviction does not count, in bytes: what waits for those who read the write log. It goes by itself, and
 /// grows with every key that is evicted.
 pub fn not_counted(server: &Server) -> usize {
-    server.keyspace.log.kept()
+    server.keyspace.log.excess()
 }
 
 /// Memory that eviction goes by, in bytes: what is in use, without what is not counted and what is about to be free, since the

@@ -2,6 +2,7 @@ use super::*;
 use crate::db::{Db, Env, Expiry, WhenExpired};
 use crate::hash::KeyHasher;
 use crate::keyspace::Keyspace;
+use crate::log::Audience;
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -198,7 +199,7 @@ fn a_candidate_that_was_used_meanwhile_is_spared() {
 fn evictions_are_propagated_as_deletions() {
     let mut bench = Bench::new(Scope::All, Order::LeastRecent);
     bench.set(1, "only", Expiry::None, 9);
-    let mut follower = bench.keyspace.log.follow();
+    let mut follower = bench.keyspace.log.follow(Audience::All);
     assert!(bench.evict());
     let text = String::from_utf8(follower.read().expect("not cut off")).expect("text");
     assert_eq!(text, "*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n*2\r\n$6\r\nUNLINK\r\n$4\r\nonly\r\n");
