@@ -113,6 +113,8 @@ bitflags::bitflags! {
         const PUBSUB = 1 << 11;
         /// READONLY: takes what a replica has.
         const READONLY = 1 << 12;
+        /// MONITOR: is shown every command.
+        const MONITOR = 1 << 13;
     }
 }
 

@@ -190,6 +190,15 @@ impl Server {
         })
     }
 
+    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+        self.pubsub.show_monitors(lines, |worker| {
+            if worker != from {
+                self.send(worker, Message::Wake);
+            }
+        });
+    }
+
     /// Sends every worker a message.
     pub fn send_all(&self, message: impl Fn() -> Message) {
         (0..self.workers()).for_each(|worker| self.send(worker, message()));

@@ -6,10 +6,12 @@
 use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
+use super::transaction::{Control, is_exec};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::monitor::Lines;
 use crate::persistence::{self, gate};
 use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
@@ -59,6 +61,8 @@ pub struct Engine {
     waits: Option<Arc<Waiter>>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
     /// Whether a transaction is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
@@ -100,6 +104,7 @@ impl Engine {
             block: None,
             waits: None,
             served: Vec::new(),
+            shown: Lines::default(),
             in_transaction: false,
             in_batch: false,
             last: Ticks::now(),
@@ -213,7 +218,7 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             if let Some(error) = self.objection(client, command, args) {
-                self.refuse(client, Some(command), &error, out);
+                self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
@@ -225,7 +230,7 @@ impl Engine {
             return self.finish(client, start, out);
         }
         match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || !self.is_monitored()) => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
             _ => {
@@ -293,7 +298,12 @@ impl Engine {
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command))
+        let flags = client.flags_asked(command);
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command, flags)).or_else(monitors)
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -307,13 +317,27 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
-        if let Some(command) = command {
+    fn refuse(
+        &mut self,
+        client: &mut Client,
+        request: Option<(&Registered, Args<'_>)>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((command, _)) = request {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
+        let error = aborted.as_ref().unwrap_or(error);
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -355,6 +379,9 @@ impl Engine {
         if let Some(Handler::Control(control)) = command.handler {
             let result = self.control(client, control, command, args, out);
             let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             return None;
@@ -379,6 +406,9 @@ impl Engine {
         let waiter = waiter.or_else(|| self.waits.take());
         self.effects.commit(&keyspace.log, args);
         self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
         drop(locked);
         if world {
             self.enter();

@@ -249,7 +249,8 @@ impl Worker {
                 self.queue(token);
                 break;
             }
-            let large = if may_take { batch.take_large(request, &self.shared) } else { None };
+            let large =
+                if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
             let args = batch.args(request, &self.shared);
             let outcome =

@@ -15,6 +15,7 @@ mod delivery;
 pub mod engine;
 mod input;
 mod migrating;
+mod monitoring;
 mod output;
 mod timers;
 pub mod transaction;
@@ -251,6 +252,7 @@ impl Worker {
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }

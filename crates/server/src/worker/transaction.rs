@@ -53,9 +53,9 @@ impl Transaction {
         self.queue.is_empty()
     }
 
-    /// Whether one of its commands may write.
-    pub fn may_write(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)))
+    /// The flags of its commands together.
+    fn flags(&self) -> Flags {
+        self.queue.iter().fold(Flags::empty(), |flags, (command, _)| flags | command.spec.flags)
     }
 
     /// A command was refused.
@@ -98,7 +98,21 @@ fn is_immediate(command: &Registered) -> bool {
         || matches!(&*command.full_name, "quit" | "reset")
 }
 
+/// Whether a command is EXEC.
+pub(super) fn is_exec(command: &Registered) -> bool {
+    matches!(command.handler, Some(Handler::Control(Control::Exec)))
+}
+
 impl Engine {
+    /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
+    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
+        client.transaction = None;
+        self.unwatch(client);
+        client.publish_transaction();
+        let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
+        Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
+    }
+
     /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
     pub(super) fn queue(
         &mut self,
@@ -170,7 +184,7 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, out);
+                let result = self.exec(client, command, args, out);
                 client.publish_transaction();
                 return result;
             }
@@ -206,12 +220,21 @@ impl Engine {
         watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
     }
 
-    fn exec(&mut self, client: &mut Client, out: &mut Vec<u8>) -> Result<(), Error> {
+    /// Runs EXEC. What is executed is shown to monitors together, and EXEC last, so that they see the transaction end.
+    fn exec(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         let Some(transaction) = client.transaction.take() else {
+            self.show(client, command, args);
             return Err(Error::text("ERR EXEC without MULTI"));
         };
         if transaction.aborted {
             self.unwatch(client);
+            self.show(client, command, args);
             return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let watching = client.watching.take().unwrap_or_default();
@@ -230,11 +253,15 @@ impl Engine {
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
+        self.shown.begin_group();
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
             self.run_transaction(client, &transaction, &mut locked, out);
         }
+        self.shown.end_group();
+        self.show(client, command, args);
+        self.show_lines();
         drop(locked);
         if world {
             self.enter();
@@ -287,6 +314,7 @@ impl Engine {
             };
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
+            self.show(client, command, args);
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
@@ -297,6 +325,14 @@ impl Engine {
 }
 
 impl Client {
+    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
+    pub fn flags_asked(&self, command: &Registered) -> Flags {
+        match &self.transaction {
+            Some(transaction) if is_exec(command) => command.spec.flags | transaction.flags(),
+            _ => command.spec.flags,
+        }
+    }
+
     /// Whether a transaction has begun that this command is to be part of.
     pub(super) fn is_queueing(&self, command: &Registered) -> bool {
         self.transaction.is_some() && !is_immediate(command)

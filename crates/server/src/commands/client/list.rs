@@ -76,7 +76,9 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 /// The letters that stand for a client's state, in the reference's order; `N` when there is none.
 pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
+        (ClientFlags::MONITOR, b'O'),
         (ClientFlags::PUBSUB, b'P'),
+        (ClientFlags::MULTI, b'x'),
         (ClientFlags::BLOCKED, b'b'),
         (ClientFlags::CLOSE_AFTER_REPLY, b'c'),
         (ClientFlags::CLOSE_ASAP, b'A'),
