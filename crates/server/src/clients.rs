@@ -7,7 +7,7 @@
 //! worker a message.
 
 use crate::pubsub::Kind;
-use kvick_store::Waiter;
+use kvick_store::{Waiter, Watcher};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,6 +56,8 @@ pub struct ClientInfo {
     pub output_blocks: AtomicUsize,
     /// Commands queued in its transaction; -1 when there is none.
     pub queued: AtomicI64,
+    /// Bytes that these take.
+    pub queued_bytes: AtomicUsize,
     /// Keys that it watches.
     pub watched: AtomicUsize,
     /// Bytes received.
@@ -70,6 +72,8 @@ pub struct ClientInfo {
     pub names: Mutex<Names>,
     /// The request that waits, if it is blocked.
     pub waiter: Mutex<Option<Arc<Waiter>>>,
+    /// What knows whether keys that it watches have changed, while it watches any.
+    pub watcher: Mutex<Option<Arc<Watcher>>>,
 }
 
 /// The names that a client gave itself or was given.
@@ -115,6 +119,8 @@ bitflags::bitflags! {
         const READONLY = 1 << 12;
         /// MONITOR: is shown every command.
         const MONITOR = 1 << 13;
+        /// A key that it watches has changed. Not set, but found out when somebody asks: see [`ClientInfo::shown_flags`].
+        const DIRTY = 1 << 14;
     }
 }
 
@@ -141,6 +147,7 @@ impl ClientInfo {
             output: AtomicUsize::new(0),
             output_blocks: AtomicUsize::new(0),
             queued: AtomicI64::new(-1),
+            queued_bytes: AtomicUsize::new(0),
             watched: AtomicUsize::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
@@ -148,12 +155,20 @@ impl ClientInfo {
             doomed: AtomicBool::new(false),
             names: Mutex::default(),
             waiter: Mutex::default(),
+            watcher: Mutex::default(),
         }
     }
 
     /// The flags.
     pub fn flags(&self) -> ClientFlags {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// The flags, and whether a key that it watches has changed.
+    pub fn shown_flags(&self) -> ClientFlags {
+        let mut flags = self.flags();
+        flags.set(ClientFlags::DIRTY, self.watcher.lock().as_ref().is_some_and(|watcher| watcher.is_touched()));
+        flags
     }
 
     /// Whether it is about to be closed by somebody's wish: for others it is gone.

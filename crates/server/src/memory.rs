@@ -8,6 +8,7 @@
 
 use crate::clients::ClientInfo;
 use crate::server::Server;
+use crate::worker::blocking::Blocked;
 use crate::worker::connection::Connection;
 use kvick_store::usage::Usage;
 use std::sync::OnceLock;
@@ -180,7 +181,7 @@ impl Overview {
     pub fn of(server: &'static Server) -> Self {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
         let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
-        let clients = server.clients.all().iter().map(|client| client_memory(client)).sum();
+        let clients = server.clients.all().iter().map(|client| ClientMemory::of(client).total).sum();
         let figures = Figures::read();
         server.memory.note(figures.allocated);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());
@@ -234,10 +235,26 @@ impl Overview {
     }
 }
 
-/// What a connection takes, buffers included.
-fn client_memory(client: &ClientInfo) -> usize {
-    let buffers = client.input_memory.load(Ordering::Relaxed) + client.output.load(Ordering::Relaxed);
-    size_of::<Connection>() + size_of::<ClientInfo>() + client.peer.len() + client.local.len() + buffers
+/// What a connection takes.
+pub struct ClientMemory {
+    /// Arguments of the request that waits.
+    pub args: usize,
+    /// Commands queued in its transaction.
+    pub queue: usize,
+    /// All, buffers included.
+    pub total: usize,
+}
+
+impl ClientMemory {
+    /// Adds up what is known of it.
+    pub fn of(client: &ClientInfo) -> Self {
+        let waits = client.waiter.lock().clone();
+        let args = waits.as_deref().and_then(Blocked::of).map_or(0, Blocked::memory);
+        let queue = client.queued_bytes.load(Ordering::Relaxed);
+        let buffers = client.input_memory.load(Ordering::Relaxed) + client.output.load(Ordering::Relaxed);
+        let itself = size_of::<Connection>() + size_of::<ClientInfo>() + client.peer.len() + client.local.len();
+        ClientMemory { args, queue, total: itself + buffers + args + queue }
+    }
 }
 
 fn ratio(part: usize, whole: usize) -> f64 {

@@ -251,7 +251,8 @@ impl Server {
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
-            rates.sample(now, self.stats.iter().map(|stats| Totals::of(stats)).sum());
+            let workers: Vec<Totals> = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+            rates.sample(now, &workers);
             self.memory.sample();
         }
     }

@@ -593,24 +593,7 @@ impl Engine {
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
-        let now = Ticks::now();
-        let ticks = now.since(self.last);
-        self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        if let Err(error) = result {
-            stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
-        }
+        let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
@@ -631,10 +614,18 @@ impl Engine {
         }
     }
 
-    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
-    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
         let dirty = self.effects.dirty();
         if dirty > 0 {
@@ -644,6 +635,7 @@ impl Engine {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
         }
+        ticks
     }
 
     #[cold]

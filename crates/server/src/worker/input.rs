@@ -210,7 +210,13 @@ impl Worker {
         if self.engine.inbox().has_messages() {
             self.deliver_published();
         }
-        self.batch.prefetch(self.server.keyspace);
+        if self.engine.tunables.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace);
+            if keys > 0 {
+                self.engine.stats.prefetched_batches.add(1);
+                self.engine.stats.prefetched_keys.add(keys as u64);
+            }
+        }
         let mut batch = std::mem::take(&mut self.batch);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;

@@ -342,8 +342,12 @@ impl Client {
     pub(super) fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
         self.info.queued.store(queued, Ordering::Relaxed);
+        let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes);
+        self.info.queued_bytes.store(bytes, Ordering::Relaxed);
         let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
-        self.info.watched.store(watched, Ordering::Relaxed);
+        if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
+            *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
+        }
         self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
     }
 }
