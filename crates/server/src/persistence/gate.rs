@@ -17,9 +17,13 @@ pub const UNSAVED: u8 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
 pub const ENDING: u8 = 4;
 /// The server is a replica.
-pub const REPLICA: u8 = 8;
+pub const REPLICA: u8 = 16;
 /// Fewer replicas are well than writes are to have.
-pub const FEW_REPLICAS: u8 = 16;
+pub const FEW_REPLICAS: u8 = 32;
+/// There is a limit of memory, and commands have to make room first.
+pub const LIMITED: u8 = 8;
+/// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+pub const MONITORED: u8 = 128;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -49,10 +53,9 @@ impl Gate {
     }
 }
 
-/// Why a command may not run.
-pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
+/// Why a command may not run, with `flags` its own or those of all that it would execute.
+pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
-    let flags = &command.spec.flags;
     if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(

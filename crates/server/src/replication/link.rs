@@ -48,6 +48,7 @@ impl From<Superseded> for Broken {
 pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
     std::thread::Builder::new().name("replication".into()).spawn(move || {
+        crate::memory::enrol();
         let mut applier = Applier::new(server, participant);
         let upstream = &server.replication.upstream;
         loop {
