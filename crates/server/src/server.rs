@@ -1,7 +1,9 @@
 //! What all threads of the server share.
 
+use crate::aof::{self, Aof};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
+use crate::config::tables::persistence::APPENDFSYNC;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
@@ -72,6 +74,8 @@ pub struct Server {
     pub memory: memory::Monitor,
     /// Dumps.
     pub persistence: Persistence,
+    /// The append-only file.
+    pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
     /// The sockets that are listened on.
@@ -112,6 +116,7 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
+        let aof = Aof::new(workers, values.read(APPENDFSYNC));
         Box::leak(Box::new(Server {
             keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
             config: Config::new(values),
@@ -129,6 +134,7 @@ impl Server {
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
             persistence: Persistence::default(),
+            aof,
             migration: Migration::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
@@ -178,6 +184,12 @@ impl Server {
         if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
             mailbox.send(message);
         }
+    }
+
+    /// The write log has moved: wakes who follows it.
+    #[inline]
+    pub fn log_moved(&self) {
+        self.aof.log_moved();
     }
 
     /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
@@ -238,6 +250,7 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
@@ -261,6 +274,7 @@ impl Server {
         self.rejected_connections.store(0, Ordering::Relaxed);
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        aof::reset_stats(&self.aof);
     }
 
     /// Has the server end: workers notice at their next turn.

@@ -92,6 +92,8 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
+    /// Where the write log ended when it last wrote, at the latest.
+    pub write_offset: u64,
 }
 
 /// CLIENT REPLY.
@@ -136,6 +138,7 @@ impl Client {
             is_reset: false,
             watching: None,
             redacted: 0,
+            write_offset: 0,
         };
         client.set_authenticated(authenticated);
         client

@@ -58,6 +58,8 @@ pub struct Tunables {
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
+    /// `aof-timestamp-enabled`, where there is an append-only file.
+    pub aof_timestamps: bool,
 }
 
 impl Tunables {
@@ -115,6 +117,7 @@ impl Tunables {
             latency_threshold_ms,
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
         }
     }
 }

@@ -273,9 +273,10 @@ impl Effects {
         self.clear_records();
     }
 
-    /// Ends the command: appends what it did to the log, and tells of its events. Called under its locks.
+    /// Ends the command: appends what it did to the log, or to the transaction that it is part of, and tells of its events.
+    /// Called under its locks. Whether there was something to append.
     #[inline]
-    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
+    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         if !self.events.is_empty() {
             self.tell();
         }
@@ -283,14 +284,14 @@ impl Effects {
             self.watched.iter().for_each(|watcher| watcher.touch());
         }
         if !self.followed {
-            return;
+            return false;
         }
         let as_it_came = match self.propagation {
             Propagation::AsItCame => self.dirty > 0,
             Propagation::Always => true,
             Propagation::Instead => false,
         };
-        self.append(log, as_it_came.then_some(request));
+        self.append(log, as_it_came.then_some(request))
     }
 
     #[cold]
@@ -301,13 +302,13 @@ impl Effects {
         }
     }
 
-    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {
+    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
         if let Some(args) = request {
             encode(&mut self.records, args.iter());
             self.record_count += 1;
         }
         if self.record_count == 0 {
-            return;
+            return false;
         }
         let Effects { database, records, record_count, asides, group, .. } = self;
         match group {
@@ -317,6 +318,7 @@ impl Effects {
             }
             Some(group) => group.add(*database, records, *record_count, asides),
         }
+        true
     }
 
     /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].

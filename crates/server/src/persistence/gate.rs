@@ -1,6 +1,7 @@
 //! Why commands may not run now. The dispatcher looks at one byte that is zero nearly always; the reasons are looked at
 //! one by one only when it is not.
 
+use crate::config::Refusal;
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
 use crate::server::Server;
@@ -15,6 +16,9 @@ pub const LOADING: u8 = 1;
 pub const UNSAVED: u8 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
 pub const ENDING: u8 = 4;
+
+/// The append-only file cannot be written.
+pub const UNWRITTEN: u8 = 8;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -56,6 +60,11 @@ pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
              writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the {name} logs for \
              details about the RDB error."
         )));
+    }
+    if gate.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
+        let error = server.aof.status().write_error.unwrap_or(libc::EIO);
+        let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
+        return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
     }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
         return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
