@@ -65,7 +65,10 @@ pub enum Order {
 pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let mut writer = Writer::new(server, participant);
-    let thread = std::thread::Builder::new().name("aof".into()).spawn(move || writer.run())?;
+    let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
+        crate::memory::enrol();
+        writer.run()
+    })?;
     // A second call would be a mistake of the caller alone.
     let _ = server.aof.thread.set(thread.thread().clone());
     Ok(())

@@ -104,7 +104,7 @@ impl Form {
                 checksum: values.read(RDBCHECKSUM),
             },
             access: by_usage.then(|| access(&values, clock::unix_ms())),
-            used_memory: memory::allocated(),
+            used_memory: memory::in_use(),
             aof_base,
             replication: None,
         }

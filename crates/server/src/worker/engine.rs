@@ -6,10 +6,13 @@
 use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
+use super::evicting::Evicting;
+use super::transaction::{Control, is_exec};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::monitor::Lines;
 use crate::persistence::{self, gate};
 use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
@@ -59,10 +62,14 @@ pub struct Engine {
     waits: Option<Arc<Waiter>>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
     /// Whether a transaction is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
     last: Ticks,
 }
 
@@ -100,8 +107,10 @@ impl Engine {
             block: None,
             waits: None,
             served: Vec::new(),
+            shown: Lines::default(),
             in_transaction: false,
             in_batch: false,
+            evicting: Evicting::new(worker),
             last: Ticks::now(),
         };
         engine.apply_settings();
@@ -150,6 +159,7 @@ impl Engine {
             self.access.set_now(self.now_ms);
         }
         self.last = now;
+        self.evicting.begin_batch();
         self.update_settings();
     }
 
@@ -166,6 +176,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
+        self.evicting.renew(&self.tunables.eviction);
     }
 
     /// The classes of keyspace events that somebody may hear of.
@@ -212,8 +223,12 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
+            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
             if let Some(error) = self.objection(client, command, args) {
-                self.refuse(client, Some(command), &error, out);
+                self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
@@ -225,7 +240,7 @@ impl Engine {
             return self.finish(client, start, out);
         }
         match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || !self.is_monitored()) => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
             _ => {
@@ -293,7 +308,17 @@ impl Engine {
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command))
+        let flags = client.flags_asked(command);
+        let short = || {
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        let closed = || gate::objection(self.server, command, flags);
+        refusal.flatten().or_else(confined).or_else(short).or_else(closed).or_else(monitors)
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -307,13 +332,27 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
-        if let Some(command) = command {
+    fn refuse(
+        &mut self,
+        client: &mut Client,
+        request: Option<(&Registered, Args<'_>)>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((command, _)) = request {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
+        let error = aborted.as_ref().unwrap_or(error);
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -357,6 +396,9 @@ impl Engine {
         if let Some(Handler::Control(control)) = command.handler {
             let result = self.control(client, control, command, args, out);
             let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             return None;
@@ -383,6 +425,9 @@ impl Engine {
             client.write_offset = keyspace.log.offset();
         }
         self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
         drop(locked);
         if world {
             self.enter();
@@ -577,24 +622,7 @@ impl Engine {
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
-        let now = Ticks::now();
-        let ticks = now.since(self.last);
-        self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        if let Err(error) = result {
-            stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
-        }
+        let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
@@ -615,10 +643,18 @@ impl Engine {
         }
     }
 
-    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
-    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
         let dirty = self.effects.dirty();
         if dirty > 0 {
@@ -628,6 +664,7 @@ impl Engine {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
         }
+        ticks
     }
 
     #[cold]

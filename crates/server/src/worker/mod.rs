@@ -13,9 +13,11 @@ pub mod connection;
 mod cross_protocol;
 mod delivery;
 pub mod engine;
+pub mod evicting;
 mod held;
 mod input;
 mod migrating;
+mod monitoring;
 mod output;
 pub mod replay;
 mod timers;
@@ -150,11 +152,12 @@ impl Worker {
 
     /// Runs until the server ends.
     pub fn run(mut self) {
+        crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
             let timeout = if self.rests {
                 Some(HELD_BACK)
-            } else if self.ready.is_empty() && self.deliveries.is_empty() {
+            } else if self.ready.is_empty() && self.deliveries.is_empty() && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -197,6 +200,7 @@ impl Worker {
         if !self.rests {
             self.serve_ready();
         }
+        self.go_on_evicting();
         self.run_timers();
         self.end_waits();
         self.deliver_published();
@@ -294,7 +298,9 @@ impl Worker {
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
+        self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }
