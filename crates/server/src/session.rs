@@ -98,6 +98,8 @@ pub struct Client {
     pub replica: Option<Arc<Replica>>,
     /// What it is sent as a replica.
     pub feed: Option<Box<Feed>>,
+    /// Where the write log ended when it last wrote, at the latest.
+    pub write_offset: u64,
 }
 
 /// CLIENT REPLY.
@@ -144,6 +146,7 @@ impl Client {
             redacted: 0,
             replica: None,
             feed: None,
+            write_offset: 0,
         };
         client.set_authenticated(authenticated);
         client

@@ -1,6 +1,7 @@
 //! Why commands may not run now. The dispatcher looks at one byte that is zero nearly always; the reasons are looked at
 //! one by one only when it is not.
 
+use crate::config::Refusal;
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
 use crate::config::tables::replication::{REPLICA_READ_ONLY, REPLICA_SERVE_STALE_DATA};
@@ -24,6 +25,9 @@ pub const FEW_REPLICAS: u8 = 32;
 pub const LIMITED: u8 = 8;
 /// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
 pub const MONITORED: u8 = 128;
+
+/// The append-only file cannot be written.
+pub const UNWRITTEN: u8 = 64;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -72,6 +76,11 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
     }
     if gate.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
         return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
+    }
+    if gate.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
+        let error = server.aof.status().write_error.unwrap_or(libc::EIO);
+        let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
+        return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
     }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
         return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));

@@ -7,6 +7,7 @@ use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
 use crate::config::tables::memory::MAXMEMORY;
 use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
+use crate::config::tables::persistence::APPENDONLY;
 use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::replication::REPLICAOF;
 use crate::config::tables::security::ACLFILE;
@@ -20,7 +21,7 @@ use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
-use crate::{clock, crash, logging, memory, migration, replication, signals, supervise};
+use crate::{aof, clock, crash, logging, memory, migration, replication, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -169,18 +170,20 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     }
     server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
     snapshots::start(server)?;
+    aof::start(server)?;
     migration::start(server)?;
     replication::link::start(server)?;
     logging::notice(format_args!("Server initialized"));
     // From their first request on the workers answer that the data set is not there yet, if there is one.
-    let to_load = dump::is_there(&values);
+    let keeps_files = values.read(APPENDONLY);
+    let to_load = keeps_files || dump::is_there(&values);
     server.persistence.gate.set(gate::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         threads.push(thread.spawn(move || worker.run())?);
     }
-    let loaded = if to_load { load_data(server) } else { Ok(()) };
+    let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
         Ok(()) if !server.is_ending() => {
             follow_primary(server);
@@ -196,8 +199,22 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     loaded
 }
 
-/// Has the dump loaded, and then the workers serve the data set. After an error they must not: part of it is not there.
-fn load_data(server: &'static Server) -> Result<(), Failure> {
+/// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an error
+/// they must not: part of it is not there.
+fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
+    if keeps_files {
+        let opened = aof::load(server).and_then(|()| aof::open(server));
+        if opened.is_err() && server.is_ending() {
+            return Ok(());
+        }
+        opened?;
+        server.persistence.gate.set(gate::LOADING, false);
+        return Ok(());
+    }
+    aof::look(server)?;
+    if !to_load {
+        return Ok(());
+    }
     let (answer, outcome) = mpsc::channel();
     server.persistence.ask(Job::Load(answer));
     match outcome.recv()? {

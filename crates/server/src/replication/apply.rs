@@ -99,7 +99,7 @@ fn primary(server: &'static Server, worker: usize) -> Client {
     let id = server.clients.next_id();
     let info = ClientInfo::new(id, worker, -1, String::new(), String::new(), false, clock::unix_ms());
     let mut client = Client::new(Arc::new(info), true);
-    client.info.set_flags(ClientFlags::PRIMARY, true);
+    client.info.set_flags(ClientFlags::PRIMARY | ClientFlags::FROM_LOG, true);
     client.transaction = None;
     client
 }

@@ -378,7 +378,9 @@ impl Engine {
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         drop(locked);
         self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
@@ -387,7 +389,7 @@ impl Engine {
 
     /// Takes the locks that the command asks for, and runs it.
     #[inline(never)]
-    fn call(
+    pub(super) fn call(
         &mut self,
         client: &mut Client,
         command: &'static Registered,
@@ -424,7 +426,9 @@ impl Engine {
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         self.after_flushall(command, &result, &mut locked);
         if command.handler.is_some() {
             self.show(client, command, args);
@@ -517,8 +521,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(client));
+        self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
@@ -532,7 +536,8 @@ impl Engine {
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
         let may_block = !self.in_transaction;
-        let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
+        let from_log = client.is_from_log();
+        let mut context = Context { db, reply, taken, settings, may_block, from_log, block: None, remark: None };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
@@ -553,8 +558,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, client.db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, heard, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -580,7 +585,7 @@ impl Engine {
     /// Has dumps know of FLUSHALL.
     #[inline]
     pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.name == "flushall" && result.is_ok() {
+        if command.spec.name == "flushall" && result.is_ok() && !self.server.persistence.gate.has(gate::LOADING) {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
         }
     }
@@ -599,13 +604,21 @@ impl Engine {
         self.effects.commit_verbatim(&self.server.keyspace.log);
     }
 
+    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    #[inline]
+    fn is_logged(&self, client: &ClientInfo) -> bool {
+        self.server.keyspace.log.followed() && !client.is_from_log()
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if client.is_from_log() {
+            return WhenExpired::ImportSource;
+        }
         if self.server.replication.upstream.is_replica() {
-            // The primary says when keys go, and sees them until then.
-            let primary = client.flags().contains(ClientFlags::PRIMARY);
-            return if primary { WhenExpired::ImportSource } else { WhenExpired::Import };
+            // The primary says when keys go.
+            return WhenExpired::Import;
         }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
@@ -730,7 +743,7 @@ pub(super) fn wrong_arity(command: &Registered) -> Error {
 }
 
 /// Valkey's text, which shows the beginning of the arguments within 128 characters.
-fn unknown_command(args: Args<'_>) -> Error {
+pub(super) fn unknown_command(args: Args<'_>) -> Error {
     const SHOWN_MAX: usize = 128;
     let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
     let mut shown = String::new();
@@ -744,7 +757,7 @@ fn unknown_command(args: Args<'_>) -> Error {
     Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
-fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+pub(super) fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.full_name.to_ascii_uppercase();
