@@ -1,5 +1,6 @@
 //! What all threads of the server share.
 
+use crate::acl::Acl;
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
 use crate::config::tables::{network, security};
@@ -50,6 +51,8 @@ pub struct Server {
     pub executable: PathBuf,
     /// All commands.
     pub table: CommandTable,
+    /// Who may do what.
+    pub acl: Acl,
     /// All connections.
     pub clients: Clients,
     /// CLIENT PAUSE.
@@ -118,6 +121,7 @@ impl Server {
             config_file,
             executable,
             table,
+            acl: Acl::default(),
             clients: Clients::default(),
             pause: Pause::default(),
             pubsub: PubSub::new(workers),
@@ -259,6 +263,7 @@ impl Server {
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
+        self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
     }

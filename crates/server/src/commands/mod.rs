@@ -1,5 +1,6 @@
 //! The session commands: those about connections and the server.
 
+pub mod acl;
 pub mod client;
 pub mod command;
 pub mod commandlog;
@@ -26,6 +27,7 @@ use kvick_commands::spec::Command;
 pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
     vec![
         connection::COMMANDS,
+        acl::COMMANDS,
         client::COMMANDS,
         command::COMMANDS,
         info::COMMANDS,

@@ -5,6 +5,8 @@
 //! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
 
 use super::engine::Engine;
+use crate::acl::log::Context as AclContext;
+use crate::acl::{Denied, Reason};
 use crate::clients::ClientFlags;
 use crate::commandlog::Executed;
 use crate::session::{Client, Fate};
@@ -33,16 +35,27 @@ pub enum Control {
 }
 
 /// A transaction that has begun.
-#[derive(Default)]
 pub struct Transaction {
     queue: Vec<(&'static Registered, OwnedArgs)>,
     /// Bytes that the queue takes.
     bytes: usize,
     /// Whether a command was refused, so that EXEC runs none.
     aborted: bool,
+    /// The database that will be selected when the next command runs.
+    db: usize,
 }
 
 impl Transaction {
+    /// One that begins in database `db`.
+    fn new(db: usize) -> Self {
+        Transaction { queue: Vec::new(), bytes: 0, aborted: false, db }
+    }
+
+    /// The database that will be selected when the next command runs.
+    pub fn db(&self) -> usize {
+        self.db
+    }
+
     /// Commands queued.
     pub fn len(&self) -> usize {
         self.queue.len()
@@ -60,7 +73,7 @@ impl Transaction {
 
     /// A command was refused.
     pub fn abort(&mut self) {
-        *self = Transaction { aborted: true, ..Transaction::default() };
+        *self = Transaction { aborted: true, ..Transaction::new(self.db) };
     }
 }
 
@@ -98,6 +111,13 @@ fn is_immediate(command: &Registered) -> bool {
         || matches!(&*command.full_name, "quit" | "reset")
 }
 
+/// The database that a command selects, if it is SELECT.
+fn selected_by(command: &Registered, args: Args<'_>, databases: usize) -> Option<usize> {
+    let selects = command.full_name == "select";
+    let number = selects.then(|| args.get(1).and_then(parse_i64)).flatten();
+    number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
+}
+
 impl Engine {
     /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
     pub(super) fn queue(
@@ -117,6 +137,7 @@ impl Engine {
                     OwnedArgs::new(words.map(|(at, word)| if at == index { bytes } else { word }))
                 }
             };
+            transaction.db = selected_by(command, args, self.server.keyspace.databases()).unwrap_or(transaction.db);
             transaction.bytes += owned.memory();
             transaction.queue.push((command, owned));
             if self.tunables.limits.query_buffer_exceeded(transaction.bytes) {
@@ -151,7 +172,7 @@ impl Engine {
         self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
         let done = match control {
             Control::Multi => {
-                client.transaction = Some(Box::default());
+                client.transaction = Some(Box::new(Transaction::new(client.db)));
                 Ok(())
             }
             Control::Discard => match client.transaction.take() {
@@ -251,10 +272,7 @@ impl Engine {
         let mut selected = db;
         for (command, request) in &transaction.queue {
             let args = request.args();
-            if command.full_name == "select" {
-                let number = args.get(1).and_then(parse_i64).and_then(|number| usize::try_from(number).ok());
-                selected = number.filter(|number| *number < keyspace.databases()).unwrap_or(selected);
-            }
+            selected = selected_by(command, args, keyspace.databases()).unwrap_or(selected);
             // As for a command by itself: what does not say where its keys are will answer an error.
             let positions = command.spec.key_positions(args).unwrap_or_default();
             let keys = positions.iter().filter_map(|position| args.get(position.index));
@@ -275,6 +293,11 @@ impl Engine {
         self.effects.begin_group();
         for (command, request) in &transaction.queue {
             let (args, start) = (request.args(), out.len());
+            if let Err(error) = self.may_still_run(client, command, args) {
+                self.tell(client, &error, out);
+                continue;
+            }
+            self.confine(client, command, args);
             let result = match command.handler {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
@@ -293,6 +316,20 @@ impl Engine {
         }
         self.effects.end_group(&self.server.keyspace.log);
         self.in_transaction = false;
+    }
+
+    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a command
+    /// before it too.
+    fn may_still_run(&self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Result<(), Error> {
+        let denied = if client.renew_rights(self.server) {
+            let Err(denied) = self.permits(client, command, args) else { return Ok(()) };
+            denied
+        } else {
+            // The user is gone.
+            Denied { reason: Reason::Command, at: 0 }
+        };
+        self.note_denied(&client.info, &client.identity.user, (denied, AclContext::Multi), (command, args));
+        Err(denied.error_in_exec())
     }
 }
 
