@@ -253,6 +253,7 @@ impl CommandLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acl::identity::Identity;
     use crate::clients::ClientInfo;
     use kvick_resp::OwnedArgs;
     use std::sync::Arc;

@@ -211,10 +211,7 @@ impl Reader<'_> {
             return Err(RuleError::Syntax);
         }
         if command.subcommands.is_empty() {
-            let allowed = selector.first_args.entry(command.id).or_default();
-            if !allowed.iter().any(|known| known.eq_ignore_ascii_case(part)) {
-                allowed.push(part.into());
-            }
+            selector.first_args.entry(command.id).or_default().insert(part.to_ascii_lowercase());
         } else {
             let subcommand = self.table.original(name).ok_or(RuleError::UnknownCommand)?;
             selector.change_command(subcommand, true);

@@ -79,8 +79,9 @@ impl User {
 pub struct Selector {
     /// The commands that it allows.
     pub(super) commands: CommandSet,
-    /// Commands that it allows with certain first arguments only, by their place in the command table.
-    pub(super) first_args: BTreeMap<u32, Vec<Box<[u8]>>>,
+    /// Commands that it allows with certain first arguments only, which are in lower case, by their place in the command
+    /// table.
+    pub(super) first_args: BTreeMap<u32, BTreeSet<Vec<u8>>>,
     /// The rules that led to `commands`, behind the `+@all` or `-@all` that it all began with.
     pub(super) command_rules: Vec<CommandRule>,
     /// Whether it allows all keys; then there are no patterns.
@@ -165,7 +166,7 @@ impl Selector {
 
     /// Whether a command may be called with this first argument, although not with others.
     pub fn allows_first_arg(&self, id: u32, arg: &[u8]) -> bool {
-        self.first_args.get(&id).is_some_and(|allowed| allowed.iter().any(|known| known.eq_ignore_ascii_case(arg)))
+        self.first_args.get(&id).is_some_and(|allowed| allowed.contains(&arg.to_ascii_lowercase()))
     }
 
     /// Whether a key may be used in these ways, all by leave of one pattern.
