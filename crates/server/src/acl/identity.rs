@@ -25,6 +25,8 @@ pub struct Identity {
     pub user: Arc<User>,
     /// Whether it has logged in, or was let in without that.
     pub authenticated: bool,
+    /// Whether the connection was ever authenticated, as whomever.
+    is_known: bool,
     /// The gate's rights epoch when the user was looked up.
     epoch: u32,
     /// The gate's word under which it may do everything: as it was then, with no reason to refuse commands; [`NEVER`] if
@@ -50,7 +52,7 @@ impl Identity {
     fn new(user: Arc<User>, authenticated: bool, epoch: u32, may_act: bool) -> Self {
         let is_free = may_act && user.is_unrestricted();
         let free_at = if is_free { Gate::open_word(epoch) } else { NEVER };
-        Identity { user, authenticated, epoch, free_at }
+        Identity { user, authenticated, is_known: authenticated, epoch, free_at }
     }
 
     /// The gate's rights epoch as of which it is known.
@@ -76,7 +78,8 @@ impl Client {
     pub fn assume(&mut self, identity: Identity) {
         self.info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
         self.info.names.lock().user = identity.user.name.clone();
-        self.identity = identity;
+        let is_known = identity.is_known || self.identity.is_known;
+        self.identity = Identity { is_known, ..identity };
     }
 
     /// It has logged in as `user`, as of the gate's rights `epoch`.
@@ -94,14 +97,20 @@ impl Client {
     fn look_up(&mut self, server: &Server) -> bool {
         let epoch = server.persistence.gate.rights();
         let Some(user) = server.acl.find(&self.identity.user.name) else { return false };
-        let authenticated = self.identity.authenticated;
-        self.identity = Identity::new(user, authenticated, epoch, authenticated || !server.acl.requires_auth());
+        let Identity { authenticated, is_known, .. } = self.identity;
+        let may_act = authenticated || !server.acl.requires_auth();
+        self.identity = Identity { is_known, ..Identity::new(user, authenticated, epoch, may_act) };
         true
     }
 
     /// Whether it has to log in before it may ask for anything.
     pub fn must_log_in(&self, server: &Server) -> bool {
         !self.identity.authenticated && server.acl.requires_auth()
+    }
+
+    /// Whether it has to log in, and never has: nobody knows who it is.
+    pub fn is_stranger(&self, server: &Server) -> bool {
+        !self.identity.is_known && self.must_log_in(server)
     }
 
     /// Whether it may run a command now.

@@ -71,6 +71,13 @@ impl Transaction {
         self.queue.iter().any(|(command, _)| command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)))
     }
 
+    /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
+    /// databases the others work on.
+    fn may_be_refused_database(&self, client: &Client) -> bool {
+        let has = |names: &[&str]| self.queue.iter().any(|(command, _)| names.contains(&&*command.full_name));
+        has(&["select"]) && (!client.is_unrestricted() || has(&["auth", "hello"]))
+    }
+
     /// A command was refused.
     pub fn abort(&mut self) {
         *self = Transaction { aborted: true, ..Transaction::new(self.db) };
@@ -239,7 +246,7 @@ impl Engine {
         // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
         let world = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
-        });
+        }) || transaction.may_be_refused_database(client);
         let mut locked = if world {
             self.leave();
             self.server.keyspace.lock_world()
