@@ -264,7 +264,7 @@ mod tests {
     fn client() -> Client {
         Client::new(
             Arc::new(ClientInfo::new(1, 0, -1, "127.0.0.1:1".into(), "127.0.0.1:2".into(), true, 0)),
-            Identity::unlimited(),
+            Identity::superuser(),
         )
     }
 

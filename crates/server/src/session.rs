@@ -152,7 +152,7 @@ impl Client {
     /// The state of a connection that is none, for benches and tests of what runs commands.
     pub fn detached() -> Self {
         let address = |port: u16| format!("127.0.0.1:{port}");
-        Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), Identity::unlimited())
+        Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), Identity::superuser())
     }
 
     /// Shows others what has changed since the last time.

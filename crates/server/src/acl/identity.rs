@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// A word that the gate never has: all reasons hold.
 const NEVER: u64 = u64::MAX;
 
+/// The name of who is no user.
+const SUPERUSER: &[u8] = b"(superuser)";
+
 /// Who a client is, and as of when that is known.
 pub struct Identity {
     /// The user.
@@ -27,6 +30,8 @@ pub struct Identity {
     pub authenticated: bool,
     /// Whether the connection was ever authenticated, as whomever.
     is_known: bool,
+    /// Whether it is no user that could be looked up, and may do everything.
+    is_superuser: bool,
     /// The gate's rights epoch when the user was looked up.
     epoch: u32,
     /// The gate's word under which it may do everything: as it was then, with no reason to refuse commands; [`NEVER`] if
@@ -43,16 +48,17 @@ impl Identity {
         Self::new(user, authenticated, epoch, authenticated)
     }
 
-    /// Somebody who may do everything, while rights are as at the start.
-    pub fn unlimited() -> Self {
-        Self::new(Arc::new(User::unlimited_default()), true, 0, true)
+    /// Somebody who may do everything, whatever users there are and what becomes of them.
+    pub fn superuser() -> Self {
+        let user = User { name: SUPERUSER.into(), ..User::unlimited_default() };
+        Identity { is_superuser: true, ..Self::new(Arc::new(user), true, 0, true) }
     }
 
     /// `may_act` unless it has to log in before.
     fn new(user: Arc<User>, authenticated: bool, epoch: u32, may_act: bool) -> Self {
         let is_free = may_act && user.is_unrestricted();
         let free_at = if is_free { Gate::open_word(epoch) } else { NEVER };
-        Identity { user, authenticated, is_known: authenticated, epoch, free_at }
+        Identity { user, authenticated, is_known: authenticated, is_superuser: false, epoch, free_at }
     }
 
     /// The gate's rights epoch as of which it is known.
@@ -96,6 +102,11 @@ impl Client {
     #[cold]
     fn look_up(&mut self, server: &Server) -> bool {
         let epoch = server.persistence.gate.rights();
+        if self.identity.is_superuser {
+            let free_at = Gate::open_word(epoch);
+            (self.identity.epoch, self.identity.free_at) = (epoch, free_at);
+            return true;
+        }
         let Some(user) = server.acl.find(&self.identity.user.name) else { return false };
         let Identity { authenticated, is_known, .. } = self.identity;
         let may_act = authenticated || !server.acl.requires_auth();

@@ -78,6 +78,12 @@ impl Acl {
         self.find(DEFAULT_NAME).unwrap_or_else(|| Arc::new(User::new(default_name(), false)))
     }
 
+    /// The user whom this name and password let in. A name that is nobody's is refused no faster than a wrong password.
+    pub fn log_in(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
+        let nobody = || Arc::new(User::new(name.into(), false));
+        Some(self.find(name).unwrap_or_else(nobody)).filter(|user| user.admits(password))
+    }
+
     /// All users by name.
     pub fn all(&self) -> Vec<Arc<User>> {
         self.users.read().values().cloned().collect()

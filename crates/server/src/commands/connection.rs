@@ -178,10 +178,10 @@ pub const AUTH: Command<SessionHandler> = Command::new(
 );
 
 fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    (1..args.len()).for_each(|secret| cx.client.redact(secret));
     if args.len() > 3 {
         return Err(Error::SYNTAX);
     }
-    [1, 2].into_iter().for_each(|secret| cx.client.redact(secret));
     let (user, password) = match args.len() {
         2 if cx.server.acl.default_user().nopass => {
             return Err(Error::text(
@@ -200,7 +200,7 @@ fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 fn authenticate(cx: &mut Session<'_>, word: &[u8], name: &[u8], password: &[u8]) -> Result<(), Error> {
     let server = cx.server;
     let epoch = server.persistence.gate.rights();
-    match server.acl.find(name).filter(|user| user.admits(password)) {
+    match server.acl.log_in(name, password) {
         Some(user) => {
             cx.client.log_in(user, epoch);
             Ok(())

@@ -105,12 +105,23 @@ impl fmt::Display for LoadError {
         match self {
             Self::Line { origin, number, line, reason } => {
                 writeln!(f, "Reading the configuration file, at line {number} of {origin}")?;
-                writeln!(f, ">>> '{}'", String::from_utf8_lossy(line))?;
+                writeln!(f, ">>> '{}'", String::from_utf8_lossy(&without_passwords(line)))?;
                 write!(f, "{reason}")
             }
             Self::Whole(reason) | Self::Open { reason, .. } => write!(f, "{reason}"),
         }
     }
+}
+
+/// A line as it may be shown: one about a user without that user's passwords.
+fn without_passwords(line: &[u8]) -> Vec<u8> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    if !words[0].eq_ignore_ascii_case(b"user") {
+        return line.to_vec();
+    }
+    let hide = |word: &&[u8]| word.iter().find(|byte| !matches!(byte, b'"' | b'\'')).is_some_and(|b| b"><".contains(b));
+    let shown: Vec<&[u8]> = words.into_iter().map(|word| if hide(&word) { b"(redacted)" } else { word }).collect();
+    shown.join(&b' ')
 }
 
 impl std::error::Error for LoadError {}

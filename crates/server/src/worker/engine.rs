@@ -307,6 +307,7 @@ impl Engine {
         }
         if let Err(denied) = self.permits(client, command, args) {
             let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
+            client.publish();
             self.note_denied(&client.info, &client.identity.user, (denied, context), (command, args));
             return Some(denied.error(&client.identity.user, command));
         }

@@ -335,6 +335,7 @@ impl Engine {
             // The user is gone.
             Denied { reason: Reason::Command, at: 0 }
         };
+        client.publish();
         self.note_denied(&client.info, &client.identity.user, (denied, AclContext::Multi), (command, args));
         Err(denied.error_in_exec())
     }
