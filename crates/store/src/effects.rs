@@ -6,6 +6,7 @@ use crate::value::{IntBuf, Str};
 use crate::watching::{Watch, Watcher};
 use bitflags::bitflags;
 use kvick_resp::Args;
+use std::ops::Range;
 use std::sync::Arc;
 
 bitflags! {
@@ -48,6 +49,9 @@ pub struct Event {
     pub key: Vec<u8>,
 }
 
+/// Room for records that is kept between commands, in bytes.
+const RECORDS_KEPT: usize = 64 * 1024;
+
 /// Who hears of events.
 pub trait Listener: Send + Sync {
     /// A command caused these events, in this order. Called under its locks, so that the events of a key come in the order
@@ -74,6 +78,8 @@ pub struct Effects {
     propagation: Propagation,
     records: Vec<u8>,
     record_count: usize,
+    /// Which of them only replicas get.
+    asides: Vec<Range<usize>>,
     followed: bool,
     /// The client's database, which is that of the request.
     database: usize,
@@ -91,9 +97,11 @@ pub struct Effects {
 }
 
 /// What the commands of a transaction did, to be appended together.
+#[derive(Default)]
 struct Group {
     records: Vec<u8>,
     record_count: usize,
+    asides: Vec<Range<usize>>,
     /// The database of the first record, and of the last.
     databases: Option<(usize, usize)>,
 }
@@ -109,8 +117,7 @@ impl Effects {
     pub fn begin(&mut self, followed: bool, heard: EventClass, database: usize) {
         self.dirty = 0;
         self.propagation = Propagation::AsItCame;
-        self.record_count = 0;
-        self.records.clear();
+        self.clear_records();
         self.followed = followed;
         self.heard = heard;
         self.database = database;
@@ -159,6 +166,22 @@ impl Effects {
             encode(&mut self.records, words.iter().copied());
             self.record_count += 1;
         }
+    }
+
+    /// Propagates `words` beside the command, to replicas alone: it changes no data.
+    pub fn propagate_aside(&mut self, words: &[&[u8]]) {
+        let start = self.records.len();
+        self.record(words);
+        if self.followed {
+            self.asides.push(start..self.records.len());
+        }
+    }
+
+    fn clear_records(&mut self) {
+        self.records.clear();
+        self.records.shrink_to(RECORDS_KEPT);
+        self.asides.clear();
+        self.record_count = 0;
     }
 
     /// Tells of a keyspace event.
@@ -247,8 +270,7 @@ impl Effects {
     /// records need not stand together.
     pub(crate) fn commit_records(&mut self, log: &WriteLog) {
         self.append(log, None);
-        self.records.clear();
-        self.record_count = 0;
+        self.clear_records();
     }
 
     /// Ends the command: appends what it did to the log, and tells of its events. Called under its locks.
@@ -280,42 +302,48 @@ impl Effects {
     }
 
     fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {
-        if request.is_none() && self.record_count == 0 {
+        if let Some(args) = request {
+            encode(&mut self.records, args.iter());
+            self.record_count += 1;
+        }
+        if self.record_count == 0 {
             return;
         }
-        let (database, records, record_count) = (self.database, &self.records, self.record_count);
-        match &mut self.group {
-            None => log.append(&Batch { databases: (database, database), request, records, record_count }),
-            Some(group) => group.add(database, records, record_count, request),
+        let Effects { database, records, record_count, asides, group, .. } = self;
+        match group {
+            None => {
+                let databases = (*database, *database);
+                log.append(&Batch { databases, records, record_count: *record_count, asides });
+            }
+            Some(group) => group.add(*database, records, *record_count, asides),
         }
     }
 
     /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].
     pub fn begin_group(&mut self) {
-        self.group = Some(Group { records: Vec::new(), record_count: 0, databases: None });
+        self.group = Some(Group::default());
     }
 
     /// Ends a transaction: appends what its commands did. Called under its locks.
     pub fn end_group(&mut self, log: &WriteLog) {
-        if let Some(Group { records, record_count, databases: Some(databases) }) = self.group.take() {
-            log.append(&Batch { databases, request: None, records: &records, record_count });
+        if let Some(Group { records, record_count, asides, databases: Some(databases) }) = self.group.take() {
+            log.append(&Batch { databases, records: &records, record_count, asides: &asides });
         }
     }
 }
 
 impl Group {
-    fn add(&mut self, database: usize, records: &[u8], record_count: usize, request: Option<Args<'_>>) {
+    fn add(&mut self, database: usize, records: &[u8], record_count: usize, asides: &[Range<usize>]) {
         let (first, last) = self.databases.unwrap_or((database, database));
         if last != database {
             let number = Str::Int(database as i64);
             encode(&mut self.records, [b"SELECT", number.bytes(&mut IntBuf::default())].into_iter());
         }
         self.databases = Some((first, database));
+        let start = self.records.len();
+        self.asides.extend(asides.iter().map(|aside| start + aside.start..start + aside.end));
         self.records.extend_from_slice(records);
-        if let Some(args) = request {
-            encode(&mut self.records, args.iter());
-        }
-        self.record_count += record_count + usize::from(request.is_some());
+        self.record_count += record_count;
     }
 }
 

@@ -199,6 +199,7 @@ mod tests {
     use crate::collections::hash::{FieldClock, Limits};
     use crate::db::{Db, Env, Expiry, WhenExpired};
     use crate::hash::KeyHasher;
+    use crate::log::Audience;
 
     const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -292,7 +293,7 @@ mod tests {
     #[test]
     fn fields_are_dropped_when_their_time_has_come_and_the_key_with_the_last_one() {
         let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
-        let mut follower = keyspace.log.follow();
+        let mut follower = keyspace.log.follow(Audience::All);
         let limits = Limits { fields: 100, bytes: 100 };
         let put = |name: &str, fields: usize, volatile: usize, at: i64| {
             with_db(keyspace, 1, |db| {
