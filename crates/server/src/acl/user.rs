@@ -198,19 +198,17 @@ pub struct CommandSet {
     words: Vec<u64>,
     /// Whether commands beyond `words` belong to it: all do after `+@all`, and so would any that came later.
     others: bool,
-    /// Whether no command has been taken out since all were put in.
-    complete: bool,
 }
 
 impl CommandSet {
     /// No commands.
     pub fn none() -> Self {
-        CommandSet { words: Vec::new(), others: false, complete: false }
+        CommandSet { words: Vec::new(), others: false }
     }
 
     /// All of them.
     pub fn all() -> Self {
-        CommandSet { words: Vec::new(), others: true, complete: true }
+        CommandSet { words: Vec::new(), others: true }
     }
 
     /// Whether it began with all commands.
@@ -220,7 +218,7 @@ impl CommandSet {
 
     /// Whether it has all commands.
     pub fn is_complete(&self) -> bool {
-        self.complete
+        self.others && self.words.iter().all(|word| *word == u64::MAX)
     }
 
     /// Whether a command is in it.
@@ -241,7 +239,6 @@ impl CommandSet {
             self.words[word] |= bit;
         } else {
             self.words[word] &= !bit;
-            self.complete = false;
         }
     }
 }
@@ -257,6 +254,8 @@ mod tests {
             assert_eq!([0, 69, 70, 71, 4000].map(|id| set.contains(id)), [others, others, !others, others, others]);
             assert_eq!(set.began_with_all(), others);
             assert!(!set.is_complete());
+            set.set(70, others);
+            assert_eq!(set.is_complete(), others);
         }
     }
 
