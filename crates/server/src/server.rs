@@ -6,13 +6,14 @@ use crate::commandlog::CommandLog;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
+use crate::eviction::Eviction;
 use crate::latency::LatencyMonitor;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
 use crate::pause::Pause;
-use crate::persistence::{self, Persistence};
+use crate::persistence::{self, Persistence, gate};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::Address;
@@ -73,6 +74,8 @@ pub struct Server {
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
     pub memory: memory::Monitor,
+    /// What is done about limits of memory.
+    pub eviction: Eviction,
     /// Dumps.
     pub persistence: Persistence,
     /// MIGRATE.
@@ -115,7 +118,7 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
-        Box::leak(Box::new(Server {
+        let server: &'static Server = Box::leak(Box::new(Server {
             keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
             config: Config::new(values),
             config_file,
@@ -132,6 +135,7 @@ impl Server {
             baseline: Mutex::new(vec![Totals::default(); workers]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
+            eviction: Eviction::default(),
             persistence: Persistence::default(),
             migration: Migration::default(),
             listeners: OnceLock::new(),
@@ -146,7 +150,10 @@ impl Server {
             shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),
-        }))
+        }));
+        server.guard_memory(&server.tunables());
+        server.keyspace.janitor.run(memory::enrol);
+        server
     }
 
     /// Number of workers.
@@ -194,6 +201,15 @@ impl Server {
         })
     }
 
+    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+        self.pubsub.show_monitors(lines, |worker| {
+            if worker != from {
+                self.send(worker, Message::Wake);
+            }
+        });
+    }
+
     /// Sends every worker a message.
     pub fn send_all(&self, message: impl Fn() -> Message) {
         (0..self.workers()).for_each(|worker| self.send(worker, message()));
@@ -212,9 +228,18 @@ impl Server {
         if current.generation == generation {
             return current;
         }
-        let fresh = Arc::new(Snapshot::read(&self.config.values(), generation));
-        *self.tunables.write() = fresh.clone();
-        fresh
+        let mut current = self.tunables.write();
+        if current.generation < generation {
+            *current = Arc::new(Snapshot::read(&self.config.values(), generation));
+            self.guard_memory(&current);
+        }
+        current.clone()
+    }
+
+    /// Has commands look whether memory is short, if there are limits.
+    fn guard_memory(&self, tunables: &Tunables) {
+        let limits = &tunables.eviction;
+        self.persistence.gate.set(gate::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
     /// Why a protected command may not run for this client.
@@ -246,7 +271,8 @@ impl Server {
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
-            rates.sample(now, self.stats.iter().map(|stats| Totals::of(stats)).sum());
+            let workers: Vec<Totals> = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+            rates.sample(now, &workers);
             self.memory.sample();
         }
     }
@@ -266,6 +292,7 @@ impl Server {
         self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        self.eviction.reset();
     }
 
     /// Has the server end: workers notice at their next turn.

@@ -185,6 +185,7 @@ impl Client {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             self.info.subscriptions[kind as usize].store(subscriptions.count(kind), Ordering::Relaxed);
         }
+        self.info.subscription_memory.store(subscriptions.memory(), Ordering::Relaxed);
         self.info.set_flags(ClientFlags::PUBSUB, !subscriptions.is_empty());
         self.subscriptions = (!subscriptions.is_empty()).then_some(subscriptions);
     }
@@ -192,10 +193,34 @@ impl Client {
     /// Ends all its subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
-            let connection = (self.info.worker, self.info.token.load(Ordering::Relaxed));
-            pubsub.unsubscribe_all(connection, &mut subscriptions);
+            pubsub.unsubscribe_all(self.place(), &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
+    }
+
+    /// Whether it is shown every command.
+    #[inline]
+    pub fn is_monitor(&self) -> bool {
+        self.info.flags().contains(ClientFlags::MONITOR)
+    }
+
+    /// Has it shown every command from now on.
+    pub fn begin_monitor(&self, server: &Server) {
+        self.info.set_flags(ClientFlags::MONITOR, true);
+        server.pubsub.begin_monitor(self.place(), &server.persistence.gate);
+    }
+
+    /// Has it shown none any more, if it was.
+    pub fn end_monitor(&self, server: &Server) {
+        if self.is_monitor() {
+            self.info.set_flags(ClientFlags::MONITOR, false);
+            server.pubsub.end_monitor(self.place(), &server.persistence.gate);
+        }
+    }
+
+    /// Its worker, and where that keeps it.
+    fn place(&self) -> (usize, usize) {
+        (self.info.worker, self.info.token.load(Ordering::Relaxed))
     }
 
     /// Whether it comes from this machine.

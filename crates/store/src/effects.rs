@@ -239,6 +239,12 @@ impl Effects {
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
 
+    /// A key of the client's database was dropped, freed in the background if `lazy`, because memory was short.
+    pub(crate) fn evicted(&mut self, key: Key<'_>, lazy: bool) {
+        self.record(&[deletion(lazy), key.bytes]);
+        self.notify(EventClass::EVICTED, "evicted", key.bytes);
+    }
+
     /// The command itself dropped a key by giving it a time that has passed.
     pub(crate) fn expired_by_command(&mut self, key: Key<'_>, lazy: bool) {
         self.changed(1);

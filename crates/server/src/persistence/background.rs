@@ -80,6 +80,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let (sender, jobs) = mpsc::channel();
     std::thread::Builder::new().name("snapshot".into()).spawn(move || {
+        crate::memory::enrol();
         WALKS.set(true);
         for job in jobs {
             match job {

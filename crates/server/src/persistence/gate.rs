@@ -19,6 +19,10 @@ pub const LOADING: u32 = 1;
 pub const UNSAVED: u32 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
 pub const ENDING: u32 = 4;
+/// There is a limit of memory, and commands have to make room first.
+pub const LIMITED: u32 = 8;
+/// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+pub const MONITORED: u32 = 128;
 
 /// The rights epoch stands above the reasons.
 const EPOCH_SHIFT: u32 = 32;
@@ -68,10 +72,9 @@ impl Gate {
     }
 }
 
-/// Why a command may not run.
-pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
+/// Why a command may not run, with `flags` its own or those of all that it would execute.
+pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
-    let flags = &command.spec.flags;
     if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(

@@ -69,7 +69,7 @@ impl Plan {
             access: by_usage.then(|| access(&values, now_ms)),
             sync_often: values.read(RDB_SAVE_INCREMENTAL_FSYNC),
             created_s: now_ms / 1000,
-            used_memory: memory::allocated(),
+            used_memory: memory::in_use(),
             functions: server.persistence.functions.lock().clone(),
         }
     }

@@ -1,7 +1,7 @@
 //! How a server begins and ends: one step after the other, in the order that each needs.
 
 use super::daemon::PidFile;
-use super::{banner, daemon, limits, shutdown, system, title, version};
+use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
 use crate::acl::file::{self as acl_file, UserLine};
 use crate::acl::rules::Reader;
 use crate::config::arguments::Sources;
@@ -19,7 +19,7 @@ use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
-use crate::{clock, crash, logging, migration, signals, supervise};
+use crate::{clock, crash, logging, memory, migration, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -106,6 +106,7 @@ fn run(
     // From here on there may be threads.
     signals::block();
     crash::watch(&values);
+    memory::enrol();
     logging::start()?;
     clock::calibrate();
     greet(program, only_defaults);
@@ -160,6 +161,8 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let values = server.config.values();
     server.set_listeners(listeners.clone());
     title::apply(&values);
+    // The log tells if it cannot be, and then it stays as it is.
+    let _ = oom_score::apply(&values);
     banner::show(&values, &server.listening.read());
     system::warn_of_backlog(&values);
     let mut listeners = Some(listeners);

@@ -6,6 +6,8 @@
 use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
+use super::evicting::Evicting;
+use super::transaction::{Control, is_exec};
 use crate::acl::identity::note_denied;
 use crate::acl::log::Context as AclContext;
 use crate::acl::{Denied, User};
@@ -13,6 +15,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::monitor::Lines;
 use crate::persistence::{self, gate};
 use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
@@ -20,7 +23,6 @@ use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use crate::worker::transaction::Control;
 use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
@@ -63,12 +65,16 @@ pub struct Engine {
     waits: Option<Arc<Waiter>>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
     /// Whether a transaction is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
     /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
     reads_every_key: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
     last: Ticks,
 }
 
@@ -106,9 +112,11 @@ impl Engine {
             block: None,
             waits: None,
             served: Vec::new(),
+            shown: Lines::default(),
             in_transaction: false,
             reads_every_key: true,
             in_batch: false,
+            evicting: Evicting::new(worker),
             last: Ticks::now(),
         };
         engine.apply_settings();
@@ -157,6 +165,7 @@ impl Engine {
             self.access.set_now(self.now_ms);
         }
         self.last = now;
+        self.evicting.begin_batch();
         self.update_settings();
     }
 
@@ -173,6 +182,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
+        self.evicting.renew(&self.tunables.eviction);
     }
 
     /// The classes of keyspace events that somebody may hear of.
@@ -219,12 +229,13 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if !client.renew_rights(self.server) {
+            let gone = !client.renew_rights(self.server);
+            if gone || self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
             if let Some(error) = self.objection(client, command, args) {
-                self.refuse(client, Some(command), &error, out);
+                self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
@@ -236,7 +247,7 @@ impl Engine {
             return self.finish(client, start, out);
         }
         match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || !self.is_monitored()) => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
             _ => {
@@ -313,7 +324,17 @@ impl Engine {
         }
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        confined().or_else(|| gate::objection(self.server, command))
+        let flags = client.flags_asked(command);
+        let short = || {
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        let closed = || gate::objection(self.server, command, flags);
+        confined().or_else(short).or_else(closed).or_else(monitors)
     }
 
     /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
@@ -353,21 +374,27 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
-        if let Some(command) = command {
+    fn refuse(
+        &mut self,
+        client: &mut Client,
+        request: Option<(&Registered, Args<'_>)>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((command, _)) = request {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
-        if let Some(Handler::Control(Control::Exec)) = command.and_then(|command| command.handler) {
-            let error = Error::new(format!("EXECABORT Transaction discarded because of: {}", error.0));
-            client.transaction = None;
-            self.unwatch(client);
-            client.publish_transaction();
-            return self.tell(client, &error, out);
-        }
-        self.tell(client, error, out);
+        self.tell(client, aborted.as_ref().unwrap_or(error), out);
     }
 
     pub(super) fn tell(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
@@ -412,6 +439,9 @@ impl Engine {
         if let Some(Handler::Control(control)) = command.handler {
             let result = self.control(client, control, command, args, out);
             let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             return None;
@@ -437,6 +467,9 @@ impl Engine {
         let waiter = waiter.or_else(|| self.waits.take());
         self.effects.commit(&keyspace.log, args);
         self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
         drop(locked);
         if world {
             self.enter();
@@ -621,24 +654,7 @@ impl Engine {
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
-        let now = Ticks::now();
-        let ticks = now.since(self.last);
-        self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        if let Err(error) = result {
-            stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
-        }
+        let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
@@ -659,10 +675,18 @@ impl Engine {
         }
     }
 
-    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
-    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
         let dirty = self.effects.dirty();
         if dirty > 0 {
@@ -672,6 +696,7 @@ impl Engine {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
         }
+        ticks
     }
 
     #[cold]

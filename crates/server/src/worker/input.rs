@@ -122,6 +122,7 @@ impl Worker {
         if more {
             self.queue(token);
         }
+        self.account_client(token);
     }
 
     /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
@@ -210,7 +211,13 @@ impl Worker {
         if self.engine.inbox().has_messages() {
             self.deliver_published();
         }
-        self.batch.prefetch(self.server.keyspace);
+        if self.engine.tunables.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace);
+            if keys > 0 {
+                self.engine.stats.prefetched_batches.add(1);
+                self.engine.stats.prefetched_keys.add(keys as u64);
+            }
+        }
         let mut batch = std::mem::take(&mut self.batch);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;
@@ -249,7 +256,8 @@ impl Worker {
                 self.queue(token);
                 break;
             }
-            let large = if may_take { batch.take_large(request, &self.shared) } else { None };
+            let large =
+                if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
             let args = batch.args(request, &self.shared);
             let outcome =
@@ -279,6 +287,7 @@ impl Worker {
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
         }
+        self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
     }
@@ -339,6 +348,7 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        self.account_client(token);
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();

@@ -13,8 +13,10 @@ pub mod connection;
 mod cross_protocol;
 mod delivery;
 pub mod engine;
+pub mod evicting;
 mod input;
 mod migrating;
+mod monitoring;
 mod output;
 mod timers;
 pub mod transaction;
@@ -140,9 +142,10 @@ impl Worker {
 
     /// Runs until the server ends.
     pub fn run(mut self) {
+        crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() {
+            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -182,6 +185,7 @@ impl Worker {
         self.read_messages();
         self.settle_returned();
         self.serve_ready();
+        self.go_on_evicting();
         self.run_timers();
         self.end_waits();
         self.deliver_published();
@@ -251,7 +255,9 @@ impl Worker {
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
+        self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }

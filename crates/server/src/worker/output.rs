@@ -136,8 +136,7 @@ impl Worker {
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
             client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
-            client.info.output.store(output.len(), Ordering::Relaxed);
-            client.info.output_blocks.store(output.blocks(), Ordering::Relaxed);
+            connection.publish_output();
             if !connection.output.is_empty() && written >= WRITE {
                 connection.unwritten = true;
                 self.queue(token);
@@ -158,6 +157,7 @@ impl Worker {
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {
             self.enforce_output_limit(token);
         }
+        self.account_client(token);
     }
 
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.

@@ -180,6 +180,17 @@ impl WriteLog {
         inner.start()..inner.end
     }
 
+    /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it.
+    pub fn excess(&self) -> usize {
+        if !self.followed() {
+            return 0;
+        }
+        let inner = self.0.inner.lock();
+        // The backlog need not begin where a block does.
+        let backlog = if inner.backlog > 0 { inner.backlog as usize + BLOCK_BYTES } else { 0 };
+        (inner.blocks.len() * BLOCK_BYTES).saturating_sub(backlog)
+    }
+
     /// Has the next record say which database it is for.
     pub fn forget_selected(&self) {
         self.0.inner.lock().selected = None;
