@@ -107,6 +107,7 @@ impl Bench {
             effects: &mut self.effects,
         };
         let mut context = Context {
+            reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
             taken: None,

@@ -25,6 +25,7 @@ mod timers;
 pub mod transaction;
 mod violation;
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
@@ -279,12 +280,12 @@ impl Worker {
 
     /// Takes a connection over.
     fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
-        let authenticated = self.engine.tunables.password.is_none();
+        let identity = Identity::newcomer(self.server);
         let id = info.id;
         let entry = self.connections.vacant_entry();
         let token = entry.key();
         info.token.store(token, Ordering::Relaxed);
-        let connection = entry.insert(Connection::new(socket, Client::new(info, authenticated)));
+        let connection = entry.insert(Connection::new(socket, Client::new(info, identity)));
         self.engine.stats.connections.add(1);
         let registered = connection.socket.register(self.poll.registry(), Token(token));
         // Whoever wanted it closed before it was here could not reach it.
