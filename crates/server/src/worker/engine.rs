@@ -19,7 +19,7 @@ use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
+use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
 use kvick_store::world::Participant;
@@ -497,12 +497,12 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
+        let (heard, flags) = (self.heard(), client.flags());
         self.effects.begin(self.server.keyspace.log.followed(), heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
-            touch: client.touches(),
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
             lazy_expire: self.tunables.commands.lazy_expire,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
@@ -512,7 +512,8 @@ impl Engine {
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
         let may_block = !self.in_transaction;
-        let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
+        let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
+        let mut context = Context { db, reply, taken, settings, receiver, may_block, block: None, remark: None };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
