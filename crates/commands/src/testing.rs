@@ -4,7 +4,7 @@ use crate::context::{Context, Handler, Receiver, Settings};
 use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
-use kvick_store::log::Follower;
+use kvick_store::log::{Audience, Follower};
 use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace, WhenExpired};
 
 /// A keyspace with one client.
@@ -38,7 +38,7 @@ impl Bench {
     /// A bench for some families.
     pub fn new(families: &[&'static [Command<Handler>]]) -> Self {
         let keyspace = Keyspace::leak(16, 4, KeyHasher::with_secret(1, 2));
-        let follower = keyspace.log.follow();
+        let follower = keyspace.log.follow(Audience::All);
         Bench {
             keyspace,
             database: 0,

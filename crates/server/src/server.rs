@@ -5,17 +5,19 @@ use crate::commandlog::CommandLog;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
+use crate::eviction::Eviction;
 use crate::latency::LatencyMonitor;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
 use crate::pause::Pause;
-use crate::persistence::{self, Persistence};
+use crate::persistence::{self, Persistence, gate};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::Address;
 use crate::rates::Rates;
+use crate::replication::{Replication, history};
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
@@ -62,7 +64,8 @@ pub struct Server {
     pub latency: LatencyMonitor,
     /// The workers' mailboxes, by number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
-    /// The workers' counters, by number.
+    workers: usize,
+    /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
@@ -70,6 +73,8 @@ pub struct Server {
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
     pub memory: memory::Monitor,
+    /// What is done about limits of memory.
+    pub eviction: Eviction,
     /// Dumps.
     pub persistence: Persistence,
     /// MIGRATE.
@@ -83,8 +88,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
-    /// Forty hexadecimal digits that tell this history of changes from others.
-    pub replication_id: String,
+    /// Replicas, and the primary.
+    pub replication: Replication,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -112,7 +117,7 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
-        Box::leak(Box::new(Server {
+        let server: &'static Server = Box::leak(Box::new(Server {
             keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
             config: Config::new(values),
             config_file,
@@ -120,34 +125,40 @@ impl Server {
             table,
             clients: Clients::default(),
             pause: Pause::default(),
-            pubsub: PubSub::new(workers),
+            // Whoever executes what a primary sends publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
-            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
-            baseline: Mutex::new(vec![Totals::default(); workers]),
+            workers,
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
+            eviction: Eviction::default(),
             persistence: Persistence::default(),
             migration: Migration::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
-            run_id: random_hex(),
-            replication_id: random_hex(),
+            run_id: history::random_id(),
+            replication: Replication::new(workers),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
             shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),
-        }))
+        }));
+        server.guard_memory(&server.tunables());
+        server.keyspace.janitor.run(memory::enrol);
+        server
     }
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.stats.len()
+        self.workers
     }
 
     /// Tells the workers' addresses, once.
@@ -190,6 +201,11 @@ impl Server {
         })
     }
 
+    /// A worker's commands have moved the log: wakes those who follow it.
+    pub fn log_moved(&self, worker: usize) {
+        self.replication.wake_feeders(self, worker);
+    }
+
     /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
     pub fn show_monitors(&self, from: usize, lines: &[u8]) {
         self.pubsub.show_monitors(lines, |worker| {
@@ -217,9 +233,18 @@ impl Server {
         if current.generation == generation {
             return current;
         }
-        let fresh = Arc::new(Snapshot::read(&self.config.values(), generation));
-        *self.tunables.write() = fresh.clone();
-        fresh
+        let mut current = self.tunables.write();
+        if current.generation < generation {
+            *current = Arc::new(Snapshot::read(&self.config.values(), generation));
+            self.guard_memory(&current);
+        }
+        current.clone()
+    }
+
+    /// Has commands look whether memory is short, if there are limits.
+    fn guard_memory(&self, tunables: &Tunables) {
+        let limits = &tunables.eviction;
+        self.persistence.gate.set(gate::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
     /// Why a protected command may not run for this client.
@@ -247,6 +272,7 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.tick_replication();
         self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
@@ -271,6 +297,7 @@ impl Server {
         self.rejected_connections.store(0, Ordering::Relaxed);
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        self.eviction.reset();
     }
 
     /// Has the server end: workers notice at their next turn.
@@ -294,12 +321,4 @@ fn hasher(values: &Values) -> KeyHasher {
             KeyHasher::with_secret(word(0), word(1))
         }
     }
-}
-
-/// Forty hexadecimal digits from the system's random source.
-fn random_hex() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
-    digits[..40].to_string()
 }

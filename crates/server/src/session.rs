@@ -4,8 +4,10 @@
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::pubsub::subscriptions::Subscriptions;
 use crate::pubsub::{Kind, PubSub};
+use crate::replication::replicas::Replica;
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
@@ -92,6 +94,10 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
+    /// What it said of itself as a replica, if it did.
+    pub replica: Option<Arc<Replica>>,
+    /// What it is sent as a replica.
+    pub feed: Option<Box<Feed>>,
 }
 
 /// CLIENT REPLY.
@@ -136,6 +142,8 @@ impl Client {
             is_reset: false,
             watching: None,
             redacted: 0,
+            replica: None,
+            feed: None,
         };
         client.set_authenticated(authenticated);
         client
@@ -191,6 +199,7 @@ impl Client {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             self.info.subscriptions[kind as usize].store(subscriptions.count(kind), Ordering::Relaxed);
         }
+        self.info.subscription_memory.store(subscriptions.memory(), Ordering::Relaxed);
         self.info.set_flags(ClientFlags::PUBSUB, !subscriptions.is_empty());
         self.subscriptions = (!subscriptions.is_empty()).then_some(subscriptions);
     }
@@ -201,6 +210,12 @@ impl Client {
             pubsub.unsubscribe_all(self.place(), &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
+    }
+
+    /// Whether a primary speaks through it.
+    #[inline]
+    pub fn is_primary(&self) -> bool {
+        self.info.flags().contains(ClientFlags::PRIMARY)
     }
 
     /// Whether it is shown every command.

@@ -158,6 +158,8 @@ totals! {
     expired: keyspace.expired,
     /// Fields of hashes dropped because their time had come.
     expired_fields: keyspace.expired_fields,
+    /// Keys dropped because memory was short.
+    evicted: keyspace.evicted,
     /// Connections accepted.
     connections: connections,
     /// Bytes received.

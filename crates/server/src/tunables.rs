@@ -6,9 +6,10 @@ use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
 use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
+use crate::eviction::Limits;
 use crate::pubsub::events;
 use kvick_commands::context::Settings;
-use kvick_resp::Limits;
+use kvick_resp::Limits as RequestLimits;
 use kvick_store::EventClass;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct Tunables {
     /// `import-mode`: whether another server's data is being copied here.
     pub import_mode: bool,
     /// What clients may send.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Output that may wait.
     pub output_limits: OutputLimits,
     /// Most connections.
@@ -60,6 +61,8 @@ pub struct Tunables {
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
+    /// How much memory data and connections may take.
+    pub eviction: Limits,
 }
 
 impl Tunables {
@@ -96,7 +99,7 @@ impl Tunables {
                 reply_bytes_max: [client_reply_max, subscriber_reply_max, usize::MAX],
             },
             import_mode: values.read(replication::IMPORT_MODE),
-            limits: Limits {
+            limits: RequestLimits {
                 bulk_len_max: values.read(network::PROTO_MAX_BULK_LEN),
                 authenticated: true,
                 query_buffer_max: values.read(network::CLIENT_QUERY_BUFFER_LIMIT) as usize,
@@ -121,6 +124,7 @@ impl Tunables {
             latency_threshold_ms,
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            eviction: Limits::read(values),
         }
     }
 }

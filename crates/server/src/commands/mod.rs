@@ -15,7 +15,7 @@ pub mod migrate;
 pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
-pub mod role;
+pub mod replication;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -40,7 +40,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         lolwut::COMMANDS,
         persistence::COMMANDS,
         pubsub::COMMANDS,
-        role::COMMANDS,
+        replication::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,
     ]

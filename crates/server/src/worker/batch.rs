@@ -9,7 +9,7 @@ use kvick_store::Keyspace;
 use std::ops::Range;
 
 /// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
-const SPANS_KEPT: usize = 64 * 1024;
+const SPANS_KEPT: usize = 8 * 1024;
 
 /// Where a request's input lies.
 #[derive(Clone, Copy)]

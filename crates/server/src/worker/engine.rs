@@ -6,6 +6,7 @@
 use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
+use super::evicting::Evicting;
 use super::transaction::{Control, is_exec};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
@@ -67,6 +68,8 @@ pub struct Engine {
     pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
     last: Ticks,
 }
 
@@ -107,6 +110,7 @@ impl Engine {
             shown: Lines::default(),
             in_transaction: false,
             in_batch: false,
+            evicting: Evicting::new(worker),
             last: Ticks::now(),
         };
         engine.apply_settings();
@@ -155,6 +159,7 @@ impl Engine {
             self.access.set_now(self.now_ms);
         }
         self.last = now;
+        self.evicting.begin_batch();
         self.update_settings();
     }
 
@@ -171,6 +176,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
+        self.evicting.renew(&self.tunables.eviction);
     }
 
     /// The classes of keyspace events that somebody may hear of.
@@ -217,12 +223,18 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
+            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
             if let Some(error) = self.objection(client, command, args) {
                 self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
-        if self.server.pause.holds(command, client, self.now_ms) {
+        if !plain && client.is_primary() {
+            // What the primary did is done.
+        } else if self.server.pause.holds(command, client, self.now_ms) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -288,6 +300,9 @@ impl Engine {
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
         }
+        if client.is_primary() {
+            return None;
+        }
         if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
             return Some(Error::text("NOAUTH Authentication required."));
         }
@@ -299,11 +314,16 @@ impl Engine {
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
         let flags = client.flags_asked(command);
+        let short = || {
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
         let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
         let monitors = || {
             (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
         };
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command, flags)).or_else(monitors)
+        let closed = || gate::objection(self.server, command, flags);
+        refusal.flatten().or_else(confined).or_else(short).or_else(closed).or_else(monitors)
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -575,9 +595,19 @@ impl Engine {
         result
     }
 
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go, and sees them until then.
+            let primary = client.flags().contains(ClientFlags::PRIMARY);
+            return if primary { WhenExpired::ImportSource } else { WhenExpired::Import };
+        }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };

@@ -122,6 +122,7 @@ impl Worker {
         if more {
             self.queue(token);
         }
+        self.account_client(token);
     }
 
     /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
@@ -285,7 +286,11 @@ impl Worker {
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
         }
+        self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
     }
@@ -346,9 +351,14 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
+        self.account_client(token);
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
         if resumed {
             self.queue(token);
         }

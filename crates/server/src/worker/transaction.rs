@@ -53,9 +53,19 @@ impl Transaction {
         self.queue.is_empty()
     }
 
-    /// The flags of its commands together.
-    fn flags(&self) -> Flags {
+    /// The flags that any of its commands has.
+    pub fn flags(&self) -> Flags {
         self.queue.iter().fold(Flags::empty(), |flags, (command, _)| flags | command.spec.flags)
+    }
+
+    /// Whether one of its commands may write.
+    pub fn may_write(&self) -> bool {
+        self.flags().intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+    }
+
+    /// Bytes that its commands take.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.queue.capacity() * size_of::<(&Registered, OwnedArgs)>()
     }
 
     /// A command was refused.
@@ -64,11 +74,16 @@ impl Transaction {
     }
 }
 
+/// Bytes that a watched key takes where those who watch are looked up, but for its name.
+const LISTED: usize = 8 * size_of::<usize>();
+
 /// The keys that a client watches.
 #[derive(Default)]
 pub struct Watching {
     watcher: Arc<Watcher>,
     keys: Vec<WatchedKey>,
+    /// Bytes of their names.
+    key_bytes: usize,
 }
 
 struct WatchedKey {
@@ -87,6 +102,11 @@ impl Watching {
         self.keys.is_empty()
     }
 
+    /// Bytes that they take, here and where they are looked up.
+    fn memory(&self) -> usize {
+        self.key_bytes + self.keys.capacity() * size_of::<WatchedKey>() + self.keys.len() * LISTED
+    }
+
     fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
         self.keys.iter().map(|watched| (watched, engine.server.keyspace.key(&watched.key)))
     }
@@ -98,7 +118,7 @@ fn is_immediate(command: &Registered) -> bool {
         || matches!(&*command.full_name, "quit" | "reset")
 }
 
-/// Whether a command is EXEC.
+/// Whether a command ends a transaction by running it.
 pub(super) fn is_exec(command: &Registered) -> bool {
     matches!(command.handler, Some(Handler::Control(Control::Exec)))
 }
@@ -106,9 +126,7 @@ pub(super) fn is_exec(command: &Registered) -> bool {
 impl Engine {
     /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
     pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
-        client.transaction = None;
-        self.unwatch(client);
-        client.publish_transaction();
+        self.give_up(client);
         let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
         Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
     }
@@ -145,12 +163,17 @@ impl Engine {
         client.publish_transaction();
     }
 
-    /// Ends what RESET began and needs locks for.
-    pub(super) fn end_reset(&mut self, client: &mut Client) {
-        client.is_reset = false;
+    /// Ends a transaction that cannot be executed.
+    pub(super) fn give_up(&mut self, client: &mut Client) {
         client.transaction = None;
         self.unwatch(client);
         client.publish_transaction();
+    }
+
+    /// Ends what RESET began and needs locks for.
+    pub(super) fn end_reset(&mut self, client: &mut Client) {
+        client.is_reset = false;
+        self.give_up(client);
     }
 
     /// Runs one of the commands about transactions.
@@ -201,6 +224,8 @@ impl Engine {
             if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
                 locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
                 watching.keys.push(WatchedKey { db, key: word.into() });
+                // The name is kept twice: here, and where it is looked up.
+                watching.key_bytes += 2 * word.len();
             }
         }
     }
@@ -342,9 +367,10 @@ impl Client {
     pub(super) fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
         self.info.queued.store(queued, Ordering::Relaxed);
-        let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes);
-        self.info.queued_bytes.store(bytes, Ordering::Relaxed);
         let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
+        let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
+            + self.watching.as_ref().map_or(0, |watching| watching.memory());
+        self.info.transaction_memory.store(memory, Ordering::Relaxed);
         if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
             *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
         }

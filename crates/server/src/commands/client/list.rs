@@ -8,7 +8,6 @@ use super::arguments;
 use super::filter::Filter;
 use crate::clients::{ClientFlags, ClientInfo, Names};
 use crate::commands::connection::DEFAULT_USER;
-use crate::memory::ClientMemory;
 use crate::session::{Session, SessionHandler};
 use crate::table::CommandTable;
 use kvick_commands::context::Error;
@@ -113,7 +112,8 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let input_free = input_memory - input;
     let output = client.output.load(Ordering::Relaxed);
     let blocks = client.output_blocks.load(Ordering::Relaxed);
-    let ClientMemory { args, queue, total } = ClientMemory::of(client);
+    let (args, total) = (client.arguments(), client.memory());
+    let queue = client.transaction_memory.load(Ordering::Relaxed);
     let events = if output > 0 { "rw" } else { "r" };
     let command = table.get(client.command.load(Ordering::Relaxed)).map_or("NULL", |command| &command.full_name);
     let (queued, watched) = (client.queued.load(Ordering::Relaxed), client.watched.load(Ordering::Relaxed));

@@ -52,16 +52,7 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
     page.field("expired_time_cap_reached_count", totals.expire_cap_reached);
     page.field("expire_cycle_cpu_milliseconds", totals.expire_us / 1000);
-    page.fields(
-        [
-            "evicted_keys",
-            "evicted_clients",
-            "evicted_scripts",
-            "total_eviction_exceeded_time",
-            "current_eviction_exceeded_time",
-        ]
-        .map(|name| (name, 0)),
-    );
+    write_evicted(subject, totals, page);
     page.field("keyspace_hits", totals.hits);
     page.field("keyspace_misses", totals.misses);
     let subscribed = subject.server.pubsub.directory();
@@ -85,6 +76,16 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
         ]
         .map(|name| (name, 0)),
     );
+}
+
+fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {
+    let eviction = &subject.server.eviction;
+    page.field("evicted_keys", totals.evicted);
+    page.field("evicted_clients", eviction.clients.evicted());
+    page.field("evicted_scripts", 0);
+    let (current, total) = eviction.exceeded();
+    page.field("total_eviction_exceeded_time", total.as_millis());
+    page.field("current_eviction_exceeded_time", current.as_millis());
 }
 
 fn write_errors(totals: &Totals, page: &mut Page) {
