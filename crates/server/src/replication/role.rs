@@ -11,6 +11,7 @@ use crate::config::tables::replication::{
 };
 use crate::logging;
 use crate::persistence::gate;
+use crate::process::oom_score;
 use crate::server::Server;
 use crate::stats::WorkerStats;
 use crate::worker::Message;
@@ -34,6 +35,7 @@ impl Server {
         self.config.put(REPLICAOF, Some(Primary { host: target.host.as_bytes().into(), port: target.port }));
         self.keyspace.log.set_repeats(true);
         self.persistence.gate.set(gate::REPLICA, true);
+        self.adjust_oom_score();
         replication.upstream.follow(Some(target));
         self.end_waits(world, stats);
         self.disconnect_replicas();
@@ -74,8 +76,14 @@ impl Server {
             log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
         }
         self.persistence.gate.set(gate::REPLICA, false);
+        self.adjust_oom_score();
         // They follow by the ID of the history, which has changed.
         self.disconnect_replicas();
+    }
+
+    /// Replicas may have another score for the kernel's out-of-memory killer. The log tells if it cannot be adjusted.
+    fn adjust_oom_score(&self) {
+        let _ = oom_score::apply(&self.config.values());
     }
 
     /// Has all replicas connect anew.
