@@ -193,10 +193,10 @@ impl Server {
         }
     }
 
-    /// The write log has moved: wakes who follows it.
+    /// The write log has moved: wakes who follows it. True if replies do well to wait: see [`Aof::log_moved`].
     #[inline]
-    pub fn log_moved(&self) {
-        self.aof.log_moved();
+    pub fn log_moved(&self) -> bool {
+        self.aof.log_moved()
     }
 
     /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
