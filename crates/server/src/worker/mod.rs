@@ -234,14 +234,15 @@ impl Worker {
         self.rests = self.held.is_full() || self.server.aof.is_behind(log);
     }
 
-    /// Wakes who follows the write log if it has moved.
+    /// Wakes who follows the write log if it has moved; whether the turn's replies are to wait for that.
     #[inline]
-    fn note_log(&mut self) {
+    fn note_log(&mut self) -> bool {
         let end = self.server.keyspace.log.offset();
-        if end != self.log_seen {
-            self.log_seen = end;
-            self.server.log_moved(self.number);
+        if end == self.log_seen {
+            return false;
         }
+        self.log_seen = end;
+        self.server.log_moved(self.number)
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for

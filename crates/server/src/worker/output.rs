@@ -46,8 +46,8 @@ impl Worker {
     /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
-        self.note_log();
-        if self.runs.is_empty() || !self.hold_replies() {
+        let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
+        if !waits || self.runs.is_empty() || !self.hold_replies() {
             self.write_out();
         }
     }
