@@ -62,6 +62,7 @@ fn hrandfield(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
             reply_string(reply, field.value);
             listed += usize::from(!pairs_apart);
         }
+        !reply.is_futile()
     });
     cx.reply.set_array_len(header, listed);
     Ok(())
@@ -84,8 +85,9 @@ fn parse_count(text: &[u8], args: Args<'_>) -> Result<(i64, bool), Error> {
     }
 }
 
-/// Visits as many different fields as `count`, or for a negative one as many as that with repetitions.
-fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) {
+/// Visits as many different fields as `count`, or for a negative one as many as that with repetitions, and until `visit` says
+/// that it is enough.
+fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> bool) {
     /// From this share of all fields on, going through them beats drawing until there are enough different ones.
     const DRAWN_SHARE_MAX: usize = 3;
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
@@ -99,7 +101,9 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
         for field in seen() {
             if below(left) < wanted as u64 {
                 wanted -= 1;
-                visit(field);
+                if !visit(field) {
+                    return;
+                }
             }
             left = left.saturating_sub(1).max(1);
         }
@@ -109,24 +113,23 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
 }
 
 /// Visits `count` fields drawn one by one.
-fn draw(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) {
+fn draw(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> bool) {
     if hash.as_listpack().is_none() || count == 1 {
-        (0..count).map_while(|_| hash.random(clock, random::next)).for_each(visit);
+        let _ = (0..count).map_while(|_| hash.random(clock, random::next)).all(visit);
         return;
     }
     let fields: Vec<Field<'_>> = hash.iter().collect();
-    (0..count).for_each(|_| visit(fields[below(fields.len() as u64) as usize]));
+    let _ = (0..count).all(|_| visit(fields[below(fields.len() as u64) as usize]));
 }
 
 /// Visits `count` different fields drawn one by one, or fewer when many are drawn again and again.
-fn draw_different(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) {
+fn draw_different(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> bool) {
     let mut names = HashSet::with_capacity(count);
     let mut text = IntBuf::default();
     for _ in 0..count.saturating_mul(10) {
         let Some(field) = hash.random(clock, random::next) else { break };
         if names.insert(field.name.bytes(&mut text).to_vec()) {
-            visit(field);
-            if names.len() == count {
+            if !visit(field) || names.len() == count {
                 break;
             }
         }

@@ -33,7 +33,7 @@ fn keys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let header = cx.reply.deferred();
     let mut found = 0;
     cx.db.for_each(|entry| {
-        if names.include(entry.key()) {
+        if !cx.reply.is_futile() && names.include(entry.key()) {
             cx.reply.bulk(entry.key());
             found += 1;
         }

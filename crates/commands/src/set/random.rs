@@ -216,6 +216,9 @@ fn several(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         let draws = count.unsigned_abs() as usize;
         cx.reply.array(draws);
         for _ in 0..draws {
+            if cx.reply.is_futile() {
+                break;
+            }
             if let Some(member) = set.random(random::next) {
                 reply_member(&mut cx.reply, member);
             }

@@ -62,11 +62,16 @@ fn zrandmember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
             let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
             let wanted = if count > 0 { wanted.min(set.len()) } else { wanted };
             reply_list(&mut cx.reply, wanted, with_scores);
-            let mut emit = |entry| reply_element(&mut cx.reply, entry, with_scores);
             if count > 0 {
-                choose_different(set, wanted, emit);
+                choose_different(set, wanted, |entry| reply_element(&mut cx.reply, entry, with_scores));
             } else {
-                (0..wanted).filter_map(|_| nth(set, random_below(set.len()))).for_each(&mut emit);
+                for _ in 0..wanted {
+                    if cx.reply.is_futile() {
+                        break;
+                    }
+                    let drawn = nth(set, random_below(set.len()));
+                    drawn.into_iter().for_each(|entry| reply_element(&mut cx.reply, entry, with_scores));
+                }
             }
         }
     }

@@ -219,7 +219,7 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
+            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args, taken.as_deref()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -502,7 +502,7 @@ impl Engine {
             effects: &mut self.effects,
         };
         let db = Db::new(locked, db, env).with_hashed(hashed);
-        let reply = Reply::new(out, version);
+        let reply = Reply::new(out, version).with_limit(reply_max(&self.tunables, client));
         let settings = &self.tunables.commands;
         let may_block = !self.in_transaction;
         let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
@@ -681,6 +681,14 @@ impl Engine {
         }
         Outcome::Done
     }
+}
+
+/// Bytes of a reply from which on the client will not get it.
+#[inline]
+fn reply_max(tunables: &Tunables, client: &ClientInfo) -> usize {
+    let limits = &tunables.output_limits;
+    let limit = if client.flags().contains(ClientFlags::PUBSUB) { &limits.pubsub } else { &limits.normal };
+    if limit.hard_bytes == 0 { usize::MAX } else { usize::try_from(limit.hard_bytes).unwrap_or(usize::MAX) }
 }
 
 /// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages

@@ -92,10 +92,11 @@ impl Engine {
     /// Before a command, and without locks: closes connections and evicts keys if need be. False when the command's own
     /// connection is closed.
     #[inline(never)]
-    pub(super) fn mind_memory(&mut self, client: &Client, args: Args<'_>) -> bool {
+    pub(super) fn mind_memory(&mut self, client: &Client, args: Args<'_>, taken: Option<&[u8]>) -> bool {
         let limits = &self.tunables.eviction;
         if limits.clients_bytes > 0 {
-            self.account_arguments(&client.info, args);
+            let bytes = args.iter().chain(taken).map(<[u8]>::len).sum();
+            self.account_arguments(&client.info, bytes);
             clients::enforce(self.server, limits.clients_bytes, self.now_ms);
             client.info.argument_memory.store(0, Ordering::Relaxed);
             if client.info.is_doomed() {
@@ -109,8 +110,7 @@ impl Engine {
     }
 
     /// Has large arguments counted while connections are looked at: what was received of a request is theirs no more.
-    fn account_arguments(&self, client: &ClientInfo, args: Args<'_>) {
-        let bytes: usize = args.iter().map(<[u8]>::len).sum();
+    fn account_arguments(&self, client: &ClientInfo, bytes: usize) {
         if bytes > ARGUMENTS_MIN {
             client.argument_memory.store(bytes, Ordering::Relaxed);
             self.server.eviction.clients.account(client);

@@ -29,7 +29,7 @@ pub const RUNS_MAX: usize = 64 * 1024;
 /// Room for runs that is kept between batches.
 const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
-const REPLIES_KEPT: usize = 4 * 1024 * 1024;
+const REPLIES_KEPT: usize = 512 * 1024;
 
 /// What is left of a connection's runs when `written` bytes of them are written.
 fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
@@ -51,7 +51,7 @@ impl Worker {
             // Connections may have several runs, between those of others. A stable sort: each connection's runs stay in their order.
             runs.sort_by_key(|run| run.token);
         }
-        let mut left = runs.len();
+        let (mut left, cut_off) = (runs.len(), self.engine.stats.output_limit_disconnections.get());
         for group in runs.chunk_by(|one, next| one.token == next.token) {
             left -= group.len();
             let Some(written) = self.write_group(group, &replies) else { continue };
@@ -71,7 +71,8 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
-        if replies.capacity() <= REPLIES_KEPT {
+        // What was too much for one client is not kept for others either.
+        if replies.capacity() <= REPLIES_KEPT && self.engine.stats.output_limit_disconnections.get() == cut_off {
             self.replies = replies;
             self.replies.clear();
         }
