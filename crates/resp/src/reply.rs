@@ -31,28 +31,13 @@ const HEADER_LEN_MAX: usize = 23;
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
     version: Version,
-    /// The length of the output from which on there is no use in more.
-    enough: usize,
 }
 
 impl<'a> Reply<'a> {
     /// Appends replies to `out`.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
-        Reply { out, version, enough: usize::MAX }
-    }
-
-    /// Takes note that a reply of more than `bytes` from here on will not be sent, and its connection closed.
-    pub fn with_limit(mut self, bytes: usize) -> Self {
-        self.enough = self.out.len().saturating_add(bytes);
-        self
-    }
-
-    /// Whether the reply is so long already that it will not be sent. Who makes replies of any length may then stop,
-    /// whatever the reply looks like.
-    #[inline]
-    pub fn is_futile(&self) -> bool {
-        self.out.len() > self.enough
+        Reply { out, version }
     }
 
     /// The protocol version.

@@ -7,8 +7,9 @@
 //! worker a message.
 
 use crate::pubsub::Kind;
+use crate::worker::blocking::Blocked;
 use crate::worker::connection::Connection;
-use kvick_store::Waiter;
+use kvick_store::{Waiter, Watcher};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,6 +84,8 @@ pub struct ClientInfo {
     pub names: Mutex<Names>,
     /// The request that waits, if it is blocked.
     pub waiter: Mutex<Option<Arc<Waiter>>>,
+    /// What knows whether keys that it watches have changed, while it watches any.
+    pub watcher: Mutex<Option<Arc<Watcher>>>,
 }
 
 /// The names that a client gave itself or was given.
@@ -126,6 +129,10 @@ bitflags::bitflags! {
         const PUBSUB = 1 << 11;
         /// READONLY: takes what a replica has.
         const READONLY = 1 << 12;
+        /// MONITOR: is shown every command.
+        const MONITOR = 1 << 13;
+        /// A key that it watches has changed. Not set, but found out when somebody asks: see [`ClientInfo::shown_flags`].
+        const DIRTY = 1 << 14;
     }
 }
 
@@ -165,6 +172,7 @@ impl ClientInfo {
             doomed: AtomicBool::new(false),
             names: Mutex::default(),
             waiter: Mutex::default(),
+            watcher: Mutex::default(),
         }
     }
 
@@ -173,23 +181,36 @@ impl ClientInfo {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
+    /// The flags, and whether a key that it watches has changed.
+    pub fn shown_flags(&self) -> ClientFlags {
+        let mut flags = self.flags();
+        flags.set(ClientFlags::DIRTY, self.watcher.lock().as_ref().is_some_and(|watcher| watcher.is_touched()));
+        flags
+    }
+
     /// Whether it is about to be closed by somebody's wish: for others it is gone.
     pub fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
     }
 
+    /// Bytes of the arguments of its request that waits or is being executed.
+    pub fn arguments(&self) -> usize {
+        let waits = self.waiter.lock().clone();
+        let waiting = waits.as_deref().and_then(Blocked::of).map_or(0, Blocked::memory);
+        waiting + self.argument_memory.load(Ordering::Relaxed)
+    }
+
     /// Bytes that the connection takes, with all that is kept for it.
     pub fn memory(&self) -> usize {
-        let parts = [
-            &self.input_memory,
-            &self.output_memory,
-            &self.argument_memory,
-            &self.transaction_memory,
-            &self.subscription_memory,
-        ];
+        let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
 
         let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
-        size_of::<Connection>() + size_of::<ClientInfo>() + self.peer.len() + self.local.len() + variable
+        size_of::<Connection>()
+            + size_of::<ClientInfo>()
+            + self.peer.len()
+            + self.local.len()
+            + self.arguments()
+            + variable
     }
 
     /// Whether its looking at a key touches the key's access clock.

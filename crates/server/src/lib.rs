@@ -18,6 +18,7 @@ pub mod logging;
 pub mod mailbox;
 pub mod memory;
 pub mod migration;
+pub mod monitor;
 pub mod pause;
 pub mod persistence;
 pub mod process;

@@ -197,6 +197,15 @@ impl Server {
         })
     }
 
+    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+        self.pubsub.show_monitors(lines, |worker| {
+            if worker != from {
+                self.send(worker, Message::Wake);
+            }
+        });
+    }
+
     /// Sends every worker a message.
     pub fn send_all(&self, message: impl Fn() -> Message) {
         (0..self.workers()).for_each(|worker| self.send(worker, message()));
@@ -258,7 +267,8 @@ impl Server {
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
-            rates.sample(now, self.stats.iter().map(|stats| Totals::of(stats)).sum());
+            let workers: Vec<Totals> = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+            rates.sample(now, &workers);
             self.memory.sample();
         }
     }

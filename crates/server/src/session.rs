@@ -54,6 +54,7 @@ impl Session<'_> {
             access: self.access,
             touch: self.client.touches(),
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: self.when_expired,
             counters: &self.stats.keyspace,
             effects: self.effects,
@@ -199,10 +200,34 @@ impl Client {
     /// Ends all its subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
-            let connection = (self.info.worker, self.info.token.load(Ordering::Relaxed));
-            pubsub.unsubscribe_all(connection, &mut subscriptions);
+            pubsub.unsubscribe_all(self.place(), &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
+    }
+
+    /// Whether it is shown every command.
+    #[inline]
+    pub fn is_monitor(&self) -> bool {
+        self.info.flags().contains(ClientFlags::MONITOR)
+    }
+
+    /// Has it shown every command from now on.
+    pub fn begin_monitor(&self, server: &Server) {
+        self.info.set_flags(ClientFlags::MONITOR, true);
+        server.pubsub.begin_monitor(self.place(), &server.persistence.gate);
+    }
+
+    /// Has it shown none any more, if it was.
+    pub fn end_monitor(&self, server: &Server) {
+        if self.is_monitor() {
+            self.info.set_flags(ClientFlags::MONITOR, false);
+            server.pubsub.end_monitor(self.place(), &server.persistence.gate);
+        }
+    }
+
+    /// Its worker, and where that keeps it.
+    fn place(&self) -> (usize, usize) {
+        (self.info.worker, self.info.token.load(Ordering::Relaxed))
     }
 
     /// Whether it comes from this machine.

@@ -47,6 +47,8 @@ pub struct Tunables {
     pub large_request_bytes: usize,
     /// The same of a reply.
     pub large_reply_bytes: usize,
+    /// Whether memory that a batch will touch is asked for in advance.
+    pub prefetches: bool,
     /// `notify-keyspace-events`.
     pub keyspace_events: KeyspaceEvents,
     /// The classes of events that it has published.
@@ -92,6 +94,7 @@ impl Tunables {
                 zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
                 stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
                 stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
+                reply_bytes_max: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max(),
             },
             import_mode: values.read(replication::IMPORT_MODE),
             limits: RequestLimits {
@@ -111,6 +114,7 @@ impl Tunables {
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
             large_request_bytes: commandlog.bytes_min(Kind::LargeRequest),
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
+            prefetches: values.read(network::PREFETCH_BATCH_MAX_SIZE) > 1,
             keyspace_events,
             heard_events: events::heard(keyspace_events),
             latency_tracking: values.read(logging::LATENCY_TRACKING),

@@ -56,6 +56,7 @@ fn zrandmember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if with_scores && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(OUT_OF_RANGE);
     }
+    let end_max = cx.reply_end_max();
     match cx.db.read::<SortedSet>(key)? {
         None => cx.reply.array(0),
         Some(set) => {
@@ -65,12 +66,12 @@ fn zrandmember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
             if count > 0 {
                 choose_different(set, wanted, |entry| reply_element(&mut cx.reply, entry, with_scores));
             } else {
-                for _ in 0..wanted {
-                    if cx.reply.is_futile() {
+                let draws = (0..wanted).filter_map(|_| nth(set, random_below(set.len())));
+                for entry in draws {
+                    reply_element(&mut cx.reply, entry, with_scores);
+                    if cx.reply.position() > end_max {
                         break;
                     }
-                    let drawn = nth(set, random_below(set.len()));
-                    drawn.into_iter().for_each(|entry| reply_element(&mut cx.reply, entry, with_scores));
                 }
             }
         }

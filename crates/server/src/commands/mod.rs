@@ -12,6 +12,7 @@ pub mod latency;
 pub mod lolwut;
 pub mod memory;
 pub mod migrate;
+pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
 pub mod role;
@@ -32,6 +33,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         config::COMMANDS,
         memory::COMMANDS,
         migrate::COMMANDS,
+        monitor::COMMANDS,
         commandlog::COMMANDS,
         latency::COMMANDS,
         debug::COMMANDS,

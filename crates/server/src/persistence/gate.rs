@@ -4,7 +4,6 @@
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
 use crate::server::Server;
-use crate::session::Client;
 use crate::table::Registered;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -18,6 +17,8 @@ pub const UNSAVED: u8 = 2;
 pub const ENDING: u8 = 4;
 /// There is a limit of memory, and commands have to make room first.
 pub const LIMITED: u8 = 8;
+/// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+pub const MONITORED: u8 = 128;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -47,10 +48,9 @@ impl Gate {
     }
 }
 
-/// Why a command may not run.
-pub fn objection(server: &Server, client: &Client, command: &Registered) -> Option<Error> {
+/// Why a command may not run, with `flags` its own or those of all that it would execute.
+pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
-    let flags = client.flags_to_run(command);
     if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(

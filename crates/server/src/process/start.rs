@@ -1,7 +1,7 @@
 //! How a server begins and ends: one step after the other, in the order that each needs.
 
 use super::daemon::PidFile;
-use super::{banner, daemon, limits, shutdown, system, title, version};
+use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
 use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
@@ -156,6 +156,8 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let values = server.config.values();
     server.set_listeners(listeners.clone());
     title::apply(&values);
+    // The log tells if it cannot be, and then it stays as it is.
+    let _ = oom_score::apply(&values);
     banner::show(&values, &server.listening.read());
     system::warn_of_backlog(&values);
     let mut listeners = Some(listeners);

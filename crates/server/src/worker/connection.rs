@@ -181,9 +181,9 @@ impl Connection {
         if self.client.subscriptions.is_some() { limits.pubsub } else { limits.normal }
     }
 
-    /// Whether idleness is a reason to close it. Subscribers and those who wait are silent by nature.
+    /// Whether idleness is a reason to close it. Subscribers, monitors and those who wait are silent by nature.
     pub fn may_time_out(&self) -> bool {
-        !self.stopped && self.client.subscriptions.is_none()
+        !self.stopped && self.client.subscriptions.is_none() && !self.client.is_monitor()
     }
 
     /// Makes room for input behind what is held: half of `size` bytes at least, in a buffer of at least `size` bytes.

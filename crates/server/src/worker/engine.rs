@@ -7,10 +7,12 @@ use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
 use super::evicting::Evicting;
+use super::transaction::{Control, is_exec};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::monitor::Lines;
 use crate::persistence::{self, gate};
 use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
@@ -18,7 +20,6 @@ use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use crate::worker::transaction;
 use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
@@ -61,6 +62,8 @@ pub struct Engine {
     waits: Option<Arc<Waiter>>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
     /// Whether a transaction is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
@@ -104,6 +107,7 @@ impl Engine {
             block: None,
             waits: None,
             served: Vec::new(),
+            shown: Lines::default(),
             in_transaction: false,
             in_batch: false,
             evicting: Evicting::new(worker),
@@ -224,7 +228,7 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             if let Some(error) = self.objection(client, command, args) {
-                self.refuse(client, Some(command), &error, out);
+                self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
@@ -236,7 +240,7 @@ impl Engine {
             return self.finish(client, start, out);
         }
         match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || !self.is_monitored()) => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
             _ => {
@@ -304,11 +308,17 @@ impl Engine {
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
+        let flags = client.flags_asked(command);
         let short = || {
-            (self.is_out_of_memory() && client.flags_to_run(command).contains(Flags::DENYOOM))
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
                 .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
         };
-        refusal.flatten().or_else(confined).or_else(short).or_else(|| gate::objection(self.server, client, command))
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        let closed = || gate::objection(self.server, command, flags);
+        refusal.flatten().or_else(confined).or_else(short).or_else(closed).or_else(monitors)
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -322,21 +332,27 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
-        if let Some(command) = command {
+    fn refuse(
+        &mut self,
+        client: &mut Client,
+        request: Option<(&Registered, Args<'_>)>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((command, _)) = request {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
-        if command.is_some_and(transaction::is_exec) {
-            self.give_up(client);
-            let reason = error.0.strip_prefix("ERR ").unwrap_or(&error.0);
-            let text = format!("EXECABORT Transaction discarded because of: {reason}");
-            self.stats.count_error(text.as_bytes());
-            Reply::new(out, client.version).error(text);
-            return;
-        }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
+        let error = aborted.as_ref().unwrap_or(error);
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -378,6 +394,9 @@ impl Engine {
         if let Some(Handler::Control(control)) = command.handler {
             let result = self.control(client, control, command, args, out);
             let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             return None;
@@ -402,6 +421,9 @@ impl Engine {
         let waiter = waiter.or_else(|| self.waits.take());
         self.effects.commit(&keyspace.log, args);
         self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
         drop(locked);
         if world {
             self.enter();
@@ -497,12 +519,13 @@ impl Engine {
             access: &self.access,
             touch: client.touches(),
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
         };
         let db = Db::new(locked, db, env).with_hashed(hashed);
-        let reply = Reply::new(out, version).with_limit(reply_max(&self.tunables, client));
+        let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
         let may_block = !self.in_transaction;
         let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
@@ -586,24 +609,7 @@ impl Engine {
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
-        let now = Ticks::now();
-        let ticks = now.since(self.last);
-        self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        if let Err(error) = result {
-            stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
-        }
+        let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
@@ -624,10 +630,18 @@ impl Engine {
         }
     }
 
-    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
-    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
         let dirty = self.effects.dirty();
         if dirty > 0 {
@@ -637,6 +651,7 @@ impl Engine {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
         }
+        ticks
     }
 
     #[cold]
@@ -681,14 +696,6 @@ impl Engine {
         }
         Outcome::Done
     }
-}
-
-/// Bytes of a reply from which on the client will not get it.
-#[inline]
-fn reply_max(tunables: &Tunables, client: &ClientInfo) -> usize {
-    let limits = &tunables.output_limits;
-    let limit = if client.flags().contains(ClientFlags::PUBSUB) { &limits.pubsub } else { &limits.normal };
-    if limit.hard_bytes == 0 { usize::MAX } else { usize::try_from(limit.hard_bytes).unwrap_or(usize::MAX) }
 }
 
 /// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages

@@ -212,7 +212,13 @@ impl Worker {
         if self.engine.inbox().has_messages() {
             self.deliver_published();
         }
-        self.batch.prefetch(self.server.keyspace);
+        if self.engine.tunables.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace);
+            if keys > 0 {
+                self.engine.stats.prefetched_batches.add(1);
+                self.engine.stats.prefetched_keys.add(keys as u64);
+            }
+        }
         let mut batch = std::mem::take(&mut self.batch);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;
@@ -251,7 +257,8 @@ impl Worker {
                 self.queue(token);
                 break;
             }
-            let large = if may_take { batch.take_large(request, &self.shared) } else { None };
+            let large =
+                if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
             let args = batch.args(request, &self.shared);
             let outcome =

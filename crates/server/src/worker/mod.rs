@@ -16,6 +16,7 @@ pub mod engine;
 pub mod evicting;
 mod input;
 mod migrating;
+mod monitoring;
 mod output;
 mod timers;
 pub mod transaction;
@@ -255,6 +256,7 @@ impl Worker {
         self.server.clients.remove(connection.client.info.id);
         self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }

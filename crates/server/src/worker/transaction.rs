@@ -124,6 +124,13 @@ pub(super) fn is_exec(command: &Registered) -> bool {
 }
 
 impl Engine {
+    /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
+    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
+        self.give_up(client);
+        let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
+        Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
+    }
+
     /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
     pub(super) fn queue(
         &mut self,
@@ -200,7 +207,7 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, out);
+                let result = self.exec(client, command, args, out);
                 client.publish_transaction();
                 return result;
             }
@@ -238,12 +245,21 @@ impl Engine {
         watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
     }
 
-    fn exec(&mut self, client: &mut Client, out: &mut Vec<u8>) -> Result<(), Error> {
+    /// Runs EXEC. What is executed is shown to monitors together, and EXEC last, so that they see the transaction end.
+    fn exec(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         let Some(transaction) = client.transaction.take() else {
+            self.show(client, command, args);
             return Err(Error::text("ERR EXEC without MULTI"));
         };
         if transaction.aborted {
             self.unwatch(client);
+            self.show(client, command, args);
             return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let watching = client.watching.take().unwrap_or_default();
@@ -262,11 +278,15 @@ impl Engine {
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
+        self.shown.begin_group();
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
             self.run_transaction(client, &transaction, &mut locked, out);
         }
+        self.shown.end_group();
+        self.show(client, command, args);
+        self.show_lines();
         drop(locked);
         if world {
             self.enter();
@@ -319,6 +339,7 @@ impl Engine {
             };
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
+            self.show(client, command, args);
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
@@ -329,15 +350,17 @@ impl Engine {
 }
 
 impl Client {
+    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
+    pub fn flags_asked(&self, command: &Registered) -> Flags {
+        match &self.transaction {
+            Some(transaction) if is_exec(command) => command.spec.flags | transaction.flags(),
+            _ => command.spec.flags,
+        }
+    }
+
     /// Whether a transaction has begun that this command is to be part of.
     pub(super) fn is_queueing(&self, command: &Registered) -> bool {
         self.transaction.is_some() && !is_immediate(command)
-    }
-
-    /// The flags of a command that is about to run, with EXEC those of the commands that it will run.
-    pub fn flags_to_run(&self, command: &Registered) -> Flags {
-        let transaction = self.transaction.as_ref().filter(|_| is_exec(command));
-        command.spec.flags | transaction.map_or(Flags::empty(), |transaction| transaction.flags())
     }
 
     /// Shows others how far its transaction is.
@@ -345,10 +368,12 @@ impl Client {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
         self.info.queued.store(queued, Ordering::Relaxed);
         let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
-        self.info.watched.store(watched, Ordering::Relaxed);
         let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
             + self.watching.as_ref().map_or(0, |watching| watching.memory());
         self.info.transaction_memory.store(memory, Ordering::Relaxed);
+        if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
+            *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
+        }
         self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
     }
 }

@@ -102,15 +102,11 @@ fn write_io(workers: &[Totals], totals: &Totals, page: &mut Page) {
     page.field("io_threaded_reads_processed", others.reads);
     page.field("io_threaded_writes_processed", others.writes);
     page.fields(
-        [
-            "io_threaded_freed_objects",
-            "io_threaded_accept_processed",
-            "io_threaded_poll_processed",
-            "io_threaded_total_prefetch_batches",
-            "io_threaded_total_prefetch_entries",
-        ]
-        .map(|name| (name, 0)),
+        ["io_threaded_freed_objects", "io_threaded_accept_processed", "io_threaded_poll_processed"]
+            .map(|name| (name, 0)),
     );
+    page.field("io_threaded_total_prefetch_batches", totals.prefetched_batches);
+    page.field("io_threaded_total_prefetch_entries", totals.prefetched_keys);
     page.field("client_query_buffer_limit_disconnections", totals.input_limit_disconnections);
     page.field("client_output_buffer_limit_disconnections", totals.output_limit_disconnections);
     page.fields(["reply_buffer_shrinks", "reply_buffer_expands"].map(|name| (name, 0)));
