@@ -176,7 +176,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
-        self.evicting.renew(&self.tunables.eviction);
+        self.renew_eviction();
     }
 
     /// The classes of keyspace events that somebody may hear of.

@@ -49,14 +49,6 @@ impl Evicting {
         }
     }
 
-    /// Takes note that settings may have changed.
-    pub(super) fn renew(&mut self, limits: &eviction::Limits) {
-        self.allowed = i64::MIN;
-        self.is_out_of_memory = false;
-        self.is_unfinished = limits.bytes > 0;
-        self.clients_are_unseen = limits.clients_bytes > 0;
-    }
-
     /// What was found out so far may have changed.
     #[inline]
     pub(super) fn begin_batch(&mut self) {
@@ -76,6 +68,18 @@ enum Room {
 }
 
 impl Engine {
+    /// Takes note that settings may have changed.
+    pub(super) fn renew_eviction(&mut self) {
+        let limits = &self.tunables.eviction;
+        self.evicting.begin_batch();
+        self.evicting.is_out_of_memory = false;
+        self.evicting.is_unfinished = limits.bytes > 0;
+        self.evicting.clients_are_unseen = limits.clients_bytes > 0;
+        if limits.bytes == 0 {
+            self.server.eviction.note(false);
+        }
+    }
+
     /// Whether memory was above its limit when the present command, transaction or script began, and no key may go: then
     /// commands that would need more of it are refused.
     #[inline]
