@@ -26,7 +26,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -105,7 +105,7 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     let sizes: Vec<_> = (0..keyspace.databases())
         .map(|number| (keyspace.len(number) as u64, keyspace.volatile(number) as u64))
         .collect();
-    let captured = Arc::new(Captured::new(&plan, progress.clone()));
+    let captured = Arc::new(Captured::new(&plan, progress.clone(), &persistence.captured_bytes));
     let walk = Walk::begin(world, Box::new(Handle(captured.clone())));
     let now_s = now_s();
     status.saves += 1;
@@ -259,6 +259,8 @@ struct Captured {
     slots: Box<[Mutex<Slot>]>,
     options: WriteOptions,
     progress: Arc<Progress>,
+    /// Counts the bytes in the slots.
+    waiting: &'static AtomicUsize,
     /// Whether there was a value that the version of the format has no form for.
     inexpressible: AtomicBool,
 }
@@ -281,21 +283,26 @@ impl Sink for Handle {
 }
 
 impl Captured {
-    fn new(plan: &Plan, progress: Arc<Progress>) -> Self {
+    fn new(plan: &Plan, progress: Arc<Progress>, waiting: &'static AtomicUsize) -> Self {
         let slot = || Mutex::new(Slot { access: plan.access.clone(), ..Slot::default() });
         Captured {
             slots: (0..=WORKER_SLOTS).map(|_| slot()).collect(),
             options: plan.options,
             progress,
+            waiting,
             inexpressible: AtomicBool::new(false),
         }
     }
 
     fn capture(&self, number: usize, entry: Entry<'_>) {
         let walks = WALKS.get();
-        if !self.slot(walks).append(number, entry, &self.options) {
+        let mut slot = self.slot(walks);
+        let before = slot.bytes.len();
+        if !slot.append(number, entry, &self.options) {
             self.inexpressible.store(true, Ordering::Relaxed);
         }
+        self.waiting.fetch_add(slot.bytes.len() - before, Ordering::Relaxed);
+        drop(slot);
         self.progress.keys.fetch_add(1, Ordering::Relaxed);
         if !walks {
             self.progress.captured_bytes.fetch_add(entry.memory(MEMORY_SAMPLES) as u64, Ordering::Relaxed);
@@ -326,16 +333,24 @@ impl Captured {
             let runs = std::mem::take(&mut slot.runs);
             drop(slot);
             let mut start = 0;
-            for (number, end) in runs {
-                output.write(number, &bytes[start..end]).map_err(write_error)?;
-                start = end;
-            }
+            let written = runs.into_iter().try_for_each(|(number, end)| {
+                output.write(number, &bytes[std::mem::replace(&mut start, end)..end]).map_err(write_error)
+            });
+            self.waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
             bytes.clear();
             if bytes.capacity() <= SLOT_KEPT_BYTES {
                 output.spare = bytes;
             }
+            written?;
         }
         Ok(())
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        let left: usize = self.slots.iter_mut().map(|slot| slot.get_mut().bytes.len()).sum();
+        self.waiting.fetch_sub(left, Ordering::Relaxed);
     }
 }
 

@@ -32,6 +32,7 @@ use kvick_store::{Access, Locked};
 use load::Loading;
 use parking_lot::{Condvar, Mutex};
 use status::Status;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 
@@ -42,6 +43,8 @@ pub struct Persistence {
     pub gate: Gate,
     /// How far a load has come.
     pub loading: Loading,
+    /// Bytes that a background save has captured and that are not in its file yet.
+    pub captured_bytes: AtomicUsize,
     status: Mutex<Status>,
     /// Signalled when a background save is over.
     idle: Condvar,

@@ -141,7 +141,7 @@ impl Engine {
 
     /// Bytes by which memory is above its limit. If it is not, what is left is shared out.
     fn excess(&mut self) -> i64 {
-        let excess = eviction::counted(self.server) as i64 - self.tunables.eviction.bytes.min(i64::MAX as u64) as i64;
+        let excess = eviction::excess(self.server, self.tunables.eviction.bytes);
         if excess <= 0 {
             self.evicting.allowed = memory::own_balance() - excess / self.server.workers() as i64;
         }
