@@ -59,10 +59,10 @@ impl Eviction {
     }
 }
 
-/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log, and for the file of a
-/// background save. It goes by itself, and grows with every key that is evicted.
+/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log, and to be written
+/// from a snapshot. It goes by itself, and grows with every key that is evicted.
 pub fn not_counted(server: &Server) -> usize {
-    server.keyspace.log.excess() + server.persistence.captured_bytes.load(Ordering::Relaxed)
+    server.keyspace.log.excess() + server.persistence.unwritten_bytes.load(Ordering::Relaxed)
 }
 
 /// Bytes by which memory is above a limit, or below it if negative. While it is above, what is not counted does not count,
