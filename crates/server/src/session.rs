@@ -57,6 +57,7 @@ impl Session<'_> {
             access: self.access,
             touch: self.client.touches(),
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: self.when_expired,
             counters: &self.stats.keyspace,
             effects: self.effects,
