@@ -24,6 +24,8 @@ pub struct Context<'a> {
     pub may_block: bool,
     /// Whether the command may read keys that it does not name, whichever it comes across.
     pub reads_every_key: bool,
+    /// Whether the command comes from a log: then it is taken as it stands there.
+    pub from_log: bool,
     /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
     pub block: Option<Block>,
     /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.

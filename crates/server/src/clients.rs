@@ -139,6 +139,12 @@ bitflags::bitflags! {
         const PUBSUB = 1 << 11;
         /// READONLY: takes what a replica has.
         const READONLY = 1 << 12;
+        /// Its requests come from a log, not from a connection: they were allowed and logged when they came first.
+        const FROM_LOG = 1 << 15;
+        /// A replica.
+        const REPLICA = 1 << 16;
+        /// What a primary sends is executed as this one's.
+        const PRIMARY = 1 << 17;
         /// MONITOR: is shown every command.
         const MONITOR = 1 << 13;
         /// A key that it watches has changed. Not set, but found out when somebody asks: see [`ClientInfo::shown_flags`].
@@ -227,6 +233,12 @@ impl ClientInfo {
     #[inline]
     pub fn touches(&self) -> bool {
         !self.flags().contains(ClientFlags::NO_TOUCH)
+    }
+
+    /// Whether its requests come from a log.
+    #[inline]
+    pub fn is_from_log(&self) -> bool {
+        self.flags().contains(ClientFlags::FROM_LOG)
     }
 
     /// Who it is, for the log: the first fields of CLIENT LIST, its user and its library. With `hide` its names are left

@@ -5,6 +5,7 @@
 //! about data in `kvick-commands`.
 
 pub mod acl;
+pub mod aof;
 pub mod clients;
 pub mod clock;
 pub mod commandlog;
@@ -25,6 +26,7 @@ pub mod persistence;
 pub mod process;
 pub mod pubsub;
 pub mod rates;
+pub mod replication;
 pub mod server;
 pub mod session;
 pub mod signals;

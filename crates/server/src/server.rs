@@ -1,8 +1,10 @@
 //! What all threads of the server share.
 
 use crate::acl::Acl;
+use crate::aof::{self, Aof};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
+use crate::config::tables::persistence::APPENDFSYNC;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
@@ -18,6 +20,7 @@ use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::Address;
 use crate::rates::Rates;
+use crate::replication::{Replication, history};
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
@@ -66,7 +69,8 @@ pub struct Server {
     pub latency: LatencyMonitor,
     /// The workers' mailboxes, by number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
-    /// The workers' counters, by number.
+    workers: usize,
+    /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
@@ -78,6 +82,8 @@ pub struct Server {
     pub eviction: Eviction,
     /// Dumps.
     pub persistence: Persistence,
+    /// The append-only file.
+    pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
     /// The sockets that are listened on.
@@ -89,8 +95,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
-    /// Forty hexadecimal digits that tell this history of changes from others.
-    pub replication_id: String,
+    /// Replicas, and the primary.
+    pub replication: Replication,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -118,6 +124,7 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
+        let aof = Aof::new(workers, values.read(APPENDFSYNC));
         let server: &'static Server = Box::leak(Box::new(Server {
             keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
             config: Config::new(values),
@@ -127,23 +134,26 @@ impl Server {
             acl: Acl::default(),
             clients: Clients::default(),
             pause: Pause::default(),
-            pubsub: PubSub::new(workers),
+            // Whoever executes what a primary sends publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
-            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
-            baseline: Mutex::new(vec![Totals::default(); workers]),
+            workers,
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
             eviction: Eviction::default(),
             persistence: Persistence::default(),
+            aof,
             migration: Migration::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
-            run_id: random_hex(),
-            replication_id: random_hex(),
+            run_id: history::random_id(),
+            replication: Replication::new(workers),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
@@ -158,7 +168,7 @@ impl Server {
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.stats.len()
+        self.workers
     }
 
     /// Tells the workers' addresses, once.
@@ -199,6 +209,13 @@ impl Server {
                 self.send(worker, Message::Wake);
             }
         })
+    }
+
+    /// A worker has moved the write log: wakes those who follow it, but for that worker itself.
+    #[inline]
+    pub fn log_moved(&self, worker: usize) {
+        self.aof.log_moved();
+        self.replication.wake_feeders(self, worker);
     }
 
     /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
@@ -267,6 +284,8 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.tick_replication();
+        aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
@@ -292,6 +311,7 @@ impl Server {
         self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        aof::reset_stats(&self.aof);
         self.eviction.reset();
     }
 
@@ -316,12 +336,4 @@ fn hasher(values: &Values) -> KeyHasher {
             KeyHasher::with_secret(word(0), word(1))
         }
     }
-}
-
-/// Forty hexadecimal digits from the system's random source.
-fn random_hex() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
-    digits[..40].to_string()
 }

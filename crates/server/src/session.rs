@@ -5,8 +5,10 @@ use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::pubsub::subscriptions::Subscriptions;
 use crate::pubsub::{Kind, PubSub};
+use crate::replication::replicas::Replica;
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
@@ -93,6 +95,12 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
+    /// What it said of itself as a replica, if it did.
+    pub replica: Option<Arc<Replica>>,
+    /// What it is sent as a replica.
+    pub feed: Option<Box<Feed>>,
+    /// Where the write log ended when it last wrote, at the latest.
+    pub write_offset: u64,
 }
 
 /// CLIENT REPLY.
@@ -123,6 +131,7 @@ impl Client {
     /// A new connection's state.
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
+        info.names.lock().user = identity.user.name.clone();
         Client {
             info,
             identity,
@@ -138,6 +147,9 @@ impl Client {
             is_reset: false,
             watching: None,
             redacted: 0,
+            replica: None,
+            feed: None,
+            write_offset: 0,
         }
     }
 
@@ -196,6 +208,12 @@ impl Client {
             pubsub.unsubscribe_all(self.place(), &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
+    }
+
+    /// Whether a primary speaks through it.
+    #[inline]
+    pub fn is_primary(&self) -> bool {
+        self.info.flags().contains(ClientFlags::PRIMARY)
     }
 
     /// Whether it is shown every command.

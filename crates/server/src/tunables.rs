@@ -59,6 +59,8 @@ pub struct Tunables {
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
+    /// `aof-timestamp-enabled`, where there is an append-only file.
+    pub aof_timestamps: bool,
     /// How much memory data and connections may take.
     pub eviction: Limits,
 }
@@ -119,6 +121,7 @@ impl Tunables {
             latency_threshold_ms,
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
             eviction: Limits::read(values),
         }
     }

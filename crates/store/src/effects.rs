@@ -81,6 +81,9 @@ pub struct Effects {
     /// Which of them only replicas get.
     asides: Vec<Range<usize>>,
     followed: bool,
+    /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
+    /// nothing else is propagated.
+    verbatim: Option<(Vec<u8>, bool)>,
     /// The client's database, which is that of the request.
     database: usize,
     /// The database that is worked on at the moment.
@@ -118,7 +121,7 @@ impl Effects {
         self.dirty = 0;
         self.propagation = Propagation::AsItCame;
         self.clear_records();
-        self.followed = followed;
+        self.followed = followed && self.verbatim.is_none();
         self.heard = heard;
         self.database = database;
         self.working_on = database;
@@ -279,9 +282,10 @@ impl Effects {
         self.clear_records();
     }
 
-    /// Ends the command: appends what it did to the log, and tells of its events. Called under its locks.
+    /// Ends the command: appends what it did to the log, or to the transaction that it is part of, and tells of its events.
+    /// Called under its locks. Whether there was something to append.
     #[inline]
-    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
+    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         if !self.events.is_empty() {
             self.tell();
         }
@@ -289,14 +293,14 @@ impl Effects {
             self.watched.iter().for_each(|watcher| watcher.touch());
         }
         if !self.followed {
-            return;
+            return self.commit_verbatim(log);
         }
         let as_it_came = match self.propagation {
             Propagation::AsItCame => self.dirty > 0,
             Propagation::Always => true,
             Propagation::Instead => false,
         };
-        self.append(log, as_it_came.then_some(request));
+        self.append(log, as_it_came.then_some(request))
     }
 
     #[cold]
@@ -307,13 +311,41 @@ impl Effects {
         }
     }
 
-    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {
+    /// Has whatever is done from here on propagated as other servers' logs have it: with [`Effects::repeat`].
+    pub fn repeat_others(&mut self) {
+        self.verbatim = Some(Default::default());
+    }
+
+    /// What is committed next is this part of another server's log; with `aside` it changes no data.
+    pub fn repeat(&mut self, bytes: &[u8], aside: bool) {
+        let (verbatim, was_aside) = self.verbatim.get_or_insert_default();
+        *was_aside = aside && (verbatim.is_empty() || *was_aside);
+        verbatim.extend_from_slice(bytes);
+    }
+
+    /// Appends what was to be repeated and is not yet appended. Called where nobody else changes what it is about.
+    /// Whether there was something.
+    #[inline]
+    pub fn commit_verbatim(&mut self, log: &WriteLog) -> bool {
+        if let Some((bytes, aside)) = &mut self.verbatim
+            && self.group.is_none()
+            && !bytes.is_empty()
+        {
+            log.append_raw(bytes, *aside);
+            bytes.clear();
+            bytes.shrink_to(RECORDS_KEPT);
+            return true;
+        }
+        false
+    }
+
+    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
         if let Some(args) = request {
             encode(&mut self.records, args.iter());
             self.record_count += 1;
         }
         if self.record_count == 0 {
-            return;
+            return false;
         }
         let Effects { database, records, record_count, asides, group, .. } = self;
         match group {
@@ -323,6 +355,7 @@ impl Effects {
             }
             Some(group) => group.add(*database, records, *record_count, asides),
         }
+        true
     }
 
     /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].
@@ -335,6 +368,7 @@ impl Effects {
         if let Some(Group { records, record_count, asides, databases: Some(databases) }) = self.group.take() {
             log.append(&Batch { databases, records: &records, record_count, asides: &asides });
         }
+        self.commit_verbatim(log);
     }
 }
 

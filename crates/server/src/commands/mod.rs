@@ -1,6 +1,7 @@
 //! The session commands: those about connections and the server.
 
 pub mod acl;
+pub mod appendonly;
 pub mod client;
 pub mod command;
 pub mod commandlog;
@@ -16,7 +17,7 @@ pub mod migrate;
 pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
-pub mod role;
+pub mod replication;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -27,6 +28,7 @@ use kvick_commands::spec::Command;
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
     vec![
+        appendonly::COMMANDS,
         connection::COMMANDS,
         acl::COMMANDS,
         client::COMMANDS,
@@ -42,7 +44,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         lolwut::COMMANDS,
         persistence::COMMANDS,
         pubsub::COMMANDS,
-        role::COMMANDS,
+        replication::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,
     ]

@@ -5,8 +5,10 @@
 //! word under which it may do everything (see [`Client::is_free`](crate::session::Client::is_free)), so for most requests
 //! all of this costs one comparison.
 
+use crate::config::Refusal;
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
+use crate::config::tables::replication::{REPLICA_READ_ONLY, REPLICA_SERVE_STALE_DATA};
 use crate::server::Server;
 use crate::table::Registered;
 use kvick_commands::context::Error;
@@ -19,10 +21,16 @@ pub const LOADING: u32 = 1;
 pub const UNSAVED: u32 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
 pub const ENDING: u32 = 4;
+/// The server is a replica.
+pub const REPLICA: u32 = 16;
+/// Fewer replicas are well than writes are to have.
+pub const FEW_REPLICAS: u32 = 32;
 /// There is a limit of memory, and commands have to make room first.
 pub const LIMITED: u32 = 8;
 /// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
 pub const MONITORED: u32 = 128;
+/// The append-only file cannot be written.
+pub const UNWRITTEN: u32 = 64;
 
 /// The rights epoch stands above the reasons.
 const EPOCH_SHIFT: u32 = 32;
@@ -84,10 +92,34 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
              details about the RDB error."
         )));
     }
+    if gate.has(REPLICA)
+        && let Some(error) = as_replica(server, command)
+    {
+        return Some(error);
+    }
+    if gate.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
+        return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
+    }
+    if gate.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
+        let error = server.aof.status().write_error.unwrap_or(libc::EIO);
+        let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
+        return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
+    }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
         return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
     }
     None
+}
+
+/// Why a command may not run on a replica.
+fn as_replica(server: &Server, command: &Registered) -> Option<Error> {
+    let (flags, values) = (&command.spec.flags, server.config.values());
+    if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
+        return Some(Error::text("READONLY You can't write against a read only replica."));
+    }
+    let is_stale = !server.replication.upstream.is_connected() && !values.read(REPLICA_SERVE_STALE_DATA);
+    (is_stale && !flags.contains(Flags::STALE))
+        .then(|| Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."))
 }
 
 /// Whether a failed save is a reason to refuse writes.

@@ -316,6 +316,7 @@ impl Worker {
         client.info.set_flags(ClientFlags::BLOCKED, false);
         *client.info.waiter.lock() = None;
         client.commands += 1;
+        client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;
         let start = self.replies.len();
         self.replies.extend_from_slice(&served.reply);

@@ -239,7 +239,9 @@ impl Engine {
                 return self.finish(client, start, out);
             }
         }
-        if self.server.pause.holds(command, client, self.now_ms) {
+        if !plain && client.is_primary() {
+            // What the primary did is done.
+        } else if self.server.pause.holds(command, client, self.now_ms) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -307,6 +309,9 @@ impl Engine {
         }
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
+        }
+        if client.is_primary() {
+            return None;
         }
         if command.spec.flags.contains(Flags::PROTECTED)
             && let Some(refusal) = self.server.protected_refusal(client, command)
@@ -418,7 +423,9 @@ impl Engine {
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         drop(locked);
         self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
@@ -427,7 +434,7 @@ impl Engine {
 
     /// Takes the locks that the command asks for, and runs it.
     #[inline(never)]
-    fn call(
+    pub(super) fn call(
         &mut self,
         client: &mut Client,
         command: &'static Registered,
@@ -465,7 +472,9 @@ impl Engine {
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         self.after_flushall(command, &result, &mut locked);
         if command.handler.is_some() {
             self.show(client, command, args);
@@ -558,8 +567,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(client));
+        self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
@@ -572,8 +581,9 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let (may_block, reads_every_key) = (!self.in_transaction, self.reads_every_key);
-        let mut context = Context { db, reply, taken, settings, may_block, reads_every_key, block: None, remark: None };
+        let (may_block, reads_every_key, from_log) = (!self.in_transaction, self.reads_every_key, client.is_from_log());
+        let mut context =
+            Context { db, reply, taken, settings, may_block, reads_every_key, from_log, block: None, remark: None };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
@@ -594,8 +604,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, client.db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, heard, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -621,7 +631,7 @@ impl Engine {
     /// Has dumps know of FLUSHALL.
     #[inline]
     pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.name == "flushall" && result.is_ok() {
+        if command.spec.name == "flushall" && result.is_ok() && !self.server.persistence.gate.has(gate::LOADING) {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
         }
     }
@@ -635,9 +645,27 @@ impl Engine {
         result
     }
 
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
+    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    #[inline]
+    fn is_logged(&self, client: &ClientInfo) -> bool {
+        self.server.keyspace.log.followed() && !client.is_from_log()
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if client.is_from_log() {
+            return WhenExpired::ImportSource;
+        }
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go.
+            return WhenExpired::Import;
+        }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
@@ -763,7 +791,7 @@ pub(super) fn wrong_arity(command: &Registered) -> Error {
 }
 
 /// Valkey's text, which shows the beginning of the arguments within 128 characters.
-fn unknown_command(args: Args<'_>) -> Error {
+pub(super) fn unknown_command(args: Args<'_>) -> Error {
     const SHOWN_MAX: usize = 128;
     let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
     let mut shown = String::new();
@@ -777,7 +805,7 @@ fn unknown_command(args: Args<'_>) -> Error {
     Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
-fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+pub(super) fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.full_name.to_ascii_uppercase();

@@ -100,6 +100,11 @@ impl Worker {
             Read::More(n) => (n, true),
             // Only a read that finds nothing tells that nothing is left, not even the end.
             Read::Drained(n) => (n, connection.read_closed && n > 0),
+            Read::Ended if connection.held > 0 && connection.client.fate != Fate::Close => {
+                // What it asked for was done, and its replies are on their way.
+                connection.client.fate = Fate::CloseAfterReply;
+                return;
+            }
             Read::Ended => return self.close(token),
         };
         stats.bytes_in.add(n as u64);
@@ -286,6 +291,9 @@ impl Worker {
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
         }
         self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
@@ -348,10 +356,14 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
         self.account_client(token);
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
         if resumed {
             self.queue(token);
         }

@@ -43,9 +43,17 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 }
 
 impl Worker {
-    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
+        self.note_log();
+        if self.runs.is_empty() || !self.hold_replies() {
+            self.write_out();
+        }
+    }
+
+    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    pub(super) fn write_out(&mut self) {
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
@@ -143,6 +151,10 @@ impl Worker {
             }
         }
         self.after_write(token);
+        let is_fed = self.connections.get(token).is_some_and(|connection| connection.client.feed.is_some());
+        if is_fed {
+            self.feed(token);
+        }
     }
 
     /// Closes a connection that is done, or whose output is more than it may be.
@@ -150,7 +162,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.output.is_empty() => return self.close(token),
+            Fate::CloseAfterReply if connection.output.is_empty() && connection.held == 0 => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
         }
@@ -164,7 +176,7 @@ impl Worker {
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let mut limit = connection.output_limit(&self.engine.tunables);
-        let waiting = connection.output.len() as u64;
+        let waiting = connection.waiting();
         if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
             limit.hard_bytes = STRANGERS_OUTPUT;
         }
@@ -194,6 +206,7 @@ impl Worker {
 
     /// Tries once more to write everything that waits, before the process ends.
     pub(super) fn flush_everything(&mut self) {
+        self.release_held();
         for (_, connection) in &mut self.connections {
             // The process is ending: what cannot be written now is lost with the connection.
             let _ = connection.output.flush(&mut connection.socket, usize::MAX);

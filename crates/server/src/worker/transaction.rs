@@ -375,6 +375,7 @@ impl Engine {
             client.redacted = 0;
         }
         self.effects.end_group(&self.server.keyspace.log);
+        client.write_offset = self.server.keyspace.log.offset();
         self.in_transaction = false;
     }
 
