@@ -1,6 +1,6 @@
 //! Runs commands in-process, one worker's way, for the tests of the families.
 
-use crate::context::{Context, Handler, Settings};
+use crate::context::{Context, Handler, Receiver, Settings};
 use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
@@ -112,6 +112,7 @@ impl Bench {
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
+            receiver: Receiver::Client,
             may_block: self.may_block,
             from_log: self.from_log,
             block: None,

@@ -29,11 +29,12 @@ pub const FEW_REPLICAS: u32 = 32;
 pub const LIMITED: u32 = 8;
 /// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
 pub const MONITORED: u32 = 128;
-/// The append-only file cannot be written.
-pub const UNWRITTEN: u32 = 64;
 
 /// The rights epoch stands above the reasons.
 const EPOCH_SHIFT: u32 = 32;
+
+/// The append-only file cannot be written.
+pub const UNWRITTEN: u32 = 64;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -93,7 +94,7 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
         )));
     }
     if gate.has(REPLICA)
-        && let Some(error) = as_replica(server, command)
+        && let Some(error) = as_replica(server, flags)
     {
         return Some(error);
     }
@@ -112,8 +113,8 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
 }
 
 /// Why a command may not run on a replica.
-fn as_replica(server: &Server, command: &Registered) -> Option<Error> {
-    let (flags, values) = (&command.spec.flags, server.config.values());
+fn as_replica(server: &Server, flags: Flags) -> Option<Error> {
+    let values = server.config.values();
     if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
         return Some(Error::text("READONLY You can't write against a read only replica."));
     }

@@ -23,7 +23,7 @@ use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
+use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
 use kvick_store::world::Participant;
@@ -567,12 +567,12 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let (heard, is_logged) = (self.heard(), self.is_logged(client));
+        let (heard, is_logged, flags) = (self.heard(), self.is_logged(client), client.flags());
         self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
-            touch: client.touches(),
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
             lazy_expire: self.tunables.commands.lazy_expire,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
@@ -581,9 +581,21 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let (may_block, reads_every_key, from_log) = (!self.in_transaction, self.reads_every_key, client.is_from_log());
-        let mut context =
-            Context { db, reply, taken, settings, may_block, reads_every_key, from_log, block: None, remark: None };
+        let (may_block, reads_every_key) = (!self.in_transaction, self.reads_every_key);
+        let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
+        let from_log = flags.contains(ClientFlags::FROM_LOG);
+        let mut context = Context {
+            db,
+            reply,
+            taken,
+            settings,
+            receiver,
+            may_block,
+            from_log,
+            reads_every_key,
+            block: None,
+            remark: None,
+        };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()

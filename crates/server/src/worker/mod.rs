@@ -96,6 +96,8 @@ pub struct Worker {
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
     runs: Vec<output::Run>,
+    /// Whether a connection has been closed for too much output since replies were written last.
+    cut_off_any: bool,
     /// Connections that have got messages since replies were written last.
     reached: usize,
     /// Times that replies were written.
@@ -139,6 +141,7 @@ impl Worker {
             shared_used: 0,
             replies: Vec::new(),
             runs: Vec::new(),
+            cut_off_any: false,
             reached: 0,
             writes: 0,
             held: held::Held::default(),

@@ -81,7 +81,9 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
-        if replies.capacity() <= REPLIES_KEPT {
+        // What was made for a client that was cut off was more than is needed as a rule.
+        let is_usual = !std::mem::take(&mut self.cut_off_any);
+        if replies.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
             self.replies.clear();
         }
@@ -196,6 +198,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         let info = &connection.client.info;
         info.set_flags(ClientFlags::CLOSE_ASAP, true);
+        self.cut_off_any = true;
         self.engine.stats.output_limit_disconnections.add(1);
         crate::logging::warning(format_args!(
             "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
