@@ -132,6 +132,7 @@ impl Client {
     /// A new connection's state.
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
+        info.names.lock().user = identity.user.name.clone();
         Client {
             info,
             identity,
