@@ -1,5 +1,6 @@
 //! What all threads of the server share.
 
+use crate::acl::Acl;
 use crate::aof::{self, Aof};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
@@ -19,6 +20,7 @@ use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::Address;
 use crate::rates::Rates;
+use crate::replication::{Replication, history};
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
@@ -53,6 +55,8 @@ pub struct Server {
     pub executable: PathBuf,
     /// All commands.
     pub table: CommandTable,
+    /// Who may do what.
+    pub acl: Acl,
     /// All connections.
     pub clients: Clients,
     /// CLIENT PAUSE.
@@ -65,7 +69,8 @@ pub struct Server {
     pub latency: LatencyMonitor,
     /// The workers' mailboxes, by number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
-    /// The workers' counters, by number.
+    workers: usize,
+    /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
@@ -90,8 +95,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
-    /// Forty hexadecimal digits that tell this history of changes from others.
-    pub replication_id: String,
+    /// Replicas, and the primary.
+    pub replication: Replication,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -126,14 +131,17 @@ impl Server {
             config_file,
             executable,
             table,
+            acl: Acl::default(),
             clients: Clients::default(),
             pause: Pause::default(),
-            pubsub: PubSub::new(workers),
+            // Whoever executes what a primary sends publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
-            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
-            baseline: Mutex::new(vec![Totals::default(); workers]),
+            workers,
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
             eviction: Eviction::default(),
@@ -144,8 +152,8 @@ impl Server {
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
-            run_id: random_hex(),
-            replication_id: random_hex(),
+            run_id: history::random_id(),
+            replication: Replication::new(workers),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
@@ -160,7 +168,7 @@ impl Server {
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.stats.len()
+        self.workers
     }
 
     /// Tells the workers' addresses, once.
@@ -193,12 +201,6 @@ impl Server {
         }
     }
 
-    /// The write log has moved: wakes who follows it. True if replies do well to wait: see [`Aof::log_moved`].
-    #[inline]
-    pub fn log_moved(&self) -> bool {
-        self.aof.log_moved()
-    }
-
     /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
     /// many subscribers hear it.
     pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
@@ -207,6 +209,14 @@ impl Server {
                 self.send(worker, Message::Wake);
             }
         })
+    }
+
+    /// A worker has moved the write log: wakes those who follow it, but for that worker itself. True if replies do well to
+    /// wait: see [`Aof::log_moved`].
+    #[inline]
+    pub fn log_moved(&self, worker: usize) -> bool {
+        self.replication.wake_feeders(self, worker);
+        self.aof.log_moved()
     }
 
     /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
@@ -275,6 +285,7 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.tick_replication();
         aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
         let now = Instant::now();
@@ -298,6 +309,7 @@ impl Server {
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
+        self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
         aof::reset_stats(&self.aof);
@@ -325,12 +337,4 @@ fn hasher(values: &Values) -> KeyHasher {
             KeyHasher::with_secret(word(0), word(1))
         }
     }
-}
-
-/// Forty hexadecimal digits from the system's random source.
-fn random_hex() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
-    digits[..40].to_string()
 }

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
-use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
 use crate::eviction::Limits;
 use crate::pubsub::events;
@@ -33,8 +33,6 @@ pub struct Tunables {
     pub tcp_keepalive: Duration,
     /// Whether strangers are kept out while there is no password.
     pub protected_mode: bool,
-    /// The password.
-    pub password: Option<Vec<u8>>,
     /// Background passes in a second.
     pub hz: u32,
     /// 1 to 10.
@@ -73,6 +71,8 @@ impl Tunables {
         let commandlog = Thresholds::read(values);
         let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
         let policy = values.read(memory::MAXMEMORY_POLICY);
+        let [client_reply_max, subscriber_reply_max] =
+            values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max();
         let keyspace_events = values.read(logging::NOTIFY_KEYSPACE_EVENTS);
         Tunables {
             generation,
@@ -96,7 +96,7 @@ impl Tunables {
                 zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
                 stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
                 stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
-                reply_bytes_max: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max(),
+                reply_bytes_max: [client_reply_max, subscriber_reply_max, usize::MAX],
             },
             import_mode: values.read(replication::IMPORT_MODE),
             limits: RequestLimits {
@@ -110,7 +110,6 @@ impl Tunables {
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
-            password: values.read(security::REQUIREPASS).map(|text| text.to_vec()),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),

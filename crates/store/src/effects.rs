@@ -81,6 +81,9 @@ pub struct Effects {
     /// Which of them only replicas get.
     asides: Vec<Range<usize>>,
     followed: bool,
+    /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
+    /// nothing else is propagated.
+    verbatim: Option<(Vec<u8>, bool)>,
     /// The client's database, which is that of the request.
     database: usize,
     /// The database that is worked on at the moment.
@@ -118,7 +121,7 @@ impl Effects {
         self.dirty = 0;
         self.propagation = Propagation::AsItCame;
         self.clear_records();
-        self.followed = followed;
+        self.followed = followed && self.verbatim.is_none();
         self.heard = heard;
         self.database = database;
         self.working_on = database;
@@ -290,7 +293,7 @@ impl Effects {
             self.watched.iter().for_each(|watcher| watcher.touch());
         }
         if !self.followed {
-            return false;
+            return self.commit_verbatim(log);
         }
         let as_it_came = match self.propagation {
             Propagation::AsItCame => self.dirty > 0,
@@ -306,6 +309,34 @@ impl Effects {
             listener.hear(&self.events);
             self.events.clear();
         }
+    }
+
+    /// Has whatever is done from here on propagated as other servers' logs have it: with [`Effects::repeat`].
+    pub fn repeat_others(&mut self) {
+        self.verbatim = Some(Default::default());
+    }
+
+    /// What is committed next is this part of another server's log; with `aside` it changes no data.
+    pub fn repeat(&mut self, bytes: &[u8], aside: bool) {
+        let (verbatim, was_aside) = self.verbatim.get_or_insert_default();
+        *was_aside = aside && (verbatim.is_empty() || *was_aside);
+        verbatim.extend_from_slice(bytes);
+    }
+
+    /// Appends what was to be repeated and is not yet appended. Called where nobody else changes what it is about.
+    /// Whether there was something.
+    #[inline]
+    pub fn commit_verbatim(&mut self, log: &WriteLog) -> bool {
+        if let Some((bytes, aside)) = &mut self.verbatim
+            && self.group.is_none()
+            && !bytes.is_empty()
+        {
+            log.append_raw(bytes, *aside);
+            bytes.clear();
+            bytes.shrink_to(RECORDS_KEPT);
+            return true;
+        }
+        false
     }
 
     fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
@@ -337,6 +368,7 @@ impl Effects {
         if let Some(Group { records, record_count, asides, databases: Some(databases) }) = self.group.take() {
             log.append(&Batch { databases, records: &records, record_count, asides: &asides });
         }
+        self.commit_verbatim(log);
     }
 }
 

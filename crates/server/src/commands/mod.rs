@@ -1,5 +1,6 @@
 //! The session commands: those about connections and the server.
 
+pub mod acl;
 pub mod appendonly;
 pub mod client;
 pub mod command;
@@ -16,7 +17,7 @@ pub mod migrate;
 pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
-pub mod role;
+pub mod replication;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -29,6 +30,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
     vec![
         appendonly::COMMANDS,
         connection::COMMANDS,
+        acl::COMMANDS,
         client::COMMANDS,
         command::COMMANDS,
         info::COMMANDS,
@@ -42,7 +44,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         lolwut::COMMANDS,
         persistence::COMMANDS,
         pubsub::COMMANDS,
-        role::COMMANDS,
+        replication::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,
     ]

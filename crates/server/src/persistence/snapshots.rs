@@ -38,6 +38,8 @@ pub enum Purpose {
     Save,
     /// The base of the append-only file.
     AofBase,
+    /// What replicas begin with.
+    Replicas,
 }
 
 /// Where the bytes of a snapshot go. The snapshot thread calls all of this, in the order in which it stands here; what takes
@@ -158,6 +160,7 @@ fn run(server: &'static Server, participant: Participant, mut begun: Begun) {
             }
         }
         Purpose::AofBase => status.last_rewrite_captured_bytes = running.captured_bytes(),
+        Purpose::Replicas => {}
     }
 }
 

@@ -181,12 +181,21 @@ impl Connection {
     /// How much output may wait for it.
     pub fn output_limit(&self, tunables: &Tunables) -> OutputLimit {
         let limits = &tunables.output_limits;
-        if self.client.subscriptions.is_some() { limits.pubsub } else { limits.normal }
+        match self.client.subscriptions.is_some() {
+            _ if self.client.feed.is_some() => limits.replica,
+            true => limits.pubsub,
+            false => limits.normal,
+        }
+    }
+
+    /// Bytes that wait to be sent to it.
+    pub fn waiting(&self) -> u64 {
+        self.output.len() as u64 + self.client.feed.as_ref().map_or(0, |feed| feed.lag())
     }
 
     /// Whether idleness is a reason to close it. Subscribers, monitors and those who wait are silent by nature.
     pub fn may_time_out(&self) -> bool {
-        !self.stopped && self.client.subscriptions.is_none() && !self.client.is_monitor()
+        !self.stopped && self.client.subscriptions.is_none() && self.client.feed.is_none() && !self.client.is_monitor()
     }
 
     /// Makes room for input behind what is held: half of `size` bytes at least, in a buffer of at least `size` bytes.

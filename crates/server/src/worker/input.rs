@@ -79,7 +79,7 @@ impl Worker {
             return self.serve_deferred(token);
         }
         let tunables = &self.engine.tunables;
-        let trusted = connection.client.authenticated || tunables.password.is_none();
+        let trusted = !connection.client.must_log_in(self.server);
         let limits = Limits { authenticated: trusted, ..tunables.limits };
         let read = if connection.parser.spare().is_empty() {
             if connection.pending.len() <= READ {
@@ -291,6 +291,9 @@ impl Worker {
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
         }
         self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
@@ -353,10 +356,14 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
         self.account_client(token);
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
         if resumed {
             self.queue(token);
         }

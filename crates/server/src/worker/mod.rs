@@ -14,6 +14,7 @@ mod cross_protocol;
 mod delivery;
 pub mod engine;
 pub mod evicting;
+pub mod feeding;
 mod held;
 mod input;
 mod migrating;
@@ -24,6 +25,7 @@ mod timers;
 pub mod transaction;
 mod violation;
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
@@ -94,6 +96,8 @@ pub struct Worker {
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
     runs: Vec<output::Run>,
+    /// Whether a connection has been closed for too much output since replies were written last.
+    cut_off_any: bool,
     /// Connections that have got messages since replies were written last.
     reached: usize,
     /// Times that replies were written.
@@ -107,6 +111,8 @@ pub struct Worker {
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
     returned: Vec<Departure>,
+    /// Connections of replicas.
+    feeds: Vec<usize>,
 }
 
 impl Worker {
@@ -135,6 +141,7 @@ impl Worker {
             shared_used: 0,
             replies: Vec::new(),
             runs: Vec::new(),
+            cut_off_any: false,
             reached: 0,
             writes: 0,
             held: held::Held::default(),
@@ -142,6 +149,7 @@ impl Worker {
             rests: false,
             timers: timers::Timers::new(),
             returned: Vec::new(),
+            feeds: Vec::new(),
         })
     }
 
@@ -205,6 +213,7 @@ impl Worker {
         self.end_waits();
         self.deliver_published();
         self.write_replies();
+        self.feed_replicas();
         self.release_held_back();
         let stats = &self.engine.stats;
         stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
@@ -233,7 +242,7 @@ impl Worker {
             return false;
         }
         self.log_seen = end;
-        self.server.log_moved()
+        self.server.log_moved(self.number)
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for
@@ -275,12 +284,12 @@ impl Worker {
 
     /// Takes a connection over.
     fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
-        let authenticated = self.engine.tunables.password.is_none();
+        let identity = Identity::newcomer(self.server);
         let id = info.id;
         let entry = self.connections.vacant_entry();
         let token = entry.key();
         info.token.store(token, Ordering::Relaxed);
-        let connection = entry.insert(Connection::new(socket, Client::new(info, authenticated)));
+        let connection = entry.insert(Connection::new(socket, Client::new(info, identity)));
         self.engine.stats.connections.add(1);
         let registered = connection.socket.register(self.poll.registry(), Token(token));
         // Whoever wanted it closed before it was here could not reach it.
@@ -309,6 +318,9 @@ impl Worker {
             self.paused.retain(|paused| *paused != token);
         }
         self.stop_waiting(connection.waiter.take());
+        if let Some(feed) = connection.client.feed.take() {
+            self.stop_feeding(token, feed);
+        }
         self.engine.unwatch(&mut connection.client);
     }
 

@@ -45,6 +45,8 @@ struct Inner {
     blocks: VecDeque<Arc<Block>>,
     /// Offset behind the last byte.
     end: u64,
+    /// Whether it holds nothing but what another server's log does.
+    repeats: bool,
     /// The database that the last record was for.
     selected: Option<usize>,
     followers: Vec<Weak<Position>>,
@@ -87,6 +89,9 @@ impl WriteLog {
             return;
         }
         let mut inner = self.0.inner.lock();
+        if inner.repeats {
+            return;
+        }
         let (first, last) = batch.databases;
         if inner.selected != Some(first) {
             let mut select = Vec::new();
@@ -135,6 +140,14 @@ impl WriteLog {
             inner.end += bytes.len() as u64;
         }
         self.publish(&inner);
+    }
+
+    /// Whether it takes no records but those of another server's log, as a replica's does: what clients change there is in no
+    /// log. The world is held.
+    pub fn set_repeats(&self, repeats: bool) {
+        let mut inner = self.0.inner.lock();
+        inner.repeats = repeats;
+        inner.selected = None;
     }
 
     /// Begins to follow, from the present end on. For what is consistent with the data, the world is held.
