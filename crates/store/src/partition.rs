@@ -12,6 +12,7 @@ use crate::hash::KeyHasher;
 use crate::keyspace::Key;
 use crate::snapshot::{Capture, Snapshot};
 use crate::table::{Place, Pointer, Table};
+use crate::tracking::TrackedKeys;
 use crate::value::Value;
 use crate::waiting::Queues;
 use crate::watching::Watchers;
@@ -27,6 +28,8 @@ pub(crate) struct Attention {
     pub(crate) queues: Queues,
     /// Those who watch.
     pub(crate) watchers: Watchers,
+    /// Those who have read.
+    pub(crate) tracked: TrackedKeys,
 }
 
 /// Entries under one lock.
@@ -37,7 +40,7 @@ pub struct Partition {
     epoch: bool,
     /// Where the sweep of keys goes on: see [`Table::scan`].
     swept_to: u64,
-    /// Those who wait for its keys or watch them, if any.
+    /// Those who wait for its keys, watch them or have read them, if any.
     attention: Option<Box<Attention>>,
     /// The hashes that have fields with an expiry: when to look at each, which it knows itself
     /// ([`Hash::queued_ms`]), and the hash of its key.
@@ -307,12 +310,13 @@ impl Partition {
     }
 
     /// Changes who is interested in its keys.
-    pub(crate) fn change_attention(&mut self, change: impl FnOnce(&mut Attention)) {
+    pub(crate) fn change_attention<T>(&mut self, change: impl FnOnce(&mut Attention) -> T) -> T {
         let attention = self.attention.get_or_insert_default();
-        change(attention);
-        if attention.queues.is_empty() && attention.watchers.is_empty() {
+        let result = change(attention);
+        if attention.queues.is_empty() && attention.watchers.is_empty() && attention.tracked.is_empty() {
             self.attention = None;
         }
+        result
     }
 
     /// Has those interested in keys of `self` be interested in keys of `other`, and the other way round.
