@@ -58,6 +58,10 @@ pub struct ClientInfo {
     pub queued: AtomicI64,
     /// Keys that it watches.
     pub watched: AtomicUsize,
+    /// The client that it has invalidations sent to, or 0.
+    pub redirect: AtomicU64,
+    /// Prefixes of keys that it is told of.
+    pub prefixes: AtomicUsize,
     /// Bytes received.
     pub bytes_in: AtomicU64,
     /// Bytes sent.
@@ -113,6 +117,22 @@ bitflags::bitflags! {
         const PUBSUB = 1 << 11;
         /// READONLY: takes what a replica has.
         const READONLY = 1 << 12;
+        /// CLIENT TRACKING: is told when keys change that it may have cached.
+        const TRACKING = 1 << 20;
+        /// Is told of all changes of keys with some prefixes.
+        const BROADCAST = 1 << 21;
+        /// Caches only what it reads after CLIENT CACHING YES.
+        const OPTIN = 1 << 22;
+        /// Does not cache what it reads after CLIENT CACHING NO.
+        const OPTOUT = 1 << 23;
+        /// Is not told of what it changes itself.
+        const NOLOOP = 1 << 24;
+        /// CLIENT CACHING, about the next command.
+        const CACHING = 1 << 25;
+        /// What it is to be told cannot be sent to where it wants it.
+        const BROKEN_REDIRECT = 1 << 26;
+        /// How it is told of changes.
+        const TRACKING_MODE = Self::BROADCAST.bits() | Self::OPTIN.bits() | Self::OPTOUT.bits() | Self::NOLOOP.bits();
     }
 }
 
@@ -140,6 +160,8 @@ impl ClientInfo {
             output_blocks: AtomicUsize::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicUsize::new(0),
+            redirect: AtomicU64::new(0),
+            prefixes: AtomicUsize::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),

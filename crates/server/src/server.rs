@@ -5,6 +5,7 @@ use crate::commandlog::CommandLog;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
+use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
@@ -19,12 +20,14 @@ use crate::rates::Rates;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
+use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
 use kvick_commands::context::Error;
 use kvick_store::Keyspace;
 use kvick_store::hash::KeyHasher;
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -56,6 +59,10 @@ pub struct Server {
     pub pause: Pause,
     /// Channels and who is subscribed to them.
     pub pubsub: PubSub,
+    /// Clients that cache keys.
+    pub tracking: Tracking,
+    /// What workers have yet to write to their connections.
+    pub inboxes: Inboxes,
     /// COMMANDLOG and SLOWLOG.
     pub commandlog: CommandLog,
     /// LATENCY.
@@ -121,6 +128,8 @@ impl Server {
             clients: Clients::default(),
             pause: Pause::default(),
             pubsub: PubSub::new(workers),
+            tracking: Tracking::default(),
+            inboxes: Inboxes::new(workers),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
@@ -180,14 +189,24 @@ impl Server {
         }
     }
 
-    /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
-    /// many subscribers hear it.
+    /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
+    /// waits for anything.
+    pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
+        if self.inboxes.put(worker, delivery) && worker != from {
+            self.send(worker, Message::Wake);
+        }
+    }
+
+    /// Publishes a message from a worker; how many subscribers hear it.
     pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
-        self.pubsub.publish(address, channel, payload, |worker| {
-            if worker != from {
-                self.send(worker, Message::Wake);
+        let mut asleep = SmallVec::<[usize; 8]>::new();
+        let receivers = self.pubsub.publish(address, channel, payload, |worker, message| {
+            if self.inboxes.put(worker, Delivery::Published(message)) && worker != from {
+                asleep.push(worker);
             }
-        })
+        });
+        asleep.into_iter().for_each(|worker| self.send(worker, Message::Wake));
+        receivers
     }
 
     /// Sends every worker a message.

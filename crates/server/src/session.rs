@@ -6,6 +6,7 @@ use crate::pubsub::subscriptions::Subscriptions;
 use crate::pubsub::{Kind, PubSub};
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::tracking::OwnTracking;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
@@ -90,6 +91,8 @@ pub struct Client {
     pub is_reset: bool,
     /// The keys that it watches.
     pub watching: Option<Box<Watching>>,
+    /// CLIENT TRACKING, while it is on.
+    pub tracking: Option<Box<OwnTracking>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
 }
@@ -135,6 +138,7 @@ impl Client {
             transaction: None,
             is_reset: false,
             watching: None,
+            tracking: None,
             redacted: 0,
         };
         client.set_authenticated(authenticated);

@@ -4,19 +4,19 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
-use super::blocking::Served;
 use super::cross_protocol;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::inbox::Inbox;
 use crate::persistence::{self, gate};
-use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
+use crate::tracking::broadcast::Changed;
 use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
@@ -57,8 +57,10 @@ pub struct Engine {
     pub(super) block: Option<Block>,
     /// What the client of the present session command waits for, if it does.
     waits: Option<Arc<Waiter>>,
-    /// Answers to clients of this worker that waited, not yet delivered.
-    pub(super) served: Vec<Served>,
+    /// The keys that commands have changed, for clients that are told of prefixes.
+    pub(super) changed: Changed,
+    /// Most keys of which it was forgotten in the last turn who has read them, as there were too many.
+    pub(super) forgotten_in_turn: usize,
     /// Whether a transaction is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
@@ -99,7 +101,8 @@ impl Engine {
             events,
             block: None,
             waits: None,
-            served: Vec::new(),
+            changed: Changed::default(),
+            forgotten_in_turn: 0,
             in_transaction: false,
             in_batch: false,
             last: Ticks::now(),
@@ -168,17 +171,19 @@ impl Engine {
         self.events.set_channels(self.tunables.keyspace_events);
     }
 
-    /// The classes of keyspace events that somebody may hear of.
+    /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
     #[inline]
     pub(super) fn heard(&self) -> EventClass {
         let heard = self.tunables.heard_events;
-        if heard.is_empty() || !self.server.pubsub.directory().has_listeners() { EventClass::empty() } else { heard }
+        let no_events = heard.is_empty() || !self.server.pubsub.directory().has_listeners();
+        let heard = if no_events { EventClass::empty() } else { heard };
+        heard | self.server.keyspace.tracking.heard()
     }
 
-    /// The published messages that the worker has to deliver.
+    /// What the worker has yet to deliver.
     #[inline]
     pub(super) fn inbox(&self) -> &'static Inbox {
-        self.server.pubsub.inbox(self.worker)
+        self.server.inboxes.of(self.worker)
     }
 
     /// Scratch space for background work between batches.
@@ -204,7 +209,7 @@ impl Engine {
                 None => return self.finish(client, start, out),
             },
         };
-        client.last_command = command.id;
+        let previous = std::mem::replace(&mut client.last_command, command.id);
         let plain = self.is_plainly_allowed(client, command, args);
         if !plain {
             if self.server.persistence.gate.has(gate::ENDING) {
@@ -225,17 +230,21 @@ impl Engine {
             return self.finish(client, start, out);
         }
         match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
+            (Some(hash), Some(Handler::Data(handler))) if plain && taken.is_none() => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
             _ => {
-                if let Some(waiter) = self.call(client, command, args, taken.take(), out) {
+                let waiter = match client.tracking {
+                    None => self.call(client, command, args, taken.take(), out),
+                    Some(_) => self.call_tracked(client, previous, (command, args), taken.take(), out),
+                };
+                if let Some(waiter) = waiter {
                     return Outcome::Waits(waiter);
                 }
             }
         }
-        if self.effects.has_awaited() {
-            self.serve_awaited();
+        if self.effects.concern_others() {
+            self.settle_consequences();
         }
         self.finish(client, start, out)
     }
@@ -272,6 +281,7 @@ impl Engine {
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
         let ready = client.authenticated
             && client.transaction.is_none()
+            && client.tracking.is_none()
             && !client.only_listens()
             && self.server.persistence.gate.is_open();
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
@@ -343,7 +353,7 @@ impl Engine {
 
     /// Takes the locks that the command asks for, and runs it.
     #[inline(never)]
-    fn call(
+    pub(super) fn call(
         &mut self,
         client: &mut Client,
         command: &'static Registered,
@@ -374,6 +384,9 @@ impl Engine {
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
+        if client.tracking.is_some() {
+            self.remember_reads(&client.info, client.db, (command, args), &mut locked);
+        }
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());

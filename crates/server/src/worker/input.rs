@@ -206,9 +206,9 @@ impl Worker {
     /// Executes the batch and puts the inputs it held back.
     fn execute_batch(&mut self) {
         self.engine.begin_batch();
-        // What was published before these requests were sent is heard before they are answered.
-        if self.engine.inbox().has_messages() {
-            self.deliver_published();
+        // What was published or changed before these requests were sent is heard of before they are answered.
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
         }
         self.batch.prefetch(self.server.keyspace);
         let mut batch = std::mem::take(&mut self.batch);
@@ -270,7 +270,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
@@ -283,11 +283,11 @@ impl Worker {
         self.write_many_replies();
     }
 
-    /// Puts messages behind the replies that were made for a connection from `start` on, the last of which may be that of the
-    /// command that published them; where the next replies begin.
+    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
+    /// the command that caused them; where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
         self.runs.push(Run { token, start, end: self.replies.len() });
-        self.deliver_published();
+        self.make_deliveries();
         self.replies.len()
     }
 
@@ -325,7 +325,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;

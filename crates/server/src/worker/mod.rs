@@ -17,6 +17,7 @@ mod input;
 mod migrating;
 mod output;
 mod timers;
+mod tracking;
 pub mod transaction;
 mod violation;
 
@@ -52,8 +53,6 @@ pub enum Message {
     Connection(Socket, Arc<ClientInfo>),
     /// Close this client's connection, which is doomed, if it is still there.
     Close(Arc<ClientInfo>),
-    /// The answer to a client that waited.
-    Served(blocking::Served),
     /// Keys that were sent to another server, and what it said.
     Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
@@ -75,7 +74,7 @@ pub struct Worker {
     ready: VecDeque<usize>,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
-    /// Published messages on their way to this worker's connections.
+    /// What is on its way to this worker's connections.
     deliveries: delivery::Deliveries,
     /// Connections that publish faster than can be delivered, and have to wait.
     held_back: Vec<usize>,
@@ -141,7 +140,8 @@ impl Worker {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() {
+            let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
+            let timeout = if self.ready.is_empty() && !delivers {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -183,7 +183,8 @@ impl Worker {
         self.serve_ready();
         self.run_timers();
         self.end_waits();
-        self.deliver_published();
+        self.settle_turn();
+        self.make_deliveries();
         self.write_replies();
         self.release_held_back();
         let stats = &self.engine.stats;
@@ -214,7 +215,6 @@ impl Worker {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
-                Message::Served(served) => self.deliver(served),
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
@@ -251,6 +251,7 @@ impl Worker {
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.stop_tracking(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }

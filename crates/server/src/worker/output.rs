@@ -44,6 +44,8 @@ impl Worker {
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
+        // Who is told of what changed hears of it before what changed it is answered.
+        self.engine.broadcast_changes();
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;

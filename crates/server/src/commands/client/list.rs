@@ -15,6 +15,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// CLIENT INFO
@@ -78,6 +79,9 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
         (ClientFlags::PUBSUB, b'P'),
         (ClientFlags::BLOCKED, b'b'),
+        (ClientFlags::TRACKING, b't'),
+        (ClientFlags::BROKEN_REDIRECT, b'R'),
+        (ClientFlags::BROADCAST, b'B'),
         (ClientFlags::CLOSE_AFTER_REPLY, b'c'),
         (ClientFlags::CLOSE_ASAP, b'A'),
         (ClientFlags::UNIX, b'U'),
@@ -110,7 +114,10 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let input_free = input_memory - input;
     let output = client.output.load(Ordering::Relaxed);
     let blocks = client.output_blocks.load(Ordering::Relaxed);
-    let memory = size_of::<Connection>() + size_of::<ClientInfo>() + input_memory + output;
+    // A prefix itself is shared by all who are told of it.
+    let prefixes = client.prefixes.load(Ordering::Relaxed) * size_of::<Arc<[u8]>>();
+    let memory = size_of::<Connection>() + size_of::<ClientInfo>() + input_memory + output + prefixes;
+    let redirection = client.redirection();
     let events = if output > 0 { "rw" } else { "r" };
     let command = table.get(client.command.load(Ordering::Relaxed)).map_or("NULL", |command| &command.full_name);
     let (queued, watched) = (client.queued.load(Ordering::Relaxed), client.watched.load(Ordering::Relaxed));
@@ -123,7 +130,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
         out,
         "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
          sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
-         obl=0 oll={blocks} omem={output} tot-mem={memory} events={events} cmd={command} user={DEFAULT_USER} redir=-1 \
+         obl=0 oll={blocks} omem={output} tot-mem={memory} events={events} cmd={command} user={DEFAULT_USER} redir={redirection} \
          resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
          tot-cmds={commands}"
     );
