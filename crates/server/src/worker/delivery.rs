@@ -99,8 +99,8 @@ impl Deliveries {
 impl Worker {
     /// Makes deliveries to as many connections as a turn allows.
     pub(super) fn make_deliveries(&mut self) {
+        self.open_inbox();
         let mut deliveries = std::mem::take(&mut self.deliveries);
-        self.open_inbox(&mut deliveries);
         let bytes_max = self.replies.len() + WAVE_BYTES;
         let subscribers = self.server.pubsub.subscribers(self.number);
         while !deliveries.is_empty() && self.reached < REACHED_MAX && self.replies.len() < bytes_max {
@@ -127,11 +127,13 @@ impl Worker {
     }
 
     /// Takes what is in the inbox: what is for one connection alone is delivered at once.
-    fn open_inbox(&mut self, deliveries: &mut Deliveries) {
+    pub(super) fn open_inbox(&mut self) {
         for delivery in self.engine.inbox().take() {
             match delivery {
-                Delivery::Published(message) => deliveries.queue.push_back(Pending::Message(message)),
-                Delivery::Invalidated(invalidation) => deliveries.queue.push_back(Pending::Invalidation(invalidation)),
+                Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),
+                Delivery::Invalidated(invalidation) => {
+                    self.deliveries.queue.push_back(Pending::Invalidation(invalidation))
+                }
                 Delivery::Served(served) => {
                     self.deliver(served);
                     self.server.inboxes.delivered(self.number);

@@ -179,6 +179,7 @@ impl Worker {
             }
         }
         self.read_messages();
+        self.open_inbox();
         self.settle_returned();
         self.serve_ready();
         self.run_timers();
