@@ -88,6 +88,8 @@ pub struct Settings {
     pub stream_node_max_bytes: usize,
     /// `stream-node-max-entries`; 0 for no limit.
     pub stream_node_max_entries: usize,
+    /// A reply of more bytes is never sent: its client is cut off, as `client-output-buffer-limit` says.
+    pub reply_bytes_max: usize,
 }
 
 impl Default for Settings {
@@ -112,6 +114,7 @@ impl Default for Settings {
             zset_max_listpack_value: 64,
             stream_node_max_bytes: 4096,
             stream_node_max_entries: 100,
+            reply_bytes_max: usize::MAX,
         }
     }
 }
@@ -120,6 +123,12 @@ impl<'a> Context<'a> {
     /// The key at argument `index`, which the arity guarantees.
     pub fn key<'k>(&self, args: Args<'k>, index: usize) -> Key<'k> {
         self.db.key(args.get(index).unwrap_or_default())
+    }
+
+    /// The position of the reply beyond which it is not worth going on, as it will not be sent. Commands whose replies
+    /// may be much larger than what they read look at it.
+    pub fn reply_end_max(&self) -> usize {
+        self.reply.position().saturating_add(self.settings.reply_bytes_max)
     }
 }
 

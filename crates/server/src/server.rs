@@ -5,6 +5,7 @@ use crate::commandlog::CommandLog;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
+use crate::eviction::Eviction;
 use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
 use crate::listen::Listeners;
@@ -12,11 +13,12 @@ use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
 use crate::pause::Pause;
-use crate::persistence::{self, Persistence};
+use crate::persistence::{self, Persistence, gate};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
-use crate::pubsub::publication::Address;
+use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
+use crate::replication::{Replication, history};
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
@@ -69,7 +71,8 @@ pub struct Server {
     pub latency: LatencyMonitor,
     /// The workers' mailboxes, by number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
-    /// The workers' counters, by number.
+    workers: usize,
+    /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
@@ -77,6 +80,8 @@ pub struct Server {
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
     pub memory: memory::Monitor,
+    /// What is done about limits of memory.
+    pub eviction: Eviction,
     /// Dumps.
     pub persistence: Persistence,
     /// MIGRATE.
@@ -90,8 +95,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
-    /// Forty hexadecimal digits that tell this history of changes from others.
-    pub replication_id: String,
+    /// Replicas, and the primary.
+    pub replication: Replication,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -119,7 +124,7 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
-        Box::leak(Box::new(Server {
+        let server: &'static Server = Box::leak(Box::new(Server {
             keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
             config: Config::new(values),
             config_file,
@@ -127,36 +132,42 @@ impl Server {
             table,
             clients: Clients::default(),
             pause: Pause::default(),
-            pubsub: PubSub::new(workers),
+            // Whoever executes what a primary sends publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
             tracking: Tracking::default(),
-            inboxes: Inboxes::new(workers),
+            inboxes: Inboxes::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
-            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
-            baseline: Mutex::new(vec![Totals::default(); workers]),
+            workers,
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
+            eviction: Eviction::default(),
             persistence: Persistence::default(),
             migration: Migration::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
-            run_id: random_hex(),
-            replication_id: random_hex(),
+            run_id: history::random_id(),
+            replication: Replication::new(workers),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
             shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),
-        }))
+        }));
+        server.guard_memory(&server.tunables());
+        server.keyspace.janitor.run(memory::enrol);
+        server
     }
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.stats.len()
+        self.workers
     }
 
     /// Tells the workers' addresses, once.
@@ -199,14 +210,29 @@ impl Server {
 
     /// Publishes a message from a worker; how many subscribers hear it.
     pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
+        self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
+    }
+
+    /// Has `publish` put messages into inboxes, and then wakes the workers that have to be, but for the one it is.
+    fn put_messages<T>(&self, from: usize, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
         let mut asleep = SmallVec::<[usize; 8]>::new();
-        let receivers = self.pubsub.publish(address, channel, payload, |worker, message| {
+        let result = publish(&mut |worker, message| {
             if self.inboxes.put(worker, Delivery::Published(message)) && worker != from {
                 asleep.push(worker);
             }
         });
         asleep.into_iter().for_each(|worker| self.send(worker, Message::Wake));
-        receivers
+        result
+    }
+
+    /// A worker's commands have moved the log: wakes those who follow it.
+    pub fn log_moved(&self, worker: usize) {
+        self.replication.wake_feeders(self, worker);
+    }
+
+    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+        self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
     }
 
     /// Sends every worker a message.
@@ -227,9 +253,18 @@ impl Server {
         if current.generation == generation {
             return current;
         }
-        let fresh = Arc::new(Snapshot::read(&self.config.values(), generation));
-        *self.tunables.write() = fresh.clone();
-        fresh
+        let mut current = self.tunables.write();
+        if current.generation < generation {
+            *current = Arc::new(Snapshot::read(&self.config.values(), generation));
+            self.guard_memory(&current);
+        }
+        current.clone()
+    }
+
+    /// Has commands look whether memory is short, if there are limits.
+    fn guard_memory(&self, tunables: &Tunables) {
+        let limits = &tunables.eviction;
+        self.persistence.gate.set(gate::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
     /// Why a protected command may not run for this client.
@@ -257,11 +292,13 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.tick_replication();
         self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
-            rates.sample(now, self.stats.iter().map(|stats| Totals::of(stats)).sum());
+            let workers: Vec<Totals> = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+            rates.sample(now, &workers);
             self.memory.sample();
         }
     }
@@ -280,6 +317,7 @@ impl Server {
         self.rejected_connections.store(0, Ordering::Relaxed);
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        self.eviction.reset();
     }
 
     /// Has the server end: workers notice at their next turn.
@@ -303,12 +341,4 @@ fn hasher(values: &Values) -> KeyHasher {
             KeyHasher::with_secret(word(0), word(1))
         }
     }
-}
-
-/// Forty hexadecimal digits from the system's random source.
-fn random_hex() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
-    digits[..40].to_string()
 }

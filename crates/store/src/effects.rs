@@ -85,6 +85,9 @@ pub struct Effects {
     /// Which of them only replicas get.
     asides: Vec<Range<usize>>,
     followed: bool,
+    /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
+    /// nothing else is propagated.
+    verbatim: Option<(Vec<u8>, bool)>,
     /// The client's database, which is that of the request.
     database: usize,
     /// The database that is worked on at the moment.
@@ -124,7 +127,7 @@ impl Effects {
         self.dirty = 0;
         self.propagation = Propagation::AsItCame;
         self.clear_records();
-        self.followed = followed;
+        self.followed = followed && self.verbatim.is_none();
         self.heard = heard;
         self.database = database;
         self.working_on = database;
@@ -225,10 +228,10 @@ impl Effects {
         }
     }
 
-    /// A key that clients may have cached went, or a part of it, because its time had come.
-    pub(crate) fn cached_expired(&mut self, database: usize, key: &[u8], has_readers: bool) {
+    /// A key that clients may have cached went, or a part of it, by no command's will.
+    pub(crate) fn cached_lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
         if has_readers || self.hears_changes() {
-            self.changes.expired(database, key, has_readers);
+            self.changes.lost(database, key, has_readers);
         }
     }
 
@@ -294,6 +297,12 @@ impl Effects {
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
 
+    /// A key of the client's database was dropped, freed in the background if `lazy`, because memory was short.
+    pub(crate) fn evicted(&mut self, key: Key<'_>, lazy: bool) {
+        self.record(&[deletion(lazy), key.bytes]);
+        self.notify(EventClass::EVICTED, "evicted", key.bytes);
+    }
+
     /// The command itself dropped a key by giving it a time that has passed.
     pub(crate) fn expired_by_command(&mut self, key: Key<'_>, lazy: bool) {
         self.changed(1);
@@ -335,7 +344,7 @@ impl Effects {
             self.tell();
         }
         if !self.followed {
-            return;
+            return self.commit_verbatim(log);
         }
         let as_it_came = match self.propagation {
             Propagation::AsItCame => self.dirty > 0,
@@ -354,6 +363,31 @@ impl Effects {
         if self.dirty > 0 {
             self.watched.iter().for_each(|watcher| watcher.touch());
             self.changes.commit();
+        }
+    }
+
+    /// Has whatever is done from here on propagated as other servers' logs have it: with [`Effects::repeat`].
+    pub fn repeat_others(&mut self) {
+        self.verbatim = Some(Default::default());
+    }
+
+    /// What is committed next is this part of another server's log; with `aside` it changes no data.
+    pub fn repeat(&mut self, bytes: &[u8], aside: bool) {
+        let (verbatim, was_aside) = self.verbatim.get_or_insert_default();
+        *was_aside = aside && (verbatim.is_empty() || *was_aside);
+        verbatim.extend_from_slice(bytes);
+    }
+
+    /// Appends what was to be repeated and is not yet appended. Called where nobody else changes what it is about.
+    #[inline]
+    pub fn commit_verbatim(&mut self, log: &WriteLog) {
+        if let Some((bytes, aside)) = &mut self.verbatim
+            && self.group.is_none()
+            && !bytes.is_empty()
+        {
+            log.append_raw(bytes, *aside);
+            bytes.clear();
+            bytes.shrink_to(RECORDS_KEPT);
         }
     }
 
@@ -385,6 +419,7 @@ impl Effects {
         if let Some(Group { records, record_count, asides, databases: Some(databases) }) = self.group.take() {
             log.append(&Batch { databases, records: &records, record_count, asides: &asides });
         }
+        self.commit_verbatim(log);
     }
 }
 

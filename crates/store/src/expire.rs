@@ -7,7 +7,7 @@
 //! nothing ever had an expiry is passed over as a whole, so where there is none a pass costs next to nothing.
 
 use crate::collections::{Collection, Hash};
-use crate::db::{Counters, discard, tell_of_expiry};
+use crate::db::{Counters, discard, tell_of_loss};
 use crate::effects::{Effects, EventClass};
 use crate::keyspace::{Key, Keyspace};
 use std::time::{Duration, Instant};
@@ -139,7 +139,7 @@ impl Pass<'_> {
             }
             if !fields.is_empty() {
                 self.effects.begin(keyspace.log.followed(), self.heard | keyspace.tracking.heard(), number);
-                tell_of_expiry(partition, self.effects, number, key);
+                tell_of_loss(partition, self.effects, number, key);
             }
             emptied
         });
@@ -171,7 +171,7 @@ impl Pass<'_> {
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, self.lazy);
-                    tell_of_expiry(partition, self.effects, number, key);
+                    tell_of_loss(partition, self.effects, number, key);
                 }
             });
             self.counters.expired.add(1);

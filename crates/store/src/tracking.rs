@@ -82,8 +82,8 @@ pub struct Stale {
     /// The client that changed it, or met it when its time had come, if that does not want to hear of what it does
     /// itself; 0 for nobody.
     pub author: u64,
-    /// Whether it went, or a part of it, because its time had come.
-    pub expired: bool,
+    /// Whether it went, or a part of it, by no command's will: its time had come, or memory was short.
+    pub lost: bool,
 }
 
 /// What the commands of a worker changed that clients may have cached.
@@ -117,7 +117,7 @@ impl Changes {
 
     /// The present command may have changed a key.
     pub(crate) fn note(&mut self, database: usize, key: &[u8], has_readers: bool) {
-        self.noted.push(Stale { database, key: key.into(), has_readers, author: self.author, expired: false });
+        self.noted.push(Stale { database, key: key.into(), has_readers, author: self.author, lost: false });
     }
 
     /// What the present command may have changed, it did.
@@ -125,9 +125,9 @@ impl Changes {
         self.stale.append(&mut self.noted);
     }
 
-    /// A key, or a part of it, went because its time had come.
-    pub(crate) fn expired(&mut self, database: usize, key: &[u8], has_readers: bool) {
-        self.stale.push(Stale { database, key: key.into(), has_readers, author: self.author, expired: true });
+    /// A key, or a part of it, went by no command's will.
+    pub(crate) fn lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        self.stale.push(Stale { database, key: key.into(), has_readers, author: self.author, lost: true });
     }
 }
 

@@ -12,9 +12,10 @@ pub mod latency;
 pub mod lolwut;
 pub mod memory;
 pub mod migrate;
+pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
-pub mod role;
+pub mod replication;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -32,13 +33,14 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         config::COMMANDS,
         memory::COMMANDS,
         migrate::COMMANDS,
+        monitor::COMMANDS,
         commandlog::COMMANDS,
         latency::COMMANDS,
         debug::COMMANDS,
         lolwut::COMMANDS,
         persistence::COMMANDS,
         pubsub::COMMANDS,
-        role::COMMANDS,
+        replication::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,
     ]

@@ -3,6 +3,7 @@
 
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
+use crate::config::tables::replication::{REPLICA_READ_ONLY, REPLICA_SERVE_STALE_DATA};
 use crate::server::Server;
 use crate::table::Registered;
 use kvick_commands::context::Error;
@@ -15,6 +16,14 @@ pub const LOADING: u8 = 1;
 pub const UNSAVED: u8 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
 pub const ENDING: u8 = 4;
+/// The server is a replica.
+pub const REPLICA: u8 = 16;
+/// Fewer replicas are well than writes are to have.
+pub const FEW_REPLICAS: u8 = 32;
+/// There is a limit of memory, and commands have to make room first.
+pub const LIMITED: u8 = 8;
+/// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+pub const MONITORED: u8 = 128;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -44,10 +53,9 @@ impl Gate {
     }
 }
 
-/// Why a command may not run.
-pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
+/// Why a command may not run, with `flags` its own or those of all that it would execute.
+pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
-    let flags = &command.spec.flags;
     if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(
@@ -57,10 +65,29 @@ pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
              details about the RDB error."
         )));
     }
+    if gate.has(REPLICA)
+        && let Some(error) = as_replica(server, command)
+    {
+        return Some(error);
+    }
+    if gate.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
+        return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
+    }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
         return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
     }
     None
+}
+
+/// Why a command may not run on a replica.
+fn as_replica(server: &Server, command: &Registered) -> Option<Error> {
+    let (flags, values) = (&command.spec.flags, server.config.values());
+    if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
+        return Some(Error::text("READONLY You can't write against a read only replica."));
+    }
+    let is_stale = !server.replication.upstream.is_connected() && !values.read(REPLICA_SERVE_STALE_DATA);
+    (is_stale && !flags.contains(Flags::STALE))
+        .then(|| Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."))
 }
 
 /// Whether a failed save is a reason to refuse writes.

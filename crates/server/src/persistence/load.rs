@@ -184,6 +184,21 @@ pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Resul
     load(server, Locking::World(world), how).inspect_err(|error| logging::warning(format_args!("{error}")))
 }
 
+/// Loads a dump that a primary sent, in place of the data, which are gone already. `alive` is called again and again.
+pub fn load_received(
+    server: &'static Server,
+    participant: Participant,
+    file: File,
+    alive: Box<dyn FnMut()>,
+) -> Result<Report, LoadError> {
+    server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: false });
+    loader.alive = Some(alive);
+    let report = loader.run(file)?;
+    report.log();
+    Ok(report)
+}
+
 /// Whether there is a dump to load, or something in its place that cannot be looked at.
 pub fn is_there(values: &Values) -> bool {
     let found = std::fs::metadata(values.read(DIR).resolve(&values.read(DBFILENAME)));
@@ -283,6 +298,8 @@ struct Loader<'a> {
     names: Vec<Vec<u8>>,
     report: Report,
     delay: Delay,
+    /// Called as the dump is read.
+    alive: Option<Box<dyn FnMut()>>,
 }
 
 /// Where keys go.
@@ -311,12 +328,17 @@ impl<'a> Loader<'a> {
             names: Vec::with_capacity(BATCH),
             report: Report::default(),
             delay: Delay::new(server, KEY_LOAD_DELAY),
+            alive: None,
         }
     }
 
     fn run(mut self, file: File) -> Result<Report, LoadError> {
         let server = self.server;
+        let mut alive = self.alive.take();
         let progress = move |offset| {
+            if let Some(alive) = &mut alive {
+                alive();
+            }
             server.persistence.loading.loaded_bytes.store(offset, Ordering::Relaxed);
             if server.is_ending() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };

@@ -6,6 +6,7 @@
 //! - [`subscriptions`]: the other direction, what one client is subscribed to.
 //! - [`publication`]: a message on its way, and its form on the wire.
 //! - [`events`]: keyspace events, which are messages like others.
+//! - [`monitors`]: those who hear of every command; lines for them travel as messages do.
 //!
 //! A message goes into the [inbox](crate::inbox) of each worker that has somebody to hear it, once, however many they are. That worker
 //! writes it to its connections (`worker::delivery`), a bounded number of them in a turn. Publishers put messages for a
@@ -20,11 +21,14 @@
 
 pub mod directory;
 pub mod events;
+pub mod monitors;
 pub mod publication;
 pub mod subscribers;
 pub mod subscriptions;
 
+use crate::persistence::gate::Gate;
 use directory::Directory;
+use monitors::Monitors;
 use parking_lot::{Mutex, MutexGuard};
 use publication::{Address, Publication};
 use std::sync::Arc;
@@ -50,9 +54,19 @@ impl Kind {
     pub const COUNT: usize = 3;
 }
 
+/// Who hears a message in one form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Audience<'a> {
+    /// Those who are subscribed to this.
+    Subscribers(Kind, &'a [u8]),
+    /// Monitors.
+    Monitors,
+}
+
 /// See the module's documentation.
 pub struct PubSub {
     directory: Directory,
+    monitors: Monitors,
     /// By the numbers of their workers.
     subscribers: Box<[Mutex<Subscribers>]>,
 }
@@ -60,7 +74,11 @@ pub struct PubSub {
 impl PubSub {
     /// Of a server with so many workers, without subscribers.
     pub fn new(workers: usize) -> Self {
-        PubSub { directory: Directory::default(), subscribers: (0..workers).map(|_| Mutex::default()).collect() }
+        PubSub {
+            directory: Directory::default(),
+            monitors: Monitors::new(workers),
+            subscribers: (0..workers).map(|_| Mutex::default()).collect(),
+        }
     }
 
     /// How many subscribers there are, and who.
@@ -113,6 +131,26 @@ impl PubSub {
             let message = Arc::new(Publication::new(address, channel, payload, found.patterns, found.horizon));
             found.workers.into_iter().for_each(|worker| put(worker, message.clone()));
         })
+    }
+
+    /// Makes a connection of a worker a monitor; `gate` is told when it is the first.
+    pub fn begin_monitor(&self, (worker, token): (usize, usize), gate: &Gate) {
+        let stamp = self.monitors.add(worker, gate);
+        self.subscribers(worker).add_monitor(token, stamp);
+    }
+
+    /// Makes a monitor a connection like others; `gate` is told when it was the last.
+    pub fn end_monitor(&self, (worker, token): (usize, usize), gate: &Gate) {
+        self.subscribers(worker).remove_monitor(token);
+        self.monitors.remove(worker, gate);
+    }
+
+    /// Has `put` put lines into the inboxes of all workers that have monitors.
+    pub fn show_monitors(&self, lines: &[u8], mut put: impl FnMut(usize, Arc<Publication>)) {
+        self.monitors.find(|workers, horizon| {
+            let message = Arc::new(Publication::lines(lines, horizon));
+            workers.into_iter().for_each(|worker| put(worker, message.clone()));
+        });
     }
 }
 

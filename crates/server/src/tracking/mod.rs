@@ -164,6 +164,13 @@ pub fn invalidate(server: &Server, from: usize, what: &What, clients: impl Itera
     }
 }
 
+/// Tells all clients that track that all keys are stale.
+pub fn invalidate_all(server: &Server, from: usize) {
+    if server.tracking.clients() > 0 {
+        invalidate(server, from, &What::Everything, server.clients.all().into_iter());
+    }
+}
+
 /// Whether a client is not about to go.
 fn is_there(client: &ClientInfo) -> bool {
     !client.is_doomed() && !client.flags().intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_ASAP)

@@ -14,10 +14,11 @@
 use super::Worker;
 use super::output::Run;
 use crate::inbox::Delivery;
-use crate::pubsub::Kind;
+use crate::persistence::gate::MONITORED;
+use crate::pubsub::Audience;
 use crate::pubsub::publication::Publication;
 use crate::pubsub::subscribers::Subscribers;
-use crate::session::Fate;
+use crate::session::{Fate, ReplyMode};
 use crate::tracking::Invalidation;
 use kvick_commands::spec::Flags;
 use kvick_resp::Version;
@@ -150,7 +151,7 @@ impl Worker {
     fn deliver_to(
         &mut self,
         message: &Publication,
-        audience: (Kind, &[u8]),
+        audience: Audience<'_>,
         connections: impl Iterator<Item = (usize, u64)>,
     ) {
         let mut written = [None, None];
@@ -158,6 +159,9 @@ impl Worker {
             let Some(connection) = self.connections.get(token) else { continue };
             let client = &connection.client;
             if stamp >= message.horizon || client.fate != Fate::Open || client.info.is_doomed() {
+                continue;
+            }
+            if audience == Audience::Monitors && client.reply_mode == ReplyMode::Off {
                 continue;
             }
             let version = client.version;
@@ -197,7 +201,8 @@ impl Worker {
     #[cold]
     fn hold_back(&mut self, token: usize) -> bool {
         let last = self.connections.get(token).and_then(|held| self.server.table.get(held.client.last_command));
-        let publishes = last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
+        let publishes = self.server.persistence.gate.has(MONITORED)
+            || last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
         if publishes {
             self.held_back.push(token);
         }

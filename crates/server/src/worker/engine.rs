@@ -5,11 +5,14 @@
 
 use super::batch::Asks;
 use super::cross_protocol;
+use super::evicting::Evicting;
+use super::transaction::{Control, is_exec};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
 use crate::inbox::Inbox;
+use crate::monitor::Lines;
 use crate::persistence::{self, gate};
 use crate::pubsub::events::Publisher;
 use crate::server::{Server, Tunables};
@@ -61,10 +64,14 @@ pub struct Engine {
     pub(super) changed: Changed,
     /// Most keys of which it was forgotten in the last turn who has read them, as there were too many.
     pub(super) forgotten_in_turn: usize,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
     /// Whether a transaction is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
     last: Ticks,
 }
 
@@ -79,6 +86,8 @@ pub(super) struct Call<'a> {
 pub enum Outcome {
     /// It was, or answered an error.
     Done,
+    /// It is to be executed once more, after what is in the worker's inbox is delivered.
+    Again,
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
     /// It waits for a key, and will be answered later.
@@ -103,8 +112,10 @@ impl Engine {
             waits: None,
             changed: Changed::default(),
             forgotten_in_turn: 0,
+            shown: Lines::default(),
             in_transaction: false,
             in_batch: false,
+            evicting: Evicting::new(worker),
             last: Ticks::now(),
         };
         engine.apply_settings();
@@ -153,6 +164,7 @@ impl Engine {
             self.access.set_now(self.now_ms);
         }
         self.last = now;
+        self.evicting.begin_batch();
         self.update_settings();
     }
 
@@ -169,6 +181,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
+        self.evicting.renew(&self.tunables.eviction);
     }
 
     /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
@@ -217,12 +230,24 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
+            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            if client.tracking.is_some() && self.effects.concern_others() {
+                // What was evicted just now is not what the command will read, and has to be told before.
+                self.settle_consequences();
+                client.last_command = previous;
+                return Outcome::Again;
+            }
             if let Some(error) = self.objection(client, command, args) {
-                self.refuse(client, Some(command), &error, out);
+                self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
-        if self.server.pause.holds(command, client, self.now_ms) {
+        if !plain && client.is_primary() {
+            // What the primary did is done.
+        } else if self.server.pause.holds(command, client, self.now_ms) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -230,7 +255,7 @@ impl Engine {
             return self.finish(client, start, out);
         }
         match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if plain && taken.is_none() => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || self.is_unobserved(client)) => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
             _ => {
@@ -276,6 +301,12 @@ impl Engine {
         None
     }
 
+    /// Whether nobody has to be shown a client's command, and the client need not be told later of what it reads.
+    #[inline]
+    fn is_unobserved(&self, client: &Client) -> bool {
+        client.tracking.is_none() && !self.is_monitored()
+    }
+
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
@@ -293,6 +324,9 @@ impl Engine {
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
         }
+        if client.is_primary() {
+            return None;
+        }
         if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
             return Some(Error::text("NOAUTH Authentication required."));
         }
@@ -303,7 +337,17 @@ impl Engine {
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command))
+        let flags = client.flags_asked(command);
+        let short = || {
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        let closed = || gate::objection(self.server, command, flags);
+        refusal.flatten().or_else(confined).or_else(short).or_else(closed).or_else(monitors)
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -317,13 +361,27 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
-        if let Some(command) = command {
+    fn refuse(
+        &mut self,
+        client: &mut Client,
+        request: Option<(&Registered, Args<'_>)>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((command, _)) = request {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
+        let error = aborted.as_ref().unwrap_or(error);
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -365,6 +423,9 @@ impl Engine {
         if let Some(Handler::Control(control)) = command.handler {
             let result = self.control(client, control, command, args, out);
             let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             return None;
@@ -392,6 +453,9 @@ impl Engine {
         let waiter = waiter.or_else(|| self.waits.take());
         self.effects.commit(&keyspace.log, args);
         self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
         drop(locked);
         if world {
             self.enter();
@@ -557,9 +621,19 @@ impl Engine {
         result
     }
 
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go, and sees them until then.
+            let primary = client.flags().contains(ClientFlags::PRIMARY);
+            return if primary { WhenExpired::ImportSource } else { WhenExpired::Import };
+        }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
@@ -576,24 +650,7 @@ impl Engine {
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
-        let now = Ticks::now();
-        let ticks = now.since(self.last);
-        self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        if let Err(error) = result {
-            stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
-        }
+        let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
@@ -614,10 +671,18 @@ impl Engine {
         }
     }
 
-    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
-    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
         let dirty = self.effects.dirty();
         if dirty > 0 {
@@ -627,6 +692,7 @@ impl Engine {
             stats.failed.add(1);
             self.stats.count_error(error.0.as_bytes());
         }
+        ticks
     }
 
     #[cold]

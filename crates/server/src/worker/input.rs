@@ -122,6 +122,7 @@ impl Worker {
         if more {
             self.queue(token);
         }
+        self.account_client(token);
     }
 
     /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
@@ -210,7 +211,13 @@ impl Worker {
         if self.engine.inbox().has_deliveries() {
             self.make_deliveries();
         }
-        self.batch.prefetch(self.server.keyspace);
+        if self.engine.tunables.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace);
+            if keys > 0 {
+                self.engine.stats.prefetched_batches.add(1);
+                self.engine.stats.prefetched_keys.add(keys as u64);
+            }
+        }
         let mut batch = std::mem::take(&mut self.batch);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;
@@ -249,13 +256,22 @@ impl Worker {
                 self.queue(token);
                 break;
             }
-            let large = if may_take { batch.take_large(request, &self.shared) } else { None };
+            let large =
+                if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let args = batch.args(request, &self.shared);
-            let outcome =
-                self.engine.execute(&mut connection.client, args, request.asks, &mut taken, &mut self.replies);
+            let outcome = loop {
+                let args = batch.args(request, &self.shared);
+                let client = &mut connection.client;
+                match self.engine.execute(client, args, request.asks, &mut taken, &mut self.replies) {
+                    Outcome::Again => {}
+                    outcome => break outcome,
+                }
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            };
             match outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::Again => {}
                 Outcome::Paused => {
                     if let Some(buffer) = taken {
                         batch.big[place] = buffer;
@@ -278,7 +294,11 @@ impl Worker {
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
         }
+        self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
     }
@@ -315,6 +335,7 @@ impl Worker {
             let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
             match outcome {
                 Outcome::Done => {}
+                Outcome::Again => connection.deferred.push_front(deferred),
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
                     paused = true;
@@ -339,9 +360,14 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
+        self.account_client(token);
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
         if resumed {
             self.queue(token);
         }

@@ -13,8 +13,11 @@ pub mod connection;
 mod cross_protocol;
 mod delivery;
 pub mod engine;
+pub mod evicting;
+pub mod feeding;
 mod input;
 mod migrating;
+mod monitoring;
 mod output;
 mod timers;
 mod tracking;
@@ -96,6 +99,10 @@ pub struct Worker {
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
     returned: Vec<Departure>,
+    /// Connections of replicas.
+    feeds: Vec<usize>,
+    /// The end of the write log when it was last looked at.
+    log_seen: u64,
 }
 
 impl Worker {
@@ -128,6 +135,8 @@ impl Worker {
             writes: 0,
             timers: timers::Timers::new(),
             returned: Vec::new(),
+            feeds: Vec::new(),
+            log_seen: 0,
         })
     }
 
@@ -138,10 +147,11 @@ impl Worker {
 
     /// Runs until the server ends.
     pub fn run(mut self) {
+        crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
-            let timeout = if self.ready.is_empty() && !delivers {
+            let timeout = if self.ready.is_empty() && !delivers && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -182,11 +192,13 @@ impl Worker {
         self.open_inbox();
         self.settle_returned();
         self.serve_ready();
+        self.go_on_evicting();
         self.run_timers();
         self.end_waits();
         self.settle_turn();
         self.make_deliveries();
         self.write_replies();
+        self.feed_replicas();
         self.release_held_back();
         let stats = &self.engine.stats;
         stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
@@ -251,8 +263,10 @@ impl Worker {
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
+        self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
         connection.client.stop_tracking(self.server);
+        connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }
@@ -260,6 +274,9 @@ impl Worker {
             self.paused.retain(|paused| *paused != token);
         }
         self.stop_waiting(connection.waiter.take());
+        if let Some(feed) = connection.client.feed.take() {
+            self.stop_feeding(token, feed);
+        }
         self.engine.unwatch(&mut connection.client);
     }
 

@@ -136,14 +136,17 @@ impl Worker {
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
             client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
-            client.info.output.store(output.len(), Ordering::Relaxed);
-            client.info.output_blocks.store(output.blocks(), Ordering::Relaxed);
+            connection.publish_output();
             if !connection.output.is_empty() && written >= WRITE {
                 connection.unwritten = true;
                 self.queue(token);
             }
         }
         self.after_write(token);
+        let is_fed = self.connections.get(token).is_some_and(|connection| connection.client.feed.is_some());
+        if is_fed {
+            self.feed(token);
+        }
     }
 
     /// Closes a connection that is done, or whose output is more than it may be.
@@ -158,13 +161,14 @@ impl Worker {
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {
             self.enforce_output_limit(token);
         }
+        self.account_client(token);
     }
 
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let limit = connection.output_limit(&self.engine.tunables);
-        let waiting = connection.output.len() as u64;
+        let waiting = connection.waiting();
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));

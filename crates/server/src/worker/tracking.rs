@@ -6,7 +6,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::session::{Client, Fate};
 use crate::table::{Handler, Registered};
 use crate::tracking::invalidation::{What, write_disconnected};
-use crate::tracking::{Invalidation, invalidate};
+use crate::tracking::{Invalidation, invalidate, invalidate_all};
 use kvick_commands::random;
 use kvick_commands::spec::Flags;
 use kvick_resp::{Args, Version};
@@ -77,12 +77,11 @@ impl Engine {
     }
 
     fn invalidate_stale(&mut self) {
-        if self.effects.take_all_stale() && self.server.tracking.clients() > 0 {
-            let clients = self.server.clients.all();
-            invalidate(self.server, self.worker, &What::Everything, clients.into_iter());
+        if self.effects.take_all_stale() {
+            invalidate_all(self.server, self.worker);
         }
         let keyspace = self.server.keyspace;
-        for Stale { database, key, has_readers, author, expired } in self.effects.take_stale() {
+        for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
             if has_readers {
                 let hashed = keyspace.key(&key);
                 let mut locked = keyspace.lock_one(keyspace.address(database, hashed));
@@ -91,7 +90,7 @@ impl Engine {
                 self.tell_readers(&key, &readers);
             }
             if !keyspace.tracking.heard().is_empty() {
-                self.changed.add(key, if expired { 0 } else { author });
+                self.changed.add(key, if lost { 0 } else { author });
             }
         }
     }
@@ -105,7 +104,7 @@ impl Engine {
 
     /// Tells clients of changed keys by their prefixes.
     #[inline]
-    pub(super) fn broadcast_changes(&mut self) {
+    pub(crate) fn broadcast_changes(&mut self) {
         if !self.changed.is_empty() {
             self.changed.tell(self.server, self.worker);
         }

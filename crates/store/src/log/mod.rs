@@ -45,6 +45,8 @@ struct Inner {
     blocks: VecDeque<Arc<Block>>,
     /// Offset behind the last byte.
     end: u64,
+    /// Whether it holds nothing but what another server's log does.
+    repeats: bool,
     /// The database that the last record was for.
     selected: Option<usize>,
     followers: Vec<Weak<Position>>,
@@ -87,6 +89,9 @@ impl WriteLog {
             return;
         }
         let mut inner = self.0.inner.lock();
+        if inner.repeats {
+            return;
+        }
         let (first, last) = batch.databases;
         if inner.selected != Some(first) {
             let mut select = Vec::new();
@@ -137,6 +142,14 @@ impl WriteLog {
         self.publish(&inner);
     }
 
+    /// Whether it takes no records but those of another server's log, as a replica's does: what clients change there is in no
+    /// log. The world is held.
+    pub fn set_repeats(&self, repeats: bool) {
+        let mut inner = self.0.inner.lock();
+        inner.repeats = repeats;
+        inner.selected = None;
+    }
+
     /// Begins to follow, from the present end on. For what is consistent with the data, the world is held.
     pub fn follow(&self, audience: Audience) -> Follower {
         let mut inner = self.0.inner.lock();
@@ -178,6 +191,17 @@ impl WriteLog {
     pub fn backlog(&self) -> Range<u64> {
         let inner = self.0.inner.lock();
         inner.start()..inner.end
+    }
+
+    /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it.
+    pub fn excess(&self) -> usize {
+        if !self.followed() {
+            return 0;
+        }
+        let inner = self.0.inner.lock();
+        // The backlog need not begin where a block does.
+        let backlog = if inner.backlog > 0 { inner.backlog as usize + BLOCK_BYTES } else { 0 };
+        (inner.blocks.len() * BLOCK_BYTES).saturating_sub(backlog)
     }
 
     /// Has the next record say which database it is for.
@@ -263,7 +287,7 @@ impl Inner {
 }
 
 /// Writes a request in RESP.
-pub(crate) fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
+pub fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
     let mut number = itoa::Buffer::new();
     out.push(b'*');
     out.extend_from_slice(number.format(words.len()).as_bytes());

@@ -94,6 +94,20 @@ fn the_backlog_is_there_for_those_who_come_back() {
 }
 
 #[test]
+fn what_followers_have_not_read_is_memory_beyond_the_backlog() {
+    let log = WriteLog::default();
+    assert_eq!(log.excess(), 0);
+    log.keep_backlog(BLOCK_BYTES as u64);
+    let mut follower = log.follow(Audience::All);
+    let value = "v".repeat(BLOCK_BYTES);
+    (0..8).for_each(|_| append(&log, 0, &[record(&["SET", "a", &value])]));
+    assert!(log.excess() >= 6 * BLOCK_BYTES, "{}", log.excess());
+    assert!(follower.read().is_ok());
+    append(&log, 0, &[record(&["SET", "a", &value])]);
+    assert!(log.excess() <= 2 * BLOCK_BYTES, "{}", log.excess());
+}
+
+#[test]
 fn another_history_cuts_followers_off() {
     let log = WriteLog::default();
     let mut follower = log.follow(Audience::All);

@@ -3,11 +3,14 @@
 
 use crate::config::tables::{logging, network, process};
 use crate::config::{Id, Refusal, Values};
-use crate::process::{limits, title};
+use crate::process::{limits, oom_score, title};
 use crate::server::Server;
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];
+
+/// Settings of the process's score for the kernel's out-of-memory killer.
+const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
 
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
@@ -22,6 +25,9 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     }
     if id == network::MAXCLIENTS.id() {
         return allow_clients(server, values.read(network::MAXCLIENTS));
+    }
+    if OOM_SCORE.contains(&id) {
+        return oom_score::apply(values);
     }
     if LOG.contains(&id) {
         crate::logging::configure(values);

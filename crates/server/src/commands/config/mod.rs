@@ -6,6 +6,7 @@ use super::help;
 use crate::config::rewrite::{Add, Extras, rewrite};
 use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
 use crate::logging;
+use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
@@ -103,7 +104,7 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         }
     }
     let server = cx.server;
-    let caller = Caller { is_local: cx.client.is_local(), is_loading: false };
+    let caller = Caller { is_local: cx.client.is_local(), is_loading: server.persistence.gate.has(gate::LOADING) };
     let mut apply = |id, values: &_| apply::apply(server, id, values);
     match server.config.set_many(caller, &pairs, &mut apply) {
         Ok(_) => {

@@ -72,6 +72,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("protocol", 3, 3, protocol::reply),
     world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     world("reload", 2, usize::MAX, reload::reload),
+    sub("replybuffer", 4, 4, reply_buffer),
     world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
@@ -118,6 +119,16 @@ fn set_skip_checksums(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
 
 fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.server.timers_stopped.store(&args[2] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Connections own no buffers of replies that could be resized: what is asked for here holds already.
+fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let known = ["peak-reset-time", "resizing"].iter().any(|known| known.as_bytes().eq_ignore_ascii_case(&args[2]));
+    if !known {
+        return Err(wrong_number("DEBUG", &args[2]));
+    }
     cx.reply.ok();
     Ok(())
 }
@@ -182,6 +193,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
         "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
         "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",
+        "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
+        "    Do nothing: connections own no buffers of replies.",
         "SDSLEN <key>",
         "    Show how much memory the string at <key> takes, and how much it could.",
         "SEGFAULT",

@@ -5,6 +5,7 @@ use super::page::Page;
 use crate::clock;
 use crate::persistence::gate;
 use crate::persistence::load::Loading;
+use crate::persistence::snapshots::Purpose;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub fn write(subject: &Subject, page: &mut Page) {
@@ -15,7 +16,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("loading", u8::from(is_loading));
     page.field("async_loading", 0);
     let running = status.running.as_ref();
-    let captured = running.map_or(0, |running| running.progress.captured_bytes.load(Relaxed));
+    let captured = running.map_or(0, |running| running.captured_bytes());
     let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
     page.fields([("current_cow_peak", captured), ("current_cow_size", captured), ("current_cow_size_age", 0)]);
     let percent = if keys > 0 { 100.0 * saved as f64 / keys as f64 } else { 0.0 };
@@ -23,11 +24,12 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.fields([("current_save_keys_processed", saved), ("current_save_keys_total", keys)]);
     let changes: u64 = subject.server.stats.iter().map(|stats| stats.dirty.get()).sum();
     page.field("rdb_changes_since_last_save", changes.saturating_sub(status.changes_saved));
-    page.field("rdb_bgsave_in_progress", u8::from(running.is_some()));
+    let save = status.running_for(Purpose::Save);
+    page.field("rdb_bgsave_in_progress", u8::from(save.is_some()));
     page.field("rdb_last_save_time", status.last_save_s);
     page.field("rdb_last_bgsave_status", if status.last_ok { "ok" } else { "err" });
     page.field("rdb_last_bgsave_time_sec", status.last_duration_s);
-    page.field("rdb_current_bgsave_time_sec", running.map_or(-1, |running| now_s - running.started_s));
+    page.field("rdb_current_bgsave_time_sec", save.map_or(-1, |save| now_s - save.started_s));
     page.fields([("rdb_saves", status.saves), ("rdb_last_cow_size", status.last_captured_bytes)]);
     page.fields([
         ("rdb_last_load_keys_expired", persistence.loading.expired.load(Relaxed)),
