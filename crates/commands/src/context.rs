@@ -22,6 +22,10 @@ pub struct Context<'a> {
     pub settings: &'a Settings,
     /// Whether the command may wait: not inside of a transaction or a script, where one that finds nothing says so.
     pub may_block: bool,
+    /// Whether the command comes from a log: then it is taken as it stands there.
+    pub from_log: bool,
+    /// Whether the command may read keys that it does not name, whichever it comes across.
+    pub reads_every_key: bool,
     /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
     pub block: Option<Block>,
     /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.

@@ -17,6 +17,8 @@ pub struct Bench {
     pub touch: bool,
     /// Whether commands may wait: then the reply is a line that says for what.
     pub may_block: bool,
+    /// Whether commands come from a log.
+    pub from_log: bool,
     /// Its settings.
     pub settings: Settings,
     /// Present time, moved by tests.
@@ -44,6 +46,7 @@ impl Bench {
             database: 0,
             touch: true,
             may_block: true,
+            from_log: false,
             settings: Settings::default(),
             now_ms: 1_700_000_000_000,
             version: Version::Resp2,
@@ -104,11 +107,13 @@ impl Bench {
             effects: &mut self.effects,
         };
         let mut context = Context {
+            reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
             may_block: self.may_block,
+            from_log: self.from_log,
             block: None,
             remark: None,
         };

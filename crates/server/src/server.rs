@@ -1,7 +1,10 @@
 //! What all threads of the server share.
 
+use crate::acl::Acl;
+use crate::aof::{self, Aof};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
+use crate::config::tables::persistence::APPENDFSYNC;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
@@ -25,6 +28,7 @@ use crate::table::{CommandTable, Registered};
 use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
+use crate::worker::blocking::Served;
 use kvick_commands::context::Error;
 use kvick_store::Keyspace;
 use kvick_store::hash::KeyHasher;
@@ -55,6 +59,8 @@ pub struct Server {
     pub executable: PathBuf,
     /// All commands.
     pub table: CommandTable,
+    /// Who may do what.
+    pub acl: Acl,
     /// All connections.
     pub clients: Clients,
     /// CLIENT PAUSE.
@@ -84,6 +90,8 @@ pub struct Server {
     pub eviction: Eviction,
     /// Dumps.
     pub persistence: Persistence,
+    /// The append-only file.
+    pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
     /// The sockets that are listened on.
@@ -124,12 +132,14 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
+        let aof = Aof::new(workers, values.read(APPENDFSYNC));
         let server: &'static Server = Box::leak(Box::new(Server {
             keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
             config: Config::new(values),
             config_file,
             executable,
             table,
+            acl: Acl::default(),
             clients: Clients::default(),
             pause: Pause::default(),
             // Whoever executes what a primary sends publishes like a worker.
@@ -146,6 +156,7 @@ impl Server {
             memory: memory::Monitor::default(),
             eviction: Eviction::default(),
             persistence: Persistence::default(),
+            aof,
             migration: Migration::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
@@ -208,6 +219,12 @@ impl Server {
         }
     }
 
+    /// Has a client that waited answered, on behalf of any thread.
+    pub fn answer(&self, served: Served) {
+        const NO_WORKER: usize = usize::MAX;
+        self.deliver(NO_WORKER, served.client.worker, Delivery::Served(served));
+    }
+
     /// Publishes a message from a worker; how many subscribers hear it.
     pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
         self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
@@ -225,8 +242,10 @@ impl Server {
         result
     }
 
-    /// A worker's commands have moved the log: wakes those who follow it.
+    /// A worker has moved the write log: wakes those who follow it, but for that worker itself.
+    #[inline]
     pub fn log_moved(&self, worker: usize) {
+        self.aof.log_moved();
         self.replication.wake_feeders(self, worker);
     }
 
@@ -293,6 +312,7 @@ impl Server {
         shutdown::poll(self);
         persistence::schedule::tick(self);
         self.tick_replication();
+        aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
@@ -315,8 +335,10 @@ impl Server {
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
+        self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        aof::reset_stats(&self.aof);
         self.eviction.reset();
     }
 

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
-use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
 use crate::eviction::Limits;
 use crate::pubsub::events;
@@ -33,8 +33,6 @@ pub struct Tunables {
     pub tcp_keepalive: Duration,
     /// Whether strangers are kept out while there is no password.
     pub protected_mode: bool,
-    /// The password.
-    pub password: Option<Vec<u8>>,
     /// Background passes in a second.
     pub hz: u32,
     /// 1 to 10.
@@ -63,6 +61,8 @@ pub struct Tunables {
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
+    /// `aof-timestamp-enabled`, where there is an append-only file.
+    pub aof_timestamps: bool,
     /// How much memory data and connections may take.
     pub eviction: Limits,
 }
@@ -110,7 +110,6 @@ impl Tunables {
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
-            password: values.read(security::REQUIREPASS).map(|text| text.to_vec()),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
@@ -128,6 +127,7 @@ impl Tunables {
             },
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
             eviction: Limits::read(values),
         }
     }

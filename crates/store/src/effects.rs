@@ -337,9 +337,10 @@ impl Effects {
         self.clear_records();
     }
 
-    /// Ends the command: appends what it did to the log, and tells of its events. Called under its locks.
+    /// Ends the command: appends what it did to the log, or to the transaction that it is part of, and tells of its events.
+    /// Called under its locks. Whether there was something to append.
     #[inline]
-    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
+    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         if !self.events.is_empty() | !self.watched.is_empty() | self.changes.has_noted() {
             self.tell();
         }
@@ -351,7 +352,7 @@ impl Effects {
             Propagation::Always => true,
             Propagation::Instead => false,
         };
-        self.append(log, as_it_came.then_some(request));
+        self.append(log, as_it_came.then_some(request))
     }
 
     #[cold]
@@ -379,8 +380,9 @@ impl Effects {
     }
 
     /// Appends what was to be repeated and is not yet appended. Called where nobody else changes what it is about.
+    /// Whether there was something.
     #[inline]
-    pub fn commit_verbatim(&mut self, log: &WriteLog) {
+    pub fn commit_verbatim(&mut self, log: &WriteLog) -> bool {
         if let Some((bytes, aside)) = &mut self.verbatim
             && self.group.is_none()
             && !bytes.is_empty()
@@ -388,16 +390,18 @@ impl Effects {
             log.append_raw(bytes, *aside);
             bytes.clear();
             bytes.shrink_to(RECORDS_KEPT);
+            return true;
         }
+        false
     }
 
-    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {
+    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
         if let Some(args) = request {
             encode(&mut self.records, args.iter());
             self.record_count += 1;
         }
         if self.record_count == 0 {
-            return;
+            return false;
         }
         let Effects { database, records, record_count, asides, group, .. } = self;
         match group {
@@ -407,6 +411,7 @@ impl Effects {
             }
             Some(group) => group.add(*database, records, *record_count, asides),
         }
+        true
     }
 
     /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].

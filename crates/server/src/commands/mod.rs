@@ -1,5 +1,7 @@
 //! The session commands: those about connections and the server.
 
+pub mod acl;
+pub mod appendonly;
 pub mod client;
 pub mod command;
 pub mod commandlog;
@@ -26,7 +28,9 @@ use kvick_commands::spec::Command;
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
     vec![
+        appendonly::COMMANDS,
         connection::COMMANDS,
+        acl::COMMANDS,
         client::COMMANDS,
         command::COMMANDS,
         info::COMMANDS,

@@ -156,6 +156,11 @@ impl DumpFile {
         Ok(())
     }
 
+    /// Its temporary name.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Tells the system that the file will not be read soon, so that it keeps other files in memory instead.
     pub fn let_go_of_cache(&self) {
         // SAFETY: the descriptor is open; the call gives advice and touches no memory of ours.

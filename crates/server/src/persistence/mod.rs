@@ -15,7 +15,7 @@
 
 pub mod background;
 pub mod capture;
-mod delay;
+pub(crate) mod delay;
 pub mod file;
 pub mod form;
 pub mod gate;
@@ -78,6 +78,11 @@ impl Persistence {
         }
         status.saves += 1;
         Ok(())
+    }
+
+    /// Takes the data as it is for saved.
+    pub fn forget_changes(&self, server: &Server) {
+        self.status.lock().changes_saved = changes(server);
     }
 
     /// Begins to count what CONFIG RESETSTAT resets anew.

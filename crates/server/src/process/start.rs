@@ -2,14 +2,16 @@
 
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
+use crate::acl::file::{self as acl_file, UserLine};
+use crate::acl::rules::Reader;
 use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
 use crate::config::tables::memory::MAXMEMORY;
 use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
+use crate::config::tables::persistence::APPENDONLY;
 use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::replication::REPLICAOF;
-use crate::config::tables::security::ACLFILE;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::Listeners;
 use crate::persistence::gate;
@@ -20,7 +22,7 @@ use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
-use crate::{clock, crash, logging, memory, migration, replication, signals, supervise};
+use crate::{aof, clock, crash, logging, memory, migration, replication, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,14 +34,15 @@ const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
 /// Runs a server from its configuration to its end.
 pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     let mut table = CommandTable::new();
-    let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, entry)) {
+    let mut users = Vec::new();
+    let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, &mut users, entry)) {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    let outcome = run(program, loaded, table, sources == &Sources::default());
+    let outcome = run(program, loaded, table, &users, sources == &Sources::default());
     if let Err(error) = &outcome {
         logging::warning(format_args!("{error}"));
         if error.is::<LoadError>() {
@@ -50,9 +53,9 @@ pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Takes in the lines of the configuration that are no settings. Those about users and modules are refused: to start
-/// without the restrictions or the commands that they ask for would be worse than not to start.
-fn accept(table: &mut CommandTable, entry: Entry) -> Result<(), Refusal> {
+/// Takes in the lines of the configuration that are no settings. Those about modules are refused: to start without the
+/// commands that they ask for would be worse than not to start.
+fn accept(table: &mut CommandTable, users: &mut Vec<UserLine>, entry: Entry) -> Result<(), Refusal> {
     match entry {
         Entry::RenameCommand { from, to } => {
             let (from, to) = (String::from_utf8_lossy(&from), String::from_utf8_lossy(&to));
@@ -62,18 +65,19 @@ fn accept(table: &mut CommandTable, entry: Entry) -> Result<(), Refusal> {
             let renamed = table.rename(&from, &to);
             renamed.then_some(()).ok_or(Refusal::new("Target command name already exists"))
         }
-        Entry::User(_) => Err(Refusal::new("ACL users are not supported yet: remove the line, and use requirepass")),
+        Entry::User(words) => {
+            let line = UserLine::read(&words, users, Reader { table, all_channels: false })?;
+            users.push(line);
+            Ok(())
+        }
         Entry::LoadModule(_) | Entry::ModuleSetting { .. } => {
             Err(Refusal::new("Modules are not supported: remove the line"))
         }
     }
 }
 
-/// Refuses settings that would let in whom they are meant to keep out, and tells of those that have no effect.
+/// Tells of settings that have no effect.
 fn check(values: &Values) -> Result<(), Failure> {
-    if !values.read(ACLFILE).is_empty() {
-        return Err("aclfile is set, but ACL users are not supported yet: remove it, and use requirepass".into());
-    }
     let defaults = Values::defaults()?;
     let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
     let idle: Vec<&str> = tables::ids().filter(is_idle).map(|id| id.directive().name).collect();
@@ -89,6 +93,7 @@ fn run(
     program: &OsStr,
     Loaded { values, file }: Loaded,
     table: CommandTable,
+    users: &[UserLine],
     only_defaults: bool,
 ) -> Result<(), Failure> {
     std::env::set_current_dir(values.read(DIR).path())?;
@@ -122,6 +127,7 @@ fn run(
     if clients < server.config.read(MAXCLIENTS) {
         server.config.put(MAXCLIENTS, clients);
     }
+    acl_file::load_at_start(server, users)?;
     crash::attach(server);
     signals::listen(server)?;
     let outcome = work(server, listeners);
@@ -169,18 +175,20 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     }
     server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
     snapshots::start(server)?;
+    aof::start(server)?;
     migration::start(server)?;
     replication::link::start(server)?;
     logging::notice(format_args!("Server initialized"));
     // From their first request on the workers answer that the data set is not there yet, if there is one.
-    let to_load = dump::is_there(&values);
+    let keeps_files = values.read(APPENDONLY);
+    let to_load = keeps_files || dump::is_there(&values);
     server.persistence.gate.set(gate::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         threads.push(thread.spawn(move || worker.run())?);
     }
-    let loaded = if to_load { load_data(server) } else { Ok(()) };
+    let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
         Ok(()) if !server.is_ending() => {
             follow_primary(server);
@@ -196,8 +204,22 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     loaded
 }
 
-/// Has the dump loaded, and then the workers serve the data set. After an error they must not: part of it is not there.
-fn load_data(server: &'static Server) -> Result<(), Failure> {
+/// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an error
+/// they must not: part of it is not there.
+fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
+    if keeps_files {
+        let opened = aof::load(server).and_then(|()| aof::open(server));
+        if opened.is_err() && server.is_ending() {
+            return Ok(());
+        }
+        opened?;
+        server.persistence.gate.set(gate::LOADING, false);
+        return Ok(());
+    }
+    aof::look(server)?;
+    if !to_load {
+        return Ok(());
+    }
     let (answer, outcome) = mpsc::channel();
     server.persistence.ask(Job::Load(answer));
     match outcome.recv()? {

@@ -4,6 +4,7 @@
 //! written to the log is the primary's own bytes, under the locks of what they change: so the log's end is always the
 //! offset of exactly these data. A transaction's bytes are appended when all of it is executed.
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
 use crate::server::Server;
@@ -99,8 +100,7 @@ impl Applier {
 fn primary(server: &'static Server, worker: usize) -> Client {
     let id = server.clients.next_id();
     let info = ClientInfo::new(id, worker, -1, String::new(), String::new(), false, clock::unix_ms());
-    let mut client = Client::new(Arc::new(info), true);
-    client.info.set_flags(ClientFlags::PRIMARY, true);
-    client.transaction = None;
+    let client = Client::new(Arc::new(info), Identity::superuser());
+    client.info.set_flags(ClientFlags::PRIMARY | ClientFlags::FROM_LOG, true);
     client
 }

@@ -4,7 +4,6 @@ use super::synchronise;
 use super::upstream::Target;
 use crate::config::shapes::Primary;
 use crate::config::tables::replication::{REPL_BACKLOG_SIZE, REPLICAOF};
-use crate::inbox::Delivery;
 use crate::logging;
 use crate::persistence::gate;
 use crate::server::Server;
@@ -74,8 +73,7 @@ impl Server {
                 && blocked.leave(&waiter, world)
             {
                 let served = blocked.end(&waiter, Some(CHANGED), stats);
-                // Whoever this is, it does not look into an inbox before it waits for something.
-                self.deliver(self.workers(), client.worker, Delivery::Served(served));
+                self.answer(served);
             }
         }
     }

@@ -134,6 +134,8 @@ pub struct Connection {
     pub read_closed: bool,
     /// True when the socket may take more than was written.
     pub unwritten: bool,
+    /// Stretches of replies that wait for the disk.
+    pub held: usize,
 }
 
 /// A request that waits.
@@ -172,6 +174,7 @@ impl Connection {
             unparsed: false,
             read_closed: false,
             unwritten: false,
+            held: 0,
         }
     }
 

@@ -7,6 +7,9 @@ use super::batch::Asks;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::transaction::{Control, is_exec};
+use crate::acl::identity::note_denied;
+use crate::acl::log::Context as AclContext;
+use crate::acl::{Denied, User};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
@@ -68,6 +71,8 @@ pub struct Engine {
     pub(super) shown: Lines,
     /// Whether a transaction is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
+    /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
+    reads_every_key: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     in_batch: bool,
     /// What it does about limits of memory.
@@ -114,6 +119,7 @@ impl Engine {
             forgotten_in_turn: 0,
             shown: Lines::default(),
             in_transaction: false,
+            reads_every_key: true,
             in_batch: false,
             evicting: Evicting::new(worker),
             last: Ticks::now(),
@@ -230,7 +236,8 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
+            let gone = !client.renew_rights(self.server);
+            if gone || self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -294,6 +301,8 @@ impl Engine {
                 client.fate = Fate::Close;
                 return None;
             }
+            // Who has not logged in learns nothing about commands.
+            _ if client.must_log_in(self.server) => MUST_LOG_IN,
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };
@@ -310,31 +319,39 @@ impl Engine {
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = client.authenticated
+        let ready = client.is_free(&self.server.persistence.gate)
             && client.transaction.is_none()
             && client.tracking.is_none()
-            && !client.only_listens()
-            && self.server.persistence.gate.is_open();
+            && !client.only_listens();
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
     /// Why a command may not run.
     #[cold]
     fn objection(&self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+        if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
+            return Some(MUST_LOG_IN);
+        }
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
         }
         if client.is_primary() {
             return None;
         }
-        if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
-            return Some(Error::text("NOAUTH Authentication required."));
+        if command.spec.flags.contains(Flags::PROTECTED)
+            && let Some(refusal) = self.server.protected_refusal(client, command)
+        {
+            return Some(refusal);
         }
         if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {
             return Some(Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name)));
         }
-        let refusal =
-            command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
+        if let Err(denied) = self.permits(client, command, args) {
+            let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
+            client.publish();
+            self.note_denied(&client.info, &client.identity.user, (denied, context), (command, args));
+            return Some(denied.error(&client.identity.user, command));
+        }
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
         let flags = client.flags_asked(command);
@@ -347,7 +364,33 @@ impl Engine {
             (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
         };
         let closed = || gate::objection(self.server, command, flags);
-        refusal.flatten().or_else(confined).or_else(short).or_else(closed).or_else(monitors)
+        confined().or_else(short).or_else(closed).or_else(monitors)
+    }
+
+    /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
+    /// tell and to [note](Self::note_denied).
+    #[inline]
+    pub fn permits(&self, client: &Client, command: &Registered, args: Args<'_>) -> Result<(), Denied> {
+        client.check(self.server, command, args)
+    }
+
+    /// Counts a refused command, and has ACL LOG show it.
+    #[cold]
+    pub fn note_denied(
+        &self,
+        info: &ClientInfo,
+        user: &User,
+        denied: (Denied, AclContext),
+        request: (&Registered, Args<'_>),
+    ) {
+        note_denied(self.server, info, user, denied, request, self.now_ms);
+    }
+
+    /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before each
+    /// command that may come across others.
+    #[inline]
+    pub fn confine(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+        self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -381,7 +424,10 @@ impl Engine {
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
-        let error = aborted.as_ref().unwrap_or(error);
+        self.tell(client, aborted.as_ref().unwrap_or(error), out);
+    }
+
+    pub(super) fn tell(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -402,7 +448,9 @@ impl Engine {
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         drop(locked);
         self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
@@ -430,6 +478,7 @@ impl Engine {
             client.commands += 1;
             return None;
         }
+        self.confine(client, command, args);
         let taken_head = self.remember_taken(command, taken.as_deref());
         let world = self.needs_world(command, args);
         let keys = if world { Keys::new() } else { self.keys_of(command, args) };
@@ -451,7 +500,9 @@ impl Engine {
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         self.after_flushall(command, &result, &mut locked);
         if command.handler.is_some() {
             self.show(client, command, args);
@@ -544,8 +595,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(client));
+        self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
@@ -558,8 +609,10 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let may_block = !self.in_transaction;
-        let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
+        let (may_block, reads_every_key) = (!self.in_transaction, self.reads_every_key);
+        let from_log = client.is_from_log();
+        let (block, remark) = (None, None);
+        let mut context = Context { db, reply, taken, settings, may_block, from_log, reads_every_key, block, remark };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
@@ -580,8 +633,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, client.db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, heard, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -607,7 +660,7 @@ impl Engine {
     /// Has dumps know of FLUSHALL.
     #[inline]
     pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.name == "flushall" && result.is_ok() {
+        if command.spec.name == "flushall" && result.is_ok() && !self.server.persistence.gate.has(gate::LOADING) {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
         }
     }
@@ -626,13 +679,21 @@ impl Engine {
         self.effects.commit_verbatim(&self.server.keyspace.log);
     }
 
+    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    #[inline]
+    fn is_logged(&self, client: &ClientInfo) -> bool {
+        self.server.keyspace.log.followed() && !client.is_from_log()
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if client.is_from_log() {
+            return WhenExpired::ImportSource;
+        }
         if self.server.replication.upstream.is_replica() {
-            // The primary says when keys go, and sees them until then.
-            let primary = client.flags().contains(ClientFlags::PRIMARY);
-            return if primary { WhenExpired::ImportSource } else { WhenExpired::Import };
+            // The primary says when keys go.
+            return WhenExpired::Import;
         }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
@@ -739,6 +800,8 @@ impl Engine {
     }
 }
 
+const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
+
 /// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages
 /// cannot be told apart.
 fn allowed_to_listeners(command: &Registered) -> bool {
@@ -757,7 +820,7 @@ pub(super) fn wrong_arity(command: &Registered) -> Error {
 }
 
 /// Valkey's text, which shows the beginning of the arguments within 128 characters.
-fn unknown_command(args: Args<'_>) -> Error {
+pub(super) fn unknown_command(args: Args<'_>) -> Error {
     const SHOWN_MAX: usize = 128;
     let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
     let mut shown = String::new();
@@ -771,7 +834,7 @@ fn unknown_command(args: Args<'_>) -> Error {
     Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
-fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+pub(super) fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.full_name.to_ascii_uppercase();

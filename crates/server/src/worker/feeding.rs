@@ -182,13 +182,8 @@ impl Worker {
         }
     }
 
-    /// Tells other workers, if this one's commands have moved the log, and feeds this one's own replicas.
+    /// Feeds this worker's replicas.
     pub(super) fn feed_replicas(&mut self) {
-        let end = self.server.keyspace.log.offset();
-        if end != self.log_seen {
-            self.log_seen = end;
-            self.server.log_moved(self.number);
-        }
         for at in (0..self.feeds.len()).rev() {
             if let Some(token) = self.feeds.get(at).copied() {
                 self.feed(token);
@@ -207,7 +202,8 @@ impl Worker {
             *food = Food::Dump(beginning.reader, beginning.follower);
             return self.write_waiting(token);
         }
-        if !connection.output.is_empty() {
+        // Replies that wait for the disk come first as well.
+        if !connection.output.is_empty() || connection.held > 0 {
             return;
         }
         match connection.feed() {

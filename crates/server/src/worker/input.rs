@@ -79,7 +79,7 @@ impl Worker {
             return self.serve_deferred(token);
         }
         let tunables = &self.engine.tunables;
-        let trusted = connection.client.authenticated || tunables.password.is_none();
+        let trusted = !connection.client.must_log_in(self.server);
         let limits = Limits { authenticated: trusted, ..tunables.limits };
         let read = if connection.parser.spare().is_empty() {
             if connection.pending.len() <= READ {
@@ -100,6 +100,11 @@ impl Worker {
             Read::More(n) => (n, true),
             // Only a read that finds nothing tells that nothing is left, not even the end.
             Read::Drained(n) => (n, connection.read_closed && n > 0),
+            Read::Ended if connection.held > 0 && connection.client.fate != Fate::Close => {
+                // What it asked for was done, and its replies are on their way.
+                connection.client.fate = Fate::CloseAfterReply;
+                return;
+            }
             Read::Ended => return self.close(token),
         };
         stats.bytes_in.add(n as u64);

@@ -22,6 +22,8 @@ pub struct Run {
 /// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
 /// keep the worker to itself.
 const WRITE: usize = 1024 * 1024;
+/// Bytes that may wait for a connection that has never logged in, and would have to.
+const STRANGERS_OUTPUT: u64 = 1024;
 /// Runs of one connection that are written with one call.
 const SLICES_PER_WRITE: usize = 128;
 /// Runs after which they are written before the batch goes on.
@@ -41,11 +43,19 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 }
 
 impl Worker {
-    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
         // Who is told of what changed hears of it before what changed it is answered.
         self.engine.broadcast_changes();
+        self.note_log();
+        if self.runs.is_empty() || !self.hold_replies() {
+            self.write_out();
+        }
+    }
+
+    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    pub(super) fn write_out(&mut self) {
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
@@ -154,7 +164,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.output.is_empty() => return self.close(token),
+            Fate::CloseAfterReply if connection.output.is_empty() && connection.held == 0 => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
         }
@@ -167,8 +177,11 @@ impl Worker {
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        let limit = connection.output_limit(&self.engine.tunables);
+        let mut limit = connection.output_limit(&self.engine.tunables);
         let waiting = connection.waiting();
+        if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
+            limit.hard_bytes = STRANGERS_OUTPUT;
+        }
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
@@ -195,6 +208,7 @@ impl Worker {
 
     /// Tries once more to write everything that waits, before the process ends.
     pub(super) fn flush_everything(&mut self) {
+        self.release_held();
         for (_, connection) in &mut self.connections {
             // The process is ending: what cannot be written now is lost with the connection.
             let _ = connection.output.flush(&mut connection.socket, usize::MAX);

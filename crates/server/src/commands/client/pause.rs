@@ -1,6 +1,5 @@
 //! Holding clients up and letting them go: CLIENT PAUSE, UNPAUSE, UNBLOCK.
 
-use crate::inbox::Delivery;
 use crate::session::{Session, SessionHandler};
 use crate::worker::Message;
 use crate::worker::blocking::Blocked;
@@ -96,6 +95,6 @@ fn release(cx: &mut Session<'_>, waiter: &Waiter, error: bool) -> bool {
     }
     let error = error.then_some("UNBLOCKED client unblocked via CLIENT UNBLOCK");
     let served = blocked.end(waiter, error, cx.stats);
-    cx.server.deliver(cx.worker, served.client.worker, Delivery::Served(served));
+    cx.server.answer(served);
     true
 }

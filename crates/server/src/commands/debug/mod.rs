@@ -1,5 +1,6 @@
 //! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows it.
 
+mod appendonly;
 mod crash;
 mod digest;
 mod keys;
@@ -54,6 +55,7 @@ const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcomma
 }
 
 const SUBCOMMANDS: &[Subcommand] = &[
+    sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
     world("digest", 2, 2, digest::all),
@@ -63,6 +65,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("htstats", 3, 4, keys::tables),
     world("htstats-key", 3, 4, values::table),
     world("listpack", 3, 3, values::listpack),
+    world("loadaof", 2, 2, appendonly::load),
     sub("log", 3, 3, log),
     world("object", 3, 4, values::object),
     sub("oom", 2, usize::MAX, crash::out_of_memory),
@@ -155,6 +158,8 @@ fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
+        "AOF-FLUSH-SLEEP <microseconds>",
+        "    Wait so long before each write to the append-only file.",
         "ASSERT",
         "    Crash because an assertion does not hold.",
         "CONFIG-REWRITE-FORCE-ALL",
@@ -165,6 +170,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Show a checksum of the value of each <key>.",
         "ERROR <string>",
         "    Reply the error <string>.",
+        "LOADAOF",
+        "    Write out the append-only file, drop the data and load it from there.",
         "LOG <message>",
         "    Write <message> to the log.",
         "HTSTATS <dbid> [full]",

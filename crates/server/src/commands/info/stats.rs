@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::page::Page;
+use crate::acl::log::Cause;
 use crate::clock::ticks_to_us;
 use crate::pubsub::Kind;
 use crate::stats::Totals;
@@ -18,8 +19,9 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_errors(&totals, page);
     write_io(&workers, &totals, page);
     write_loops(subject, &totals, page);
-    let denied = ["auth", "cmd", "key", "channel", "tls_cert", "db"];
-    denied.iter().for_each(|what| page.field(format_args!("acl_access_denied_{what}"), 0));
+    for (cause, name) in Cause::NAMES {
+        page.field(format_args!("acl_access_denied_{name}"), subject.server.acl.log.count(cause));
+    }
 }
 
 fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
