@@ -28,6 +28,7 @@ pub mod signals;
 pub mod stats;
 pub mod supervise;
 pub mod table;
+pub mod tls;
 pub mod tunables;
 pub mod version;
 pub mod worker;

@@ -6,7 +6,7 @@ use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
 use crate::latency::LatencyMonitor;
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Transport};
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
@@ -19,6 +19,7 @@ use crate::rates::Rates;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
+use crate::tls::Tls;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
 use kvick_commands::context::Error;
@@ -74,6 +75,8 @@ pub struct Server {
     pub persistence: Persistence,
     /// MIGRATE.
     pub migration: Migration,
+    /// TLS.
+    pub tls: Tls,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -130,6 +133,7 @@ impl Server {
             memory: memory::Monitor::default(),
             persistence: Persistence::default(),
             migration: Migration::default(),
+            tls: Tls::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -164,10 +168,11 @@ impl Server {
         let _ = self.listeners.set(listeners);
     }
 
-    /// Listens on the addresses and the port of `values` from now on. On an error there may be none that is listened on.
-    pub fn listen_anew(&self, values: &Values) -> std::io::Result<()> {
+    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none that
+    /// is listened on.
+    pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
-        let reopened = listeners.reopen(values);
+        let reopened = listeners.reopen(values, transport);
         *self.listening.write() = listeners.describe();
         self.send(0, Message::Listen);
         reopened
@@ -239,6 +244,7 @@ impl Server {
         shutdown::poll(self);
         persistence::schedule::tick(self);
         self.migration.sockets.close_idle();
+        self.tls.reload_if_due(&self.config.values());
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {

@@ -6,11 +6,11 @@ use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
 use crate::config::tables::memory::MAXMEMORY;
-use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
+use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
 use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::security::ACLFILE;
 use crate::config::{Effect, Id, Refusal, Values};
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Transport};
 use crate::persistence::background::{self, Job};
 use crate::persistence::gate;
 use crate::persistence::load::{self as dump, LoadError};
@@ -153,6 +153,7 @@ fn greet(program: &OsStr, only_defaults: bool) {
 /// Starts the workers and waits for them to end.
 fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let values = server.config.values();
+    server.tls.configure(&values).map_err(|_| "Failed to configure TLS. Check logs for more info.")?;
     server.set_listeners(listeners.clone());
     title::apply(&values);
     banner::show(&values, &server.listening.read());
@@ -202,11 +203,14 @@ fn load_data(server: &'static Server) -> Result<(), Failure> {
 }
 
 fn tell_ready(values: &Values) {
-    if values.read(PORT) != 0 {
-        logging::notice(format_args!("Ready to accept connections tcp"));
-    }
-    if values.read(UNIXSOCKET).is_some() {
-        logging::notice(format_args!("Ready to accept connections unix"));
+    let is_open = |transport: Transport| transport.port(values) != 0;
+    let names = [
+        is_open(Transport::Plain).then_some("tcp"),
+        values.read(UNIXSOCKET).map(|_| "unix"),
+        is_open(Transport::Tls).then_some("tls"),
+    ];
+    for name in names.into_iter().flatten() {
+        logging::notice(format_args!("Ready to accept connections {name}"));
     }
     supervise::notify("STATUS=Ready to accept connections\n");
     supervise::notify("READY=1\n");

@@ -13,6 +13,7 @@ pub mod connection;
 mod cross_protocol;
 mod delivery;
 pub mod engine;
+mod handshake;
 mod input;
 mod migrating;
 mod output;
@@ -62,6 +63,8 @@ pub enum Message {
     Wake,
     /// There are new sockets to listen on.
     Listen,
+    /// Sockets that took nothing may take something, without that the poll tells.
+    Unclog,
 }
 
 /// See the module's documentation.
@@ -73,6 +76,8 @@ pub struct Worker {
     connections: Slab<Connection>,
     /// Connections that may have input.
     ready: VecDeque<usize>,
+    /// Connections with TLS that may go on with their handshake.
+    handshakes: handshake::Handshakes,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
     /// Published messages on their way to this worker's connections.
@@ -114,6 +119,7 @@ impl Worker {
             mailbox,
             connections: Slab::new(),
             ready: VecDeque::new(),
+            handshakes: handshake::Handshakes::default(),
             paused: Vec::new(),
             deliveries: delivery::Deliveries::default(),
             held_back: Vec::new(),
@@ -141,7 +147,7 @@ impl Worker {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() {
+            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() && self.handshakes.is_empty() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -181,6 +187,7 @@ impl Worker {
         self.read_messages();
         self.settle_returned();
         self.serve_ready();
+        self.shake_hands();
         self.run_timers();
         self.end_waits();
         self.deliver_published();
@@ -195,7 +202,8 @@ impl Worker {
     fn note_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
-            connection.stopped
+            // What a client sends right behind its handshake is executed all the same.
+            connection.stopped && !connection.socket.is_handshaking()
         })
     }
 
@@ -218,6 +226,10 @@ impl Worker {
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
+                Message::Unclog => {
+                    let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
+                    tokens.into_iter().for_each(|token| self.write_waiting(token));
+                }
                 Message::Listen => {
                     if let Err(error) = self.listeners.register(self.poll.registry(), FIRST_LISTENER) {
                         crate::logging::warning(format_args!("Cannot listen: {error}"));
@@ -247,6 +259,9 @@ impl Worker {
     /// Ends a connection.
     fn close(&mut self, token: usize) {
         let Some(mut connection) = self.connections.try_remove(token) else { return };
+        if let Socket::Tls(stream) = &mut connection.socket {
+            stream.say_goodbye();
+        }
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
@@ -256,6 +271,7 @@ impl Worker {
         }
         if connection.stopped {
             self.paused.retain(|paused| *paused != token);
+            self.handshakes.remove(token);
         }
         self.stop_waiting(connection.waiter.take());
         self.engine.unwatch(&mut connection.client);
@@ -283,7 +299,7 @@ impl Worker {
     /// Accepts what waits on a listener, and hands the connections to the workers in turn.
     fn accept(&mut self, listener: usize) {
         loop {
-            let (socket, peer) = match self.listeners.accept(listener) {
+            let (socket, peer) = match self.listeners.accept(listener, &self.server.tls) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {

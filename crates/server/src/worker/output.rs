@@ -128,14 +128,15 @@ impl Worker {
     /// Writes output that is waiting.
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        if !connection.output.is_empty() {
+        if !connection.has_written_all() {
             let Connection { output, socket, client, .. } = connection;
-            let Ok(written) = output.flush(socket, WRITE) else { return self.close(token) };
+            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITE)) else {
+                return self.close(token);
+            };
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
             client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
-            client.info.output.store(output.len(), Ordering::Relaxed);
-            client.info.output_blocks.store(output.blocks(), Ordering::Relaxed);
+            connection.publish_output();
             if !connection.output.is_empty() && written >= WRITE {
                 connection.unwritten = true;
                 self.queue(token);
@@ -149,9 +150,12 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.output.is_empty() => return self.close(token),
+            Fate::CloseAfterReply if connection.has_written_all() => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
+        }
+        if connection.socket.held_output() > 0 {
+            connection.publish_output();
         }
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {
             self.enforce_output_limit(token);
@@ -190,8 +194,9 @@ impl Worker {
     /// Tries once more to write everything that waits, before the process ends.
     pub(super) fn flush_everything(&mut self) {
         for (_, connection) in &mut self.connections {
+            let Connection { output, socket, .. } = connection;
             // The process is ending: what cannot be written now is lost with the connection.
-            let _ = connection.output.flush(&mut connection.socket, usize::MAX);
+            let _ = socket.flush().and_then(|()| output.flush(socket, usize::MAX));
         }
     }
 }
