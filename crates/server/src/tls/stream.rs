@@ -84,6 +84,8 @@ pub struct Stream {
     ended: bool,
     /// True until both ends have agreed on keys.
     handshaking: bool,
+    /// True when the other end broke the protocol: it has been told, and nothing more is to be said or heard.
+    broken: bool,
 }
 
 /// How far a handshake has come.
@@ -111,6 +113,7 @@ impl Stream {
             more: true,
             ended: false,
             handshaking: true,
+            broken: false,
         })
     }
 
@@ -242,6 +245,9 @@ impl Stream {
 
     /// Receives up to `max` bytes of ciphertext, counting those that waited, and hands on what they were.
     fn receive(&mut self, max: usize, sink: impl FnMut(&[u8])) -> io::Result<()> {
+        if self.broken {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         SCRATCH.with_borrow_mut(|scratch| {
             let held = self.incoming.len();
             let end = held + max.saturating_sub(held).max(READ_MIN);
@@ -281,7 +287,7 @@ impl Stream {
                     Ok(())
                 }
                 Err(error) => {
-                    self.more = true;
+                    (self.broken, self.more) = (true, true);
                     Err(io::Error::new(io::ErrorKind::InvalidData, error))
                 }
             }
@@ -296,6 +302,9 @@ impl Stream {
     /// Writes what fits of several stretches.
     pub fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.flush()?;
+        if self.broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         if CLOGGED.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -376,7 +385,7 @@ impl Stream {
 
     /// Tells the other end, if there is room for that, that nothing more comes.
     pub fn say_goodbye(&mut self) {
-        if self.handshaking || self.flush().is_err() {
+        if self.handshaking || self.broken || self.flush().is_err() {
             return;
         }
         let mut alert = [0; OVERHEAD];
@@ -404,33 +413,28 @@ fn process(
     outgoing: &mut Vec<u8>,
     mut sink: impl FnMut(&[u8]),
 ) -> (usize, Result<bool, rustls::Error>) {
-    let (mut done, mut ended, mut failure) = (0, false, None);
+    let (mut done, mut failure) = (0, None);
     loop {
         let UnbufferedStatus { mut discard, state } = tls.process_tls_records(&mut incoming[done..]);
-        let mut goes_on = true;
+        // What comes after an error is the alert that tells the other end of it, if anything.
+        let mut outcome = failure.take().map(Err);
         match state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, outgoing),
+            _ if outcome.is_some() => {}
             Ok(ConnectionState::ReadTraffic(mut traffic)) => {
                 while let Some(Ok(record)) = traffic.next_record() {
                     sink(record.payload);
                     discard += record.discard;
                 }
             }
-            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, outgoing),
             Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
-                ended = true;
-                goes_on = false;
-            }
-            Ok(_) => goes_on = false,
-            // Once more, for the alert that tells the other end.
-            Err(error) => {
-                goes_on = failure.is_none();
-                failure.get_or_insert(error);
-            }
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => outcome = Some(Ok(true)),
+            Ok(_) => outcome = Some(Ok(false)),
+            Err(error) => failure = Some(error),
         }
         done = (done + discard).min(incoming.len());
-        if !goes_on {
-            return (done, failure.map_or(Ok(ended), Err));
+        if let Some(outcome) = outcome {
+            return (done, outcome);
         }
     }
 }

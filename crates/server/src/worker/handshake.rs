@@ -88,7 +88,9 @@ fn reason(error: &io::Error) -> String {
         Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
             "this port takes TLS, and the client does not speak it".into()
         }
-        _ if error.kind() == io::ErrorKind::UnexpectedEof => "the client went away during the handshake".into(),
+        _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            "the client went away during the handshake".into()
+        }
         _ => error.to_string(),
     }
 }
