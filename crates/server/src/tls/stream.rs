@@ -163,6 +163,10 @@ impl Stream {
             let mut plain = std::mem::take(&mut self.plain);
             let received = self.receive(READ_MIN, |bytes| plain.extend_from_slice(bytes));
             self.plain = plain;
+            if received.as_ref().is_err_and(is_plain_text) {
+                // An alert would be taken for a reply.
+                self.outgoing.clear();
+            }
             let flushed = self.flush();
             received?;
             if !self.tls.is_handshaking() {
@@ -397,6 +401,12 @@ impl Stream {
             let _ = self.send(&alert[..n]);
         }
     }
+}
+
+/// Whether a handshake failed because its first bytes were none of TLS.
+pub fn is_plain_text(error: &io::Error) -> bool {
+    let told = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(told, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 /// What was encrypted: bytes of plain text, and of ciphertext.

@@ -7,7 +7,7 @@
 use super::Worker;
 use super::connection::Socket;
 use crate::session::Fate;
-use crate::tls::stream::Handshake;
+use crate::tls::stream::{Handshake, is_plain_text};
 use crate::{listen, logging};
 use std::collections::VecDeque;
 use std::io;
@@ -83,12 +83,11 @@ impl Worker {
 
 /// Why a handshake failed, in words for the log.
 fn reason(error: &io::Error) -> String {
-    let told = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match told {
-        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
-            "this port takes TLS, and the client does not speak it".into()
-        }
-        _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+    if is_plain_text(error) {
+        return "this port takes TLS, and the client does not speak it".into();
+    }
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             "the client went away during the handshake".into()
         }
         _ => error.to_string(),
