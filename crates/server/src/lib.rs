@@ -34,6 +34,7 @@ pub mod signals;
 pub mod stats;
 pub mod supervise;
 pub mod table;
+pub mod tls;
 pub mod tracking;
 pub mod tunables;
 pub mod version;

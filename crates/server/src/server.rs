@@ -11,7 +11,7 @@ use crate::config::{Config, Values};
 use crate::eviction::Eviction;
 use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Transport};
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
@@ -25,6 +25,7 @@ use crate::replication::{Replication, history};
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
+use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
@@ -94,6 +95,8 @@ pub struct Server {
     pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
+    /// TLS.
+    pub tls: Tls,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -158,6 +161,7 @@ impl Server {
             persistence: Persistence::default(),
             aof,
             migration: Migration::default(),
+            tls: Tls::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -195,10 +199,11 @@ impl Server {
         let _ = self.listeners.set(listeners);
     }
 
-    /// Listens on the addresses and the port of `values` from now on. On an error there may be none that is listened on.
-    pub fn listen_anew(&self, values: &Values) -> std::io::Result<()> {
+    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none that
+    /// is listened on.
+    pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
-        let reopened = listeners.reopen(values);
+        let reopened = listeners.reopen(values, transport);
         *self.listening.write() = listeners.describe();
         self.send(0, Message::Listen);
         reopened
@@ -315,6 +320,7 @@ impl Server {
         self.tick_replication();
         aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
+        self.tls.reload_if_due(&self.config.values());
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {

@@ -27,6 +27,8 @@ pub struct Tunables {
     pub output_limits: OutputLimits,
     /// Most connections.
     pub maxclients: usize,
+    /// Handshakes of TLS that a worker goes on with in a turn.
+    pub handshakes_per_turn: u32,
     /// Idle time after which a connection is closed; zero for never.
     pub timeout: Duration,
     /// Idle time after which TCP probes the other end; zero for never.
@@ -109,6 +111,7 @@ impl Tunables {
             },
             output_limits: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT),
             maxclients: values.read(network::MAXCLIENTS) as usize,
+            handshakes_per_turn: values.read(network::MAX_NEW_TLS_CONNECTIONS_PER_CYCLE),
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
