@@ -192,7 +192,7 @@ impl Listeners {
 /// A connection with TLS, as its settings are now.
 fn encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Stream> {
     let materials = tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
-    Stream::accept(stream, materials)
+    Stream::accept(stream, &materials)
 }
 
 fn is_loopback(ip: &IpAddr) -> bool {
@@ -309,7 +309,7 @@ pub fn admit(
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
     }
     // Who comes with TLS is told after the handshake.
-    if keeps_out(tunables, peer.loopback) && !socket.is_handshaking() {
+    if keeps_out(server, tunables, peer.loopback) && !socket.is_handshaking() {
         server.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }
@@ -334,8 +334,8 @@ pub fn admit(
 }
 
 /// Whether protected mode keeps a client out.
-pub fn keeps_out(tunables: &Tunables, loopback: bool) -> bool {
-    tunables.protected_mode && tunables.password.is_none() && !loopback
+pub fn keeps_out(server: &Server, tunables: &Tunables, loopback: bool) -> bool {
+    tunables.protected_mode && !loopback && server.acl.default_user().nopass
 }
 
 /// What such a client is told.

@@ -4,11 +4,12 @@ use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
-use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
+use crate::eviction::Limits;
 use crate::pubsub::events;
 use kvick_commands::context::Settings;
-use kvick_resp::Limits;
+use kvick_resp::Limits as RequestLimits;
 use kvick_store::EventClass;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct Tunables {
     /// `import-mode`: whether another server's data is being copied here.
     pub import_mode: bool,
     /// What clients may send.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Output that may wait.
     pub output_limits: OutputLimits,
     /// Most connections.
@@ -34,8 +35,6 @@ pub struct Tunables {
     pub tcp_keepalive: Duration,
     /// Whether strangers are kept out while there is no password.
     pub protected_mode: bool,
-    /// The password.
-    pub password: Option<Vec<u8>>,
     /// Background passes in a second.
     pub hz: u32,
     /// 1 to 10.
@@ -48,6 +47,8 @@ pub struct Tunables {
     pub large_request_bytes: usize,
     /// The same of a reply.
     pub large_reply_bytes: usize,
+    /// Whether memory that a batch will touch is asked for in advance.
+    pub prefetches: bool,
     /// `notify-keyspace-events`.
     pub keyspace_events: KeyspaceEvents,
     /// The classes of events that it has published.
@@ -60,6 +61,10 @@ pub struct Tunables {
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
+    /// `aof-timestamp-enabled`, where there is an append-only file.
+    pub aof_timestamps: bool,
+    /// How much memory data and connections may take.
+    pub eviction: Limits,
 }
 
 impl Tunables {
@@ -68,6 +73,8 @@ impl Tunables {
         let commandlog = Thresholds::read(values);
         let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
         let policy = values.read(memory::MAXMEMORY_POLICY);
+        let [client_reply_max, subscriber_reply_max] =
+            values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max();
         let keyspace_events = values.read(logging::NOTIFY_KEYSPACE_EVENTS);
         Tunables {
             generation,
@@ -91,9 +98,10 @@ impl Tunables {
                 zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
                 stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
                 stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
+                reply_bytes_max: [client_reply_max, subscriber_reply_max, usize::MAX],
             },
             import_mode: values.read(replication::IMPORT_MODE),
-            limits: Limits {
+            limits: RequestLimits {
                 bulk_len_max: values.read(network::PROTO_MAX_BULK_LEN),
                 authenticated: true,
                 query_buffer_max: values.read(network::CLIENT_QUERY_BUFFER_LIMIT) as usize,
@@ -105,12 +113,12 @@ impl Tunables {
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
-            password: values.read(security::REQUIREPASS).map(|text| text.to_vec()),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
             large_request_bytes: commandlog.bytes_min(Kind::LargeRequest),
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
+            prefetches: values.read(network::PREFETCH_BATCH_MAX_SIZE) > 1,
             keyspace_events,
             heard_events: events::heard(keyspace_events),
             latency_tracking: values.read(logging::LATENCY_TRACKING),
@@ -118,6 +126,8 @@ impl Tunables {
             latency_threshold_ms,
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
+            eviction: Limits::read(values),
         }
     }
 }

@@ -258,11 +258,13 @@ impl Keyspace {
     }
 
     /// Asks the processor for the memory of keys that will soon be looked up: first for their partitions, then for the
-    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out.
+    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out. For how many keys.
     #[inline]
-    pub fn prefetch(&self, number: usize, hashes: impl Iterator<Item = u64> + Clone) {
+    pub fn prefetch(&self, number: usize, hashes: impl Iterator<Item = u64> + Clone) -> usize {
         let cells = self.cells(self.database_at(number));
+        let mut keys = 0;
         for hash in hashes.clone() {
+            keys += 1;
             cells[hash as usize & (cells.len() - 1)].prefetch();
         }
         for hash in hashes.clone() {
@@ -271,6 +273,7 @@ impl Keyspace {
         for hash in hashes {
             self.glance(cells, hash, |partition| partition.table().prefetch_element(hash));
         }
+        keys
     }
 
     #[inline]

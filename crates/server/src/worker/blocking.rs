@@ -11,12 +11,14 @@
 use super::Worker;
 use super::engine::{Call, Engine};
 use super::output::Run;
+use crate::acl::check::Request;
+use crate::acl::log::Context as AclContext;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
-use kvick_commands::context::Block;
+use kvick_commands::context::{Block, Error};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::collections::BTreeMap;
@@ -36,6 +38,8 @@ pub struct Blocked {
     pub db: usize,
     version: Version,
     until_ms: Option<i64>,
+    /// The gate's rights epoch in which the request was allowed.
+    rights: u32,
 }
 
 impl Blocked {
@@ -48,6 +52,11 @@ impl Blocked {
     pub fn key_names(&self) -> impl Iterator<Item = &[u8]> {
         let args = self.request.args();
         self.keys.iter().filter_map(move |index| args.get(*index))
+    }
+
+    /// Bytes that its request takes.
+    pub fn memory(&self) -> usize {
+        self.request.memory()
     }
 
     /// Whether its time is limited.
@@ -140,6 +149,7 @@ impl Engine {
             db: call.client.db,
             version: call.client.version,
             until_ms: block.until_ms,
+            rights: call.client.identity.epoch(),
         };
         let waiter = Waiter::new(kind, heeds_loss, rivals, Box::new(blocked));
         if let Some(blocked) = Blocked::of(&waiter) {
@@ -192,6 +202,16 @@ impl Engine {
             return true;
         }
         let (mut reply, began) = (Vec::new(), Ticks::now());
+        if let Some(error) = self.denied_meanwhile(blocked) {
+            blocked.leave(waiter, &mut locked);
+            drop(locked);
+            self.stats.commands[blocked.command.id as usize].rejected.add(1);
+            self.stats.count_error(error.0.as_bytes());
+            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+            let (client, ticket) = (blocked.client.clone(), waiter.ticket());
+            self.answer_waiter(Served { client, ticket, reply });
+            return true;
+        }
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
         let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
         if self.block.take().is_some() {
@@ -204,12 +224,27 @@ impl Engine {
         blocked.leave(waiter, &mut locked);
         self.effects.commit(&keyspace.log, args);
         drop(locked);
-        self.count(blocked.command, &result);
+        let ticks = self.count(blocked.command, began, &result);
         let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
-        self.offer_to_logs(executed, blocked.command, Ticks::now().since(began), reply.len());
+        self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply });
         true
+    }
+
+    /// Why a request that waited may not run any more, if rights have changed since and this is among what they forbid.
+    fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
+        if self.server.persistence.gate.rights() == blocked.rights {
+            return None;
+        }
+        let name = blocked.client.names.lock().user.clone();
+        let (command, args) = (blocked.command, blocked.request.args());
+        // Whose user is gone is gone himself.
+        let user = self.server.acl.find(&name)?;
+        let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
+        let denied = user.check(&request).err()?;
+        self.note_denied(&blocked.client, &user, (denied, AclContext::TopLevel), (command, args));
+        Some(denied.error(&user, command))
     }
 
     /// Sends an answer to the worker that has the client.
@@ -281,6 +316,7 @@ impl Worker {
         client.info.set_flags(ClientFlags::BLOCKED, false);
         *client.info.waiter.lock() = None;
         client.commands += 1;
+        client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;
         let start = self.replies.len();
         self.replies.extend_from_slice(&served.reply);

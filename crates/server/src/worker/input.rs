@@ -83,7 +83,7 @@ impl Worker {
             return self.serve_deferred(token);
         }
         let tunables = &self.engine.tunables;
-        let trusted = connection.client.authenticated || tunables.password.is_none();
+        let trusted = !connection.client.must_log_in(self.server);
         let limits = Limits { authenticated: trusted, ..tunables.limits };
         let read = if connection.parser.spare().is_empty() {
             if connection.pending.len() <= READ {
@@ -104,6 +104,11 @@ impl Worker {
             Read::More(n) => (n, true),
             // Only a read that finds nothing tells that nothing is left, not even the end.
             Read::Drained(n) => (n, connection.read_closed && n > 0),
+            Read::Ended if connection.held > 0 && connection.client.fate != Fate::Close => {
+                // What it asked for was done, and its replies are on their way.
+                connection.client.fate = Fate::CloseAfterReply;
+                return;
+            }
             Read::Ended => return self.close(token),
         };
         stats.bytes_in.add(n as u64);
@@ -126,6 +131,7 @@ impl Worker {
         if more {
             self.queue(token);
         }
+        self.account_client(token);
     }
 
     /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
@@ -221,7 +227,13 @@ impl Worker {
         if self.engine.inbox().has_messages() {
             self.deliver_published();
         }
-        self.batch.prefetch(self.server.keyspace);
+        if self.engine.tunables.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace);
+            if keys > 0 {
+                self.engine.stats.prefetched_batches.add(1);
+                self.engine.stats.prefetched_keys.add(keys as u64);
+            }
+        }
         let mut batch = std::mem::take(&mut self.batch);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;
@@ -260,7 +272,8 @@ impl Worker {
                 self.queue(token);
                 break;
             }
-            let large = if may_take { batch.take_large(request, &self.shared) } else { None };
+            let large =
+                if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
             let args = batch.args(request, &self.shared);
             let outcome =
@@ -289,7 +302,11 @@ impl Worker {
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
         }
+        self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
     }
@@ -350,9 +367,14 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
+        self.account_client(token);
         let resumed = !paused && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
         if resumed {
             self.queue(token);
         }

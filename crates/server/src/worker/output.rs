@@ -22,6 +22,8 @@ pub struct Run {
 /// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
 /// keep the worker to itself.
 const WRITE: usize = 1024 * 1024;
+/// Bytes that may wait for a connection that has never logged in, and would have to.
+const STRANGERS_OUTPUT: u64 = 1024;
 /// Runs of one connection that are written with one call.
 const SLICES_PER_WRITE: usize = 128;
 /// Runs after which they are written before the batch goes on.
@@ -41,9 +43,17 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 }
 
 impl Worker {
-    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
+        let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
+        if !waits || self.runs.is_empty() || !self.hold_replies() {
+            self.write_out();
+        }
+    }
+
+    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    pub(super) fn write_out(&mut self) {
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
@@ -71,7 +81,9 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
-        if replies.capacity() <= REPLIES_KEPT {
+        // What was made for a client that was cut off was more than is needed as a rule.
+        let is_usual = !std::mem::take(&mut self.cut_off_any);
+        if replies.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
             self.replies.clear();
         }
@@ -143,6 +155,10 @@ impl Worker {
             }
         }
         self.after_write(token);
+        let is_fed = self.connections.get(token).is_some_and(|connection| connection.client.feed.is_some());
+        if is_fed {
+            self.feed(token);
+        }
     }
 
     /// Closes a connection that is done, or whose output is more than it may be.
@@ -150,7 +166,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.has_written_all() => return self.close(token),
+            Fate::CloseAfterReply if connection.has_written_all() && connection.held == 0 => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
         }
@@ -160,13 +176,17 @@ impl Worker {
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {
             self.enforce_output_limit(token);
         }
+        self.account_client(token);
     }
 
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        let limit = connection.output_limit(&self.engine.tunables);
-        let waiting = connection.output.len() as u64;
+        let mut limit = connection.output_limit(&self.engine.tunables);
+        let waiting = connection.waiting();
+        if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
+            limit.hard_bytes = STRANGERS_OUTPUT;
+        }
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
@@ -183,6 +203,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         let info = &connection.client.info;
         info.set_flags(ClientFlags::CLOSE_ASAP, true);
+        self.cut_off_any = true;
         self.engine.stats.output_limit_disconnections.add(1);
         crate::logging::warning(format_args!(
             "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
@@ -193,6 +214,7 @@ impl Worker {
 
     /// Tries once more to write everything that waits, before the process ends.
     pub(super) fn flush_everything(&mut self) {
+        self.release_held();
         for (_, connection) in &mut self.connections {
             let Connection { output, socket, .. } = connection;
             // The process is ending: what cannot be written now is lost with the connection.

@@ -1,17 +1,20 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{logging, network, process, tls};
+use crate::config::tables::{logging, network, persistence, process, security, tls};
 use crate::config::{Id, Refusal, Values};
 use crate::listen::Transport;
-use crate::process::{limits, title};
+use crate::process::{limits, oom_score, title};
 use crate::server::Server;
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];
 
+/// Settings of the process's score for the kernel's out-of-memory killer.
+const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
+
 /// Settings that TLS is set up by, all but the port.
-const TLS: [Id; 21] = [
+const TLS: [Id; 18] = [
     tls::TLS_REPLICATION.id(),
     tls::TLS_CLUSTER.id(),
     tls::TLS_CERT_FILE.id(),
@@ -23,7 +26,6 @@ const TLS: [Id; 21] = [
     tls::TLS_CA_CERT_FILE.id(),
     tls::TLS_CA_CERT_DIR.id(),
     tls::TLS_AUTH_CLIENTS.id(),
-    tls::TLS_AUTH_CLIENTS_USER.id(),
     tls::TLS_PROTOCOLS.id(),
     tls::TLS_CIPHERS.id(),
     tls::TLS_CIPHERSUITES.id(),
@@ -31,8 +33,6 @@ const TLS: [Id; 21] = [
     tls::TLS_SESSION_CACHING.id(),
     tls::TLS_SESSION_CACHE_SIZE.id(),
     tls::TLS_SESSION_CACHE_TIMEOUT.id(),
-    tls::TLS_AUTO_RELOAD_INTERVAL.id(),
-    tls::TLS_DH_PARAMS_FILE.id(),
 ];
 
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
@@ -56,10 +56,20 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     if id == network::MAXCLIENTS.id() {
         return allow_clients(server, values.read(network::MAXCLIENTS));
     }
+    if id == security::REQUIREPASS.id() {
+        let password = values.read(security::REQUIREPASS);
+        server.acl.set_default_password(&server.persistence.gate, password.as_deref());
+        return Ok(());
+    }
+    if OOM_SCORE.contains(&id) {
+        return oom_score::apply(values);
+    }
     if LOG.contains(&id) {
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {
         crate::crash::configure(values);
+    } else if id == persistence::APPENDFSYNC.id() {
+        server.aof.set_policy(values.read(persistence::APPENDFSYNC));
     } else if id == process::PROC_TITLE_TEMPLATE.id() {
         title::apply(values);
     }
