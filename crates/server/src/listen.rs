@@ -192,7 +192,7 @@ impl Listeners {
 /// A connection with TLS, as its settings are now.
 fn encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Stream> {
     let materials = tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
-    Stream::accept(stream, materials)
+    Stream::accept(stream, &materials)
 }
 
 fn is_loopback(ip: &IpAddr) -> bool {

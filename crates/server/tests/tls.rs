@@ -535,7 +535,9 @@ fn keys_migrate_over_tls_where_the_cluster_has_it() {
     let value = pattern(3 * MB);
     let mut run = |words: &[&[u8]]| {
         let mut command = redis::Cmd::new();
-        words.iter().for_each(|word| drop(command.arg(*word)));
+        for word in words {
+            command.arg(*word);
+        }
         command.query::<redis::Value>(&mut client)
     };
     run(&[b"SET", b"key", &value]).expect("a value");
@@ -551,6 +553,70 @@ fn keys_migrate_over_tls_where_the_cluster_has_it() {
     assert!(error.to_string().contains("error or timeout connecting"), "{error}");
     source.set(&["tls-cluster", "no"]).expect("a setting");
     run(&[b"MIGRATE", b"127.0.0.1", plain.as_bytes(), b"key", b"0", b"20000", b"REPLACE"]).expect("a migration");
+}
+
+#[test]
+fn certificates_log_clients_in() {
+    let server = TlsServer::start(&[]);
+    let mut admin = server.server.client();
+    let mut run =
+        |words: &[&str]| redis::cmd(words[0]).arg(&words[1..]).query::<redis::Value>(&mut admin).expect("a reply");
+    let user = || {
+        let mut client = server.connect();
+        client.send(request(&[b"ACL", b"WHOAMI"]));
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while line.iter().filter(|byte| **byte == b'\n').count() < 2 {
+            client.0.read_exact(&mut byte).expect("a reply");
+            line.push(byte[0]);
+        }
+        String::from_utf8_lossy(&line).lines().last().unwrap_or_default().to_string()
+    };
+    run(&["ACL", "SETUSER", "client", "on", "+@all"]);
+    run(&["ACL", "SETUSER", "urn:user:client", "on", "+acl"]);
+    for (field, expected) in [("off", "default"), ("CN", "client"), ("URI", "urn:user:client")] {
+        run(&["CONFIG", "SET", "tls-auth-clients-user", field]);
+        assert_eq!(user(), expected);
+    }
+    // Who would have to log in need not.
+    run(&["CONFIG", "SET", "requirepass", "secret"]);
+    assert_eq!(user(), "urn:user:client");
+    server
+        .connect()
+        .ask(&[b"GET", b"x"], "-NOPERM User urn:user:client has no permissions to run the 'get' command\r\n");
+    run(&["CONFIG", "SET", "requirepass", ""]);
+    run(&["ACL", "SETUSER", "urn:user:client", "off"]);
+    assert_eq!(user(), "default");
+    assert_eq!(server.info("stats", "acl_access_denied_tls_cert"), "1");
+}
+
+#[test]
+fn a_replica_follows_over_tls() {
+    let primary = TlsServer::start(&[]);
+    let mut client = primary.connect();
+    let value = pattern(2 * MB);
+    client.ask(&[b"SET", b"before", &value], "+OK\r\n");
+    let ca = primary.authority.file();
+    let Identity { certificate, key } = &primary.client;
+    let replica = TlsServer::start(&["--tls-replication", "yes"]);
+    let client_files = ["tls-client-cert-file", text(certificate), "tls-client-key-file", text(key)];
+    replica.set(&[&["tls-ca-cert-file", text(&ca)], &client_files[..]].concat()).expect("files");
+    let mut follower = replica.server.client();
+    let port = primary.port.to_string();
+    let _: () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&port).query(&mut follower).expect("a primary");
+    wait_until("the link is up", || replica.info("replication", "master_link_status") == "up");
+    client.ask(&[b"SET", b"after", &value], "+OK\r\n");
+    client.ask(&[b"WAIT", b"1", b"20000"], ":1\r\n");
+    for name in ["before", "after"] {
+        let got: Vec<u8> = redis::cmd("GET").arg(name).query(&mut follower).expect("a value");
+        assert!(got == value, "{name}");
+    }
+    let announced = primary.info("replication", "slave0");
+    assert!(announced.contains(&format!("port={}", replica.port)), "{announced}");
+    // A primary without TLS is not followed.
+    replica.set(&["tls-replication", "no"]).expect("a setting");
+    let _: () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut follower).expect("no primary");
+    let _: () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&port).query(&mut follower).expect("a primary");
+    wait_until("the link is down", || replica.info("replication", "master_link_status") == "down");
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod error;
 mod files;
 mod materials;
 pub mod outgoing;
+pub mod owner;
 mod reload;
 mod sessions;
 mod settings;

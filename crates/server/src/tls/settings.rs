@@ -2,7 +2,7 @@
 
 use crate::config::tables::tls;
 use crate::config::value::Text;
-use crate::config::words::{TlsAuthClients, TlsAuthClientsUser};
+use crate::config::words::TlsAuthClients;
 use crate::config::{Key, Values};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,8 +26,6 @@ pub struct Settings {
     pub ca_dir: Option<PathBuf>,
     /// Whether clients must show certificates.
     pub auth_clients: TlsAuthClients,
-    /// The part of a client's certificate that names its user.
-    pub auth_clients_user: TlsAuthClientsUser,
     /// Versions of the protocol; `None` for all that there are.
     pub protocols: Option<Text>,
     /// Cipher suites of TLS 1.2.
@@ -38,8 +36,6 @@ pub struct Settings {
     pub prefers_own_order: bool,
     /// Sessions that may be resumed; `None` if none may be.
     pub sessions: Option<SessionLimits>,
-    /// How often it is looked whether files have changed; zero for never.
-    pub reload_interval: Duration,
 }
 
 /// A certificate with its key.
@@ -92,13 +88,11 @@ impl Settings {
             ca_file: path(tls::TLS_CA_CERT_FILE),
             ca_dir: path(tls::TLS_CA_CERT_DIR),
             auth_clients: values.read(tls::TLS_AUTH_CLIENTS),
-            auth_clients_user: values.read(tls::TLS_AUTH_CLIENTS_USER),
             protocols: values.read(tls::TLS_PROTOCOLS),
             ciphers: values.read(tls::TLS_CIPHERS),
             ciphersuites: values.read(tls::TLS_CIPHERSUITES),
             prefers_own_order: values.read(tls::TLS_PREFER_SERVER_CIPHERS),
             sessions: values.read(tls::TLS_SESSION_CACHING).then_some(SessionLimits { count_max, lifetime }),
-            reload_interval: Duration::from_secs(values.read(tls::TLS_AUTO_RELOAD_INTERVAL).into()),
         }
     }
 }

@@ -24,7 +24,6 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Plain text of a record at most.
@@ -68,8 +67,6 @@ thread_local! {
 pub struct Stream {
     socket: TcpStream,
     tls: UnbufferedServerConnection,
-    /// What the connection was accepted with.
-    materials: Arc<Materials>,
     /// Ciphertext from the beginning of a record on that is not whole.
     incoming: Vec<u8>,
     /// Plain text that nobody has read, from `plain_read` on.
@@ -99,12 +96,11 @@ pub enum Handshake {
 
 impl Stream {
     /// A connection that was accepted, before its handshake.
-    pub fn accept(socket: TcpStream, materials: Arc<Materials>) -> io::Result<Self> {
+    pub fn accept(socket: TcpStream, materials: &Materials) -> io::Result<Self> {
         let tls = UnbufferedServerConnection::new(materials.acceptor.clone()).map_err(io::Error::other)?;
         Ok(Stream {
             socket,
             tls,
-            materials,
             incoming: Vec::new(),
             plain: Vec::new(),
             plain_read: 0,
@@ -130,11 +126,6 @@ impl Stream {
     /// Its file descriptor.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
-    }
-
-    /// What it was accepted with.
-    pub fn materials(&self) -> &Materials {
-        &self.materials
     }
 
     /// The certificate that the client has shown and that was verified, if it has.

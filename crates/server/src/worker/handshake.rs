@@ -7,6 +7,7 @@
 use super::Worker;
 use super::connection::Socket;
 use crate::session::Fate;
+use crate::tls::owner::Owner;
 use crate::tls::stream::{Handshake, is_plain_text};
 use crate::{listen, logging};
 use std::collections::VecDeque;
@@ -58,6 +59,12 @@ impl Worker {
     fn let_in(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         connection.stopped = false;
+        if let Socket::Tls(stream) = &connection.socket
+            && let Some(certificate) = stream.peer_certificate()
+        {
+            let owner = Owner::of(certificate, self.server);
+            owner.log_in(self.server, &mut connection.client, self.engine.now_ms);
+        }
         let info = &connection.client.info;
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
         if listen::keeps_out(self.server, &self.engine.tunables, info.loopback) {

@@ -171,7 +171,7 @@ impl Worker {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let timeout = if self.rests {
                 Some(HELD_BACK)
-            } else if self.ready.is_empty() && !delivers && !self.is_evicting() && self.handshakes.is_empty() {
+            } else if self.ready.is_empty() && !delivers && self.handshakes.is_empty() && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -215,8 +215,8 @@ impl Worker {
         if !self.rests {
             self.serve_ready();
         }
-        self.go_on_evicting();
         self.shake_hands();
+        self.go_on_evicting();
         self.run_timers();
         self.end_waits();
         self.settle_turn();
@@ -315,11 +315,11 @@ impl Worker {
     /// Ends a connection.
     fn close(&mut self, token: usize) {
         let Some(mut connection) = self.connections.try_remove(token) else { return };
-        if connection.held > 0 {
-            self.forget_held(token);
-        }
         if let Socket::Tls(stream) = &mut connection.socket {
             stream.say_goodbye();
+        }
+        if connection.held > 0 {
+            self.forget_held(token);
         }
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());

@@ -13,8 +13,9 @@ const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging:
 
 /// Settings of the process's score for the kernel's out-of-memory killer.
 const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
+
 /// Settings that TLS is set up by, all but the port.
-const TLS: [Id; 21] = [
+const TLS: [Id; 18] = [
     tls::TLS_REPLICATION.id(),
     tls::TLS_CLUSTER.id(),
     tls::TLS_CERT_FILE.id(),
@@ -26,7 +27,6 @@ const TLS: [Id; 21] = [
     tls::TLS_CA_CERT_FILE.id(),
     tls::TLS_CA_CERT_DIR.id(),
     tls::TLS_AUTH_CLIENTS.id(),
-    tls::TLS_AUTH_CLIENTS_USER.id(),
     tls::TLS_PROTOCOLS.id(),
     tls::TLS_CIPHERS.id(),
     tls::TLS_CIPHERSUITES.id(),
@@ -34,8 +34,6 @@ const TLS: [Id; 21] = [
     tls::TLS_SESSION_CACHING.id(),
     tls::TLS_SESSION_CACHE_SIZE.id(),
     tls::TLS_SESSION_CACHE_TIMEOUT.id(),
-    tls::TLS_AUTO_RELOAD_INTERVAL.id(),
-    tls::TLS_DH_PARAMS_FILE.id(),
 ];
 
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.

@@ -8,7 +8,7 @@ use crate::config::words::{TlsAuthClients, TlsAuthClientsUser};
 theme! {
     after cluster::END;
     TLS_PORT: u16 = integer("tls-port", 0, 65535, 0).works();
-    TLS_REPLICATION: bool = boolean("tls-replication", false);
+    TLS_REPLICATION: bool = boolean("tls-replication", false).works();
     TLS_CLUSTER: bool = boolean("tls-cluster", false).works();
     TLS_CERT_FILE: Option<Text> = optional("tls-cert-file").volatile().works();
     TLS_KEY_FILE: Option<Text> = optional("tls-key-file").volatile().works();
@@ -20,7 +20,7 @@ theme! {
     TLS_CA_CERT_FILE: Option<Text> = optional("tls-ca-cert-file").volatile().works();
     TLS_CA_CERT_DIR: Option<Text> = optional("tls-ca-cert-dir").volatile().works();
     TLS_AUTH_CLIENTS: TlsAuthClients = word("tls-auth-clients", TlsAuthClients::Yes as u8).works();
-    TLS_AUTH_CLIENTS_USER: TlsAuthClientsUser = word("tls-auth-clients-user", TlsAuthClientsUser::Off as u8);
+    TLS_AUTH_CLIENTS_USER: TlsAuthClientsUser = word("tls-auth-clients-user", TlsAuthClientsUser::Off as u8).works();
     TLS_PROTOCOLS: Option<Text> = optional("tls-protocols").works();
     TLS_CIPHERS: Option<Text> = optional("tls-ciphers").works();
     TLS_CIPHERSUITES: Option<Text> = optional("tls-ciphersuites").works();
