@@ -198,9 +198,7 @@ impl WriteLog {
     /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it and done with it.
     pub fn excess(&self) -> usize {
         let inner = self.0.inner.lock();
-        // The backlog need not begin where a block does.
-        let backlog = if inner.backlog > 0 { inner.backlog as usize + BLOCK_BYTES } else { 0 };
-        (inner.live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES).saturating_sub(backlog)
+        (inner.live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES).saturating_sub(inner.backlog as usize)
     }
 
     /// Has the next record say which database it is for.
