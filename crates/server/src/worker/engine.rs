@@ -182,7 +182,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
-        self.evicting.renew(&self.tunables.eviction);
+        self.renew_eviction();
     }
 
     /// The classes of keyspace events that somebody may hear of.
@@ -230,7 +230,9 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             let gone = !client.renew_rights(self.server);
-            if gone || self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
+            if gone
+                || self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args, taken.as_deref())
+            {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -574,6 +576,7 @@ impl Engine {
             access: &self.access,
             touch: !flags.contains(ClientFlags::NO_TOUCH),
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
