@@ -9,8 +9,9 @@ use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
 use crate::eviction::Eviction;
+use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Transport};
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
@@ -18,18 +19,22 @@ use crate::pause::Pause;
 use crate::persistence::{self, Persistence, gate};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
-use crate::pubsub::publication::Address;
+use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
 use crate::replication::{Replication, history};
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
+use crate::tls::Tls;
+use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
+use crate::worker::blocking::Served;
 use kvick_commands::context::Error;
 use kvick_store::Keyspace;
 use kvick_store::hash::KeyHasher;
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -63,6 +68,10 @@ pub struct Server {
     pub pause: Pause,
     /// Channels and who is subscribed to them.
     pub pubsub: PubSub,
+    /// Clients that cache keys.
+    pub tracking: Tracking,
+    /// What workers have yet to write to their connections.
+    pub inboxes: Inboxes,
     /// COMMANDLOG and SLOWLOG.
     pub commandlog: CommandLog,
     /// LATENCY.
@@ -86,6 +95,8 @@ pub struct Server {
     pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
+    /// TLS.
+    pub tls: Tls,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -136,6 +147,8 @@ impl Server {
             pause: Pause::default(),
             // Whoever executes what a primary sends publishes like a worker.
             pubsub: PubSub::new(workers + 1),
+            tracking: Tracking::default(),
+            inboxes: Inboxes::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
@@ -148,6 +161,7 @@ impl Server {
             persistence: Persistence::default(),
             aof,
             migration: Migration::default(),
+            tls: Tls::default(),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -185,10 +199,11 @@ impl Server {
         let _ = self.listeners.set(listeners);
     }
 
-    /// Listens on the addresses and the port of `values` from now on. On an error there may be none that is listened on.
-    pub fn listen_anew(&self, values: &Values) -> std::io::Result<()> {
+    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none that
+    /// is listened on.
+    pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
-        let reopened = listeners.reopen(values);
+        let reopened = listeners.reopen(values, transport);
         *self.listening.write() = listeners.describe();
         self.send(0, Message::Listen);
         reopened
@@ -201,14 +216,35 @@ impl Server {
         }
     }
 
-    /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
-    /// many subscribers hear it.
+    /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
+    /// waits for anything.
+    pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
+        if self.inboxes.put(worker, delivery) && worker != from {
+            self.send(worker, Message::Wake);
+        }
+    }
+
+    /// Has a client that waited answered, on behalf of any thread.
+    pub fn answer(&self, served: Served) {
+        const NO_WORKER: usize = usize::MAX;
+        self.deliver(NO_WORKER, served.client.worker, Delivery::Served(served));
+    }
+
+    /// Publishes a message from a worker; how many subscribers hear it.
     pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
-        self.pubsub.publish(address, channel, payload, |worker| {
-            if worker != from {
-                self.send(worker, Message::Wake);
+        self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
+    }
+
+    /// Has `publish` put messages into inboxes, and then wakes the workers that have to be, but for the one it is.
+    fn put_messages<T>(&self, from: usize, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
+        let mut asleep = SmallVec::<[usize; 8]>::new();
+        let result = publish(&mut |worker, message| {
+            if self.inboxes.put(worker, Delivery::Published(message)) && worker != from {
+                asleep.push(worker);
             }
-        })
+        });
+        asleep.into_iter().for_each(|worker| self.send(worker, Message::Wake));
+        result
     }
 
     /// A worker has moved the write log: wakes those who follow it, but for that worker itself. True if replies do well to
@@ -221,11 +257,7 @@ impl Server {
 
     /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
     pub fn show_monitors(&self, from: usize, lines: &[u8]) {
-        self.pubsub.show_monitors(lines, |worker| {
-            if worker != from {
-                self.send(worker, Message::Wake);
-            }
-        });
+        self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
     }
 
     /// Sends every worker a message.
@@ -288,6 +320,7 @@ impl Server {
         self.tick_replication();
         aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
+        self.tls.reload_if_due(&self.config.values());
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {

@@ -27,6 +27,8 @@ pub struct Tunables {
     pub output_limits: OutputLimits,
     /// Most connections.
     pub maxclients: usize,
+    /// Handshakes of TLS that a worker goes on with in a turn.
+    pub handshakes_per_turn: u32,
     /// Idle time after which a connection is closed; zero for never.
     pub timeout: Duration,
     /// Idle time after which TCP probes the other end; zero for never.
@@ -55,6 +57,8 @@ pub struct Tunables {
     pub latency_tracking: bool,
     /// What LATENCY records; 0 for nothing.
     pub latency_threshold_ms: u64,
+    /// `tracking-table-max-keys`: keys of which it is remembered who has read them.
+    pub tracked_keys_max: usize,
     /// `lfu-log-factor`.
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
@@ -107,6 +111,7 @@ impl Tunables {
             },
             output_limits: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT),
             maxclients: values.read(network::MAXCLIENTS) as usize,
+            handshakes_per_turn: values.read(network::MAX_NEW_TLS_CONNECTIONS_PER_CYCLE),
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
@@ -121,6 +126,10 @@ impl Tunables {
             latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,
+            tracked_keys_max: match values.read(network::TRACKING_TABLE_MAX_KEYS) {
+                0 => usize::MAX,
+                keys => keys as usize,
+            },
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
             aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::batch::{Asks, Batch, Request, Source};
-use super::connection::{Connection, Deferred};
+use super::connection::{Connection, Deferred, Socket};
 use super::engine::Outcome;
 use super::output::{RUNS_MAX, Run};
 use super::violation;
@@ -71,6 +71,10 @@ impl Worker {
         }
         let Some(connection) = self.connections.get_mut(token) else { return };
         if connection.stopped {
+            if connection.socket.is_handshaking() {
+                connection.queued = true;
+                return self.handshakes.push(token);
+            }
             // Nobody waits for what it would be told.
             return if connection.read_closed {
                 self.close(token)
@@ -138,7 +142,10 @@ impl Worker {
         let (start, behind) = (self.shared_used, self.shared_used + connection.pending.len());
         let read = match connection.unparsed {
             true => Read::More(0),
-            false => outcome(connection.socket.read(&mut self.shared[behind..behind + READ]), READ),
+            false => {
+                let read = connection.socket.read(&mut self.shared[behind..behind + READ]);
+                outcome(&connection.socket, read, READ)
+            }
         };
         let (Read::More(n) | Read::Drained(n)) = read else { return read };
         self.shared[start..behind].copy_from_slice(&connection.pending);
@@ -163,7 +170,10 @@ impl Worker {
         let room = (held.capacity() - held.len()).min(READ);
         let read = match connection.unparsed {
             true => Read::More(0),
-            false => outcome(connection.socket.read_behind(&mut held, room), room),
+            false => {
+                let read = connection.socket.read_behind(&mut held, room);
+                outcome(&connection.socket, read, room)
+            }
         };
         let number = self.batch.held.len();
         let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
@@ -187,19 +197,20 @@ impl Worker {
     fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let mut total = 0;
-        let (missing, full) = loop {
+        let (missing, more) = loop {
             let spare = connection.parser.spare();
             let room = spare.len();
-            match outcome(connection.socket.read_uninitialised(spare), room) {
+            let read = connection.socket.read_uninitialised(spare);
+            let (n, more) = match outcome(&connection.socket, read, room) {
                 Read::Ended => return Read::Ended,
-                Read::More(n) | Read::Drained(n) => {
-                    total += n;
-                    // SAFETY: the socket wrote n bytes to what `spare` returned.
-                    let missing = unsafe { connection.parser.filled(n) };
-                    if missing == 0 || n < room || total >= BIG_READ {
-                        break (missing, n == room);
-                    }
-                }
+                Read::More(n) => (n, true),
+                Read::Drained(n) => (n, false),
+            };
+            total += n;
+            // SAFETY: the socket wrote n bytes to what `spare` returned.
+            let missing = unsafe { connection.parser.filled(n) };
+            if missing == 0 || !more || total >= BIG_READ {
+                break (missing, more);
             }
         };
         // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
@@ -207,15 +218,15 @@ impl Worker {
             let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
             parse.all(Source::Shared(0, 0), &[]);
         }
-        if full { Read::More(total) } else { Read::Drained(total) }
+        if more { Read::More(total) } else { Read::Drained(total) }
     }
 
     /// Executes the batch and puts the inputs it held back.
     fn execute_batch(&mut self) {
         self.engine.begin_batch();
-        // What was published before these requests were sent is heard before they are answered.
-        if self.engine.inbox().has_messages() {
-            self.deliver_published();
+        // What was published or changed before these requests were sent is heard of before they are answered.
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
         }
         if self.engine.tunables.prefetches {
             let keys = self.batch.prefetch(self.server.keyspace);
@@ -265,11 +276,19 @@ impl Worker {
             let large =
                 if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let args = batch.args(request, &self.shared);
-            let outcome =
-                self.engine.execute(&mut connection.client, args, request.asks, &mut taken, &mut self.replies);
+            let outcome = loop {
+                let args = batch.args(request, &self.shared);
+                let client = &mut connection.client;
+                match self.engine.execute(client, args, request.asks, &mut taken, &mut self.replies) {
+                    Outcome::Again => {}
+                    outcome => break outcome,
+                }
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            };
             match outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::Again => {}
                 Outcome::Paused => {
                     if let Some(buffer) = taken {
                         batch.big[place] = buffer;
@@ -284,7 +303,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
@@ -301,11 +320,11 @@ impl Worker {
         self.write_many_replies();
     }
 
-    /// Puts messages behind the replies that were made for a connection from `start` on, the last of which may be that of the
-    /// command that published them; where the next replies begin.
+    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
+    /// the command that caused them; where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
         self.runs.push(Run { token, start, end: self.replies.len() });
-        self.deliver_published();
+        self.make_deliveries();
         self.replies.len()
     }
 
@@ -333,6 +352,7 @@ impl Worker {
             let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
             match outcome {
                 Outcome::Done => {}
+                Outcome::Again => connection.deferred.push_front(deferred),
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
                     paused = true;
@@ -343,7 +363,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
@@ -428,6 +448,9 @@ impl Parse<'_> {
     /// Parses all requests in `input`; but before authentication only one, because what may follow depends on it.
     #[inline]
     fn all(&mut self, source: Source, input: &[u8]) -> Found {
+        if input.first() == Some(&violation::TLS_HANDSHAKE) && violation::is_tls(input) && self.is_new() {
+            return self.turn_away(input.len());
+        }
         let (mut pos, before) = (0, self.batch.requests.len());
         let mut last = None;
         let mut more = false;
@@ -454,6 +477,21 @@ impl Parse<'_> {
             }
         }
         Found { bytes: pos, requests: self.batch.requests.len() > before, more }
+    }
+
+    /// Whether the connection has executed nothing yet.
+    fn is_new(&self) -> bool {
+        self.connection.client.commands == 0
+    }
+
+    /// Has the connection closed in the next turn, after a word to the client.
+    #[cold]
+    fn turn_away(&mut self, bytes: usize) -> Found {
+        violation::log_tls(&self.connection.client.info);
+        self.connection.output.push(violation::NO_TLS);
+        self.connection.unwritten = true;
+        self.connection.client.fate = Fate::CloseAfterReply;
+        Found { bytes, requests: false, more: true }
     }
 
     #[inline]
@@ -488,12 +526,18 @@ impl Parse<'_> {
     }
 }
 
-fn outcome(read: io::Result<usize>, room: usize) -> Read {
+fn outcome(socket: &Socket, read: io::Result<usize>, room: usize) -> Read {
     match read {
         Ok(0) => Read::Ended,
-        Ok(n) if n == room => Read::More(n),
+        Ok(n) if n == room || socket.has_more() => Read::More(n),
         Ok(n) => Read::Drained(n),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read::Drained(0),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            if socket.has_more() {
+                Read::More(0)
+            } else {
+                Read::Drained(0)
+            }
+        }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Read::More(0),
         Err(_) => Read::Ended,
     }

@@ -15,6 +15,7 @@ mod delivery;
 pub mod engine;
 pub mod evicting;
 pub mod feeding;
+mod handshake;
 mod held;
 mod input;
 mod migrating;
@@ -22,6 +23,7 @@ mod monitoring;
 mod output;
 pub mod replay;
 mod timers;
+mod tracking;
 pub mod transaction;
 mod violation;
 
@@ -58,8 +60,6 @@ pub enum Message {
     Connection(Socket, Arc<ClientInfo>),
     /// Close this client's connection, which is doomed, if it is still there.
     Close(Arc<ClientInfo>),
-    /// The answer to a client that waited.
-    Served(blocking::Served),
     /// Keys that were sent to another server, and what it said.
     Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
@@ -68,6 +68,8 @@ pub enum Message {
     Wake,
     /// There are new sockets to listen on.
     Listen,
+    /// Sockets that took nothing may take something, without that the poll tells.
+    Unclog,
 }
 
 /// See the module's documentation.
@@ -79,9 +81,11 @@ pub struct Worker {
     connections: Slab<Connection>,
     /// Connections that may have input.
     ready: VecDeque<usize>,
+    /// Connections with TLS that may go on with their handshake.
+    handshakes: handshake::Handshakes,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
-    /// Published messages on their way to this worker's connections.
+    /// What is on its way to this worker's connections.
     deliveries: delivery::Deliveries,
     /// Connections that publish faster than can be delivered, and have to wait.
     held_back: Vec<usize>,
@@ -130,6 +134,7 @@ impl Worker {
             mailbox,
             connections: Slab::new(),
             ready: VecDeque::new(),
+            handshakes: handshake::Handshakes::default(),
             paused: Vec::new(),
             deliveries: delivery::Deliveries::default(),
             held_back: Vec::new(),
@@ -163,9 +168,10 @@ impl Worker {
         crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
+            let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let timeout = if self.rests {
                 Some(HELD_BACK)
-            } else if self.ready.is_empty() && self.deliveries.is_empty() && !self.is_evicting() {
+            } else if self.ready.is_empty() && !delivers && !self.is_evicting() && self.handshakes.is_empty() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -204,14 +210,17 @@ impl Worker {
             }
         }
         self.read_messages();
+        self.open_inbox();
         self.settle_returned();
         if !self.rests {
             self.serve_ready();
         }
         self.go_on_evicting();
+        self.shake_hands();
         self.run_timers();
         self.end_waits();
-        self.deliver_published();
+        self.settle_turn();
+        self.make_deliveries();
         self.write_replies();
         self.feed_replicas();
         self.release_held_back();
@@ -250,7 +259,8 @@ impl Worker {
     fn note_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
-            connection.stopped
+            // What a client sends right behind its handshake is executed all the same.
+            connection.stopped && !connection.socket.is_handshaking()
         })
     }
 
@@ -269,10 +279,13 @@ impl Worker {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
-                Message::Served(served) => self.deliver(served),
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
+                Message::Unclog => {
+                    let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
+                    tokens.into_iter().for_each(|token| self.write_waiting(token));
+                }
                 Message::Listen => {
                     if let Err(error) = self.listeners.register(self.poll.registry(), FIRST_LISTENER) {
                         crate::logging::warning(format_args!("Cannot listen: {error}"));
@@ -305,17 +318,22 @@ impl Worker {
         if connection.held > 0 {
             self.forget_held(token);
         }
+        if let Socket::Tls(stream) = &mut connection.socket {
+            stream.say_goodbye();
+        }
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
         self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.stop_tracking(self.server);
         connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }
         if connection.stopped {
             self.paused.retain(|paused| *paused != token);
+            self.handshakes.remove(token);
         }
         self.stop_waiting(connection.waiter.take());
         if let Some(feed) = connection.client.feed.take() {
@@ -346,7 +364,7 @@ impl Worker {
     /// Accepts what waits on a listener, and hands the connections to the workers in turn.
     fn accept(&mut self, listener: usize) {
         loop {
-            let (socket, peer) = match self.listeners.accept(listener) {
+            let (socket, peer) = match self.listeners.accept(listener, &self.server.tls) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {
