@@ -8,6 +8,7 @@ use crate::pubsub::{Kind, PubSub};
 use crate::replication::replicas::Replica;
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::tracking::OwnTracking;
 use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
@@ -94,6 +95,8 @@ pub struct Client {
     pub is_reset: bool,
     /// The keys that it watches.
     pub watching: Option<Box<Watching>>,
+    /// CLIENT TRACKING, while it is on.
+    pub tracking: Option<Box<OwnTracking>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
     /// What it said of itself as a replica, if it did.
@@ -147,6 +150,7 @@ impl Client {
             transaction: None,
             is_reset: false,
             watching: None,
+            tracking: None,
             redacted: 0,
             replica: None,
             feed: None,

@@ -4,7 +4,6 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
-use super::blocking::Served;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::transaction::{Control, is_exec};
@@ -15,14 +14,15 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::inbox::Inbox;
 use crate::monitor::Lines;
 use crate::persistence::{self, gate};
-use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
+use crate::tracking::broadcast::Changed;
 use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
@@ -63,8 +63,10 @@ pub struct Engine {
     pub(super) block: Option<Block>,
     /// What the client of the present session command waits for, if it does.
     waits: Option<Arc<Waiter>>,
-    /// Answers to clients of this worker that waited, not yet delivered.
-    pub(super) served: Vec<Served>,
+    /// The keys that commands have changed, for clients that are told of prefixes.
+    pub(super) changed: Changed,
+    /// Most keys of which it was forgotten in the last turn who has read them, as there were too many.
+    pub(super) forgotten_in_turn: usize,
     /// Lines for monitors that are not ready to be shown.
     pub(super) shown: Lines,
     /// Whether a transaction is being executed, in which no command may wait.
@@ -89,6 +91,8 @@ pub(super) struct Call<'a> {
 pub enum Outcome {
     /// It was, or answered an error.
     Done,
+    /// It is to be executed once more, after what is in the worker's inbox is delivered.
+    Again,
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
     /// It waits for a key, and will be answered later.
@@ -111,7 +115,8 @@ impl Engine {
             events,
             block: None,
             waits: None,
-            served: Vec::new(),
+            changed: Changed::default(),
+            forgotten_in_turn: 0,
             shown: Lines::default(),
             in_transaction: false,
             reads_every_key: true,
@@ -185,17 +190,19 @@ impl Engine {
         self.renew_eviction();
     }
 
-    /// The classes of keyspace events that somebody may hear of.
+    /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
     #[inline]
     pub(super) fn heard(&self) -> EventClass {
         let heard = self.tunables.heard_events;
-        if heard.is_empty() || !self.server.pubsub.directory().has_listeners() { EventClass::empty() } else { heard }
+        let no_events = heard.is_empty() || !self.server.pubsub.directory().has_listeners();
+        let heard = if no_events { EventClass::empty() } else { heard };
+        heard | self.server.keyspace.tracking.heard()
     }
 
-    /// The published messages that the worker has to deliver.
+    /// What the worker has yet to deliver.
     #[inline]
     pub(super) fn inbox(&self) -> &'static Inbox {
-        self.server.pubsub.inbox(self.worker)
+        self.server.inboxes.of(self.worker)
     }
 
     /// Scratch space for background work between batches.
@@ -221,7 +228,7 @@ impl Engine {
                 None => return self.finish(client, start, out),
             },
         };
-        client.last_command = command.id;
+        let previous = std::mem::replace(&mut client.last_command, command.id);
         let plain = self.is_plainly_allowed(client, command, args);
         if !plain {
             if self.server.persistence.gate.has(gate::ENDING) {
@@ -235,6 +242,12 @@ impl Engine {
             {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
+            }
+            if client.tracking.is_some() && self.effects.concern_others() {
+                // What was evicted just now is not what the command will read, and has to be told before.
+                self.settle_consequences();
+                client.last_command = previous;
+                return Outcome::Again;
             }
             if let Some(error) = self.objection(client, command, args) {
                 self.refuse(client, Some((command, args)), &error, out);
@@ -251,17 +264,21 @@ impl Engine {
             return self.finish(client, start, out);
         }
         match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || !self.is_monitored()) => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || self.is_unobserved(client)) => {
                 self.call_keyed(client, command, handler, hash, args, out);
             }
             _ => {
-                if let Some(waiter) = self.call(client, command, args, taken.take(), out) {
+                let waiter = match client.tracking {
+                    None => self.call(client, command, args, taken.take(), out),
+                    Some(_) => self.call_tracked(client, previous, (command, args), taken.take(), out),
+                };
+                if let Some(waiter) = waiter {
                     return Outcome::Waits(waiter);
                 }
             }
         }
-        if self.effects.has_awaited() {
-            self.serve_awaited();
+        if self.effects.concern_others() {
+            self.settle_consequences();
         }
         self.finish(client, start, out)
     }
@@ -295,11 +312,19 @@ impl Engine {
         None
     }
 
+    /// Whether nobody has to be shown a client's command, and the client need not be told later of what it reads.
+    #[inline]
+    fn is_unobserved(&self, client: &Client) -> bool {
+        client.tracking.is_none() && !self.is_monitored()
+    }
+
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready =
-            client.is_free(&self.server.persistence.gate) && client.transaction.is_none() && !client.only_listens();
+        let ready = client.is_free(&self.server.persistence.gate)
+            && client.transaction.is_none()
+            && client.tracking.is_none()
+            && !client.only_listens();
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
@@ -471,6 +496,9 @@ impl Engine {
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
+        if client.tracking.is_some() {
+            self.remember_reads(&client.info, client.db, (command, args), &mut locked);
+        }
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());

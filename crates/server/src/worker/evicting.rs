@@ -224,7 +224,7 @@ impl Worker {
         if self.engine.evicting.is_unfinished {
             self.engine.within_batch(|engine| {
                 engine.make_room();
-                engine.serve_awaited();
+                engine.settle_consequences();
             });
         }
         let limit = self.engine.tunables.eviction.clients_bytes;

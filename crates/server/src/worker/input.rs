@@ -213,9 +213,9 @@ impl Worker {
     /// Executes the batch and puts the inputs it held back.
     fn execute_batch(&mut self) {
         self.engine.begin_batch();
-        // What was published before these requests were sent is heard before they are answered.
-        if self.engine.inbox().has_messages() {
-            self.deliver_published();
+        // What was published or changed before these requests were sent is heard of before they are answered.
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
         }
         if self.engine.tunables.prefetches {
             let keys = self.batch.prefetch(self.server.keyspace);
@@ -265,11 +265,19 @@ impl Worker {
             let large =
                 if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let args = batch.args(request, &self.shared);
-            let outcome =
-                self.engine.execute(&mut connection.client, args, request.asks, &mut taken, &mut self.replies);
+            let outcome = loop {
+                let args = batch.args(request, &self.shared);
+                let client = &mut connection.client;
+                match self.engine.execute(client, args, request.asks, &mut taken, &mut self.replies) {
+                    Outcome::Again => {}
+                    outcome => break outcome,
+                }
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            };
             match outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::Again => {}
                 Outcome::Paused => {
                     if let Some(buffer) = taken {
                         batch.big[place] = buffer;
@@ -284,7 +292,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
@@ -301,11 +309,11 @@ impl Worker {
         self.write_many_replies();
     }
 
-    /// Puts messages behind the replies that were made for a connection from `start` on, the last of which may be that of the
-    /// command that published them; where the next replies begin.
+    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
+    /// the command that caused them; where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
         self.runs.push(Run { token, start, end: self.replies.len() });
-        self.deliver_published();
+        self.make_deliveries();
         self.replies.len()
     }
 
@@ -333,6 +341,7 @@ impl Worker {
             let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
             match outcome {
                 Outcome::Done => {}
+                Outcome::Again => connection.deferred.push_front(deferred),
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
                     paused = true;
@@ -343,7 +352,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;

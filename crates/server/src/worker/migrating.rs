@@ -54,8 +54,8 @@ impl Engine {
         // What is propagated was said above.
         self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
         drop(locked);
-        if self.effects.has_awaited() {
-            self.serve_awaited();
+        if self.effects.concern_others() {
+            self.settle_consequences();
         }
         if departure.parcels.is_empty() {
             return Some(self.answer_departure(&departure));

@@ -22,6 +22,7 @@ mod monitoring;
 mod output;
 pub mod replay;
 mod timers;
+mod tracking;
 pub mod transaction;
 mod violation;
 
@@ -58,8 +59,6 @@ pub enum Message {
     Connection(Socket, Arc<ClientInfo>),
     /// Close this client's connection, which is doomed, if it is still there.
     Close(Arc<ClientInfo>),
-    /// The answer to a client that waited.
-    Served(blocking::Served),
     /// Keys that were sent to another server, and what it said.
     Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
@@ -81,7 +80,7 @@ pub struct Worker {
     ready: VecDeque<usize>,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
-    /// Published messages on their way to this worker's connections.
+    /// What is on its way to this worker's connections.
     deliveries: delivery::Deliveries,
     /// Connections that publish faster than can be delivered, and have to wait.
     held_back: Vec<usize>,
@@ -163,9 +162,10 @@ impl Worker {
         crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
+            let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let timeout = if self.rests {
                 Some(HELD_BACK)
-            } else if self.ready.is_empty() && self.deliveries.is_empty() && !self.is_evicting() {
+            } else if self.ready.is_empty() && !delivers && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -204,6 +204,7 @@ impl Worker {
             }
         }
         self.read_messages();
+        self.open_inbox();
         self.settle_returned();
         if !self.rests {
             self.serve_ready();
@@ -211,7 +212,8 @@ impl Worker {
         self.go_on_evicting();
         self.run_timers();
         self.end_waits();
-        self.deliver_published();
+        self.settle_turn();
+        self.make_deliveries();
         self.write_replies();
         self.feed_replicas();
         self.release_held_back();
@@ -269,7 +271,6 @@ impl Worker {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
-                Message::Served(served) => self.deliver(served),
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
@@ -310,6 +311,7 @@ impl Worker {
         self.server.clients.remove(connection.client.info.id);
         self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.stop_tracking(self.server);
         connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
