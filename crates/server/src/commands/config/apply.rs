@@ -1,7 +1,7 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{logging, memory, network, persistence, process, security};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, security};
 use crate::config::{Id, Refusal, Values};
 use crate::eviction;
 use crate::process::{limits, oom_score, title};
@@ -12,6 +12,9 @@ const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging:
 
 /// Settings of the process's score for the kernel's out-of-memory killer.
 const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
+
+/// Settings of how many replicas writes want.
+const REPLICAS: [Id; 2] = [replication::MIN_REPLICAS_TO_WRITE.id(), replication::MIN_REPLICAS_MAX_LAG.id()];
 
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
@@ -37,6 +40,8 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     }
     if id == memory::MAXMEMORY.id() {
         warn_of_eviction(server, values.read(memory::MAXMEMORY));
+    } else if REPLICAS.contains(&id) {
+        server.require_replicas(values);
     } else if LOG.contains(&id) {
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {
