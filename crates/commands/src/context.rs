@@ -22,6 +22,8 @@ pub struct Context<'a> {
     pub settings: &'a Settings,
     /// Whether the command may wait: not inside of a transaction or a script, where one that finds nothing says so.
     pub may_block: bool,
+    /// Whether a script calls it, which should be told the members of sets in the same order every time.
+    pub in_script: bool,
     /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
     pub block: Option<Block>,
     /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.

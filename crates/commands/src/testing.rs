@@ -109,6 +109,7 @@ impl Bench {
             taken: None,
             settings: &self.settings,
             may_block: self.may_block,
+            in_script: false,
             block: None,
             remark: None,
         };
