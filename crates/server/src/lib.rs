@@ -22,6 +22,7 @@ pub mod persistence;
 pub mod process;
 pub mod pubsub;
 pub mod rates;
+pub mod scripting;
 pub mod server;
 pub mod session;
 pub mod signals;

@@ -16,6 +16,7 @@ use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::Address;
 use crate::rates::Rates;
+use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
@@ -74,6 +75,8 @@ pub struct Server {
     pub persistence: Persistence,
     /// MIGRATE.
     pub migration: Migration,
+    /// Scripts and functions.
+    pub scripting: Scripting,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -112,8 +115,9 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
+        let keyspace = Keyspace::leak(databases, partitions, hasher(&values));
         Box::leak(Box::new(Server {
-            keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
+            keyspace,
             config: Config::new(values),
             config_file,
             executable,
@@ -130,6 +134,7 @@ impl Server {
             memory: memory::Monitor::default(),
             persistence: Persistence::default(),
             migration: Migration::default(),
+            scripting: Scripting::new(keyspace),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -261,6 +266,7 @@ impl Server {
         self.rejected_connections.store(0, Ordering::Relaxed);
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        self.scripting.reset_stats();
     }
 
     /// Has the server end: workers notice at their next turn.

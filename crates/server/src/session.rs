@@ -36,8 +36,10 @@ pub struct Session<'a> {
     pub when_expired: WhenExpired,
     /// Settings that commands go by.
     pub settings: &'a Settings,
-    /// Whether it is part of a transaction that is being executed.
+    /// Whether it is part of a transaction that is being executed, or of a script.
     pub in_transaction: bool,
+    /// Whether a script calls it.
+    pub in_script: bool,
     /// The worker's number.
     pub worker: usize,
     /// The worker's statistics.
@@ -121,7 +123,14 @@ pub enum Fate {
 impl Client {
     /// A new connection's state.
     pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Self {
-        let mut client = Client {
+        let mut client = Client::stand_in(info);
+        client.set_authenticated(authenticated);
+        client
+    }
+
+    /// What stands in a connection's place while its client is elsewhere.
+    pub fn stand_in(info: Arc<ClientInfo>) -> Self {
+        Client {
             info,
             db: 0,
             version: Version::Resp2,
@@ -136,9 +145,7 @@ impl Client {
             is_reset: false,
             watching: None,
             redacted: 0,
-        };
-        client.set_authenticated(authenticated);
-        client
+        }
     }
 
     /// Has the logs show argument `index` of the present command as "(redacted)". They show no argument beyond the

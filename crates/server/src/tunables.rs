@@ -34,6 +34,10 @@ pub struct Tunables {
     pub protected_mode: bool,
     /// The password.
     pub password: Option<Vec<u8>>,
+    /// `busy-reply-threshold`; 0 for never.
+    pub busy_reply_threshold_ms: u64,
+    /// `lua-enable-insecure-api`.
+    pub insecure_scripts: bool,
     /// Background passes in a second.
     pub hz: u32,
     /// 1 to 10.
@@ -103,6 +107,8 @@ impl Tunables {
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
             password: values.read(security::REQUIREPASS).map(|text| text.to_vec()),
+            busy_reply_threshold_ms: values.read(security::BUSY_REPLY_THRESHOLD),
+            insecure_scripts: values.read(security::LUA_ENABLE_INSECURE_API),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),

@@ -290,7 +290,12 @@ impl Effects {
         }
     }
 
-    /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].
+    /// Whether a transaction has begun.
+    pub fn in_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Begins a transaction or a script: what its commands do is kept until [`Effects::end_group`].
     pub fn begin_group(&mut self) {
         self.group = Some(Group { records: Vec::new(), record_count: 0, databases: None });
     }

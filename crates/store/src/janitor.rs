@@ -2,6 +2,7 @@
 
 use crate::partition::Partition;
 use crate::value::Value;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -12,6 +13,8 @@ pub enum Garbage {
     Value(Value),
     /// A flushed partition.
     Partition(Box<Partition>),
+    /// Something else.
+    Other(Box<dyn Any + Send>),
 }
 
 impl Garbage {
@@ -19,6 +22,7 @@ impl Garbage {
         match self {
             Garbage::Value(_) => 1,
             Garbage::Partition(partition) => partition.len(),
+            Garbage::Other(_) => 1,
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod migrate;
 pub mod persistence;
 pub mod pubsub;
 pub mod role;
+pub mod scripting;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -39,6 +40,8 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         persistence::COMMANDS,
         pubsub::COMMANDS,
         role::COMMANDS,
+        scripting::script::COMMANDS,
+        scripting::function::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,
     ]

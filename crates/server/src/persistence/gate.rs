@@ -15,6 +15,8 @@ pub const LOADING: u8 = 1;
 pub const UNSAVED: u8 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
 pub const ENDING: u8 = 4;
+/// A script has been running for longer than `busy-reply-threshold`.
+pub const BUSY: u8 = 8;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -61,6 +63,18 @@ pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
         return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
     }
     None
+}
+
+/// Why a script that may write may not run.
+pub fn objection_to_writing_script(server: &Server) -> Result<(), Error> {
+    if server.persistence.gate.has(UNSAVED) && stops_writes(server) {
+        return Err(Error::new(format!(
+            "MISCONF {} is configured to save RDB snapshots, but it's currently unable to persist to disk. Writable \
+             scripts are blocked. Use 'no-writes' flag for read only scripts.",
+            name(server)
+        )));
+    }
+    Ok(())
 }
 
 /// Whether a failed save is a reason to refuse writes.

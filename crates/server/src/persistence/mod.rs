@@ -33,7 +33,7 @@ use load::Loading;
 use parking_lot::{Condvar, Mutex};
 use status::Status;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// What a server knows of its dumps.
 #[derive(Default)]
@@ -47,9 +47,6 @@ pub struct Persistence {
     idle: Condvar,
     /// Where the snapshot thread takes its work from.
     jobs: OnceLock<Sender<Job>>,
-    /// The sources of function libraries that the dump held. They cannot be called in this version, but the next dump
-    /// holds them again.
-    functions: Mutex<Vec<Arc<[u8]>>>,
     /// The files that are being written, under their temporary names.
     temporary: file::Temporary,
 }

@@ -3,6 +3,7 @@
 use super::delay::Delay;
 use super::file::{self, DumpFile, SaveError};
 use super::{access, changes, gate, now_s};
+use crate::config::Values;
 use crate::config::tables::memory::MAXMEMORY_POLICY;
 use crate::config::tables::persistence::{
     DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE_INCREMENTAL_FSYNC, RDB_SAVE_VERSION, RDBCHECKSUM, RDBCOMPRESSION,
@@ -37,7 +38,7 @@ pub struct Plan {
     sync_often: bool,
     created_s: i64,
     used_memory: usize,
-    /// Function libraries, as the last dump had them.
+    /// Function libraries.
     functions: Vec<Arc<[u8]>>,
 }
 
@@ -46,10 +47,6 @@ impl Plan {
     pub fn new(server: &Server) -> Plan {
         let values = server.config.values();
         let directory = values.read(DIR);
-        let version = match values.read(RDB_SAVE_VERSION) {
-            RdbSaveVersion::Valkey9 => VERSION,
-            RdbSaveVersion::Redis72 => VERSION_REDIS,
-        };
         let now_ms = clock::unix_ms();
         let by_usage = matches!(
             values.read(MAXMEMORY_POLICY),
@@ -61,16 +58,12 @@ impl Plan {
         Plan {
             folder: directory.path().into(),
             place: directory.resolve(&values.read(DBFILENAME)),
-            options: WriteOptions {
-                version,
-                compress: values.read(RDBCOMPRESSION),
-                checksum: values.read(RDBCHECKSUM),
-            },
+            options: write_options(&values),
             access: by_usage.then(|| access(&values, now_ms)),
             sync_often: values.read(RDB_SAVE_INCREMENTAL_FSYNC),
             created_s: now_ms / 1000,
             used_memory: memory::allocated(),
-            functions: server.persistence.functions.lock().clone(),
+            functions: server.scripting.library_sources(),
         }
     }
 
@@ -98,6 +91,15 @@ impl Plan {
         file.sync()?;
         Ok(file)
     }
+}
+
+/// How dumps are written by these settings.
+pub fn write_options(values: &Values) -> WriteOptions {
+    let version = match values.read(RDB_SAVE_VERSION) {
+        RdbSaveVersion::Valkey9 => VERSION,
+        RdbSaveVersion::Redis72 => VERSION_REDIS,
+    };
+    WriteOptions { version, compress: values.read(RDBCOMPRESSION), checksum: values.read(RDBCHECKSUM) }
 }
 
 /// What is written of an entry.

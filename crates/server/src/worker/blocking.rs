@@ -151,12 +151,24 @@ impl Engine {
 
     /// Serves those who wait for keys that commands have changed, until nobody is left who can be. Called within a batch
     /// and without locks.
+    ///
+    /// Not while a script takes too long, which may have what a waiter's command needs: then they wait for its end.
     #[cold]
     pub(super) fn serve_awaited(&mut self) {
-        while self.effects.has_awaited() {
+        while self.effects.has_awaited() && !self.is_busy() {
             for (db, key) in self.effects.take_awaited() {
                 self.serve_key(db, &key);
             }
+        }
+    }
+
+    /// Serves those who wait for these keys, which changed when they could not be served.
+    pub(super) fn serve_keys(&mut self, keys: Vec<(usize, Box<[u8]>)>) {
+        if !keys.is_empty() {
+            self.within_batch(|engine| {
+                keys.into_iter().for_each(|(db, key)| engine.serve_key(db, &key));
+                engine.serve_awaited();
+            });
         }
     }
 
@@ -165,7 +177,7 @@ impl Engine {
         let key = keyspace.key(key);
         let (mut after, mut fruitless) = (0, Vec::new());
         loop {
-            let locked = keyspace.lock_one(keyspace.address(db, key));
+            let locked = self.lock_patiently(|_| vec![keyspace.address(db, key)]);
             let kind = locked.kind_at(db, key, self.now_ms);
             let Some(waiter) = locked.next_waiter(db, key, after, kind, &fruitless) else { return };
             drop(locked);
@@ -182,7 +194,7 @@ impl Engine {
         let Some(blocked) = Blocked::of(waiter) else { return true };
         let (keyspace, args) = (self.server.keyspace, blocked.request.args());
         let Some(Handler::Data(handler)) = blocked.command.handler else { return true };
-        let mut locked = self.lock_keys(blocked.db, blocked.command, args);
+        let mut locked = self.lock_keys_patiently(blocked.db, blocked.command, args);
         if waiter.has_left() {
             return true;
         }
@@ -225,7 +237,7 @@ impl Engine {
     fn withdraw(&mut self, waiter: &Waiter) -> bool {
         let Some(blocked) = Blocked::of(waiter) else { return false };
         self.within_batch(|engine| {
-            let mut locked = engine.lock_keys(blocked.db, blocked.command, blocked.request.args());
+            let mut locked = engine.lock_keys_patiently(blocked.db, blocked.command, blocked.request.args());
             blocked.leave(waiter, &mut locked)
         })
     }

@@ -6,6 +6,7 @@
 use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
+use super::program::{Attend, Scratch};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
@@ -13,6 +14,7 @@ use crate::commands::pubsub::subscribe::is_listening;
 use crate::persistence::{self, gate};
 use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
+use crate::scripting::scripts::RecentSum;
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
@@ -26,10 +28,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The keys of one command.
-type Keys<'k> = SmallVec<[Key<'k>; 4]>;
-
-/// Keys of one command that the processor is asked for in advance.
-const PREFETCHED_MAX: usize = 64;
+pub(super) type Keys<'k> = SmallVec<[Key<'k>; 4]>;
 
 /// A command that takes longer than this makes the worker read the clock again.
 const LONG_US: u64 = 500;
@@ -59,11 +58,23 @@ pub struct Engine {
     waits: Option<Arc<Waiter>>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
-    /// Whether a transaction is being executed, in which no command may wait.
+    /// Whether a transaction or a script is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
+    /// Whether a script is, for which time stands still.
+    pub(super) in_script: bool,
+    /// Whether a script has ended just now that others knew of: what it held may be waited for.
+    pub(super) ended_long_script: bool,
+    /// Whether the error of the present command was counted already, as that of one that its script called.
+    pub(super) error_is_counted: bool,
+    /// The script of EVAL that came last, with its sum.
+    pub(super) recent_sum: RecentSum,
+    /// Buffers for the commands that scripts call.
+    pub(super) scratch: Scratch,
+    /// Whether what commands do is kept from the write log: a script asked for that.
+    pub(super) is_muted: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
-    in_batch: bool,
-    last: Ticks,
+    pub(super) in_batch: bool,
+    pub(super) last: Ticks,
 }
 
 /// A request that is being executed.
@@ -79,7 +90,21 @@ pub enum Outcome {
     Done,
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
+    /// It has to wait for a script that holds what it needs.
+    Held,
+    /// This command may run a script: it has to be [executed](Engine::execute_program) apart from the worker.
+    Program(&'static Registered),
     /// It waits for a key, and will be answered later.
+    Waits(Arc<Waiter>),
+}
+
+/// What became of a command.
+pub(super) enum Called {
+    /// It ran.
+    Done,
+    /// A script holds what it needs; nothing has happened.
+    Held,
+    /// It waits for a key.
     Waits(Arc<Waiter>),
 }
 
@@ -101,6 +126,12 @@ impl Engine {
             waits: None,
             served: Vec::new(),
             in_transaction: false,
+            in_script: false,
+            ended_long_script: false,
+            error_is_counted: false,
+            recent_sum: RecentSum::default(),
+            scratch: Scratch::default(),
+            is_muted: false,
             in_batch: false,
             last: Ticks::now(),
         };
@@ -116,29 +147,6 @@ impl Engine {
         self.last = Ticks::now();
         self.update_settings();
         self.last
-    }
-
-    /// Enters a batch: until it is left, nobody has the world.
-    pub fn enter(&mut self) {
-        self.server.keyspace.world.enter(self.participant);
-        self.in_batch = true;
-    }
-
-    /// Leaves it.
-    pub fn leave(&mut self) {
-        self.in_batch = false;
-        self.server.keyspace.world.leave(self.participant);
-    }
-
-    /// Runs `work`, which takes locks, within the present batch or one of its own.
-    pub(super) fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        if self.in_batch {
-            return work(self);
-        }
-        self.enter();
-        let result = work(self);
-        self.leave();
-        result
     }
 
     /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
@@ -212,6 +220,12 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
+            // When a script has had the world for too long, what needs nothing of that goes on without a batch.
+            let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
+            if shut_out || self.is_held_by_script(client, command) {
+                let called = Called::Held;
+                return self.conclude(client, command, called, start, out);
+            }
             if let Some(error) = self.objection(client, command, args) {
                 self.refuse(client, Some(command), &error, out);
                 return self.finish(client, start, out);
@@ -224,20 +238,65 @@ impl Engine {
             self.queue(client, command, args, taken.take(), out);
             return self.finish(client, start, out);
         }
-        match (hash, command.handler) {
+        let called = match (hash, command.handler) {
             (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
-                self.call_keyed(client, command, handler, hash, args, out);
-            }
-            _ => {
-                if let Some(waiter) = self.call(client, command, args, taken.take(), out) {
-                    return Outcome::Waits(waiter);
+                match self.call_keyed(client, command, handler, hash, args, out) {
+                    true => Called::Done,
+                    false => Called::Held,
                 }
             }
+            _ if client.may_run_program(command) => return Outcome::Program(command),
+            _ => self.call(client, command, args, taken, &mut (), out),
+        };
+        self.conclude(client, command, called, start, out)
+    }
+
+    /// Executes a request that may run a script. `attendant` serves others while a script takes long.
+    pub(super) fn execute_program(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        args: Args<'_>,
+        attendant: &mut dyn Attend,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let start = out.len();
+        let called = self.call(client, command, args, &mut None, attendant, out);
+        self.conclude(client, command, called, start, out)
+    }
+
+    /// What is to be done after a command.
+    #[inline]
+    fn conclude(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        called: Called,
+        start: usize,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        match called {
+            Called::Done if self.ended_long_script => self.end_long_script(),
+            Called::Done => {}
+            Called::Held => match self.busy_error() {
+                Some(error) if !command.spec.flags.contains(Flags::ALLOW_BUSY) => {
+                    self.refuse(client, Some(command), &error, out);
+                }
+                _ => return Outcome::Held,
+            },
+            Called::Waits(waiter) => return Outcome::Waits(waiter),
         }
         if self.effects.has_awaited() {
             self.serve_awaited();
         }
         self.finish(client, start, out)
+    }
+
+    /// Has the workers go on with the requests that had to wait for a script. Called without its locks.
+    #[cold]
+    fn end_long_script(&mut self) {
+        self.ended_long_script = false;
+        self.server.send_all(|| super::Message::Resume);
     }
 
     /// Finds out what a request asks for that could not be told from its first word, or answers that it is nothing.
@@ -270,7 +329,7 @@ impl Engine {
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = client.authenticated
+        let ready = (client.authenticated & self.in_batch)
             && client.transaction.is_none()
             && !client.only_listens()
             && self.server.persistence.gate.is_open();
@@ -293,7 +352,8 @@ impl Engine {
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command))
+        let busy = || if self.concerns_script(command) { self.busy_error() } else { None };
+        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command)).or_else(busy)
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -307,7 +367,7 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
+    pub(super) fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
         if let Some(command) = command {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
@@ -318,7 +378,8 @@ impl Engine {
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
 
-    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for.
+    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for. False when a
+    /// script has that.
     #[inline]
     fn call_keyed(
         &mut self,
@@ -328,9 +389,9 @@ impl Engine {
         hash: u64,
         args: Args<'_>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         let (keyspace, start) = (self.server.keyspace, out.len());
-        let mut locked = keyspace.lock_one(keyspace.address_of_hash(client.db, hash));
+        let Some(mut locked) = self.lock_hash(client.db, hash) else { return false };
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
@@ -339,6 +400,7 @@ impl Engine {
         self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
+        true
     }
 
     /// Takes the locks that the command asks for, and runs it.
@@ -348,29 +410,34 @@ impl Engine {
         client: &mut Client,
         command: &'static Registered,
         args: Args<'_>,
-        taken: Option<Vec<u8>>,
+        taken: &mut Option<Vec<u8>>,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Option<Arc<Waiter>> {
+    ) -> Called {
         let (keyspace, start) = (self.server.keyspace, out.len());
         if let Some(Handler::Control(control)) = command.handler {
-            let result = self.control(client, control, command, args, out);
+            let Some(result) = self.control(client, control, command, args, attendant, out) else {
+                return Called::Held;
+            };
             let result = self.answer(client, result, out);
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
-            return None;
+            return Called::Done;
         }
-        let taken_head = self.remember_taken(command, taken.as_deref());
         let world = self.needs_world(command, args);
+        let Some(scripts) = self.settle_scripts(command, world) else { return Called::Held };
         let keys = if world { Keys::new() } else { self.keys_of(command, args) };
-        let mut locked = if world {
-            self.leave();
-            keyspace.lock_world()
-        } else {
-            self.lock_hashed(client.db, &keys)
-        };
+        let locked = if world { self.lock_world() } else { self.lock_hashed(client.db, &keys) };
+        let Some(mut locked) = locked else { return Called::Held };
+        let taken_head = self.remember_taken(command, taken.as_deref());
         let result = match command.handler {
-            Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &keys), taken, &mut locked, out),
+            Some(Handler::Data(handler)) => {
+                self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
+            }
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+            Some(Handler::Program(program)) => {
+                self.run_program(client, program, args, &mut locked, attendant, out)
+            }
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
@@ -380,12 +447,13 @@ impl Engine {
         self.effects.commit(&keyspace.log, args);
         self.after_flushall(command, &result, &mut locked);
         drop(locked);
+        drop(scripts);
         if world {
             self.enter();
         }
-        if waiter.is_some() {
+        if let Some(waiter) = waiter {
             client.redacted = 0;
-            return waiter;
+            return Called::Waits(waiter);
         }
         let executed = Executed::by(client, args, taken_head.as_ref());
         self.account(executed, command, out.len() - start, result);
@@ -394,7 +462,7 @@ impl Engine {
         if client.is_reset {
             self.end_reset(client);
         }
-        None
+        Called::Done
     }
 
     /// What the logs need of a large argument that the command may keep.
@@ -405,19 +473,16 @@ impl Engine {
 
     pub(super) fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
         match command.spec.lock {
+            // SHUTDOWN: a script that takes too long may have the world.
+            _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
             LockRule::Keys => false,
             LockRule::World => true,
             LockRule::WorldIf(decide) => decide(args),
         }
     }
 
-    /// Locks the keys that a command names.
-    pub(super) fn lock_keys(&self, db: usize, command: &Registered, args: Args<'_>) -> Locked {
-        self.lock_hashed(db, &self.keys_of(command, args))
-    }
-
     /// The keys that a command names.
-    fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
+    pub(super) fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
             return Keys::new();
         }
@@ -425,20 +490,6 @@ impl Engine {
         let positions = command.spec.key_positions(args).unwrap_or_default();
         let keys = positions.iter().filter_map(|position| args.get(position.index));
         keys.map(|key| self.server.keyspace.key(key)).collect()
-    }
-
-    /// Locks keys, and asks the processor for what several of them will touch.
-    pub(super) fn lock_hashed(&self, db: usize, keys: &[Key<'_>]) -> Locked {
-        let keyspace = self.server.keyspace;
-        match keys {
-            [] => keyspace.lock_nothing(),
-            [key] => keyspace.lock_one(keyspace.address(db, *key)),
-            keys => {
-                let ahead = &keys[..keys.len().min(PREFETCHED_MAX)];
-                keyspace.prefetch(db, ahead.iter().map(|key| key.hash));
-                keyspace.lock_all(keys.iter().map(|key| keyspace.address(db, *key)).collect())
-            }
-        }
     }
 
     #[inline]
@@ -468,7 +519,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, db);
+        self.effects.begin(self.server.keyspace.log.followed() && !self.is_muted, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
@@ -481,8 +532,8 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let may_block = !self.in_transaction;
-        let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
+        let (may_block, in_script) = (!self.in_transaction, self.in_script);
+        let mut context = Context { db, reply, taken, settings, may_block, in_script, block: None, remark: None };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
@@ -504,7 +555,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, client.db);
+        self.effects.begin(self.server.keyspace.log.followed() && !self.is_muted, heard, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -517,6 +568,7 @@ impl Engine {
             when_expired,
             settings: &self.tunables.commands,
             in_transaction: self.in_transaction,
+            in_script: self.in_script,
             worker: self.worker,
             stats: &self.stats,
             waits: &mut self.waits,
@@ -579,7 +631,9 @@ impl Engine {
         }
         if let Err(error) = result {
             stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
+            if !std::mem::take(&mut self.error_is_counted) {
+                self.stats.count_error(error.0.as_bytes());
+            }
         }
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
@@ -618,7 +672,7 @@ impl Engine {
 
     #[cold]
     fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
-        if us >= LONG_US {
+        if us >= LONG_US && !self.in_script {
             self.now_ms = clock::unix_ms();
             self.access.set_now(self.now_ms);
         }

@@ -1,6 +1,7 @@
 //! Reading and parsing: from sockets into a batch.
 
 use super::Worker;
+use super::attending::Rest;
 use super::batch::{Asks, Batch, Request, Source};
 use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
@@ -44,6 +45,7 @@ impl Worker {
         if left == 0 {
             return;
         }
+        // Where a script has had the world for too long, requests are answered without a batch.
         self.engine.enter();
         while left > 0 {
             left -= 1;
@@ -61,6 +63,10 @@ impl Worker {
     /// Reads once from a connection and parses what came.
     fn read_connection(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
+        if connection.away {
+            // It is queued again when it comes back.
+            return;
+        }
         connection.queued = false;
         if Self::is_doomed(connection) {
             return self.close(token);
@@ -212,14 +218,18 @@ impl Worker {
         }
         self.batch.prefetch(self.server.keyspace);
         let mut batch = std::mem::take(&mut self.batch);
+        let shared = std::mem::take(&mut self.shared);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;
         while at < requests.len() {
             let token = requests[at].connection;
             let count = requests[at..].iter().take_while(|request| request.connection == token).count();
-            self.execute_run(token, &requests[at..at + count], &mut batch);
+            if self.execute_run(token, &requests[at..], count, &mut batch, &shared) {
+                break;
+            }
             at += count;
         }
+        self.shared = shared;
         batch.requests = requests;
         for (token, held, parsed) in batch.held.drain(..) {
             if let Some(connection) = self.connections.get_mut(token) {
@@ -231,13 +241,23 @@ impl Worker {
         self.shared_used = 0;
     }
 
-    /// Executes the requests of one connection.
-    fn execute_run(&mut self, token: usize, requests: &[Request], batch: &mut Batch) {
+    /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put off.
+    fn execute_run(
+        &mut self,
+        token: usize,
+        all: &[Request],
+        count: usize,
+        batch: &mut Batch,
+        shared: &[u8],
+    ) -> bool {
+        let requests = &all[..count];
         let is_held_back = self.holds_back(token);
-        let Some(mut connection) = self.connections.get_mut(token) else { return };
+        let Some(mut connection) = self.connections.get_mut(token) else { return false };
         if is_held_back {
-            return defer(connection, requests, batch, &self.shared);
+            defer(connection, requests, batch, shared);
+            return false;
         }
+        let mut put_off = false;
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         for (number, request) in requests.iter().enumerate() {
@@ -245,35 +265,57 @@ impl Worker {
                 break;
             }
             if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
-                defer(connection, &requests[number..], batch, &self.shared);
+                defer(connection, &requests[number..], batch, shared);
                 self.queue(token);
                 break;
             }
-            let large = if may_take { batch.take_large(request, &self.shared) } else { None };
+            let large = if may_take { batch.take_large(request, shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let args = batch.args(request, &self.shared);
-            let outcome =
+            let args = batch.args(request, shared);
+            let mut outcome =
                 self.engine.execute(&mut connection.client, args, request.asks, &mut taken, &mut self.replies);
+            if let Outcome::Program(command) = outcome {
+                self.push_run(token, start);
+                let rest = Rest { requests: &all[number + 1..], batch, shared };
+                let Some(ran) = self.run_apart(token, command, args, rest) else { return false };
+                (outcome, put_off) = (ran.outcome, ran.put_off);
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
+                connection = same;
+            }
             match outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::Program(_) => {}
+                Outcome::Held => {
+                    if let Some(buffer) = taken {
+                        batch.big[place] = buffer;
+                    }
+                    defer(connection, &requests[number..], batch, shared);
+                    self.hold(token);
+                    break;
+                }
                 Outcome::Paused => {
                     if let Some(buffer) = taken {
                         batch.big[place] = buffer;
                     }
-                    defer(connection, &requests[number..], batch, &self.shared);
+                    defer(connection, &requests[number..], batch, shared);
                     self.pause(token);
                     break;
                 }
                 Outcome::Waits(waiter) => {
-                    defer(connection, &requests[number + 1..], batch, &self.shared);
+                    if !put_off {
+                        defer(connection, &requests[number + 1..], batch, shared);
+                    }
                     self.begin_to_wait(token, waiter);
                     break;
                 }
             }
             if self.engine.inbox().has_messages() {
                 start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return };
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
+            }
+            if put_off {
+                break;
             }
         }
         if let Some(connection) = self.connections.get(token) {
@@ -281,6 +323,7 @@ impl Worker {
         }
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        put_off
     }
 
     /// Puts messages behind the replies that were made for a connection from `start` on, the last of which may be that of the
@@ -306,15 +349,30 @@ impl Worker {
         let Some(mut connection) = self.connections.get_mut(token) else { return };
         let mut start = self.replies.len();
         self.engine.begin_batch();
-        let (mut waiter, mut paused) = (None, false);
+        let (mut waiter, mut paused, mut held) = (None, false, false);
         while let Some(deferred) = connection.deferred.pop_front() {
             let (args, asks) = match &deferred {
                 Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), Asks::Broken(*error)),
             };
-            let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
+            let mut outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
+            if let Outcome::Program(command) = outcome {
+                self.push_run(token, start);
+                let nothing = Batch::default();
+                let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
+                let Some(ran) = self.run_apart(token, command, args, rest) else { return };
+                outcome = ran.outcome;
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            }
             match outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::Program(_) => {}
+                Outcome::Held => {
+                    connection.deferred.push_front(deferred);
+                    held = true;
+                    break;
+                }
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
                     paused = true;
@@ -339,7 +397,7 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
-        let resumed = !paused && waiter.is_none();
+        let resumed = !paused && !held && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         if resumed {
@@ -347,6 +405,9 @@ impl Worker {
         }
         if paused {
             self.pause(token);
+        }
+        if held {
+            self.hold(token);
         }
         if let Some(waiter) = waiter {
             self.begin_to_wait(token, waiter);
@@ -372,7 +433,7 @@ impl Worker {
 }
 
 /// Keeps requests for later.
-fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
+pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
     connection.deferred.extend(requests.iter().map(|request| match request.asks {
         Asks::Broken(error) => Deferred::Broken(error),
         _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),

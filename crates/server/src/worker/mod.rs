@@ -7,6 +7,7 @@
 //! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
 //! any other is put on the `ready` list and read again in the next turn.
 
+mod attending;
 pub mod batch;
 pub mod blocking;
 pub mod connection;
@@ -14,8 +15,10 @@ mod cross_protocol;
 mod delivery;
 pub mod engine;
 mod input;
+mod locking;
 mod migrating;
 mod output;
+pub mod program;
 mod timers;
 pub mod transaction;
 mod violation;
@@ -83,12 +86,18 @@ pub struct Worker {
     /// Listeners from which nothing could be accepted for lack of something.
     unaccepted: Vec<usize>,
     engine: Engine,
+    /// Stands in for the engine while that runs a script.
+    understudy: Option<Engine>,
     batch: Batch,
     /// Input of the present batch.
     shared: Vec<u8>,
     shared_used: usize,
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
+    /// The reply of a request that runs a script.
+    replies_apart: Vec<u8>,
+    /// Connections that are to be closed when a script lets go of its locks.
+    postponed: Vec<usize>,
     runs: Vec<output::Run>,
     /// Connections that have got messages since replies were written last.
     reached: usize,
@@ -107,6 +116,8 @@ impl Worker {
         let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
+        let engine = Engine::new(server, number, stats, participant);
+        let understudy = Some(Self::understudy(&engine)?);
         Ok(Worker {
             server,
             number,
@@ -119,11 +130,14 @@ impl Worker {
             held_back: Vec::new(),
             listeners,
             unaccepted: Vec::new(),
-            engine: Engine::new(server, number, stats, participant),
+            engine,
+            understudy,
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::new(),
+            replies_apart: Vec::new(),
+            postponed: Vec::new(),
             runs: Vec::new(),
             reached: 0,
             writes: 0,
@@ -179,10 +193,16 @@ impl Worker {
             }
         }
         self.read_messages();
-        self.settle_returned();
+        // What takes locks by itself waits until no script takes too long, which may have them.
+        let is_busy = self.engine.is_busy();
+        if !is_busy {
+            self.settle_returned();
+        }
         self.serve_ready();
-        self.run_timers();
-        self.end_waits();
+        if !is_busy && !self.engine.is_busy() {
+            self.run_timers();
+            self.end_waits();
+        }
         self.deliver_published();
         self.write_replies();
         self.release_held_back();
@@ -246,6 +266,9 @@ impl Worker {
 
     /// Ends a connection.
     fn close(&mut self, token: usize) {
+        if self.postpones_closing(token) {
+            return;
+        }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
@@ -277,6 +300,12 @@ impl Worker {
                 connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, false);
                 self.queue(token);
             }
+        }
+        if !self.engine.is_busy() {
+            // A script may have ended that kept the worker from this.
+            let awaited = self.engine.effects().take_awaited();
+            self.engine.serve_keys(awaited);
+            self.close_postponed();
         }
     }
 

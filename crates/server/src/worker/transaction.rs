@@ -5,6 +5,8 @@
 //! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
 
 use super::engine::Engine;
+use super::locking::Scripts;
+use super::program::Attend;
 use crate::clients::ClientFlags;
 use crate::commandlog::Executed;
 use crate::session::{Client, Fate};
@@ -13,7 +15,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply};
-use kvick_store::{Key, Locked, Watcher};
+use kvick_store::{Address, Key, Locked, Watcher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -58,6 +60,11 @@ impl Transaction {
         self.queue.iter().any(|(command, _)| command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)))
     }
 
+    /// Whether one of its commands runs a script or function.
+    pub(super) fn may_run_program(&self) -> bool {
+        self.queue.iter().any(|(command, _)| matches!(command.handler, Some(Handler::Program(_))))
+    }
+
     /// A command was refused.
     pub fn abort(&mut self) {
         *self = Transaction { aborted: true, ..Transaction::default() };
@@ -85,6 +92,10 @@ impl Watching {
     /// True when there are none.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    fn addresses(&self, engine: &Engine) -> Vec<Address> {
+        self.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key)).collect()
     }
 
     fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
@@ -139,15 +150,16 @@ impl Engine {
         client.publish_transaction();
     }
 
-    /// Runs one of the commands about transactions.
+    /// Runs one of the commands about transactions; `None` when a script holds what it needs.
     pub(super) fn control(
         &mut self,
         client: &mut Client,
         control: Control,
         command: &'static Registered,
         args: Args<'_>,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Option<Result<(), Error>> {
         self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
         let done = match control {
             Control::Multi => {
@@ -162,7 +174,7 @@ impl Engine {
                 }
             },
             Control::Watch => {
-                self.watch(client, command, args);
+                self.watch(client, command, args)?;
                 Ok(())
             }
             Control::Unwatch => {
@@ -170,17 +182,17 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, out);
+                let result = self.exec(client, attendant, out);
                 client.publish_transaction();
                 return result;
             }
         };
         client.publish_transaction();
-        done.map(|()| Reply::new(out, client.version).ok())
+        Some(done.map(|()| Reply::new(out, client.version).ok()))
     }
 
-    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) {
-        let mut locked = self.lock_keys(client.db, command, args);
+    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Option<()> {
+        let mut locked = self.lock_keys(client.db, command, args)?;
         let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
         let watching = client.watching.get_or_insert_default();
         for word in args.iter().skip(1) {
@@ -189,15 +201,14 @@ impl Engine {
                 watching.keys.push(WatchedKey { db, key: word.into() });
             }
         }
+        Some(())
     }
 
     /// Has a client watch nothing any more. Called without locks.
     pub(super) fn unwatch(&mut self, client: &mut Client) {
         let Some(watching) = client.watching.take() else { return };
         self.within_batch(|engine| {
-            let addresses =
-                watching.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key));
-            let mut locked = engine.server.keyspace.lock_all(addresses.collect());
+            let mut locked = engine.lock_patiently(|engine| watching.addresses(engine));
             engine.unwatch_locked(&watching, &mut locked);
         });
     }
@@ -206,24 +217,34 @@ impl Engine {
         watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
     }
 
-    fn exec(&mut self, client: &mut Client, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn exec(
+        &mut self,
+        client: &mut Client,
+        attendant: &mut dyn Attend,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<(), Error>> {
         let Some(transaction) = client.transaction.take() else {
-            return Err(Error::text("ERR EXEC without MULTI"));
+            return Some(Err(Error::text("ERR EXEC without MULTI")));
         };
         if transaction.aborted {
             self.unwatch(client);
-            return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
+            return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
         }
         let watching = client.watching.take().unwrap_or_default();
         // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
         let world = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
         });
-        let mut locked = if world {
-            self.leave();
-            self.server.keyspace.lock_world()
-        } else {
-            self.lock_transaction(client.db, &transaction, &watching)
+        let scripts = if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
+        let locked = match &scripts {
+            None => None,
+            Some(_) if world => self.lock_world(),
+            Some(_) => self.lock_several(|engine| engine.transaction_addresses(client.db, &transaction, &watching)),
+        };
+        let Some(mut locked) = locked else {
+            client.transaction = Some(transaction);
+            client.watching = (!watching.is_empty()).then_some(watching);
+            return None;
         };
         let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
             locked.became_overdue(watched.db, key, &watching.watcher, self.now_ms)
@@ -233,21 +254,20 @@ impl Engine {
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
-            self.run_transaction(client, &transaction, &mut locked, out);
+            self.run_transaction(client, &transaction, &mut locked, attendant, out);
         }
         drop(locked);
+        drop(scripts);
         if world {
             self.enter();
         }
-        Ok(())
+        Some(Ok(()))
     }
 
-    /// Takes the locks of all keys that the commands name, each in the database that is selected by then, and of the
-    /// watched ones.
-    fn lock_transaction(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Locked {
+    /// Where all keys are that the commands name, each in the database that is selected by then, and the watched ones.
+    fn transaction_addresses(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Vec<Address> {
         let keyspace = self.server.keyspace;
-        let mut addresses: Vec<_> =
-            watching.hashed(self).map(|(watched, key)| keyspace.address(watched.db, key)).collect();
+        let mut addresses = watching.addresses(self);
         let mut selected = db;
         for (command, request) in &transaction.queue {
             let args = request.args();
@@ -260,7 +280,7 @@ impl Engine {
             let keys = positions.iter().filter_map(|position| args.get(position.index));
             addresses.extend(keys.map(|key| keyspace.address(selected, keyspace.key(key))));
         }
-        keyspace.lock_all(addresses)
+        addresses
     }
 
     fn run_transaction(
@@ -268,6 +288,7 @@ impl Engine {
         client: &mut Client,
         transaction: &Transaction,
         locked: &mut Locked,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
     ) {
         Reply::new(out, client.version).array(transaction.len());
@@ -278,6 +299,9 @@ impl Engine {
             let result = match command.handler {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
+                Some(Handler::Program(program)) => {
+                    self.run_program(client, program, args, locked, attendant, out)
+                }
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
                     Reply::new(out, client.version).ok();
@@ -297,6 +321,18 @@ impl Engine {
 }
 
 impl Client {
+    /// Whether a command may run a script or function, by itself or as the end of a transaction.
+    #[inline]
+    pub(super) fn may_run_program(&self, command: &Registered) -> bool {
+        match command.handler {
+            Some(Handler::Program(_)) => true,
+            Some(Handler::Control(Control::Exec)) => {
+                self.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
+            }
+            _ => false,
+        }
+    }
+
     /// Whether a transaction has begun that this command is to be part of.
     pub(super) fn is_queueing(&self, command: &Registered) -> bool {
         self.transaction.is_some() && !is_immediate(command)
