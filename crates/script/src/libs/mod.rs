@@ -1,0 +1,16 @@
+//! The libraries that scripts find beside Lua's own.
+
+mod bit;
+pub(crate) mod check;
+mod random;
+
+pub(crate) use random::Random;
+
+use crate::lua::Lua;
+
+/// Adds the libraries to the table of globals at `world`.
+pub(crate) fn install(lua: Lua<'_>, world: i32) {
+    bit::install(lua);
+    lua.raw_set_field(world, "bit");
+    random::install(lua, world);
+}
