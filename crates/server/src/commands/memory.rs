@@ -2,6 +2,7 @@
 
 use super::help;
 use crate::memory::{self, Overview};
+use crate::server::Server;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
@@ -122,7 +123,7 @@ enum Figure {
 
 fn stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let overview = Overview::of(cx.server);
-    let (before, after) = figures(&overview);
+    let (before, after) = figures(cx.server, &overview);
     cx.reply.map(before.len() + overview.databases.len() + after.len());
     reply_figures(cx, &before);
     for (number, usage) in &overview.databases {
@@ -155,7 +156,7 @@ fn reply_figures(cx: &mut Session<'_>, figures: &[(&str, Figure)]) {
 type Figures = Vec<(&'static str, Figure)>;
 
 /// The figures before and after those of single databases.
-fn figures(overview: &Overview) -> (Figures, Figures) {
+fn figures(server: &Server, overview: &Overview) -> (Figures, Figures) {
     use Figure::{Bytes, Ratio, Signed};
     let figures = &overview.figures;
     let (fragmentation, allocator_rss) = (overview.fragmentation(), overview.allocator_rss());
@@ -172,8 +173,8 @@ fn figures(overview: &Overview) -> (Figures, Figures) {
         ("cluster.slot_import", Bytes(0)),
         ("cluster.slot_export", Bytes(0)),
         ("aof.buffer", Bytes(0)),
-        ("lua.caches", Bytes(0)),
-        ("functions.caches", Bytes(0)),
+        ("lua.caches", Bytes(server.scripting.scripts.lock().memory())),
+        ("functions.caches", Bytes(server.scripting.libraries.read().memory())),
     ];
     let tables = overview.databases.iter().map(|(_, usage)| usage.table_bytes).sum();
     let keys = overview.keys();

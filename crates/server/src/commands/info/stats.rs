@@ -52,16 +52,9 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
     page.field("expired_time_cap_reached_count", totals.expire_cap_reached);
     page.field("expire_cycle_cpu_milliseconds", totals.expire_us / 1000);
-    page.fields(
-        [
-            "evicted_keys",
-            "evicted_clients",
-            "evicted_scripts",
-            "total_eviction_exceeded_time",
-            "current_eviction_exceeded_time",
-        ]
-        .map(|name| (name, 0)),
-    );
+    page.fields(["evicted_keys", "evicted_clients"].map(|name| (name, 0)));
+    page.field("evicted_scripts", subject.server.scripting.scripts.lock().evicted);
+    page.fields(["total_eviction_exceeded_time", "current_eviction_exceeded_time"].map(|name| (name, 0)));
     page.field("keyspace_hits", totals.hits);
     page.field("keyspace_misses", totals.misses);
     let subscribed = subject.server.pubsub.directory();
