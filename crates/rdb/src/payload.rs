@@ -3,8 +3,8 @@
 
 use crate::crc64;
 use crate::decode::Decoder;
-use crate::error::Error;
 use crate::encode::Encoder;
+use crate::error::Error;
 use crate::format::{FOREIGN_BYTES, Type, VERSION_REDIS_7_4, VersionCheck, is_foreign, opcode};
 use crate::input::{Input, Payload};
 use crate::read::ValueOptions;

@@ -3,6 +3,7 @@
 use crate::config::tables::cluster::CLUSTER_ENABLED;
 use crate::config::words::ShutdownFlags;
 use crate::logging;
+use crate::persistence::gate;
 use crate::process::shutdown;
 use crate::session::{Fate, Session, SessionHandler};
 use kvick_commands::context::Error;
@@ -65,7 +66,10 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     shutdown::begin(cx.server, cx.locked, flags, Some(&cx.client.info))
         .map_err(|shutdown::Refused| Error::text("ERR Errors trying to SHUTDOWN. Check logs."))?;
-    cx.client.fate = Fate::Close;
+    // A script that takes too long has to end first, and whose connection is closed takes the server to have ended.
+    if !cx.server.persistence.gate.has(gate::BUSY) {
+        cx.client.fate = Fate::Close;
+    }
     Ok(())
 }
 

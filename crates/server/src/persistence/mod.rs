@@ -32,8 +32,8 @@ use kvick_store::{Access, Locked};
 use load::Loading;
 use parking_lot::{Condvar, Mutex};
 use status::Status;
-use std::sync::mpsc::Sender;
 use std::sync::OnceLock;
+use std::sync::mpsc::Sender;
 
 /// What a server knows of its dumps.
 #[derive(Default)]

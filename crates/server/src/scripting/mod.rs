@@ -211,11 +211,7 @@ impl Scripting {
     }
 
     /// Changes libraries, with the world.
-    fn with_functions<T>(
-        &self,
-        server: &Server,
-        change: impl FnOnce(&mut Vm) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn with_functions<T>(&self, server: &Server, change: impl FnOnce(&mut Vm) -> Result<T, Error>) -> Result<T, Error> {
         let mut interpreters = self.idle_interpreters()?;
         let result = change(interpreters.get(server, Kind::Functions)?);
         self.note_memory(Kind::Functions, &interpreters);
@@ -244,12 +240,7 @@ impl Scripting {
     }
 
     /// FUNCTION RESTORE: loads libraries, all or none. With the world.
-    pub fn join_libraries(
-        &self,
-        server: &Server,
-        sources: &[impl AsRef<[u8]>],
-        join: Join,
-    ) -> Result<(), Error> {
+    pub fn join_libraries(&self, server: &Server, sources: &[impl AsRef<[u8]>], join: Join) -> Result<(), Error> {
         self.with_functions(server, |vm| {
             let mut loaded: Vec<Library> = Vec::new();
             for source in sources {

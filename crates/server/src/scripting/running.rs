@@ -126,9 +126,9 @@ impl Running {
         if current.kind != kind {
             return Err(current.kind.busy(server));
         }
-        let settled = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| {
-            (state & WROTE == 0).then_some(state | KILLED)
-        });
+        let settled = self
+            .state
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| (state & WROTE == 0).then_some(state | KILLED));
         settled.map(drop).map_err(|_| unkillable)
     }
 }

@@ -367,7 +367,13 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    pub(super) fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
+    pub(super) fn refuse(
+        &mut self,
+        client: &mut Client,
+        command: Option<&Registered>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
         if let Some(command) = command {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
@@ -435,9 +441,7 @@ impl Engine {
                 self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
             }
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
-            Some(Handler::Program(program)) => {
-                self.run_program(client, program, args, &mut locked, attendant, out)
-            }
+            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, attendant, out),
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };

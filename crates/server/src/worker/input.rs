@@ -242,14 +242,7 @@ impl Worker {
     }
 
     /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put off.
-    fn execute_run(
-        &mut self,
-        token: usize,
-        all: &[Request],
-        count: usize,
-        batch: &mut Batch,
-        shared: &[u8],
-    ) -> bool {
+    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
         let is_held_back = self.holds_back(token);
         let Some(mut connection) = self.connections.get_mut(token) else { return false };

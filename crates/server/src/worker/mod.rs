@@ -171,6 +171,10 @@ impl Worker {
             }
         }
         self.flush_everything();
+        // Whose connection is closed takes the server to have ended.
+        while self.server.scripting.running.is_shown() {
+            std::thread::sleep(HELD_BACK);
+        }
     }
 
     fn turn(&mut self, events: &Events) {

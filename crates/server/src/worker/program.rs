@@ -346,8 +346,8 @@ impl Caller<'_> {
             return Some(Error::text("ERR Wrong number of args calling command from script"));
         }
         let never = matches!(command.handler, Some(Handler::Control(_) | Handler::Program(_)));
-        let denied = flags.contains(Flags::NOSCRIPT)
-            && !self.engine.server.scripting.may_call_all.load(Ordering::Relaxed);
+        let denied =
+            flags.contains(Flags::NOSCRIPT) && !self.engine.server.scripting.may_call_all.load(Ordering::Relaxed);
         if never || denied {
             return Some(Error::text("ERR This Valkey command is not allowed from script"));
         }

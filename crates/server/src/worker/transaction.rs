@@ -235,7 +235,8 @@ impl Engine {
         let world = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
         });
-        let scripts = if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
+        let scripts =
+            if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
         let locked = match &scripts {
             None => None,
             Some(_) if world => self.lock_world(),
@@ -299,9 +300,7 @@ impl Engine {
             let result = match command.handler {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
-                Some(Handler::Program(program)) => {
-                    self.run_program(client, program, args, locked, attendant, out)
-                }
+                Some(Handler::Program(program)) => self.run_program(client, program, args, locked, attendant, out),
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
                     Reply::new(out, client.version).ok();

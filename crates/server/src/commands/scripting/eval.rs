@@ -41,12 +41,7 @@ const fn program(source: Source, read_only: bool) -> Program {
 
 /// EVAL script numkeys [key [key ...]] [arg [arg ...]]
 pub const EVAL: Command<Program> = Command::new(
-    spec("eval", false, KEYS_NOTED, &arguments("script")).doc(
-        Group::Scripting,
-        "2.6.0",
-        COMPLEXITY,
-        "Runs a script.",
-    ),
+    spec("eval", false, KEYS_NOTED, &arguments("script")).doc(Group::Scripting, "2.6.0", COMPLEXITY, "Runs a script."),
     program(Source::Script, false),
 );
 

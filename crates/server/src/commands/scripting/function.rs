@@ -50,8 +50,9 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
                     "O(N) where N is the number of functions deleted",
                     "Deletes all libraries.",
                 )
-                .args(&[Arg::one_of("flush-type", &[Arg::word("async", "ASYNC"), Arg::word("sync", "SYNC")])
-                    .optional()]),
+                .args(&[
+                    Arg::one_of("flush-type", &[Arg::word("async", "ASYNC"), Arg::word("sync", "SYNC")]).optional()
+                ]),
             flush,
         ),
         Command::new(
@@ -71,12 +72,7 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("list", -2, &[Flags::NOSCRIPT])
-                .doc(
-                    Group::Scripting,
-                    "7.0.0",
-                    "O(N) where N is the number of functions",
-                    "Tells of the libraries.",
-                )
+                .doc(Group::Scripting, "7.0.0", "O(N) where N is the number of functions", "Tells of the libraries.")
                 .tips(&["nondeterministic_output_order"])
                 .args(&[
                     Arg::string("library-name-pattern").token("LIBRARYNAME").optional(),
@@ -86,12 +82,7 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             writing("load", -3, &[Flags::DENYOOM])
-                .doc(
-                    Group::Scripting,
-                    "7.0.0",
-                    "O(1) (considering compilation time is redundant)",
-                    "Makes a library.",
-                )
+                .doc(Group::Scripting, "7.0.0", "O(1) (considering compilation time is redundant)", "Makes a library.")
                 .args(&[Arg::word("replace", "REPLACE").optional(), Arg::string("function-code")]),
             load,
         ),
@@ -230,8 +221,7 @@ fn restore(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         }
     };
     let check = if cx.settings.rdb_version_relaxed { VersionCheck::Relaxed } else { VersionCheck::Strict };
-    let sources =
-        restore_functions(&args[2], check, true).map_err(|error| Error::new(format!("ERR {error}")))?;
+    let sources = restore_functions(&args[2], check, true).map_err(|error| Error::new(format!("ERR {error}")))?;
     cx.server.scripting.join_libraries(cx.server, &sources, join)?;
     cx.effects.changed(1);
     cx.reply.ok();

@@ -193,7 +193,5 @@ fn show(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 /// A subcommand was given more words than it takes.
 pub(super) fn wrong_subcommand(container: &str, word: &[u8]) -> Error {
     let word = String::from_utf8_lossy(word);
-    Error::new(format!(
-        "ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP."
-    ))
+    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP."))
 }
