@@ -292,7 +292,7 @@ fn who_waits_for_a_key_is_served_after_the_script_that_made_it() {
         server.raw().ask(&["EVAL", script, "1", "list"], ":2\r\n");
         waiting.expect("*2\r\n$4\r\nlist\r\n$1\r\nb\r\n");
         // In a script nothing waits.
-        server.XX;
+        server.raw().ask(&["EVAL", "return redis.call('blpop', KEYS[1], 0)", "1", "none"], "$-1\r\n");
     });
 }
 
