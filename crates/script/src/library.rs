@@ -42,8 +42,7 @@ impl Loading {
 pub(crate) fn install(lua: Lua<'_>, identity: &Identity) {
     lua.create_table(0, 2);
     lua.create_table(0, 12);
-    lua.push_function(register_function);
-    lua.raw_set_field(-2, "register_function");
+    lua.add_function("register_function", register_function);
     api::install_log_and_versions(lua, identity);
     sandbox::refuse_missing(lua, lua.top());
     sandbox::protect(lua, Shown::Metatable);

@@ -10,12 +10,9 @@ const INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
 
 /// Adds the functions to the table on the top of the stack.
 pub(super) fn install(lua: Lua<'_>) {
-    lua.push_function(call);
-    lua.raw_set_field(-2, "call");
-    lua.push_function(pcall);
-    lua.raw_set_field(-2, "pcall");
-    lua.push_function(acl_check_cmd);
-    lua.raw_set_field(-2, "acl_check_cmd");
+    lua.add_function("call", call);
+    lua.add_function("pcall", pcall);
+    lua.add_function("acl_check_cmd", acl_check_cmd);
 }
 
 /// `call(command, ...)`: errors are raised.

@@ -16,17 +16,11 @@ const REPL_REPLICA: u32 = 2;
 
 /// Adds the functions to the table on the top of the stack.
 pub(super) fn install(lua: Lua<'_>) {
-    let functions: [(&str, fn(Lua<'_>)); 5] = [
-        ("setresp", |lua| lua.push_function(set_resp)),
-        ("sha1hex", |lua| lua.push_function(sha1_hex)),
-        ("error_reply", |lua| lua.push_function(error_reply)),
-        ("status_reply", |lua| lua.push_function(status_reply)),
-        ("set_repl", |lua| lua.push_function(set_repl)),
-    ];
-    for (name, push) in functions {
-        push(lua);
-        lua.raw_set_field(-2, name);
-    }
+    lua.add_function("setresp", set_resp);
+    lua.add_function("sha1hex", sha1_hex);
+    lua.add_function("error_reply", error_reply);
+    lua.add_function("status_reply", status_reply);
+    lua.add_function("set_repl", set_repl);
     let constants = [
         ("REPL_NONE", 0),
         ("REPL_AOF", REPL_AOF),
@@ -42,19 +36,16 @@ pub(super) fn install(lua: Lua<'_>) {
 
 /// Adds what only scripts have. There is no debugger: it is never active.
 pub(super) fn install_for_scripts(lua: Lua<'_>) {
-    lua.push_function(|lua: Lua<'_>| {
+    lua.add_function("breakpoint", |lua: Lua<'_>| {
         lua.push_boolean(false);
         Ok(1)
     });
-    lua.raw_set_field(-2, "breakpoint");
-    lua.push_function(|_: Lua<'_>| Ok(0));
-    lua.raw_set_field(-2, "debug");
+    lua.add_function("debug", |_: Lua<'_>| Ok(0));
     // Effects of commands are what is propagated, whether or not a script asks for it.
-    lua.push_function(|lua: Lua<'_>| {
+    lua.add_function("replicate_commands", |lua: Lua<'_>| {
         lua.push_boolean(true);
         Ok(1)
     });
-    lua.raw_set_field(-2, "replicate_commands");
 }
 
 /// Fails with the text of an error.

@@ -3,9 +3,9 @@
 mod command;
 mod control;
 
-use crate::Kind;
 use crate::lua::Lua;
 use crate::vm::Identity;
+use crate::{Kind, run};
 
 /// Adds the table, under its two names, to the table of globals at `world`.
 pub(crate) fn install(lua: Lua<'_>, world: i32, kind: Kind, identity: &Identity) {
@@ -15,22 +15,19 @@ pub(crate) fn install(lua: Lua<'_>, world: i32, kind: Kind, identity: &Identity)
     install_log_and_versions(lua, identity);
     if kind == Kind::Scripts {
         control::install_for_scripts(lua);
-        for name in ["__server__err__handler", "__redis__err__handler"] {
-            lua.push_function(crate::run::handler);
-            lua.raw_set_field(world, name);
-        }
-    }
-    for name in ["server", "redis"] {
+        lua.push_function(run::handler);
         lua.push_value(-1);
-        lua.raw_set_field(world, name);
+        lua.raw_set_field(world, "__server__err__handler");
+        lua.raw_set_field(world, "__redis__err__handler");
     }
-    lua.pop(1);
+    lua.push_value(-1);
+    lua.raw_set_field(world, "server");
+    lua.raw_set_field(world, "redis");
 }
 
 /// Adds to the table on the top of the stack what libraries find also while they are loaded.
 pub(crate) fn install_log_and_versions(lua: Lua<'_>, identity: &Identity) {
-    lua.push_function(control::log);
-    lua.raw_set_field(-2, "log");
+    lua.add_function("log", control::log);
     for (level, name) in ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"].into_iter().enumerate() {
         lua.push_number(level as f64);
         lua.raw_set_field(-2, name);

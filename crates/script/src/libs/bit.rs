@@ -6,24 +6,18 @@ use crate::lua::{Lua, Raise, Results};
 /// Pushes the table of the library.
 pub(super) fn install(lua: Lua<'_>) {
     lua.create_table(0, 12);
-    let functions: [(&str, fn(Lua<'_>)); 12] = [
-        ("tobit", |lua| lua.push_function(|lua: Lua<'_>| unary(lua, |a| a))),
-        ("bnot", |lua| lua.push_function(|lua: Lua<'_>| unary(lua, |a| !a))),
-        ("bswap", |lua| lua.push_function(|lua: Lua<'_>| unary(lua, u32::swap_bytes))),
-        ("band", |lua| lua.push_function(|lua: Lua<'_>| fold(lua, |a, b| a & b))),
-        ("bor", |lua| lua.push_function(|lua: Lua<'_>| fold(lua, |a, b| a | b))),
-        ("bxor", |lua| lua.push_function(|lua: Lua<'_>| fold(lua, |a, b| a ^ b))),
-        ("lshift", |lua| lua.push_function(|lua: Lua<'_>| shift(lua, |a, n| a << n))),
-        ("rshift", |lua| lua.push_function(|lua: Lua<'_>| shift(lua, |a, n| a >> n))),
-        ("arshift", |lua| lua.push_function(|lua: Lua<'_>| shift(lua, |a, n| (a.cast_signed() >> n).cast_unsigned()))),
-        ("rol", |lua| lua.push_function(|lua: Lua<'_>| shift(lua, u32::rotate_left))),
-        ("ror", |lua| lua.push_function(|lua: Lua<'_>| shift(lua, u32::rotate_right))),
-        ("tohex", |lua| lua.push_function(to_hex)),
-    ];
-    for (name, push) in functions {
-        push(lua);
-        lua.raw_set_field(-2, name);
-    }
+    lua.add_function("tobit", |lua| unary(lua, |a| a));
+    lua.add_function("bnot", |lua| unary(lua, |a| !a));
+    lua.add_function("bswap", |lua| unary(lua, u32::swap_bytes));
+    lua.add_function("band", |lua| fold(lua, |a, b| a & b));
+    lua.add_function("bor", |lua| fold(lua, |a, b| a | b));
+    lua.add_function("bxor", |lua| fold(lua, |a, b| a ^ b));
+    lua.add_function("lshift", |lua| shift(lua, |a, n| a << n));
+    lua.add_function("rshift", |lua| shift(lua, |a, n| a >> n));
+    lua.add_function("arshift", |lua| shift(lua, |a, n| (a.cast_signed() >> n).cast_unsigned()));
+    lua.add_function("rol", |lua| shift(lua, u32::rotate_left));
+    lua.add_function("ror", |lua| shift(lua, u32::rotate_right));
+    lua.add_function("tohex", to_hex);
 }
 
 /// Argument `n` modulo 2^32, rounded to the nearest integer, to the even one of two.

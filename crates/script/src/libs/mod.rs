@@ -2,7 +2,10 @@
 
 mod bit;
 pub(crate) mod check;
+mod cjson;
+mod cmsgpack;
 mod random;
+mod structs;
 
 pub(crate) use random::Random;
 
@@ -12,5 +15,11 @@ use crate::lua::Lua;
 pub(crate) fn install(lua: Lua<'_>, world: i32) {
     bit::install(lua);
     lua.raw_set_field(world, "bit");
+    cjson::install(lua);
+    lua.raw_set_field(world, "cjson");
+    cmsgpack::install(lua);
+    lua.raw_set_field(world, "cmsgpack");
+    structs::install(lua);
+    lua.raw_set_field(world, "struct");
     random::install(lua, world);
 }

@@ -39,10 +39,8 @@ impl Random {
 /// Replaces the functions in the table `math`.
 pub(super) fn install(lua: Lua<'_>, world: i32) {
     lua.raw_get_field(world, "math");
-    lua.push_function(random);
-    lua.raw_set_field(-2, "random");
-    lua.push_function(random_seed);
-    lua.raw_set_field(-2, "randomseed");
+    lua.add_function("random", random);
+    lua.add_function("randomseed", random_seed);
     lua.pop(1);
 }
 

@@ -156,7 +156,6 @@ impl Drop for Universe {
 impl<'a> Lua<'a> {
     /// What the state has beside Lua's own. The answer is not kept while Lua code may run.
     #[inline]
-    #[expect(clippy::mut_from_ref, reason = "the state is reached from functions that Lua calls, which have no owner")]
     pub(crate) fn state(self) -> &'a mut State {
         // SAFETY: rule "no Lua code runs": one function at a time has it, and lets go of it before others may run.
         unsafe { &mut *self.shared().state.get() }
@@ -390,6 +389,34 @@ impl<'a> Lua<'a> {
         unsafe { ffi::lua_pushlightuserdata(self.raw.as_ptr(), address.cast_mut().cast()) }
     }
 
+    /// Pushes a block of memory that holds `value`, for an upvalue. May fail.
+    pub(crate) fn push_block<T: Copy>(self, value: T) {
+        const { assert!(align_of::<T>() <= 8) };
+        // SAFETY: there is room; blocks are aligned like the largest numbers and pointers.
+        unsafe { ffi::lua_newuserdata(self.raw.as_ptr(), size_of::<T>()).cast::<T>().write(value) }
+    }
+
+    /// What the block that is the running function's first upvalue holds: the type is that of the function's making.
+    #[inline]
+    pub(crate) fn block<T: Copy>(self) -> T {
+        let block = self.block_address::<T>();
+        // SAFETY: `push_block` wrote it.
+        unsafe { *block }
+    }
+
+    /// Changes what that block holds.
+    pub(crate) fn set_block<T: Copy>(self, value: T) {
+        let block = self.block_address::<T>();
+        // SAFETY: as in `block`, and nobody has a reference to it.
+        unsafe { *block = value }
+    }
+
+    fn block_address<T>(self) -> *mut T {
+        debug_assert_eq!(self.len(UPVALUE), size_of::<T>());
+        // SAFETY: the function has that upvalue, by the rules.
+        unsafe { ffi::lua_touserdata(self.raw.as_ptr(), UPVALUE).cast() }
+    }
+
     /// Pushes `text` as a string, put together in the state's buffer for messages. May fail.
     pub(crate) fn push_text(self, text: fmt::Arguments<'_>) {
         let message = &mut self.state().message;
@@ -440,8 +467,8 @@ impl<'a> Lua<'a> {
         self.raw_get(index);
     }
 
-    /// Takes a value and under it a key from the top, and stores them in the table at `index`. The key is neither nil
-    /// nor NaN. May fail.
+    /// Takes a value and under it a key from the top, and stores them in the table at `index`. May fail, and does if
+    /// the key is nil or NaN.
     #[inline]
     pub(crate) fn raw_set(self, index: i32) {
         self.check_table(index);
@@ -500,6 +527,12 @@ impl<'a> Lua<'a> {
     /// Pushes a function of ours.
     pub(crate) fn push_function<F: Function>(self, function: F) {
         self.push_closure(function, 0);
+    }
+
+    /// Adds a function of ours to the table on the top of the stack.
+    pub(crate) fn add_function<F: Function>(self, name: &str, function: F) {
+        self.push_function(function);
+        self.raw_set_field(-2, name);
     }
 
     /// Takes `upvalues` values from the top and pushes a function of ours that has them.

@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) reply: Vec<u8>,
     /// What the libraries write.
     pub(crate) text: Vec<u8>,
+    /// The nested values that a library is in.
+    pub(crate) levels: Vec<Level>,
     /// A message.
     pub(crate) message: Message,
 }
@@ -57,6 +59,18 @@ pub(crate) struct Loading {
     pub(crate) functions: Vec<FunctionSpec>,
     /// When it must be done.
     pub(crate) deadline: Option<Instant>,
+}
+
+/// An array or an object that a library is reading or writing: nesting is followed on a list, since how deep it may be
+/// is for Lua's stack to say, which allows more than a thread's does.
+#[derive(Clone, Copy)]
+pub(crate) struct Level {
+    /// Whether it has keys.
+    pub(crate) keyed: bool,
+    /// How many items, or pairs, were done.
+    pub(crate) done: usize,
+    /// How many there are, if that is known.
+    pub(crate) len: usize,
 }
 
 /// The functions of the standard library that ours stand in for: those that would see that protected tables are not
@@ -88,6 +102,7 @@ impl State {
             request: Request::default(),
             reply: Vec::new(),
             text: Vec::new(),
+            levels: Vec::new(),
             message: Message::default(),
         }
     }

@@ -15,26 +15,20 @@ pub(super) fn install(lua: Lua<'_>, world: i32) {
     lua.push_closure(pairs, 1);
     lua.raw_set_field(world, "pairs");
     lua.raw_set_field(world, "next");
-    let functions: [(&str, fn(Lua<'_>)); 8] = [
-        ("getmetatable", |lua| lua.push_function(get_metatable)),
-        ("setmetatable", |lua| lua.push_function(set_metatable)),
-        ("rawget", |lua| lua.push_function(raw_get)),
-        ("rawset", |lua| lua.push_function(raw_set)),
-        ("pcall", |lua| lua.push_function(pcall)),
-        ("unpack", |lua| lua.push_function(unpack)),
-        ("load", |lua| lua.push_function(load)),
-        ("loadstring", |lua| lua.push_function(load_string)),
-    ];
-    for (name, push) in functions {
-        push(lua);
-        lua.raw_set_field(world, name);
-    }
+    lua.push_value(world);
+    lua.add_function("getmetatable", get_metatable);
+    lua.add_function("setmetatable", set_metatable);
+    lua.add_function("rawget", raw_get);
+    lua.add_function("rawset", raw_set);
+    lua.add_function("pcall", pcall);
+    lua.add_function("unpack", unpack);
+    lua.add_function("load", load);
+    lua.add_function("loadstring", load_string);
+    lua.pop(1);
 
     lua.raw_get_field(world, "table");
-    lua.push_function(table_insert);
-    lua.raw_set_field(-2, "insert");
-    lua.push_function(table_foreach);
-    lua.raw_set_field(-2, "foreach");
+    lua.add_function("insert", table_insert);
+    lua.add_function("foreach", table_foreach);
     lua.pop(1);
 
     lua.raw_get_field(world, "string");

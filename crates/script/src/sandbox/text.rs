@@ -11,15 +11,11 @@ const CHOICES_MAX: usize = 2_000;
 
 /// Puts ours in the place of those in the table on the top of the stack.
 pub(super) fn install(lua: Lua<'_>) {
-    lua.push_function(find);
-    lua.raw_set_field(-2, "find");
-    lua.push_function(matches);
-    lua.raw_set_field(-2, "match");
-    lua.push_function(gsub);
-    lua.raw_set_field(-2, "gsub");
-    lua.push_function(gmatch);
-    lua.push_value(-1);
-    lua.raw_set_field(-3, "gmatch");
+    lua.add_function("find", find);
+    lua.add_function("match", matches);
+    lua.add_function("gsub", gsub);
+    lua.add_function("gmatch", gmatch);
+    lua.raw_get_field(-1, "gmatch");
     lua.raw_set_field(-2, "gfind");
 }
 
