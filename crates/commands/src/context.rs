@@ -24,6 +24,8 @@ pub struct Context<'a> {
     pub may_block: bool,
     /// Whether a script calls it, which should be told the members of sets in the same order every time.
     pub in_script: bool,
+    /// Whether the command comes from a log: then it is taken as it stands there.
+    pub from_log: bool,
     /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
     pub block: Option<Block>,
     /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.
@@ -90,6 +92,8 @@ pub struct Settings {
     pub stream_node_max_bytes: usize,
     /// `stream-node-max-entries`; 0 for no limit.
     pub stream_node_max_entries: usize,
+    /// A reply of more bytes is never sent: its client is cut off, as `client-output-buffer-limit` says.
+    pub reply_bytes_max: usize,
 }
 
 impl Default for Settings {
@@ -114,6 +118,7 @@ impl Default for Settings {
             zset_max_listpack_value: 64,
             stream_node_max_bytes: 4096,
             stream_node_max_entries: 100,
+            reply_bytes_max: usize::MAX,
         }
     }
 }
@@ -122,6 +127,12 @@ impl<'a> Context<'a> {
     /// The key at argument `index`, which the arity guarantees.
     pub fn key<'k>(&self, args: Args<'k>, index: usize) -> Key<'k> {
         self.db.key(args.get(index).unwrap_or_default())
+    }
+
+    /// The position of the reply beyond which it is not worth going on, as it will not be sent. Commands whose replies
+    /// may be much larger than what they read look at it.
+    pub fn reply_end_max(&self) -> usize {
+        self.reply.position().saturating_add(self.settings.reply_bytes_max)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::context::{Context, Handler, Settings};
 use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
-use kvick_store::log::Follower;
+use kvick_store::log::{Audience, Follower};
 use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace, WhenExpired};
 
 /// A keyspace with one client.
@@ -17,6 +17,8 @@ pub struct Bench {
     pub touch: bool,
     /// Whether commands may wait: then the reply is a line that says for what.
     pub may_block: bool,
+    /// Whether commands come from a log.
+    pub from_log: bool,
     /// Its settings.
     pub settings: Settings,
     /// Present time, moved by tests.
@@ -38,12 +40,13 @@ impl Bench {
     /// A bench for some families.
     pub fn new(families: &[&'static [Command<Handler>]]) -> Self {
         let keyspace = Keyspace::leak(16, 4, KeyHasher::with_secret(1, 2));
-        let follower = keyspace.log.follow();
+        let follower = keyspace.log.follow(Audience::All);
         Bench {
             keyspace,
             database: 0,
             touch: true,
             may_block: true,
+            from_log: false,
             settings: Settings::default(),
             now_ms: 1_700_000_000_000,
             version: Version::Resp2,
@@ -110,6 +113,7 @@ impl Bench {
             settings: &self.settings,
             may_block: self.may_block,
             in_script: false,
+            from_log: self.from_log,
             block: None,
             remark: None,
         };

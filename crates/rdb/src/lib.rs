@@ -5,6 +5,7 @@
 //!   together from captured entries; [`dump`] writes a payload.
 //! - [`Reader`] reads a dump from anything that gives bytes, as a sequence of [`Event`]s; [`load_into`] does so until the
 //!   end and hands keys to a [`Target`]; [`restore`] reads a payload.
+//! - [`aof`] is the append-only file: its manifest, its commands, and keys as commands.
 //! - [`mod@check`] tells whether a dump is sound, and what it holds.
 //!
 //! ```text
@@ -19,6 +20,7 @@
 //! says what is wrong and at which byte. A dump goes through a buffer; at most one value is in memory at a time, and
 //! beside it a copy of its compact encoding or of its longest element.
 
+pub mod aof;
 pub mod check;
 mod crc64;
 mod decode;

@@ -7,7 +7,9 @@
 //! worker a message.
 
 use crate::pubsub::Kind;
-use kvick_store::Waiter;
+use crate::worker::blocking::Blocked;
+use crate::worker::connection::Connection;
+use kvick_store::{Waiter, Watcher};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,10 +56,22 @@ pub struct ClientInfo {
     pub output: AtomicUsize,
     /// Blocks of output waiting.
     pub output_blocks: AtomicUsize,
+    /// Bytes allocated for output.
+    pub output_memory: AtomicUsize,
     /// Commands queued in its transaction; -1 when there is none.
     pub queued: AtomicI64,
     /// Keys that it watches.
     pub watched: AtomicUsize,
+    /// Bytes of the arguments that a command is about to be executed with, if they are many.
+    pub argument_memory: AtomicUsize,
+    /// Bytes that the transaction and the watched keys take.
+    pub transaction_memory: AtomicUsize,
+    /// Bytes that the subscriptions take.
+    pub subscription_memory: AtomicUsize,
+    /// Bytes that are accounted for: see [`crate::eviction::clients`].
+    pub accounted: AtomicUsize,
+    /// Bytes that it took when it was found to be too large, until it is gone.
+    pub leaving: AtomicUsize,
     /// Bytes received.
     pub bytes_in: AtomicU64,
     /// Bytes sent.
@@ -70,6 +84,8 @@ pub struct ClientInfo {
     pub names: Mutex<Names>,
     /// The request that waits, if it is blocked.
     pub waiter: Mutex<Option<Arc<Waiter>>>,
+    /// What knows whether keys that it watches have changed, while it watches any.
+    pub watcher: Mutex<Option<Arc<Watcher>>>,
 }
 
 /// The names that a client gave itself or was given.
@@ -113,6 +129,16 @@ bitflags::bitflags! {
         const PUBSUB = 1 << 11;
         /// READONLY: takes what a replica has.
         const READONLY = 1 << 12;
+        /// Its requests come from a log, not from a connection: they were allowed and logged when they came first.
+        const FROM_LOG = 1 << 15;
+        /// A replica.
+        const REPLICA = 1 << 16;
+        /// What a primary sends is executed as this one's.
+        const PRIMARY = 1 << 17;
+        /// MONITOR: is shown every command.
+        const MONITOR = 1 << 13;
+        /// A key that it watches has changed. Not set, but found out when somebody asks: see [`ClientInfo::shown_flags`].
+        const DIRTY = 1 << 14;
     }
 }
 
@@ -138,14 +164,21 @@ impl ClientInfo {
             input_memory: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
             output_blocks: AtomicUsize::new(0),
+            output_memory: AtomicUsize::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicUsize::new(0),
+            argument_memory: AtomicUsize::new(0),
+            transaction_memory: AtomicUsize::new(0),
+            subscription_memory: AtomicUsize::new(0),
+            accounted: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             doomed: AtomicBool::new(false),
             names: Mutex::default(),
             waiter: Mutex::default(),
+            watcher: Mutex::default(),
         }
     }
 
@@ -154,15 +187,48 @@ impl ClientInfo {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
+    /// The flags, and whether a key that it watches has changed.
+    pub fn shown_flags(&self) -> ClientFlags {
+        let mut flags = self.flags();
+        flags.set(ClientFlags::DIRTY, self.watcher.lock().as_ref().is_some_and(|watcher| watcher.is_touched()));
+        flags
+    }
+
     /// Whether it is about to be closed by somebody's wish: for others it is gone.
     pub fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of the arguments of its request that waits or is being executed.
+    pub fn arguments(&self) -> usize {
+        let waits = self.waiter.lock().clone();
+        let waiting = waits.as_deref().and_then(Blocked::of).map_or(0, Blocked::memory);
+        waiting + self.argument_memory.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the connection takes, with all that is kept for it.
+    pub fn memory(&self) -> usize {
+        let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
+
+        let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
+        size_of::<Connection>()
+            + size_of::<ClientInfo>()
+            + self.peer.len()
+            + self.local.len()
+            + self.arguments()
+            + variable
     }
 
     /// Whether its looking at a key touches the key's access clock.
     #[inline]
     pub fn touches(&self) -> bool {
         !self.flags().contains(ClientFlags::NO_TOUCH)
+    }
+
+    /// Whether its requests come from a log.
+    #[inline]
+    pub fn is_from_log(&self) -> bool {
+        self.flags().contains(ClientFlags::FROM_LOG)
     }
 
     /// Who it is, for the log: the first fields of CLIENT LIST, and its library. With `hide` its name is left out.

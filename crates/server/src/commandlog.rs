@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const ARGS_MAX: usize = 32;
 const ARG_BYTES_MAX: usize = 128;
 /// What is shown of an argument that is a secret.
-const REDACTED: &[u8] = b"(redacted)";
+pub const REDACTED: &[u8] = b"(redacted)";
 /// Bytes that the protocol adds to an argument at most: its length in decimal, a dollar sign and two line ends.
 const FRAMING_MAX: usize = 25;
 

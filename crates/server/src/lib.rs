@@ -4,12 +4,14 @@
 //! [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`], those
 //! about data in `kvick-commands`.
 
+pub mod aof;
 pub mod clients;
 pub mod clock;
 pub mod commandlog;
 pub mod commands;
 pub mod config;
 pub mod crash;
+pub mod eviction;
 pub mod histogram;
 pub mod latency;
 pub mod listen;
@@ -17,11 +19,13 @@ pub mod logging;
 pub mod mailbox;
 pub mod memory;
 pub mod migration;
+pub mod monitor;
 pub mod pause;
 pub mod persistence;
 pub mod process;
 pub mod pubsub;
 pub mod rates;
+pub mod replication;
 pub mod scripting;
 pub mod server;
 pub mod session;

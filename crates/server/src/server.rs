@@ -1,21 +1,25 @@
 //! What all threads of the server share.
 
+use crate::aof::{self, Aof};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
+use crate::config::tables::persistence::APPENDFSYNC;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
+use crate::eviction::Eviction;
 use crate::latency::LatencyMonitor;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
 use crate::pause::Pause;
-use crate::persistence::{self, Persistence};
+use crate::persistence::{self, Persistence, gate};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::Address;
 use crate::rates::Rates;
+use crate::replication::{Replication, history};
 use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
@@ -63,7 +67,8 @@ pub struct Server {
     pub latency: LatencyMonitor,
     /// The workers' mailboxes, by number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
-    /// The workers' counters, by number.
+    workers: usize,
+    /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
@@ -71,8 +76,12 @@ pub struct Server {
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
     pub memory: memory::Monitor,
+    /// What is done about limits of memory.
+    pub eviction: Eviction,
     /// Dumps.
     pub persistence: Persistence,
+    /// The append-only file.
+    pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
     /// Scripts and functions.
@@ -86,8 +95,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
-    /// Forty hexadecimal digits that tell this history of changes from others.
-    pub replication_id: String,
+    /// Replicas, and the primary.
+    pub replication: Replication,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -116,7 +125,8 @@ impl Server {
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
         let keyspace = Keyspace::leak(databases, partitions, hasher(&values));
-        Box::leak(Box::new(Server {
+        let aof = Aof::new(workers, values.read(APPENDFSYNC));
+        let server: &'static Server = Box::leak(Box::new(Server {
             keyspace,
             config: Config::new(values),
             config_file,
@@ -124,35 +134,42 @@ impl Server {
             table,
             clients: Clients::default(),
             pause: Pause::default(),
-            pubsub: PubSub::new(workers),
+            // Whoever executes what a primary sends publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
-            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
-            baseline: Mutex::new(vec![Totals::default(); workers]),
+            workers,
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
+            eviction: Eviction::default(),
             persistence: Persistence::default(),
+            aof,
             migration: Migration::default(),
             scripting: Scripting::new(keyspace),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
-            run_id: random_hex(),
-            replication_id: random_hex(),
+            run_id: history::random_id(),
+            replication: Replication::new(workers),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
             shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),
-        }))
+        }));
+        server.guard_memory(&server.tunables());
+        server.keyspace.janitor.run(memory::enrol);
+        server
     }
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.stats.len()
+        self.workers
     }
 
     /// Tells the workers' addresses, once.
@@ -195,6 +212,22 @@ impl Server {
         })
     }
 
+    /// A worker has moved the write log: wakes those who follow it, but for that worker itself.
+    #[inline]
+    pub fn log_moved(&self, worker: usize) {
+        self.aof.log_moved();
+        self.replication.wake_feeders(self, worker);
+    }
+
+    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+        self.pubsub.show_monitors(lines, |worker| {
+            if worker != from {
+                self.send(worker, Message::Wake);
+            }
+        });
+    }
+
     /// Sends every worker a message.
     pub fn send_all(&self, message: impl Fn() -> Message) {
         (0..self.workers()).for_each(|worker| self.send(worker, message()));
@@ -213,9 +246,18 @@ impl Server {
         if current.generation == generation {
             return current;
         }
-        let fresh = Arc::new(Snapshot::read(&self.config.values(), generation));
-        *self.tunables.write() = fresh.clone();
-        fresh
+        let mut current = self.tunables.write();
+        if current.generation < generation {
+            *current = Arc::new(Snapshot::read(&self.config.values(), generation));
+            self.guard_memory(&current);
+        }
+        current.clone()
+    }
+
+    /// Has commands look whether memory is short, if there are limits.
+    fn guard_memory(&self, tunables: &Tunables) {
+        let limits = &tunables.eviction;
+        self.persistence.gate.set(gate::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
     /// Why a protected command may not run for this client.
@@ -243,11 +285,14 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.tick_replication();
+        aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
-            rates.sample(now, self.stats.iter().map(|stats| Totals::of(stats)).sum());
+            let workers: Vec<Totals> = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+            rates.sample(now, &workers);
             self.memory.sample();
         }
     }
@@ -267,6 +312,8 @@ impl Server {
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
         self.scripting.reset_stats();
+        aof::reset_stats(&self.aof);
+        self.eviction.reset();
     }
 
     /// Has the server end: workers notice at their next turn.
@@ -290,12 +337,4 @@ fn hasher(values: &Values) -> KeyHasher {
             KeyHasher::with_secret(word(0), word(1))
         }
     }
-}
-
-/// Forty hexadecimal digits from the system's random source.
-fn random_hex() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
-    digits[..40].to_string()
 }

@@ -4,8 +4,10 @@
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::pubsub::subscriptions::Subscriptions;
 use crate::pubsub::{Kind, PubSub};
+use crate::replication::replicas::Replica;
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
@@ -94,6 +96,12 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
+    /// What it said of itself as a replica, if it did.
+    pub replica: Option<Arc<Replica>>,
+    /// What it is sent as a replica.
+    pub feed: Option<Box<Feed>>,
+    /// Where the write log ended when it last wrote, at the latest.
+    pub write_offset: u64,
 }
 
 /// CLIENT REPLY.
@@ -145,6 +153,9 @@ impl Client {
             is_reset: false,
             watching: None,
             redacted: 0,
+            replica: None,
+            feed: None,
+            write_offset: 0,
         }
     }
 
@@ -198,6 +209,7 @@ impl Client {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             self.info.subscriptions[kind as usize].store(subscriptions.count(kind), Ordering::Relaxed);
         }
+        self.info.subscription_memory.store(subscriptions.memory(), Ordering::Relaxed);
         self.info.set_flags(ClientFlags::PUBSUB, !subscriptions.is_empty());
         self.subscriptions = (!subscriptions.is_empty()).then_some(subscriptions);
     }
@@ -205,10 +217,40 @@ impl Client {
     /// Ends all its subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
-            let connection = (self.info.worker, self.info.token.load(Ordering::Relaxed));
-            pubsub.unsubscribe_all(connection, &mut subscriptions);
+            pubsub.unsubscribe_all(self.place(), &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
+    }
+
+    /// Whether a primary speaks through it.
+    #[inline]
+    pub fn is_primary(&self) -> bool {
+        self.info.flags().contains(ClientFlags::PRIMARY)
+    }
+
+    /// Whether it is shown every command.
+    #[inline]
+    pub fn is_monitor(&self) -> bool {
+        self.info.flags().contains(ClientFlags::MONITOR)
+    }
+
+    /// Has it shown every command from now on.
+    pub fn begin_monitor(&self, server: &Server) {
+        self.info.set_flags(ClientFlags::MONITOR, true);
+        server.pubsub.begin_monitor(self.place(), &server.persistence.gate);
+    }
+
+    /// Has it shown none any more, if it was.
+    pub fn end_monitor(&self, server: &Server) {
+        if self.is_monitor() {
+            self.info.set_flags(ClientFlags::MONITOR, false);
+            server.pubsub.end_monitor(self.place(), &server.persistence.gate);
+        }
+    }
+
+    /// Its worker, and where that keeps it.
+    fn place(&self) -> (usize, usize) {
+        (self.info.worker, self.info.token.load(Ordering::Relaxed))
     }
 
     /// Whether it comes from this machine.

@@ -6,9 +6,10 @@ use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
 use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
+use crate::eviction::Limits;
 use crate::pubsub::events;
 use kvick_commands::context::Settings;
-use kvick_resp::Limits;
+use kvick_resp::Limits as RequestLimits;
 use kvick_store::EventClass;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct Tunables {
     /// `import-mode`: whether another server's data is being copied here.
     pub import_mode: bool,
     /// What clients may send.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Output that may wait.
     pub output_limits: OutputLimits,
     /// Most connections.
@@ -50,6 +51,8 @@ pub struct Tunables {
     pub large_request_bytes: usize,
     /// The same of a reply.
     pub large_reply_bytes: usize,
+    /// Whether memory that a batch will touch is asked for in advance.
+    pub prefetches: bool,
     /// `notify-keyspace-events`.
     pub keyspace_events: KeyspaceEvents,
     /// The classes of events that it has published.
@@ -62,6 +65,10 @@ pub struct Tunables {
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
+    /// `aof-timestamp-enabled`, where there is an append-only file.
+    pub aof_timestamps: bool,
+    /// How much memory data and connections may take.
+    pub eviction: Limits,
 }
 
 impl Tunables {
@@ -93,9 +100,10 @@ impl Tunables {
                 zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
                 stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
                 stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
+                reply_bytes_max: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max(),
             },
             import_mode: values.read(replication::IMPORT_MODE),
-            limits: Limits {
+            limits: RequestLimits {
                 bulk_len_max: values.read(network::PROTO_MAX_BULK_LEN),
                 authenticated: true,
                 query_buffer_max: values.read(network::CLIENT_QUERY_BUFFER_LIMIT) as usize,
@@ -114,6 +122,7 @@ impl Tunables {
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
             large_request_bytes: commandlog.bytes_min(Kind::LargeRequest),
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
+            prefetches: values.read(network::PREFETCH_BATCH_MAX_SIZE) > 1,
             keyspace_events,
             heard_events: events::heard(keyspace_events),
             latency_tracking: values.read(logging::LATENCY_TRACKING),
@@ -121,6 +130,8 @@ impl Tunables {
             latency_threshold_ms,
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
+            eviction: Limits::read(values),
         }
     }
 }

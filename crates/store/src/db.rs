@@ -29,6 +29,8 @@ pub struct Counters {
     pub expired: Counter,
     /// Fields of hashes dropped because their time had come.
     pub expired_fields: Counter,
+    /// Keys dropped because memory was short.
+    pub evicted: Counter,
 }
 
 /// A counter with one writer.
@@ -277,7 +279,7 @@ impl<'a> Db<'a> {
         let (cell, effects, number) = (&self.cells[self.partition_number(key)], &mut *self.env.effects, self.number);
         self.locked.with(cell, address, |partition| {
             discard(keyspace, partition, place, lazy);
-            tell_of_expiry(partition, effects, number, key);
+            tell_of_loss(partition, effects, number, key);
         });
         self.env.counters.expired.add(1);
         self.env.effects.expired(key, lazy);
@@ -727,8 +729,8 @@ impl<'a> Db<'a> {
     }
 }
 
-/// Tells those interested in a key that it went because its time had come.
-pub(crate) fn tell_of_expiry(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
+/// Tells those interested in a key that it went by no command's will: its time had come, or memory was short.
+pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
     let Some(attention) = partition.attention() else { return };
     if attention.queues.contains(key.bytes) {
         effects.awaited_changed(number, key.bytes);
@@ -736,11 +738,15 @@ pub(crate) fn tell_of_expiry(partition: &Partition, effects: &mut Effects, numbe
     attention.watchers.of(key.bytes).iter().filter(|watch| !watch.stale).for_each(|watch| watch.watcher.touch());
 }
 
+/// Elements that are looked at to tell how much memory a large value takes.
+const WEIGHED: usize = 5;
+
 /// Removes what stands at a place. A large value is freed in the background when `lazy`.
 pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {
     if lazy && partition.entry(place).is_costly_to_free() {
+        let bytes = partition.entry(place).external_memory(WEIGHED);
         let (value, _) = partition.take(place);
-        keyspace.janitor.dispose(Garbage::Value(value));
+        keyspace.janitor.dispose(Garbage::Value { value, bytes });
     } else {
         partition.remove(place);
     }

@@ -6,6 +6,7 @@ use crate::value::{IntBuf, Str};
 use crate::watching::{Watch, Watcher};
 use bitflags::bitflags;
 use kvick_resp::Args;
+use std::ops::Range;
 use std::sync::Arc;
 
 bitflags! {
@@ -48,6 +49,9 @@ pub struct Event {
     pub key: Vec<u8>,
 }
 
+/// Room for records that is kept between commands, in bytes.
+const RECORDS_KEPT: usize = 64 * 1024;
+
 /// Who hears of events.
 pub trait Listener: Send + Sync {
     /// A command caused these events, in this order. Called under its locks, so that the events of a key come in the order
@@ -74,7 +78,12 @@ pub struct Effects {
     propagation: Propagation,
     records: Vec<u8>,
     record_count: usize,
+    /// Which of them only replicas get.
+    asides: Vec<Range<usize>>,
     followed: bool,
+    /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
+    /// nothing else is propagated.
+    verbatim: Option<(Vec<u8>, bool)>,
     /// The client's database, which is that of the request.
     database: usize,
     /// The database that is worked on at the moment.
@@ -91,9 +100,11 @@ pub struct Effects {
 }
 
 /// What the commands of a transaction did, to be appended together.
+#[derive(Default)]
 struct Group {
     records: Vec<u8>,
     record_count: usize,
+    asides: Vec<Range<usize>>,
     /// The database of the first record, and of the last.
     databases: Option<(usize, usize)>,
 }
@@ -109,9 +120,8 @@ impl Effects {
     pub fn begin(&mut self, followed: bool, heard: EventClass, database: usize) {
         self.dirty = 0;
         self.propagation = Propagation::AsItCame;
-        self.record_count = 0;
-        self.records.clear();
-        self.followed = followed;
+        self.clear_records();
+        self.followed = followed && self.verbatim.is_none();
         self.heard = heard;
         self.database = database;
         self.working_on = database;
@@ -159,6 +169,22 @@ impl Effects {
             encode(&mut self.records, words.iter().copied());
             self.record_count += 1;
         }
+    }
+
+    /// Propagates `words` beside the command, to replicas alone: it changes no data.
+    pub fn propagate_aside(&mut self, words: &[&[u8]]) {
+        let start = self.records.len();
+        self.record(words);
+        if self.followed {
+            self.asides.push(start..self.records.len());
+        }
+    }
+
+    fn clear_records(&mut self) {
+        self.records.clear();
+        self.records.shrink_to(RECORDS_KEPT);
+        self.asides.clear();
+        self.record_count = 0;
     }
 
     /// Tells of a keyspace event.
@@ -216,6 +242,12 @@ impl Effects {
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
 
+    /// A key of the client's database was dropped, freed in the background if `lazy`, because memory was short.
+    pub(crate) fn evicted(&mut self, key: Key<'_>, lazy: bool) {
+        self.record(&[deletion(lazy), key.bytes]);
+        self.notify(EventClass::EVICTED, "evicted", key.bytes);
+    }
+
     /// The command itself dropped a key by giving it a time that has passed.
     pub(crate) fn expired_by_command(&mut self, key: Key<'_>, lazy: bool) {
         self.changed(1);
@@ -247,13 +279,13 @@ impl Effects {
     /// records need not stand together.
     pub(crate) fn commit_records(&mut self, log: &WriteLog) {
         self.append(log, None);
-        self.records.clear();
-        self.record_count = 0;
+        self.clear_records();
     }
 
-    /// Ends the command: appends what it did to the log, and tells of its events. Called under its locks.
+    /// Ends the command: appends what it did to the log, or to the transaction that it is part of, and tells of its events.
+    /// Called under its locks. Whether there was something to append.
     #[inline]
-    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
+    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         if !self.events.is_empty() {
             self.tell();
         }
@@ -261,14 +293,14 @@ impl Effects {
             self.watched.iter().for_each(|watcher| watcher.touch());
         }
         if !self.followed {
-            return;
+            return self.commit_verbatim(log);
         }
         let as_it_came = match self.propagation {
             Propagation::AsItCame => self.dirty > 0,
             Propagation::Always => true,
             Propagation::Instead => false,
         };
-        self.append(log, as_it_came.then_some(request));
+        self.append(log, as_it_came.then_some(request))
     }
 
     #[cold]
@@ -279,15 +311,51 @@ impl Effects {
         }
     }
 
-    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {
-        if request.is_none() && self.record_count == 0 {
-            return;
+    /// Has whatever is done from here on propagated as other servers' logs have it: with [`Effects::repeat`].
+    pub fn repeat_others(&mut self) {
+        self.verbatim = Some(Default::default());
+    }
+
+    /// What is committed next is this part of another server's log; with `aside` it changes no data.
+    pub fn repeat(&mut self, bytes: &[u8], aside: bool) {
+        let (verbatim, was_aside) = self.verbatim.get_or_insert_default();
+        *was_aside = aside && (verbatim.is_empty() || *was_aside);
+        verbatim.extend_from_slice(bytes);
+    }
+
+    /// Appends what was to be repeated and is not yet appended. Called where nobody else changes what it is about.
+    /// Whether there was something.
+    #[inline]
+    pub fn commit_verbatim(&mut self, log: &WriteLog) -> bool {
+        if let Some((bytes, aside)) = &mut self.verbatim
+            && self.group.is_none()
+            && !bytes.is_empty()
+        {
+            log.append_raw(bytes, *aside);
+            bytes.clear();
+            bytes.shrink_to(RECORDS_KEPT);
+            return true;
         }
-        let (database, records, record_count) = (self.database, &self.records, self.record_count);
-        match &mut self.group {
-            None => log.append(&Batch { databases: (database, database), request, records, record_count }),
-            Some(group) => group.add(database, records, record_count, request),
+        false
+    }
+
+    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
+        if let Some(args) = request {
+            encode(&mut self.records, args.iter());
+            self.record_count += 1;
         }
+        if self.record_count == 0 {
+            return false;
+        }
+        let Effects { database, records, record_count, asides, group, .. } = self;
+        match group {
+            None => {
+                let databases = (*database, *database);
+                log.append(&Batch { databases, records, record_count: *record_count, asides });
+            }
+            Some(group) => group.add(*database, records, *record_count, asides),
+        }
+        true
     }
 
     /// Whether a transaction has begun.
@@ -297,30 +365,30 @@ impl Effects {
 
     /// Begins a transaction or a script: what its commands do is kept until [`Effects::end_group`].
     pub fn begin_group(&mut self) {
-        self.group = Some(Group { records: Vec::new(), record_count: 0, databases: None });
+        self.group = Some(Group::default());
     }
 
     /// Ends a transaction: appends what its commands did. Called under its locks.
     pub fn end_group(&mut self, log: &WriteLog) {
-        if let Some(Group { records, record_count, databases: Some(databases) }) = self.group.take() {
-            log.append(&Batch { databases, request: None, records: &records, record_count });
+        if let Some(Group { records, record_count, asides, databases: Some(databases) }) = self.group.take() {
+            log.append(&Batch { databases, records: &records, record_count, asides: &asides });
         }
+        self.commit_verbatim(log);
     }
 }
 
 impl Group {
-    fn add(&mut self, database: usize, records: &[u8], record_count: usize, request: Option<Args<'_>>) {
+    fn add(&mut self, database: usize, records: &[u8], record_count: usize, asides: &[Range<usize>]) {
         let (first, last) = self.databases.unwrap_or((database, database));
         if last != database {
             let number = Str::Int(database as i64);
             encode(&mut self.records, [b"SELECT", number.bytes(&mut IntBuf::default())].into_iter());
         }
         self.databases = Some((first, database));
+        let start = self.records.len();
+        self.asides.extend(asides.iter().map(|aside| start + aside.start..start + aside.end));
         self.records.extend_from_slice(records);
-        if let Some(args) = request {
-            encode(&mut self.records, args.iter());
-        }
-        self.record_count += record_count + usize::from(request.is_some());
+        self.record_count += record_count;
     }
 }
 

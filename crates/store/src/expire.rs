@@ -7,7 +7,7 @@
 //! nothing ever had an expiry is passed over as a whole, so where there is none a pass costs next to nothing.
 
 use crate::collections::{Collection, Hash};
-use crate::db::{Counters, discard, tell_of_expiry};
+use crate::db::{Counters, discard, tell_of_loss};
 use crate::effects::{Effects, EventClass};
 use crate::keyspace::{Key, Keyspace};
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ impl Pass<'_> {
                 discard(keyspace, partition, place, lazy);
             }
             if !fields.is_empty() {
-                tell_of_expiry(partition, self.effects, number, key);
+                tell_of_loss(partition, self.effects, number, key);
             }
             emptied
         });
@@ -174,7 +174,7 @@ impl Pass<'_> {
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, self.lazy);
-                    tell_of_expiry(partition, self.effects, number, key);
+                    tell_of_loss(partition, self.effects, number, key);
                 }
             });
             self.counters.expired.add(1);
@@ -202,6 +202,7 @@ mod tests {
     use crate::collections::hash::{FieldClock, Limits};
     use crate::db::{Db, Env, Expiry, WhenExpired};
     use crate::hash::KeyHasher;
+    use crate::log::Audience;
 
     const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn fields_are_dropped_when_their_time_has_come_and_the_key_with_the_last_one() {
         let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
-        let mut follower = keyspace.log.follow();
+        let mut follower = keyspace.log.follow(Audience::All);
         let limits = Limits { fields: 100, bytes: 100 };
         let put = |name: &str, fields: usize, volatile: usize, at: i64| {
             with_db(keyspace, 1, |db| {

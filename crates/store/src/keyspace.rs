@@ -278,11 +278,13 @@ impl Keyspace {
     }
 
     /// Asks the processor for the memory of keys that will soon be looked up: first for their partitions, then for the
-    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out.
+    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out. For how many keys.
     #[inline]
-    pub fn prefetch(&self, number: usize, hashes: impl Iterator<Item = u64> + Clone) {
+    pub fn prefetch(&self, number: usize, hashes: impl Iterator<Item = u64> + Clone) -> usize {
         let cells = self.cells(self.database_at(number));
+        let mut keys = 0;
         for hash in hashes.clone() {
+            keys += 1;
             cells[hash as usize & (cells.len() - 1)].prefetch();
         }
         for hash in hashes.clone() {
@@ -291,6 +293,7 @@ impl Keyspace {
         for hash in hashes {
             self.glance(cells, hash, |partition| partition.table().prefetch_element(hash));
         }
+        keys
     }
 
     #[inline]
@@ -369,7 +372,6 @@ impl Keyspace {
     }
 
     /// Locks one partition unless `patient`, which is asked now and then, says otherwise while somebody else has it.
-    #[cold]
     pub fn lock_one_while(&'static self, address: Address, patient: impl Fn() -> bool) -> Option<Locked> {
         let cell = self.cell(address);
         cell.lock_while(patient).then(|| Locked { keyspace: self, held: Held::One(address, cell) })

@@ -12,6 +12,7 @@ pub mod db;
 pub mod effects;
 pub mod encodings;
 pub mod entry;
+pub mod eviction;
 pub mod expire;
 pub mod hash;
 pub mod janitor;

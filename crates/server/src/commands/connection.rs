@@ -295,6 +295,7 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let open = cx.server.tunables().password.is_none();
     let client = &mut *cx.client;
     client.unsubscribe_all(&cx.server.pubsub);
+    client.end_monitor(cx.server);
     client.select(0);
     client.set_version(Version::Resp2);
     client.set_authenticated(open);

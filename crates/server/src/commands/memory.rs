@@ -163,7 +163,7 @@ fn figures(server: &Server, overview: &Overview) -> (Figures, Figures) {
     let (rss_overhead, total) = (overview.rss_overhead(), overview.total_fragmentation());
     let before = vec![
         ("peak.allocated", Bytes(overview.peak)),
-        ("total.allocated", Bytes(figures.allocated)),
+        ("total.allocated", Bytes(figures.used)),
         ("startup.allocated", Bytes(overview.startup)),
         ("replication.backlog", Bytes(0)),
         ("replicas.repl.buffer", Bytes(0)),
@@ -213,7 +213,7 @@ fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 /// What is remarkable about the use of memory. The limits are the reference's.
 fn diagnosis(overview: &Overview, clients: usize) -> String {
-    let allocated = overview.figures.allocated;
+    let allocated = overview.figures.used;
     if allocated < EMPTY_BELOW {
         return "Hello. This server holds next to nothing, so there is nothing to find yet: please ask again when there \
                 is data in it.\n"
@@ -301,12 +301,22 @@ mod tests {
     const MB: usize = 1 << 20;
 
     fn sound() -> Figures {
-        Figures { allocated: 100 * MB, active: 101 * MB, resident: 102 * MB, rss: 104 * MB, muzzy: 0, small_free: MB }
+        Figures {
+            used: 100 * MB,
+            allocated: 100 * MB,
+            active: 101 * MB,
+            resident: 102 * MB,
+            rss: 104 * MB,
+            muzzy: 0,
+            small_free: MB,
+        }
     }
 
     #[test]
     fn the_doctor_finds_what_is_wrong_and_nothing_else() {
-        assert!(diagnosis(&overview(Figures { allocated: MB, ..sound() }, MB), 1).contains("next to nothing"));
+        assert!(
+            diagnosis(&overview(Figures { used: MB, allocated: MB, ..sound() }, MB), 1).contains("next to nothing")
+        );
         assert!(diagnosis(&overview(sound(), 100 * MB), 1).contains("nothing wrong"));
         let peak = diagnosis(&overview(sound(), 200 * MB), 1);
         assert!(peak.contains("Peak") && !peak.contains("Fragmentation"));

@@ -18,7 +18,7 @@ mod glob;
 pub mod load;
 pub mod numbers;
 pub mod proc_title;
-mod quoting;
+pub mod quoting;
 #[cfg(test)]
 mod reference;
 pub mod rewrite;

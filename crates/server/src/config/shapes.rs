@@ -131,6 +131,15 @@ impl Default for OutputLimits {
 }
 
 impl OutputLimits {
+    /// A reply of more bytes than this is too much for whoever may use keys.
+    pub fn reply_bytes_max(&self) -> usize {
+        let bound = |limit: OutputLimit| match limit.hard_bytes {
+            0 => usize::MAX,
+            bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+        };
+        bound(self.normal).max(bound(self.pubsub))
+    }
+
     /// These limits with those of some classes changed: groups of class, hard limit, soft limit and
     /// seconds.
     pub(super) fn changed(&self, args: &[&[u8]]) -> Result<Self, Refusal> {

@@ -1,27 +1,40 @@
-//! Why commands may not run now. The dispatcher looks at one byte that is zero nearly always; the reasons are looked at
+//! Why commands may not run now. The dispatcher looks at one word that is zero nearly always; the reasons are looked at
 //! one by one only when it is not.
 
+use crate::config::Refusal;
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
+use crate::config::tables::replication::{REPLICA_READ_ONLY, REPLICA_SERVE_STALE_DATA};
 use crate::server::Server;
 use crate::table::Registered;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The data set is not there yet.
-pub const LOADING: u8 = 1;
+pub const LOADING: u32 = 1;
 /// The last save failed.
-pub const UNSAVED: u8 = 2;
+pub const UNSAVED: u32 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
-pub const ENDING: u8 = 4;
+pub const ENDING: u32 = 4;
+/// The server is a replica.
+pub const REPLICA: u32 = 16;
+/// Fewer replicas are well than writes are to have.
+pub const FEW_REPLICAS: u32 = 32;
+/// There is a limit of memory, and commands have to make room first.
+pub const LIMITED: u32 = 8;
+/// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+pub const MONITORED: u32 = 128;
+
+/// The append-only file cannot be written.
+pub const UNWRITTEN: u32 = 64;
 /// A script has been running for longer than `busy-reply-threshold`.
-pub const BUSY: u8 = 8;
+pub const BUSY: u32 = 256;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Gate(AtomicU8);
+pub struct Gate(AtomicU32);
 
 impl Gate {
     /// Whether nothing keeps commands from running.
@@ -32,12 +45,12 @@ impl Gate {
 
     /// Whether this reason holds.
     #[inline]
-    pub fn has(&self, reason: u8) -> bool {
+    pub fn has(&self, reason: u32) -> bool {
         self.0.load(Ordering::Acquire) & reason != 0
     }
 
     /// Says whether this reason holds.
-    pub fn set(&self, reason: u8, holds: bool) {
+    pub fn set(&self, reason: u32, holds: bool) {
         if holds {
             self.0.fetch_or(reason, Ordering::Release);
         } else {
@@ -46,10 +59,9 @@ impl Gate {
     }
 }
 
-/// Why a command may not run.
-pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
+/// Why a command may not run, with `flags` its own or those of all that it would execute.
+pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
-    let flags = &command.spec.flags;
     if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(
@@ -59,22 +71,34 @@ pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
              details about the RDB error."
         )));
     }
+    if gate.has(REPLICA)
+        && let Some(error) = as_replica(server, flags)
+    {
+        return Some(error);
+    }
+    if gate.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
+        return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
+    }
+    if gate.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
+        let error = server.aof.status().write_error.unwrap_or(libc::EIO);
+        let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
+        return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
+    }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
         return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
     }
     None
 }
 
-/// Why a script that may write may not run.
-pub fn objection_to_writing_script(server: &Server) -> Result<(), Error> {
-    if server.persistence.gate.has(UNSAVED) && stops_writes(server) {
-        return Err(Error::new(format!(
-            "MISCONF {} is configured to save RDB snapshots, but it's currently unable to persist to disk. Writable \
-             scripts are blocked. Use 'no-writes' flag for read only scripts.",
-            name(server)
-        )));
+/// Why a command may not run on a replica.
+fn as_replica(server: &Server, flags: Flags) -> Option<Error> {
+    let values = server.config.values();
+    if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
+        return Some(Error::text("READONLY You can't write against a read only replica."));
     }
-    Ok(())
+    let is_stale = !server.replication.upstream.is_connected() && !values.read(REPLICA_SERVE_STALE_DATA);
+    (is_stale && !flags.contains(Flags::STALE))
+        .then(|| Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."))
 }
 
 /// Whether a failed save is a reason to refuse writes.

@@ -1,24 +1,27 @@
 //! How a server begins and ends: one step after the other, in the order that each needs.
 
 use super::daemon::PidFile;
-use super::{banner, daemon, limits, shutdown, system, title, version};
+use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
 use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
 use crate::config::tables::memory::MAXMEMORY;
 use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
+use crate::config::tables::persistence::APPENDONLY;
 use crate::config::tables::process::{DIR, SUPERVISED};
+use crate::config::tables::replication::REPLICAOF;
 use crate::config::tables::security::ACLFILE;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::Listeners;
-use crate::persistence::background::{self, Job};
 use crate::persistence::gate;
 use crate::persistence::load::{self as dump, LoadError};
+use crate::persistence::snapshots::{self, Job};
+use crate::replication::upstream::Target;
 use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
-use crate::{clock, crash, logging, migration, signals, supervise};
+use crate::{aof, clock, crash, logging, memory, migration, replication, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,6 +105,7 @@ fn run(
     // From here on there may be threads.
     signals::block();
     crash::watch(&values);
+    memory::enrol();
     logging::start()?;
     clock::calibrate();
     greet(program, only_defaults);
@@ -155,6 +159,8 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let values = server.config.values();
     server.set_listeners(listeners.clone());
     title::apply(&values);
+    // The log tells if it cannot be, and then it stays as it is.
+    let _ = oom_score::apply(&values);
     banner::show(&values, &server.listening.read());
     system::warn_of_backlog(&values);
     let mut listeners = Some(listeners);
@@ -163,20 +169,26 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         workers.push(Worker::new(server, number, listeners.take().unwrap_or_default())?);
     }
     server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
-    background::start(server)?;
+    snapshots::start(server)?;
+    aof::start(server)?;
     migration::start(server)?;
+    replication::link::start(server)?;
     logging::notice(format_args!("Server initialized"));
     // From their first request on the workers answer that the data set is not there yet, if there is one.
-    let to_load = dump::is_there(&values);
+    let keeps_files = values.read(APPENDONLY);
+    let to_load = keeps_files || dump::is_there(&values);
     server.persistence.gate.set(gate::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         threads.push(thread.spawn(move || worker.run())?);
     }
-    let loaded = if to_load { load_data(server) } else { Ok(()) };
+    let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
-        Ok(()) if !server.is_ending() => tell_ready(&values),
+        Ok(()) if !server.is_ending() => {
+            follow_primary(server);
+            tell_ready(&values);
+        }
         Ok(()) => {}
         Err(_) => server.end(),
     }
@@ -187,8 +199,22 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     loaded
 }
 
-/// Has the dump loaded, and then the workers serve the data set. After an error they must not: part of it is not there.
-fn load_data(server: &'static Server) -> Result<(), Failure> {
+/// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an error
+/// they must not: part of it is not there.
+fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
+    if keeps_files {
+        let opened = aof::load(server).and_then(|()| aof::open(server));
+        if opened.is_err() && server.is_ending() {
+            return Ok(());
+        }
+        opened?;
+        server.persistence.gate.set(gate::LOADING, false);
+        return Ok(());
+    }
+    aof::look(server)?;
+    if !to_load {
+        return Ok(());
+    }
     let (answer, outcome) = mpsc::channel();
     server.persistence.ask(Job::Load(answer));
     match outcome.recv()? {
@@ -198,6 +224,15 @@ fn load_data(server: &'static Server) -> Result<(), Failure> {
         }
         Err(error) if error.is_cancelled() => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Follows the primary that the configuration names, if it does.
+fn follow_primary(server: &'static Server) {
+    if let Some(primary) = server.config.read(REPLICAOF) {
+        let target = Target { host: String::from_utf8_lossy(&primary.host).into_owned(), port: primary.port };
+        let mut world = server.keyspace.lock_world();
+        server.become_replica(target, &mut world, &server.stats[0]);
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`subscriptions`]: the other direction, what one client is subscribed to.
 //! - [`publication`]: a message on its way, and its form on the wire.
 //! - [`events`]: keyspace events, which are messages like others.
+//! - [`monitors`]: those who hear of every command; lines for them travel as messages do.
 //!
 //! A message goes into the [`Inbox`] of each worker that has somebody to hear it, once, however many they are. That worker
 //! writes it to its connections (`worker::delivery`), a bounded number of them in a turn. Publishers put messages for a
@@ -20,12 +21,15 @@
 
 pub mod directory;
 pub mod events;
+pub mod monitors;
 pub mod publication;
 pub mod subscribers;
 pub mod subscriptions;
 
+use crate::persistence::gate::Gate;
 use crossbeam_queue::SegQueue;
 use directory::Directory;
+use monitors::Monitors;
 use parking_lot::{Mutex, MutexGuard};
 use publication::{Address, Publication};
 use std::sync::Arc;
@@ -55,9 +59,19 @@ impl Kind {
     pub const COUNT: usize = 3;
 }
 
+/// Who hears a message in one form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Audience<'a> {
+    /// Those who are subscribed to this.
+    Subscribers(Kind, &'a [u8]),
+    /// Monitors.
+    Monitors,
+}
+
 /// See the module's documentation.
 pub struct PubSub {
     directory: Directory,
+    monitors: Monitors,
     workers: Box<[WorkerSide]>,
     /// Workers whose backlog is too long.
     congested: AtomicUsize,
@@ -100,6 +114,7 @@ impl PubSub {
         let side = |_| WorkerSide { inbox: Inbox::default(), subscribers: Mutex::default() };
         PubSub {
             directory: Directory::default(),
+            monitors: Monitors::new(workers),
             workers: (0..workers).map(side).collect(),
             congested: AtomicUsize::new(0),
         }
@@ -161,6 +176,33 @@ impl PubSub {
         });
         asleep.into_iter().for_each(&mut wake);
         receivers
+    }
+
+    /// Makes a connection of a worker a monitor; `gate` is told when it is the first.
+    pub fn begin_monitor(&self, (worker, token): (usize, usize), gate: &Gate) {
+        let stamp = self.monitors.add(worker, gate);
+        self.subscribers(worker).add_monitor(token, stamp);
+    }
+
+    /// Makes a monitor a connection like others; `gate` is told when it was the last.
+    pub fn end_monitor(&self, (worker, token): (usize, usize), gate: &Gate) {
+        self.subscribers(worker).remove_monitor(token);
+        self.monitors.remove(worker, gate);
+    }
+
+    /// Puts lines into the inboxes of all workers that have monitors. A worker that has to be woken for it is told to
+    /// `wake`.
+    pub fn show_monitors(&self, lines: &[u8], mut wake: impl FnMut(usize)) {
+        let mut asleep = smallvec::SmallVec::<[usize; 8]>::new();
+        self.monitors.find(|worker_numbers, horizon| {
+            let message = Arc::new(Publication::lines(lines, horizon));
+            for worker in worker_numbers {
+                if self.put(worker, message.clone()) {
+                    asleep.push(worker);
+                }
+            }
+        });
+        asleep.into_iter().for_each(&mut wake);
     }
 
     /// Puts a message into an inbox; whether the worker has to be woken for it.

@@ -50,6 +50,11 @@ impl Blocked {
         self.keys.iter().filter_map(move |index| args.get(*index))
     }
 
+    /// Bytes that its request takes.
+    pub fn memory(&self) -> usize {
+        self.request.memory()
+    }
+
     /// Whether its time is limited.
     pub fn is_limited(&self) -> bool {
         self.until_ms.is_some()
@@ -216,9 +221,9 @@ impl Engine {
         blocked.leave(waiter, &mut locked);
         self.effects.commit(&keyspace.log, args);
         drop(locked);
-        self.count(blocked.command, &result);
+        let ticks = self.count(blocked.command, began, &result);
         let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
-        self.offer_to_logs(executed, blocked.command, Ticks::now().since(began), reply.len());
+        self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply });
         true
@@ -293,6 +298,7 @@ impl Worker {
         client.info.set_flags(ClientFlags::BLOCKED, false);
         *client.info.waiter.lock() = None;
         client.commands += 1;
+        client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;
         let start = self.replies.len();
         self.replies.extend_from_slice(&served.reply);

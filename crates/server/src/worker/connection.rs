@@ -136,6 +136,8 @@ pub struct Connection {
     pub read_closed: bool,
     /// True when the socket may take more than was written.
     pub unwritten: bool,
+    /// Stretches of replies that wait for the disk.
+    pub held: usize,
 }
 
 /// A request that waits.
@@ -175,18 +177,28 @@ impl Connection {
             unparsed: false,
             read_closed: false,
             unwritten: false,
+            held: 0,
         }
     }
 
     /// How much output may wait for it.
     pub fn output_limit(&self, tunables: &Tunables) -> OutputLimit {
         let limits = &tunables.output_limits;
-        if self.client.subscriptions.is_some() { limits.pubsub } else { limits.normal }
+        match self.client.subscriptions.is_some() {
+            _ if self.client.feed.is_some() => limits.replica,
+            true => limits.pubsub,
+            false => limits.normal,
+        }
     }
 
-    /// Whether idleness is a reason to close it. Subscribers and those who wait are silent by nature.
+    /// Bytes that wait to be sent to it.
+    pub fn waiting(&self) -> u64 {
+        self.output.len() as u64 + self.client.feed.as_ref().map_or(0, |feed| feed.lag())
+    }
+
+    /// Whether idleness is a reason to close it. Subscribers, monitors and those who wait are silent by nature.
     pub fn may_time_out(&self) -> bool {
-        !self.stopped && self.client.subscriptions.is_none()
+        !self.stopped && self.client.subscriptions.is_none() && self.client.feed.is_none() && !self.client.is_monitor()
     }
 
     /// Makes room for input behind what is held: half of `size` bytes at least, in a buffer of at least `size` bytes.
@@ -216,13 +228,26 @@ impl Connection {
     /// Lets others know how much input is held, and in how much memory.
     pub fn publish_input(&self) {
         let info = &self.client.info;
-        info.input.store(self.input_held(), Ordering::Relaxed);
-        info.input_memory.store(self.pending.capacity() + self.parser.buffered(), Ordering::Relaxed);
+        let deferred = self.deferred_memory();
+        info.input.store(self.pending.len() + self.parser.received() + deferred, Ordering::Relaxed);
+        info.input_memory.store(self.pending.capacity() + self.parser.buffered() + deferred, Ordering::Relaxed);
     }
 
-    /// Bytes of input that are held.
+    /// Lets others know how much output waits, and in how much memory.
+    pub fn publish_output(&self) {
+        let info = &self.client.info;
+        info.output.store(self.output.len(), Ordering::Relaxed);
+        info.output_blocks.store(self.output.blocks(), Ordering::Relaxed);
+        info.output_memory.store(self.output.memory(), Ordering::Relaxed);
+    }
+
+    /// Bytes that input which is not executed takes, spare room excluded.
     pub fn input_held(&self) -> usize {
-        self.pending.len() + self.parser.buffered() + self.deferred.iter().map(Deferred::memory).sum::<usize>()
+        self.pending.len() + self.parser.buffered() + self.deferred_memory()
+    }
+
+    fn deferred_memory(&self) -> usize {
+        self.deferred.iter().map(Deferred::memory).sum()
     }
 }
 
@@ -234,6 +259,8 @@ pub struct Output {
     written: usize,
     /// Bytes waiting.
     len: usize,
+    /// Bytes allocated for blocks.
+    allocated: usize,
 }
 
 impl Output {
@@ -252,6 +279,11 @@ impl Output {
         self.blocks.len()
     }
 
+    /// Bytes allocated.
+    pub fn memory(&self) -> usize {
+        self.allocated + self.blocks.capacity() * size_of::<Vec<u8>>()
+    }
+
     /// Adds output behind what waits.
     pub fn push(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
@@ -265,6 +297,7 @@ impl Output {
         }
         let mut block = Vec::with_capacity(bytes.len().max(BLOCK));
         block.extend_from_slice(bytes);
+        self.allocated += block.capacity();
         self.blocks.push_back(block);
     }
 
@@ -273,6 +306,7 @@ impl Output {
         debug_assert!(self.is_empty() && written < block.len());
         self.len = block.len() - written;
         self.written = written;
+        self.allocated = block.capacity();
         self.blocks.push_back(block);
     }
 
@@ -315,6 +349,7 @@ impl Output {
             }
             n -= left;
             self.written = 0;
+            self.allocated -= first.capacity();
             self.blocks.pop_front();
         }
     }

@@ -11,10 +11,11 @@
 
 use super::Worker;
 use super::output::Run;
-use crate::pubsub::Kind;
+use crate::persistence::gate::MONITORED;
+use crate::pubsub::Audience;
 use crate::pubsub::publication::Publication;
 use crate::pubsub::subscribers::Subscribers;
-use crate::session::Fate;
+use crate::session::{Fate, ReplyMode};
 use kvick_commands::spec::Flags;
 use kvick_resp::Version;
 use std::collections::VecDeque;
@@ -98,7 +99,7 @@ impl Worker {
     fn deliver_to(
         &mut self,
         message: &Publication,
-        audience: (Kind, &[u8]),
+        audience: Audience<'_>,
         connections: impl Iterator<Item = (usize, u64)>,
     ) {
         // What was written for connections of either protocol.
@@ -107,6 +108,9 @@ impl Worker {
             let Some(connection) = self.connections.get_mut(token) else { continue };
             let client = &connection.client;
             if stamp >= message.horizon || client.fate != Fate::Open || client.info.is_doomed() {
+                continue;
+            }
+            if audience == Audience::Monitors && client.reply_mode == ReplyMode::Off {
                 continue;
             }
             let known = &mut written[usize::from(client.version == Version::Resp3)];
@@ -133,7 +137,8 @@ impl Worker {
     #[cold]
     fn hold_back(&mut self, token: usize) -> bool {
         let last = self.connections.get(token).and_then(|held| self.server.table.get(held.client.last_command));
-        let publishes = last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
+        let publishes = self.server.persistence.gate.has(MONITORED)
+            || last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
         if publishes {
             self.held_back.push(token);
         }

@@ -6,11 +6,14 @@
 use super::batch::Asks;
 use super::blocking::Served;
 use super::cross_protocol;
+use super::evicting::Evicting;
 use super::program::{Attend, Scratch};
+use super::transaction::{Control, is_exec};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::monitor::Lines;
 use crate::persistence::{self, gate};
 use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
@@ -58,6 +61,8 @@ pub struct Engine {
     waits: Option<Arc<Waiter>>,
     /// Answers to clients of this worker that waited, not yet delivered.
     pub(super) served: Vec<Served>,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
     /// Whether a transaction or a script is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
     /// Whether a script is, for which time stands still.
@@ -74,6 +79,8 @@ pub struct Engine {
     pub(super) is_muted: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     pub(super) in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
     pub(super) last: Ticks,
 }
 
@@ -125,6 +132,7 @@ impl Engine {
             block: None,
             waits: None,
             served: Vec::new(),
+            shown: Lines::default(),
             in_transaction: false,
             in_script: false,
             ended_long_script: false,
@@ -133,6 +141,7 @@ impl Engine {
             scratch: Scratch::default(),
             is_muted: false,
             in_batch: false,
+            evicting: Evicting::new(worker),
             last: Ticks::now(),
         };
         engine.apply_settings();
@@ -158,6 +167,7 @@ impl Engine {
             self.access.set_now(self.now_ms);
         }
         self.last = now;
+        self.evicting.begin_batch();
         self.update_settings();
     }
 
@@ -174,6 +184,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
+        self.evicting.renew(&self.tunables.eviction);
     }
 
     /// The classes of keyspace events that somebody may hear of.
@@ -223,15 +234,20 @@ impl Engine {
             // When a script has had the world for too long, what needs nothing of that goes on without a batch.
             let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
             if shut_out || self.is_held_by_script(client, command) {
-                let called = Called::Held;
-                return self.conclude(client, command, called, start, out);
+                return self.conclude(client, (command, args), Called::Held, start, out);
+            }
+            if self.server.persistence.gate.has(gate::LIMITED) && !self.is_busy() && !self.mind_memory(client, args) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
             }
             if let Some(error) = self.objection(client, command, args) {
-                self.refuse(client, Some(command), &error, out);
+                self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
-        if self.server.pause.holds(command, client, self.now_ms) {
+        if !plain && client.is_primary() {
+            // What the primary did is done.
+        } else if self.server.pause.holds(command, client, self.now_ms) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -239,7 +255,7 @@ impl Engine {
             return self.finish(client, start, out);
         }
         let called = match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || !self.is_monitored()) => {
                 match self.call_keyed(client, command, handler, hash, args, out) {
                     true => Called::Done,
                     false => Called::Held,
@@ -248,7 +264,7 @@ impl Engine {
             _ if client.may_run_program(command) => return Outcome::Program(command),
             _ => self.call(client, command, args, taken, &mut (), out),
         };
-        self.conclude(client, command, called, start, out)
+        self.conclude(client, (command, args), called, start, out)
     }
 
     /// Executes a request that may run a script. `attendant` serves others while a script takes long.
@@ -262,7 +278,7 @@ impl Engine {
     ) -> Outcome {
         let start = out.len();
         let called = self.call(client, command, args, &mut None, attendant, out);
-        self.conclude(client, command, called, start, out)
+        self.conclude(client, (command, args), called, start, out)
     }
 
     /// What is to be done after a command.
@@ -270,7 +286,7 @@ impl Engine {
     fn conclude(
         &mut self,
         client: &mut Client,
-        command: &'static Registered,
+        (command, args): (&'static Registered, Args<'_>),
         called: Called,
         start: usize,
         out: &mut Vec<u8>,
@@ -280,7 +296,7 @@ impl Engine {
             Called::Done => {}
             Called::Held => match self.busy_error() {
                 Some(error) if !command.spec.flags.contains(Flags::ALLOW_BUSY) => {
-                    self.refuse(client, Some(command), &error, out);
+                    self.refuse(client, Some((command, args)), &error, out);
                 }
                 _ => return Outcome::Held,
             },
@@ -342,6 +358,9 @@ impl Engine {
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
         }
+        if client.is_primary() {
+            return None;
+        }
         if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
             return Some(Error::text("NOAUTH Authentication required."));
         }
@@ -352,8 +371,18 @@ impl Engine {
             command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
+        let flags = client.flags_asked(command);
+        let short = || {
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        let closed = || gate::objection(self.server, command, flags);
         let busy = || if self.concerns_script(command) { self.busy_error() } else { None };
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command)).or_else(busy)
+        refusal.flatten().or_else(confined).or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -370,16 +399,24 @@ impl Engine {
     pub(super) fn refuse(
         &mut self,
         client: &mut Client,
-        command: Option<&Registered>,
+        request: Option<(&Registered, Args<'_>)>,
         error: &Error,
         out: &mut Vec<u8>,
     ) {
-        if let Some(command) = command {
+        if let Some((command, _)) = request {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
+        let error = aborted.as_ref().unwrap_or(error);
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -401,7 +438,9 @@ impl Engine {
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         drop(locked);
         self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
@@ -411,7 +450,7 @@ impl Engine {
 
     /// Takes the locks that the command asks for, and runs it.
     #[inline(never)]
-    fn call(
+    pub(super) fn call(
         &mut self,
         client: &mut Client,
         command: &'static Registered,
@@ -426,6 +465,9 @@ impl Engine {
                 return Called::Held;
             };
             let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             return Called::Done;
@@ -448,8 +490,13 @@ impl Engine {
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
         drop(locked);
         drop(scripts);
         if world {
@@ -522,8 +569,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed() && !self.is_muted, heard, db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(client));
+        self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
@@ -536,8 +583,9 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let (may_block, in_script) = (!self.in_transaction, self.in_script);
-        let mut context = Context { db, reply, taken, settings, may_block, in_script, block: None, remark: None };
+        let (may_block, in_script, from_log) = (!self.in_transaction, self.in_script, client.is_from_log());
+        let mut context =
+            Context { db, reply, taken, settings, may_block, in_script, from_log, block: None, remark: None };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
@@ -558,8 +606,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed() && !self.is_muted, heard, client.db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, heard, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -586,7 +634,7 @@ impl Engine {
     /// Has dumps know of FLUSHALL.
     #[inline]
     pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.name == "flushall" && result.is_ok() {
+        if command.spec.name == "flushall" && result.is_ok() && !self.server.persistence.gate.has(gate::LOADING) {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
         }
     }
@@ -600,9 +648,27 @@ impl Engine {
         result
     }
 
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
+    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    #[inline]
+    fn is_logged(&self, client: &ClientInfo) -> bool {
+        self.server.keyspace.log.followed() && !client.is_from_log() && !self.is_muted
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if client.is_from_log() {
+            return WhenExpired::ImportSource;
+        }
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go.
+            return WhenExpired::Import;
+        }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
@@ -619,26 +685,7 @@ impl Engine {
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
-        let now = Ticks::now();
-        let ticks = now.since(self.last);
-        self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        if let Err(error) = result {
-            stats.failed.add(1);
-            if !std::mem::take(&mut self.error_is_counted) {
-                self.stats.count_error(error.0.as_bytes());
-            }
-        }
+        let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
@@ -659,10 +706,18 @@ impl Engine {
         }
     }
 
-    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
-    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
         let dirty = self.effects.dirty();
         if dirty > 0 {
@@ -670,8 +725,11 @@ impl Engine {
         }
         if let Err(error) = result {
             stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
+            if !std::mem::take(&mut self.error_is_counted) {
+                self.stats.count_error(error.0.as_bytes());
+            }
         }
+        ticks
     }
 
     #[cold]
@@ -736,7 +794,7 @@ pub(super) fn wrong_arity(command: &Registered) -> Error {
 }
 
 /// Valkey's text, which shows the beginning of the arguments within 128 characters.
-fn unknown_command(args: Args<'_>) -> Error {
+pub(super) fn unknown_command(args: Args<'_>) -> Error {
     const SHOWN_MAX: usize = 128;
     let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
     let mut shown = String::new();
@@ -750,7 +808,7 @@ fn unknown_command(args: Args<'_>) -> Error {
     Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
-fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+pub(super) fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.full_name.to_ascii_uppercase();

@@ -106,6 +106,11 @@ impl Worker {
             Read::More(n) => (n, true),
             // Only a read that finds nothing tells that nothing is left, not even the end.
             Read::Drained(n) => (n, connection.read_closed && n > 0),
+            Read::Ended if connection.held > 0 && connection.client.fate != Fate::Close => {
+                // What it asked for was done, and its replies are on their way.
+                connection.client.fate = Fate::CloseAfterReply;
+                return;
+            }
             Read::Ended => return self.close(token),
         };
         stats.bytes_in.add(n as u64);
@@ -128,6 +133,7 @@ impl Worker {
         if more {
             self.queue(token);
         }
+        self.account_client(token);
     }
 
     /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
@@ -216,7 +222,13 @@ impl Worker {
         if self.engine.inbox().has_messages() {
             self.deliver_published();
         }
-        self.batch.prefetch(self.server.keyspace);
+        if self.engine.tunables.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace);
+            if keys > 0 {
+                self.engine.stats.prefetched_batches.add(1);
+                self.engine.stats.prefetched_keys.add(keys as u64);
+            }
+        }
         let mut batch = std::mem::take(&mut self.batch);
         let shared = std::mem::take(&mut self.shared);
         let requests = std::mem::take(&mut batch.requests);
@@ -262,7 +274,7 @@ impl Worker {
                 self.queue(token);
                 break;
             }
-            let large = if may_take { batch.take_large(request, shared) } else { None };
+            let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
             let args = batch.args(request, shared);
             let mut outcome =
@@ -313,7 +325,11 @@ impl Worker {
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
         }
+        self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         put_off
@@ -390,9 +406,14 @@ impl Worker {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
+        self.account_client(token);
         let resumed = !paused && !held && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
         if resumed {
             self.queue(token);
         }

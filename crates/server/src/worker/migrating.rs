@@ -3,6 +3,7 @@
 use super::Worker;
 use super::blocking::Served;
 use super::engine::Engine;
+use crate::clock::Ticks;
 use crate::migration::{Departure, parcel};
 use kvick_resp::{OwnedArgs, Reply};
 use kvick_store::{Db, Env, Key, Watcher};
@@ -71,7 +72,7 @@ impl Engine {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());
         }
         if let Some(command) = self.server.table.get(client.command) {
-            self.count(command, &result);
+            self.count(command, Ticks::now(), &result);
         }
         Served { client: client.info.clone(), ticket: client.ticket, reply }
     }

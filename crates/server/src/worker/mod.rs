@@ -14,11 +14,16 @@ pub mod connection;
 mod cross_protocol;
 mod delivery;
 pub mod engine;
+pub mod evicting;
+pub mod feeding;
+mod held;
 mod input;
 mod locking;
 mod migrating;
+mod monitoring;
 mod output;
 pub mod program;
+pub mod replay;
 mod timers;
 pub mod transaction;
 mod violation;
@@ -103,9 +108,17 @@ pub struct Worker {
     reached: usize,
     /// Times that replies were written.
     writes: u64,
+    /// Replies that wait for the disk.
+    held: held::Held,
+    /// Where the write log ended when it was last looked at.
+    log_seen: u64,
+    /// Whether no requests are read until others have caught up.
+    rests: bool,
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
     returned: Vec<Departure>,
+    /// Connections of replicas.
+    feeds: Vec<usize>,
 }
 
 impl Worker {
@@ -141,8 +154,12 @@ impl Worker {
             runs: Vec::new(),
             reached: 0,
             writes: 0,
+            held: held::Held::default(),
+            log_seen: 0,
+            rests: false,
             timers: timers::Timers::new(),
             returned: Vec::new(),
+            feeds: Vec::new(),
         })
     }
 
@@ -153,9 +170,12 @@ impl Worker {
 
     /// Runs until the server ends.
     pub fn run(mut self) {
+        crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() {
+            let timeout = if self.rests {
+                Some(HELD_BACK)
+            } else if self.ready.is_empty() && self.deliveries.is_empty() && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -179,6 +199,7 @@ impl Worker {
 
     fn turn(&mut self, events: &Events) {
         let began = self.engine.update_clock();
+        self.keep_up_with_log();
         let requests = self.engine.stats.requests.get();
         for event in events {
             match event.token() {
@@ -202,16 +223,45 @@ impl Worker {
         if !is_busy {
             self.settle_returned();
         }
-        self.serve_ready();
+        if !self.rests {
+            self.serve_ready();
+        }
         if !is_busy && !self.engine.is_busy() {
+            self.go_on_evicting();
             self.run_timers();
             self.end_waits();
         }
         self.deliver_published();
         self.write_replies();
+        self.feed_replicas();
         self.release_held_back();
         let stats = &self.engine.stats;
         stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
+    }
+
+    /// Begins a turn as far as the write log is concerned: tells files the time, sends what had to wait for the disk, and
+    /// rests when there is too much that does.
+    fn keep_up_with_log(&mut self) {
+        let log = &self.server.keyspace.log;
+        if !log.followed() {
+            self.rests = false;
+            return self.release_held();
+        }
+        if self.engine.tunables.aof_timestamps {
+            self.server.aof.mark_time(log, self.engine.now_ms / 1000);
+        }
+        self.release_held();
+        self.rests = self.held.is_full() || self.server.aof.is_behind(log);
+    }
+
+    /// Wakes who follows the write log if it has moved.
+    #[inline]
+    fn note_log(&mut self) {
+        let end = self.server.keyspace.log.offset();
+        if end != self.log_seen {
+            self.log_seen = end;
+            self.server.log_moved(self.number);
+        }
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for
@@ -274,10 +324,15 @@ impl Worker {
             return;
         }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
+        if connection.held > 0 {
+            self.forget_held(token);
+        }
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
+        self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }
@@ -285,6 +340,9 @@ impl Worker {
             self.paused.retain(|paused| *paused != token);
         }
         self.stop_waiting(connection.waiter.take());
+        if let Some(feed) = connection.client.feed.take() {
+            self.stop_feeding(token, feed);
+        }
         self.engine.unwatch(&mut connection.client);
     }
 

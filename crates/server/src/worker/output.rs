@@ -41,9 +41,17 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 }
 
 impl Worker {
-    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
+        self.note_log();
+        if self.runs.is_empty() || !self.hold_replies() {
+            self.write_out();
+        }
+    }
+
+    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    pub(super) fn write_out(&mut self) {
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
@@ -134,14 +142,17 @@ impl Worker {
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
             client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
-            client.info.output.store(output.len(), Ordering::Relaxed);
-            client.info.output_blocks.store(output.blocks(), Ordering::Relaxed);
+            connection.publish_output();
             if !connection.output.is_empty() && written >= WRITE {
                 connection.unwritten = true;
                 self.queue(token);
             }
         }
         self.after_write(token);
+        let is_fed = self.connections.get(token).is_some_and(|connection| connection.client.feed.is_some());
+        if is_fed {
+            self.feed(token);
+        }
     }
 
     /// Closes a connection that is done, or whose output is more than it may be.
@@ -149,20 +160,21 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.output.is_empty() => return self.close(token),
+            Fate::CloseAfterReply if connection.output.is_empty() && connection.held == 0 => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
         }
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {
             self.enforce_output_limit(token);
         }
+        self.account_client(token);
     }
 
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let limit = connection.output_limit(&self.engine.tunables);
-        let waiting = connection.output.len() as u64;
+        let waiting = connection.waiting();
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
@@ -189,6 +201,7 @@ impl Worker {
 
     /// Tries once more to write everything that waits, before the process ends.
     pub(super) fn flush_everything(&mut self) {
+        self.release_held();
         for (_, connection) in &mut self.connections {
             // The process is ending: what cannot be written now is lost with the connection.
             let _ = connection.output.flush(&mut connection.socket, usize::MAX);

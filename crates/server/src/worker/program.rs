@@ -162,7 +162,7 @@ impl Engine {
             // Whoever has the turn has the interpreters.
             None => Err(Error::text("ERR A script cannot run another")),
             Some(mut interpreters) => self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
-                self.check_flags(program, code.flags())?;
+                self.check_flags(client, program, code.flags())?;
                 Ok(self.run_code(client, program, &code, request, &mut interpreters, (locked, attendant), out))
             }),
         };
@@ -219,15 +219,23 @@ impl Engine {
     }
 
     /// Whether a script may run at all, by what it says of itself.
-    fn check_flags(&self, program: Program, flags: Option<ScriptFlags>) -> Result<(), Error> {
+    fn check_flags(&self, client: &Client, program: Program, flags: Option<ScriptFlags>) -> Result<(), Error> {
         let Some(flags) = flags else { return Ok(()) };
         if flags.no_writes {
             return Ok(());
         }
+        let command = self.server.table.get(client.last_command);
+        if let Some(error) =
+            command.and_then(|command| gate::objection(self.server, command, Flags::WRITE | Flags::STALE))
+        {
+            return Err(error);
+        }
         if program.read_only {
             return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
         }
-        gate::objection_to_writing_script(self.server)?;
+        if self.is_out_of_memory() && !flags.allow_oom {
+            return Err(OUT_OF_MEMORY);
+        }
         Ok(())
     }
 
@@ -263,6 +271,7 @@ impl Engine {
             request: request.args,
             code,
             began: Instant::now(),
+            allow_oom: flags.is_some_and(|flags| flags.allow_oom),
             read_only: program.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
             calls: 0,
@@ -323,6 +332,8 @@ struct Caller<'r> {
     code: &'r Code,
     began: Instant,
     read_only: bool,
+    /// Whether it may use more memory although that is short.
+    allow_oom: bool,
     /// Whether a command that writes has been called.
     wrote: bool,
     /// How many commands were called.
@@ -332,6 +343,9 @@ struct Caller<'r> {
     /// Whether it has been running for longer than it should.
     is_busy: bool,
 }
+
+/// Memory is short.
+const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
 
 /// After so many commands a script is taken to run for a while, whatever little Lua there is between them.
 const CALLS_LOOKED_AFTER: u32 = 256;
@@ -351,6 +365,9 @@ impl Caller<'_> {
         if never || denied {
             return Some(Error::text("ERR This Valkey command is not allowed from script"));
         }
+        if flags.contains(Flags::DENYOOM) && !self.allow_oom && !self.wrote && self.engine.is_out_of_memory() {
+            return Some(OUT_OF_MEMORY);
+        }
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Some(Error::text("ERR Write commands are not allowed from read-only scripts."));
         }
@@ -359,7 +376,7 @@ impl Caller<'_> {
             return Some(error);
         }
         if !self.wrote && flags.contains(Flags::WRITE) {
-            return gate::objection(self.engine.server, command);
+            return gate::objection(self.engine.server, command, flags);
         }
         None
     }

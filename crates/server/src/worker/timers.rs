@@ -75,6 +75,7 @@ impl Worker {
     fn expire(&mut self, period: Duration) {
         if self.server.pause.keeps_data(self.engine.now_ms)
             || self.engine.tunables.import_mode
+            || self.server.replication.upstream.is_replica()
             || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
             || self.server.persistence.gate.has(gate::LOADING)
         {

@@ -55,9 +55,19 @@ impl Transaction {
         self.queue.is_empty()
     }
 
+    /// The flags that any of its commands has.
+    pub fn flags(&self) -> Flags {
+        self.queue.iter().fold(Flags::empty(), |flags, (command, _)| flags | command.spec.flags)
+    }
+
     /// Whether one of its commands may write.
     pub fn may_write(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)))
+        self.flags().intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+    }
+
+    /// Bytes that its commands take.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.queue.capacity() * size_of::<(&Registered, OwnedArgs)>()
     }
 
     /// Whether one of its commands runs a script or function.
@@ -71,11 +81,16 @@ impl Transaction {
     }
 }
 
+/// Bytes that a watched key takes where those who watch are looked up, but for its name.
+const LISTED: usize = 8 * size_of::<usize>();
+
 /// The keys that a client watches.
 #[derive(Default)]
 pub struct Watching {
     watcher: Arc<Watcher>,
     keys: Vec<WatchedKey>,
+    /// Bytes of their names.
+    key_bytes: usize,
 }
 
 struct WatchedKey {
@@ -98,6 +113,11 @@ impl Watching {
         self.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key)).collect()
     }
 
+    /// Bytes that they take, here and where they are looked up.
+    fn memory(&self) -> usize {
+        self.key_bytes + self.keys.capacity() * size_of::<WatchedKey>() + self.keys.len() * LISTED
+    }
+
     fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
         self.keys.iter().map(|watched| (watched, engine.server.keyspace.key(&watched.key)))
     }
@@ -109,7 +129,19 @@ fn is_immediate(command: &Registered) -> bool {
         || matches!(&*command.full_name, "quit" | "reset")
 }
 
+/// Whether a command ends a transaction by running it.
+pub(super) fn is_exec(command: &Registered) -> bool {
+    matches!(command.handler, Some(Handler::Control(Control::Exec)))
+}
+
 impl Engine {
+    /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
+    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
+        self.give_up(client);
+        let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
+        Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
+    }
+
     /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
     pub(super) fn queue(
         &mut self,
@@ -142,12 +174,17 @@ impl Engine {
         client.publish_transaction();
     }
 
-    /// Ends what RESET began and needs locks for.
-    pub(super) fn end_reset(&mut self, client: &mut Client) {
-        client.is_reset = false;
+    /// Ends a transaction that cannot be executed.
+    pub(super) fn give_up(&mut self, client: &mut Client) {
         client.transaction = None;
         self.unwatch(client);
         client.publish_transaction();
+    }
+
+    /// Ends what RESET began and needs locks for.
+    pub(super) fn end_reset(&mut self, client: &mut Client) {
+        client.is_reset = false;
+        self.give_up(client);
     }
 
     /// Runs one of the commands about transactions; `None` when a script holds what it needs.
@@ -182,7 +219,7 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, attendant, out);
+                let result = self.exec(client, (command, args), attendant, out);
                 client.publish_transaction();
                 return result;
             }
@@ -199,6 +236,8 @@ impl Engine {
             if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
                 locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
                 watching.keys.push(WatchedKey { db, key: word.into() });
+                // The name is kept twice: here, and where it is looked up.
+                watching.key_bytes += 2 * word.len();
             }
         }
         Some(())
@@ -217,17 +256,21 @@ impl Engine {
         watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
     }
 
+    /// Runs EXEC. What is executed is shown to monitors together, and EXEC last, so that they see the transaction end.
     fn exec(
         &mut self,
         client: &mut Client,
+        (command, args): (&'static Registered, Args<'_>),
         attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), Error>> {
         let Some(transaction) = client.transaction.take() else {
+            self.show(client, command, args);
             return Some(Err(Error::text("ERR EXEC without MULTI")));
         };
         if transaction.aborted {
             self.unwatch(client);
+            self.show(client, command, args);
             return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
         }
         let watching = client.watching.take().unwrap_or_default();
@@ -252,11 +295,15 @@ impl Engine {
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
+        self.shown.begin_group();
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
             self.run_transaction(client, &transaction, &mut locked, attendant, out);
         }
+        self.shown.end_group();
+        self.show(client, command, args);
+        self.show_lines();
         drop(locked);
         drop(scripts);
         if world {
@@ -310,11 +357,13 @@ impl Engine {
             };
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
+            self.show(client, command, args);
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
         }
         self.effects.end_group(&self.server.keyspace.log);
+        client.write_offset = self.server.keyspace.log.offset();
         self.in_transaction = false;
     }
 }
@@ -332,6 +381,14 @@ impl Client {
         }
     }
 
+    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
+    pub fn flags_asked(&self, command: &Registered) -> Flags {
+        match &self.transaction {
+            Some(transaction) if is_exec(command) => command.spec.flags | transaction.flags(),
+            _ => command.spec.flags,
+        }
+    }
+
     /// Whether a transaction has begun that this command is to be part of.
     pub(super) fn is_queueing(&self, command: &Registered) -> bool {
         self.transaction.is_some() && !is_immediate(command)
@@ -342,7 +399,12 @@ impl Client {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
         self.info.queued.store(queued, Ordering::Relaxed);
         let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
-        self.info.watched.store(watched, Ordering::Relaxed);
+        let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
+            + self.watching.as_ref().map_or(0, |watching| watching.memory());
+        self.info.transaction_memory.store(memory, Ordering::Relaxed);
+        if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
+            *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
+        }
         self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
     }
 }

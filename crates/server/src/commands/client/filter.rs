@@ -163,7 +163,7 @@ impl<'a> Conditions<'a> {
 
     /// For each condition that was given, whether it holds.
     fn asked(&self, client: &ClientInfo) -> impl Iterator<Item = bool> {
-        let flags = client.flags();
+        let flags = client.shown_flags();
         let names = client.names.lock();
         // A name that was not given is none, and equals nothing.
         let named = |name: &[u8], wanted: &[u8]| !name.is_empty() && name == wanted;

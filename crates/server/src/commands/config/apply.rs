@@ -1,13 +1,16 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{logging, network, process};
+use crate::config::tables::{logging, network, persistence, process};
 use crate::config::{Id, Refusal, Values};
-use crate::process::{limits, title};
+use crate::process::{limits, oom_score, title};
 use crate::server::Server;
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];
+
+/// Settings of the process's score for the kernel's out-of-memory killer.
+const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
 
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
@@ -23,10 +26,15 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     if id == network::MAXCLIENTS.id() {
         return allow_clients(server, values.read(network::MAXCLIENTS));
     }
+    if OOM_SCORE.contains(&id) {
+        return oom_score::apply(values);
+    }
     if LOG.contains(&id) {
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {
         crate::crash::configure(values);
+    } else if id == persistence::APPENDFSYNC.id() {
+        server.aof.set_policy(values.read(persistence::APPENDFSYNC));
     } else if id == process::PROC_TITLE_TEMPLATE.id() {
         title::apply(values);
     }

@@ -1,5 +1,6 @@
 //! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows it.
 
+mod appendonly;
 mod crash;
 mod digest;
 mod keys;
@@ -54,6 +55,7 @@ const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcomma
 }
 
 const SUBCOMMANDS: &[Subcommand] = &[
+    sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
     world("digest", 2, 2, digest::all),
@@ -63,6 +65,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("htstats", 3, 4, keys::tables),
     world("htstats-key", 3, 4, values::table),
     world("listpack", 3, 3, values::listpack),
+    world("loadaof", 2, 2, appendonly::load),
     sub("log", 3, 3, log),
     world("object", 3, 4, values::object),
     sub("oom", 2, usize::MAX, crash::out_of_memory),
@@ -72,6 +75,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("protocol", 3, 3, protocol::reply),
     world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     world("reload", 2, usize::MAX, reload::reload),
+    sub("replybuffer", 4, 4, reply_buffer),
     world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
@@ -130,6 +134,16 @@ fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Connections own no buffers of replies that could be resized: what is asked for here holds already.
+fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let known = ["peak-reset-time", "resizing"].iter().any(|known| known.as_bytes().eq_ignore_ascii_case(&args[2]));
+    if !known {
+        return Err(wrong_number("DEBUG", &args[2]));
+    }
+    cx.reply.ok();
+    Ok(())
+}
+
 /// Replies an error that counts as none of the server's own.
 fn error(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let plain = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
@@ -152,6 +166,8 @@ fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
+        "AOF-FLUSH-SLEEP <microseconds>",
+        "    Wait so long before each write to the append-only file.",
         "ASSERT",
         "    Crash because an assertion does not hold.",
         "CONFIG-REWRITE-FORCE-ALL",
@@ -162,6 +178,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Show a checksum of the value of each <key>.",
         "ERROR <string>",
         "    Reply the error <string>.",
+        "LOADAOF",
+        "    Write out the append-only file, drop the data and load it from there.",
         "LOG <message>",
         "    Write <message> to the log.",
         "HTSTATS <dbid> [full]",
@@ -190,6 +208,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
         "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
         "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",
+        "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
+        "    Do nothing: connections own no buffers of replies.",
         "SDSLEN <key>",
         "    Show how much memory the string at <key> takes, and how much it could.",
         "SEGFAULT",

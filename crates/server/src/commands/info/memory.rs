@@ -3,6 +3,7 @@
 use super::Subject;
 use super::page::{Page, human};
 use crate::config::tables::memory as settings;
+use crate::eviction;
 use crate::memory::{self, Overview};
 use crate::process::version;
 use crate::scripting::Scripting;
@@ -18,7 +19,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let policy = server.config.get(b"maxmemory-policy").unwrap_or_default();
     page.field("maxmemory_policy", String::from_utf8_lossy(&policy));
     write_ratios(&overview, page);
-    page.fields(["mem_not_counted_for_evict", "mem_replication_backlog"].map(|name| (name, 0)));
+    page.field("mem_not_counted_for_evict", eviction::not_counted(server));
+    page.field("mem_replication_backlog", 0);
     page.fields(
         ["mem_total_replication_buffers", "mem_replicas_repl_buffer", "mem_clients_slaves"].map(|name| (name, 0)),
     );
@@ -33,7 +35,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
 
 fn write_used(overview: &Overview, page: &mut Page) {
     let figures = &overview.figures;
-    page.bytes("used_memory", figures.allocated as u64);
+    page.bytes("used_memory", figures.used as u64);
     page.bytes("used_memory_rss", figures.rss as u64);
     page.bytes("used_memory_peak", overview.peak as u64);
     page.field("used_memory_peak_perc", format_args!("{:.2}%", overview.peak_percent()));

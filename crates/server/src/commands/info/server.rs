@@ -45,7 +45,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("lru_clock", (subject.now_ms / 1000) & LRU_CLOCK_MASK);
     page.field("executable", server.executable.display());
     page.field("config_file", server.config_file.as_deref().unwrap_or("".as_ref()).display());
-    page.field("io_threads_active", u8::from(server.workers() > 1));
+    page.field("io_threads_active", u8::from(server.rates.lock().busy_workers() > 1));
     page.field("availability_zone", String::from_utf8_lossy(&values.read(cluster::AVAILABILITY_ZONE)));
     write_listeners(&values, page);
 }

@@ -52,9 +52,7 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
     page.field("expired_time_cap_reached_count", totals.expire_cap_reached);
     page.field("expire_cycle_cpu_milliseconds", totals.expire_us / 1000);
-    page.fields(["evicted_keys", "evicted_clients"].map(|name| (name, 0)));
-    page.field("evicted_scripts", subject.server.scripting.scripts.lock().evicted);
-    page.fields(["total_eviction_exceeded_time", "current_eviction_exceeded_time"].map(|name| (name, 0)));
+    write_evicted(subject, totals, page);
     page.field("keyspace_hits", totals.hits);
     page.field("keyspace_misses", totals.misses);
     let subscribed = subject.server.pubsub.directory();
@@ -80,6 +78,16 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     );
 }
 
+fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {
+    let eviction = &subject.server.eviction;
+    page.field("evicted_keys", totals.evicted);
+    page.field("evicted_clients", eviction.clients.evicted());
+    page.field("evicted_scripts", 0);
+    let (current, total) = eviction.exceeded();
+    page.field("total_eviction_exceeded_time", total.as_millis());
+    page.field("current_eviction_exceeded_time", current.as_millis());
+}
+
 fn write_errors(totals: &Totals, page: &mut Page) {
     page.field("unexpected_error_replies", 0);
     page.field("total_error_replies", totals.errors);
@@ -94,15 +102,11 @@ fn write_io(workers: &[Totals], totals: &Totals, page: &mut Page) {
     page.field("io_threaded_reads_processed", others.reads);
     page.field("io_threaded_writes_processed", others.writes);
     page.fields(
-        [
-            "io_threaded_freed_objects",
-            "io_threaded_accept_processed",
-            "io_threaded_poll_processed",
-            "io_threaded_total_prefetch_batches",
-            "io_threaded_total_prefetch_entries",
-        ]
-        .map(|name| (name, 0)),
+        ["io_threaded_freed_objects", "io_threaded_accept_processed", "io_threaded_poll_processed"]
+            .map(|name| (name, 0)),
     );
+    page.field("io_threaded_total_prefetch_batches", totals.prefetched_batches);
+    page.field("io_threaded_total_prefetch_entries", totals.prefetched_keys);
     page.field("client_query_buffer_limit_disconnections", totals.input_limit_disconnections);
     page.field("client_output_buffer_limit_disconnections", totals.output_limit_disconnections);
     page.fields(["reply_buffer_shrinks", "reply_buffer_expands"].map(|name| (name, 0)));

@@ -2,7 +2,7 @@
 
 use super::script::wrong_subcommand;
 use crate::commands::help;
-use crate::persistence::save::write_options;
+use crate::config::tables::persistence::RDBCOMPRESSION;
 use crate::scripting::functions::{Function, LOAD_TIME_MAX, Library};
 use crate::scripting::libraries::Join;
 use crate::scripting::running::Kind;
@@ -10,7 +10,7 @@ use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::glob;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
-use kvick_rdb::{VersionCheck, dump_functions, restore_functions};
+use kvick_rdb::{VERSION, VersionCheck, WriteOptions, dump_functions, restore_functions};
 use kvick_resp::Args;
 
 /// The family.
@@ -201,7 +201,7 @@ fn kill(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 }
 
 fn dump(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    let options = write_options(&cx.server.config.values());
+    let options = WriteOptions { version: VERSION, compress: cx.server.config.read(RDBCOMPRESSION), checksum: true };
     cx.reply.bulk(&dump_functions(&cx.server.scripting.library_sources(), &options));
     Ok(())
 }

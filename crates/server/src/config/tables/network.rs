@@ -39,7 +39,7 @@ theme! {
 
     IO_THREADS: u32 = cores("io-threads", 256).works();
     IO_THREADS_ALWAYS_ACTIVE: bool = boolean("io-threads-always-active", false).hidden();
-    PREFETCH_BATCH_MAX_SIZE: u32 = integer("prefetch-batch-max-size", 0, 128, 16);
+    PREFETCH_BATCH_MAX_SIZE: u32 = integer("prefetch-batch-max-size", 0, 128, 16).works();
     MIN_IO_THREADS_AVOID_COPY_REPLY: u32 = integer("min-io-threads-avoid-copy-reply", 0, I32_MAX, 7).hidden();
     MIN_STRING_SIZE_AVOID_COPY_REPLY: u32 = integer("min-string-size-avoid-copy-reply", 0, I32_MAX, 16384).hidden();
     MIN_STRING_SIZE_AVOID_COPY_REPLY_THREADED: u32 =

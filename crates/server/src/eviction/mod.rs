@@ -1,0 +1,93 @@
+//! Limits of memory: of the data (`maxmemory`), and of what connections take (`maxmemory-clients`).
+//!
+//! The settings are read into [`Limits`]. Keys are evicted by the worker that is about to execute a command while memory is
+//! short, see [`crate::worker::evicting`]: with a limit set, a bit of the [gate](crate::persistence::gate) makes the
+//! dispatcher look before each command, and without one nothing is looked at. What one command allocates is seen by the next.
+//! Connections are closed, the largest first, by [`clients`].
+
+pub mod clients;
+mod limits;
+
+pub use limits::Limits;
+
+use crate::server::Server;
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
+
+/// What all workers share of it.
+#[derive(Default)]
+pub struct Eviction {
+    exceeded: Mutex<Exceeded>,
+    /// Memory of connections.
+    pub clients: clients::ClientEviction,
+}
+
+/// For how long memory was above its limit.
+#[derive(Default)]
+struct Exceeded {
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Eviction {
+    /// Takes note of whether memory is above its limit.
+    pub fn note(&self, is_above: bool) {
+        let mut exceeded = self.exceeded.lock();
+        if !is_above {
+            if let Some(since) = exceeded.since.take() {
+                exceeded.before += since.elapsed();
+            }
+        } else if exceeded.since.is_none() {
+            exceeded.since = Some(Instant::now());
+        }
+    }
+
+    /// For how long memory has been above its limit, if it is, and for how long in all.
+    pub fn exceeded(&self) -> (Duration, Duration) {
+        let exceeded = self.exceeded.lock();
+        let current = exceeded.since.map_or(Duration::ZERO, |since| since.elapsed());
+        (current, exceeded.before + current)
+    }
+
+    /// Begins to count anew.
+    pub fn reset(&self) {
+        let mut exceeded = self.exceeded.lock();
+        exceeded.before = Duration::ZERO;
+        exceeded.since = exceeded.since.map(|_| Instant::now());
+        self.clients.reset();
+    }
+}
+
+/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log. It goes by itself, and
+/// grows with every key that is evicted.
+pub fn not_counted(server: &Server) -> usize {
+    server.keyspace.log.excess()
+}
+
+/// Memory that eviction goes by, in bytes: what is in use, without what is not counted and what is about to be free, since the
+/// janitor has it or its connection is being closed.
+pub fn counted(server: &Server) -> usize {
+    let gone = not_counted(server) + server.keyspace.janitor.pending_bytes() + server.eviction.clients.leaving();
+    crate::memory::in_use().saturating_sub(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_above_the_limit_is_counted_until_it_is_over() {
+        let eviction = Eviction::default();
+        eviction.note(false);
+        assert_eq!(eviction.exceeded(), (Duration::ZERO, Duration::ZERO));
+        eviction.note(true);
+        while eviction.exceeded().0 < Duration::from_micros(10) {}
+        eviction.note(true);
+        eviction.note(false);
+        let (current, total) = eviction.exceeded();
+        assert!(current == Duration::ZERO && total >= Duration::from_micros(10));
+        assert_eq!(eviction.exceeded().1, total);
+        eviction.reset();
+        assert_eq!(eviction.exceeded(), (Duration::ZERO, Duration::ZERO));
+    }
+}
