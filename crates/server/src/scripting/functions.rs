@@ -12,6 +12,7 @@ use std::time::Duration;
 pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// A function.
+#[derive(Debug)]
 pub struct Function {
     /// Its name.
     pub name: String,
@@ -31,6 +32,7 @@ impl Function {
 }
 
 /// A library.
+#[derive(Debug)]
 pub struct Library {
     /// Its name.
     pub name: String,

@@ -139,6 +139,11 @@ impl Scripting {
         self.memory[kind as usize].load(Ordering::Relaxed)
     }
 
+    /// Bytes that the texts of scripts take, and those of libraries, about.
+    pub fn text_memory(&self) -> [usize; 2] {
+        [self.scripts.lock().memory(), self.libraries.read().memory()]
+    }
+
     /// Makes an interpreter as it was in the beginning.
     fn reset(&self, interpreters: &mut Interpreters, kind: Kind, lazy: bool) {
         let old = interpreters.vms[kind as usize].take();

@@ -54,7 +54,7 @@ fn write_used(overview: &Overview, page: &mut Page) {
 
 fn write_scripts(scripting: &Scripting, page: &mut Page) {
     let [scripts, functions] = [Kind::Scripts, Kind::Functions].map(|kind| scripting.interpreter_memory(kind));
-    let (script_texts, libraries) = (scripting.scripts.lock().memory(), scripting.libraries.read().memory());
+    let [script_texts, libraries] = scripting.text_memory();
     page.fields(["used_memory_lua", "used_memory_vm_eval"].map(|name| (name, scripts)));
     page.field("used_memory_lua_human", human(scripts as u64));
     page.field("used_memory_scripts_eval", script_texts);
