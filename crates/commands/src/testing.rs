@@ -1,6 +1,6 @@
 //! Runs commands in-process, one worker's way, for the tests of the families.
 
-use crate::context::{Context, Handler, Settings};
+use crate::context::{Context, Handler, Receiver, Settings};
 use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
@@ -107,10 +107,12 @@ impl Bench {
             effects: &mut self.effects,
         };
         let mut context = Context {
+            reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
+            receiver: Receiver::Client,
             may_block: self.may_block,
             in_script: false,
             from_log: self.from_log,

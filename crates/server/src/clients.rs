@@ -6,6 +6,7 @@
 //! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
 //! worker a message.
 
+use crate::acl::user::default_name;
 use crate::pubsub::Kind;
 use crate::worker::blocking::Blocked;
 use crate::worker::connection::Connection;
@@ -89,7 +90,7 @@ pub struct ClientInfo {
 }
 
 /// The names that a client gave itself or was given.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Names {
     /// CLIENT SETNAME.
     pub name: Box<[u8]>,
@@ -97,6 +98,15 @@ pub struct Names {
     pub lib_name: Box<[u8]>,
     /// CLIENT SETINFO LIB-VER.
     pub lib_ver: Box<[u8]>,
+    /// The user that it is.
+    pub user: Arc<[u8]>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let none = Box::<[u8]>::default;
+        Names { name: none(), lib_name: none(), lib_ver: none(), user: default_name() }
+    }
 }
 
 bitflags::bitflags! {
@@ -231,14 +241,17 @@ impl ClientInfo {
         self.flags().contains(ClientFlags::FROM_LOG)
     }
 
-    /// Who it is, for the log: the first fields of CLIENT LIST, and its library. With `hide` its name is left out.
+    /// Who it is, for the log: the first fields of CLIENT LIST, its user and its library. With `hide` its names are left
+    /// out.
     pub fn described(&self, hide: bool) -> String {
         let ClientInfo { id, peer, local, fd, .. } = self;
         let names = self.names.lock();
-        let [name, lib_name, lib_ver] =
-            [&names.name, &names.lib_name, &names.lib_ver].map(|name| String::from_utf8_lossy(name));
-        let name = if hide { REDACTED } else { &name };
-        format!("id={id} addr={peer} laddr={local} fd={fd} name={name} lib-name={lib_name} lib-ver={lib_ver}")
+        let [name, user, lib_name, lib_ver] =
+            [&names.name, &names.user[..], &names.lib_name, &names.lib_ver].map(|name| String::from_utf8_lossy(name));
+        let (name, user) = if hide { (REDACTED, REDACTED) } else { (&*name, &*user) };
+        format!(
+            "id={id} addr={peer} laddr={local} fd={fd} name={name} user={user} lib-name={lib_name} lib-ver={lib_ver}"
+        )
     }
 
     /// Sets or clears flags; the owner only.

@@ -4,6 +4,7 @@
 //! [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`], those
 //! about data in `kvick-commands`.
 
+pub mod acl;
 pub mod aof;
 pub mod clients;
 pub mod clock;

@@ -256,7 +256,7 @@ pub fn admit(
         server.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
     }
-    if tunables.protected_mode && tunables.password.is_none() && !peer.loopback {
+    if tunables.protected_mode && !peer.loopback && server.acl.default_user().nopass {
         server.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }

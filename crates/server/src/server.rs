@@ -1,5 +1,6 @@
 //! What all threads of the server share.
 
+use crate::acl::Acl;
 use crate::aof::{self, Aof};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
@@ -55,6 +56,8 @@ pub struct Server {
     pub executable: PathBuf,
     /// All commands.
     pub table: CommandTable,
+    /// Who may do what.
+    pub acl: Acl,
     /// All connections.
     pub clients: Clients,
     /// CLIENT PAUSE.
@@ -132,6 +135,7 @@ impl Server {
             config_file,
             executable,
             table,
+            acl: Acl::default(),
             clients: Clients::default(),
             pause: Pause::default(),
             // Whoever executes what a primary sends publishes like a worker.
@@ -309,6 +313,7 @@ impl Server {
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
+        self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
         self.scripting.reset_stats();

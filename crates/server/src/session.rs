@@ -1,6 +1,7 @@
 //! What a session command works with: the connection it came from, the server, and the keyspace under the locks that the
 //! command's rule asked for.
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::pubsub::subscriptions::Subscriptions;
 use crate::pubsub::{Kind, PubSub};
@@ -74,8 +75,8 @@ pub struct Client {
     pub db: usize,
     /// Protocol of replies.
     pub version: Version,
-    /// Whether it has authenticated, or need not.
-    pub authenticated: bool,
+    /// Who it is.
+    pub identity: Identity,
     /// CLIENT REPLY.
     pub reply_mode: ReplyMode,
     /// What becomes of the connection after the present command.
@@ -130,19 +131,18 @@ pub enum Fate {
 
 impl Client {
     /// A new connection's state.
-    pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Self {
-        let mut client = Client::stand_in(info);
-        client.set_authenticated(authenticated);
-        client
+    pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
+        info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
+        Client::stand_in(info, identity)
     }
 
     /// What stands in a connection's place while its client is elsewhere.
-    pub fn stand_in(info: Arc<ClientInfo>) -> Self {
+    pub fn stand_in(info: Arc<ClientInfo>, identity: Identity) -> Self {
         Client {
             info,
+            identity,
             db: 0,
             version: Version::Resp2,
-            authenticated: false,
             reply_mode: ReplyMode::On,
             fate: Fate::Open,
             subscriptions: None,
@@ -170,13 +170,7 @@ impl Client {
     /// The state of a connection that is none, for benches and tests of what runs commands.
     pub fn detached() -> Self {
         let address = |port: u16| format!("127.0.0.1:{port}");
-        Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), true)
-    }
-
-    /// Takes note that the client has authenticated, or lost that.
-    pub fn set_authenticated(&mut self, authenticated: bool) {
-        self.authenticated = authenticated;
-        self.info.set_flags(ClientFlags::AUTHENTICATED, authenticated);
+        Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), Identity::superuser())
     }
 
     /// Shows others what has changed since the last time.

@@ -192,6 +192,11 @@ impl CommandTable {
         }
     }
 
+    /// A command or subcommand by the name that it has before `rename-command`, such as "get" or "client|id".
+    pub fn original(&self, name: &[u8]) -> Option<&Registered> {
+        self.commands.iter().find(|command| command.full_name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
     /// A command by its place in the table.
     pub fn get(&self, id: u32) -> Option<&Registered> {
         self.commands.get(id as usize)

@@ -33,8 +33,6 @@ pub struct Tunables {
     pub tcp_keepalive: Duration,
     /// Whether strangers are kept out while there is no password.
     pub protected_mode: bool,
-    /// The password.
-    pub password: Option<Vec<u8>>,
     /// `busy-reply-threshold`; 0 for never.
     pub busy_reply_threshold_ms: u64,
     /// `lua-enable-insecure-api`.
@@ -77,6 +75,8 @@ impl Tunables {
         let commandlog = Thresholds::read(values);
         let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
         let policy = values.read(memory::MAXMEMORY_POLICY);
+        let [client_reply_max, subscriber_reply_max] =
+            values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max();
         let keyspace_events = values.read(logging::NOTIFY_KEYSPACE_EVENTS);
         Tunables {
             generation,
@@ -100,7 +100,7 @@ impl Tunables {
                 zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
                 stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
                 stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
-                reply_bytes_max: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max(),
+                reply_bytes_max: [client_reply_max, subscriber_reply_max, usize::MAX],
             },
             import_mode: values.read(replication::IMPORT_MODE),
             limits: RequestLimits {
@@ -114,7 +114,6 @@ impl Tunables {
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
-            password: values.read(security::REQUIREPASS).map(|text| text.to_vec()),
             busy_reply_threshold_ms: values.read(security::BUSY_REPLY_THRESHOLD),
             insecure_scripts: values.read(security::LUA_ENABLE_INSECURE_API),
             hz: values.read(process::HZ).clamp(1, 500),

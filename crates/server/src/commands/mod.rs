@@ -1,5 +1,6 @@
 //! The session commands: those about connections and the server.
 
+pub mod acl;
 pub mod appendonly;
 pub mod client;
 pub mod command;
@@ -30,6 +31,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
     vec![
         appendonly::COMMANDS,
         connection::COMMANDS,
+        acl::COMMANDS,
         client::COMMANDS,
         command::COMMANDS,
         info::COMMANDS,

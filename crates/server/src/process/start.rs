@@ -2,6 +2,8 @@
 
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
+use crate::acl::file::{self as acl_file, UserLine};
+use crate::acl::rules::Reader;
 use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
@@ -10,7 +12,6 @@ use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
 use crate::config::tables::persistence::APPENDONLY;
 use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::replication::REPLICAOF;
-use crate::config::tables::security::ACLFILE;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::Listeners;
 use crate::persistence::gate;
@@ -33,14 +34,15 @@ const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
 /// Runs a server from its configuration to its end.
 pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     let mut table = CommandTable::new();
-    let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, entry)) {
+    let mut users = Vec::new();
+    let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, &mut users, entry)) {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    let outcome = run(program, loaded, table, sources == &Sources::default());
+    let outcome = run(program, loaded, table, &users, sources == &Sources::default());
     if let Err(error) = &outcome {
         logging::warning(format_args!("{error}"));
         if error.is::<LoadError>() {
@@ -51,9 +53,9 @@ pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Takes in the lines of the configuration that are no settings. Those about users and modules are refused: to start
-/// without the restrictions or the commands that they ask for would be worse than not to start.
-fn accept(table: &mut CommandTable, entry: Entry) -> Result<(), Refusal> {
+/// Takes in the lines of the configuration that are no settings. Those about modules are refused: to start without the
+/// commands that they ask for would be worse than not to start.
+fn accept(table: &mut CommandTable, users: &mut Vec<UserLine>, entry: Entry) -> Result<(), Refusal> {
     match entry {
         Entry::RenameCommand { from, to } => {
             let (from, to) = (String::from_utf8_lossy(&from), String::from_utf8_lossy(&to));
@@ -63,18 +65,19 @@ fn accept(table: &mut CommandTable, entry: Entry) -> Result<(), Refusal> {
             let renamed = table.rename(&from, &to);
             renamed.then_some(()).ok_or(Refusal::new("Target command name already exists"))
         }
-        Entry::User(_) => Err(Refusal::new("ACL users are not supported yet: remove the line, and use requirepass")),
+        Entry::User(words) => {
+            let line = UserLine::read(&words, users, Reader { table, all_channels: false })?;
+            users.push(line);
+            Ok(())
+        }
         Entry::LoadModule(_) | Entry::ModuleSetting { .. } => {
             Err(Refusal::new("Modules are not supported: remove the line"))
         }
     }
 }
 
-/// Refuses settings that would let in whom they are meant to keep out, and tells of those that have no effect.
+/// Tells of settings that have no effect.
 fn check(values: &Values) -> Result<(), Failure> {
-    if !values.read(ACLFILE).is_empty() {
-        return Err("aclfile is set, but ACL users are not supported yet: remove it, and use requirepass".into());
-    }
     let defaults = Values::defaults()?;
     let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
     let idle: Vec<&str> = tables::ids().filter(is_idle).map(|id| id.directive().name).collect();
@@ -90,6 +93,7 @@ fn run(
     program: &OsStr,
     Loaded { values, file }: Loaded,
     table: CommandTable,
+    users: &[UserLine],
     only_defaults: bool,
 ) -> Result<(), Failure> {
     std::env::set_current_dir(values.read(DIR).path())?;
@@ -123,6 +127,7 @@ fn run(
     if clients < server.config.read(MAXCLIENTS) {
         server.config.put(MAXCLIENTS, clients);
     }
+    acl_file::load_at_start(server, users)?;
     crash::attach(server);
     signals::listen(server)?;
     let outcome = work(server, listeners);
@@ -218,7 +223,16 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
     let (answer, outcome) = mpsc::channel();
     server.persistence.ask(Job::Load(answer));
     match outcome.recv()? {
-        Ok(_) => {
+        Ok(report) => {
+            if let Some(dump::Replication { id: Some(id), offset: Some(offset), database }) =
+                report.map(|report| report.replication)
+                && let Ok(offset) = u64::try_from(offset)
+                && id.len() == 40
+            {
+                let database = database.and_then(|number| usize::try_from(number).ok());
+                let database = database.filter(|number| *number < server.keyspace.databases());
+                server.go_on_from_dump(&id, offset, database.unwrap_or(0));
+            }
             server.persistence.gate.set(gate::LOADING, false);
             Ok(())
         }

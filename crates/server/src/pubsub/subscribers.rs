@@ -1,7 +1,7 @@
 //! The connections of one worker that are subscribed to something, and its monitors.
 
 use super::{Audience, Kind, Name};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 /// The stamps of subscriptions by the tokens of their connections.
@@ -19,6 +19,17 @@ impl Subscribers {
     pub fn of(&self, audience: Audience<'_>, tokens: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
         let stamps = self.stamps(audience).into_iter();
         stamps.flat_map(move |stamps| stamps.range(tokens.clone())).map(|(token, stamp)| (*token, *stamp))
+    }
+
+    /// The tokens of the connections that are subscribed to some name that is meant.
+    pub fn connections_to(&self, is_meant: impl Fn(Kind, &[u8]) -> bool) -> HashSet<usize> {
+        let kinds = [Kind::Channel, Kind::Pattern, Kind::Shard].into_iter();
+        let names =
+            kinds.flat_map(|kind| self.named[kind as usize].iter().map(move |(name, stamps)| (kind, name, stamps)));
+        names
+            .filter(|(kind, name, _)| is_meant(*kind, name))
+            .flat_map(|(_, _, stamps)| stamps.keys().copied())
+            .collect()
     }
 
     /// How many there are.

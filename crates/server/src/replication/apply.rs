@@ -4,6 +4,7 @@
 //! written to the log is the primary's own bytes, under the locks of what they change: so the log's end is always the
 //! offset of exactly these data. A transaction's bytes are appended when all of it is executed.
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
 use crate::server::Server;
@@ -13,6 +14,7 @@ use crate::worker::engine::Engine;
 use kvick_resp::Args;
 use kvick_store::world::Participant;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
@@ -45,12 +47,8 @@ impl Applier {
         let server = self.engine.server;
         self.client = primary(server, server.workers());
         self.client.select(database);
+        server.replication.upstream.database.store(database, Ordering::Relaxed);
         self.number = number;
-    }
-
-    /// The database that the primary works in.
-    pub fn database(&self) -> usize {
-        self.client.db
     }
 
     /// Takes note of the time.
@@ -85,6 +83,7 @@ impl Applier {
             self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
         self.engine.effects().repeat(bytes, aside);
         self.engine.execute(&mut self.client, args, Asks::Unresolved, &mut None, &mut self.reply);
+        self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
         if self.client.transaction.is_none() {
@@ -98,8 +97,7 @@ impl Applier {
 fn primary(server: &'static Server, worker: usize) -> Client {
     let id = server.clients.next_id();
     let info = ClientInfo::new(id, worker, -1, String::new(), String::new(), false, clock::unix_ms());
-    let mut client = Client::new(Arc::new(info), true);
+    let client = Client::new(Arc::new(info), Identity::superuser());
     client.info.set_flags(ClientFlags::PRIMARY | ClientFlags::FROM_LOG, true);
-    client.transaction = None;
     client
 }

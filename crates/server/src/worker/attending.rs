@@ -75,7 +75,7 @@ impl Worker {
         rest: Rest<'_>,
     ) -> Option<Ran> {
         let connection = self.connections.get_mut(token)?;
-        let stand_in = Client::stand_in(connection.client.info.clone());
+        let stand_in = Client::stand_in(connection.client.info.clone(), connection.client.identity.clone());
         let mut client = std::mem::replace(&mut connection.client, stand_in);
         connection.away = true;
         let mut engine = std::mem::replace(&mut self.engine, self.understudy.take()?);

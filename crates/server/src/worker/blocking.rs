@@ -11,12 +11,14 @@
 use super::Worker;
 use super::engine::{Call, Engine};
 use super::output::Run;
+use crate::acl::check::Request;
+use crate::acl::log::Context as AclContext;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
-use kvick_commands::context::Block;
+use kvick_commands::context::{Block, Error};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::collections::BTreeMap;
@@ -36,6 +38,8 @@ pub struct Blocked {
     pub db: usize,
     version: Version,
     until_ms: Option<i64>,
+    /// The gate's rights epoch in which the request was allowed.
+    rights: u32,
 }
 
 impl Blocked {
@@ -145,6 +149,7 @@ impl Engine {
             db: call.client.db,
             version: call.client.version,
             until_ms: block.until_ms,
+            rights: call.client.identity.epoch(),
         };
         let waiter = Waiter::new(kind, heeds_loss, rivals, Box::new(blocked));
         if let Some(blocked) = Blocked::of(&waiter) {
@@ -209,6 +214,16 @@ impl Engine {
             return true;
         }
         let (mut reply, began) = (Vec::new(), Ticks::now());
+        if let Some(error) = self.denied_meanwhile(blocked) {
+            blocked.leave(waiter, &mut locked);
+            drop(locked);
+            self.stats.commands[blocked.command.id as usize].rejected.add(1);
+            self.stats.count_error(error.0.as_bytes());
+            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+            let (client, ticket) = (blocked.client.clone(), waiter.ticket());
+            self.answer_waiter(Served { client, ticket, reply });
+            return true;
+        }
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
         let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
         if self.block.take().is_some() {
@@ -227,6 +242,21 @@ impl Engine {
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply });
         true
+    }
+
+    /// Why a request that waited may not run any more, if rights have changed since and this is among what they forbid.
+    fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
+        if self.server.persistence.gate.rights() == blocked.rights {
+            return None;
+        }
+        let name = blocked.client.names.lock().user.clone();
+        let (command, args) = (blocked.command, blocked.request.args());
+        // Whose user is gone is gone himself.
+        let user = self.server.acl.find(&name)?;
+        let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
+        let denied = user.check(&request).err()?;
+        self.note_denied(&blocked.client, &user, (denied, AclContext::TopLevel), (command, args));
+        Some(denied.error(&user, command))
     }
 
     /// Sends an answer to the worker that has the client.

@@ -9,6 +9,9 @@ use super::cross_protocol;
 use super::evicting::Evicting;
 use super::program::{Attend, Scratch};
 use super::transaction::{Control, is_exec};
+use crate::acl::identity::note_denied;
+use crate::acl::log::Context as AclContext;
+use crate::acl::{Denied, User};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
@@ -22,7 +25,7 @@ use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
+use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
 use kvick_store::world::Participant;
@@ -77,6 +80,8 @@ pub struct Engine {
     pub(super) scratch: Scratch,
     /// Whether what commands do is kept from the write log: a script asked for that.
     pub(super) is_muted: bool,
+    /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
+    reads_every_key: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     pub(super) in_batch: bool,
     /// What it does about limits of memory.
@@ -140,6 +145,7 @@ impl Engine {
             recent_sum: RecentSum::default(),
             scratch: Scratch::default(),
             is_muted: false,
+            reads_every_key: true,
             in_batch: false,
             evicting: Evicting::new(worker),
             last: Ticks::now(),
@@ -236,7 +242,9 @@ impl Engine {
             if shut_out || self.is_held_by_script(client, command) {
                 return self.conclude(client, (command, args), Called::Held, start, out);
             }
-            if self.server.persistence.gate.has(gate::LIMITED) && !self.is_busy() && !self.mind_memory(client, args) {
+            let gone = !client.renew_rights(self.server);
+            let limited = self.server.persistence.gate.has(gate::LIMITED) && !self.is_busy();
+            if gone || limited && !self.mind_memory(client, args) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -335,6 +343,8 @@ impl Engine {
                 client.fate = Fate::Close;
                 return None;
             }
+            // Who has not logged in learns nothing about commands.
+            _ if client.must_log_in(self.server) => MUST_LOG_IN,
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };
@@ -345,30 +355,38 @@ impl Engine {
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = (client.authenticated & self.in_batch)
+        let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch)
             && client.transaction.is_none()
-            && !client.only_listens()
-            && self.server.persistence.gate.is_open();
+            && !client.only_listens();
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
     /// Why a command may not run.
     #[cold]
     fn objection(&self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+        if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
+            return Some(MUST_LOG_IN);
+        }
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
         }
         if client.is_primary() {
             return None;
         }
-        if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
-            return Some(Error::text("NOAUTH Authentication required."));
+        if command.spec.flags.contains(Flags::PROTECTED)
+            && let Some(refusal) = self.server.protected_refusal(client, command)
+        {
+            return Some(refusal);
         }
         if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {
             return Some(Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name)));
         }
-        let refusal =
-            command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
+        if let Err(denied) = self.permits(client, command, args) {
+            let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
+            client.publish();
+            self.note_denied(&client.info, &client.identity.user, (denied, context), (command, args));
+            return Some(denied.error(&client.identity.user, command));
+        }
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
         let flags = client.flags_asked(command);
@@ -382,7 +400,33 @@ impl Engine {
         };
         let closed = || gate::objection(self.server, command, flags);
         let busy = || if self.concerns_script(command) { self.busy_error() } else { None };
-        refusal.flatten().or_else(confined).or_else(short).or_else(closed).or_else(busy).or_else(monitors)
+        confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
+    }
+
+    /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
+    /// tell and to [note](Self::note_denied).
+    #[inline]
+    pub fn permits(&self, client: &Client, command: &Registered, args: Args<'_>) -> Result<(), Denied> {
+        client.check(self.server, command, args)
+    }
+
+    /// Counts a refused command, and has ACL LOG show it.
+    #[cold]
+    pub fn note_denied(
+        &self,
+        info: &ClientInfo,
+        user: &User,
+        denied: (Denied, AclContext),
+        request: (&Registered, Args<'_>),
+    ) {
+        note_denied(self.server, info, user, denied, request, self.now_ms);
+    }
+
+    /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before each
+    /// command that may come across others.
+    #[inline]
+    pub fn confine(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+        self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -416,7 +460,10 @@ impl Engine {
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
-        let error = aborted.as_ref().unwrap_or(error);
+        self.tell(client, aborted.as_ref().unwrap_or(error), out);
+    }
+
+    pub(super) fn tell(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -472,6 +519,7 @@ impl Engine {
             client.commands += 1;
             return Called::Done;
         }
+        self.confine(client, command, args);
         let world = self.needs_world(command, args);
         let Some(scripts) = self.settle_scripts(command, world) else { return Called::Held };
         let keys = if world { Keys::new() } else { self.keys_of(command, args) };
@@ -569,12 +617,12 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let (heard, is_logged) = (self.heard(), self.is_logged(client));
+        let (heard, is_logged, flags) = (self.heard(), self.is_logged(client), client.flags());
         self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
-            touch: client.touches(),
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
             lazy_expire: self.tunables.commands.lazy_expire,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
@@ -583,9 +631,22 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let (may_block, in_script, from_log) = (!self.in_transaction, self.in_script, client.is_from_log());
-        let mut context =
-            Context { db, reply, taken, settings, may_block, in_script, from_log, block: None, remark: None };
+        let (may_block, in_script, reads_every_key) = (!self.in_transaction, self.in_script, self.reads_every_key);
+        let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
+        let from_log = flags.contains(ClientFlags::FROM_LOG);
+        let mut context = Context {
+            db,
+            reply,
+            taken,
+            settings,
+            receiver,
+            may_block,
+            in_script,
+            from_log,
+            reads_every_key,
+            block: None,
+            remark: None,
+        };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
@@ -775,6 +836,8 @@ impl Engine {
         Outcome::Done
     }
 }
+
+const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
 
 /// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages
 /// cannot be told apart.

@@ -85,7 +85,7 @@ impl Worker {
             return self.serve_deferred(token);
         }
         let tunables = &self.engine.tunables;
-        let trusted = connection.client.authenticated || tunables.password.is_none();
+        let trusted = !connection.client.must_log_in(self.server);
         let limits = Limits { authenticated: trusted, ..tunables.limits };
         let read = if connection.parser.spare().is_empty() {
             if connection.pending.len() <= READ {

@@ -28,6 +28,7 @@ mod timers;
 pub mod transaction;
 mod violation;
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
@@ -104,6 +105,8 @@ pub struct Worker {
     /// Connections that are to be closed when a script lets go of its locks.
     postponed: Vec<usize>,
     runs: Vec<output::Run>,
+    /// Whether a connection has been closed for too much output since replies were written last.
+    cut_off_any: bool,
     /// Connections that have got messages since replies were written last.
     reached: usize,
     /// Times that replies were written.
@@ -152,6 +155,7 @@ impl Worker {
             replies_apart: Vec::new(),
             postponed: Vec::new(),
             runs: Vec::new(),
+            cut_off_any: false,
             reached: 0,
             writes: 0,
             held: held::Held::default(),
@@ -303,12 +307,12 @@ impl Worker {
 
     /// Takes a connection over.
     fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
-        let authenticated = self.engine.tunables.password.is_none();
+        let identity = Identity::newcomer(self.server);
         let id = info.id;
         let entry = self.connections.vacant_entry();
         let token = entry.key();
         info.token.store(token, Ordering::Relaxed);
-        let connection = entry.insert(Connection::new(socket, Client::new(info, authenticated)));
+        let connection = entry.insert(Connection::new(socket, Client::new(info, identity)));
         self.engine.stats.connections.add(1);
         let registered = connection.socket.register(self.poll.registry(), Token(token));
         // Whoever wanted it closed before it was here could not reach it.

@@ -22,6 +22,8 @@ pub struct Run {
 /// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
 /// keep the worker to itself.
 const WRITE: usize = 1024 * 1024;
+/// Bytes that may wait for a connection that has never logged in, and would have to.
+const STRANGERS_OUTPUT: u64 = 1024;
 /// Runs of one connection that are written with one call.
 const SLICES_PER_WRITE: usize = 128;
 /// Runs after which they are written before the batch goes on.
@@ -79,7 +81,9 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
-        if replies.capacity() <= REPLIES_KEPT {
+        // What was made for a client that was cut off was more than is needed as a rule.
+        let is_usual = !std::mem::take(&mut self.cut_off_any);
+        if replies.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
             self.replies.clear();
         }
@@ -173,8 +177,11 @@ impl Worker {
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        let limit = connection.output_limit(&self.engine.tunables);
+        let mut limit = connection.output_limit(&self.engine.tunables);
         let waiting = connection.waiting();
+        if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
+            limit.hard_bytes = STRANGERS_OUTPUT;
+        }
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
@@ -191,6 +198,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         let info = &connection.client.info;
         info.set_flags(ClientFlags::CLOSE_ASAP, true);
+        self.cut_off_any = true;
         self.engine.stats.output_limit_disconnections.add(1);
         crate::logging::warning(format_args!(
             "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",

@@ -9,6 +9,7 @@
 //! the write log as one transaction.
 
 use super::engine::{Engine, Keys, wrong_arity};
+use crate::acl::log::Context as AclContext;
 use crate::commandlog::Executed;
 use crate::commands::scripting::script::UNKNOWN;
 use crate::logging;
@@ -158,6 +159,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
         let began = self.last;
+        self.show_program(client, args);
         let result = match scripting.interpreters() {
             // Whoever has the turn has the interpreters.
             None => Err(Error::text("ERR A script cannot run another")),
@@ -365,6 +367,11 @@ impl Caller<'_> {
         if never || denied {
             return Some(Error::text("ERR This Valkey command is not allowed from script"));
         }
+        if let Err(denied) = self.engine.permits(self.client, command, args) {
+            let user = &self.client.identity.user;
+            self.engine.note_denied(&self.client.info, user, (denied, AclContext::Lua), (command, args));
+            return Some(denied.error_in_script(user, command));
+        }
         if flags.contains(Flags::DENYOOM) && !self.allow_oom && !self.wrote && self.engine.is_out_of_memory() {
             return Some(OUT_OF_MEMORY);
         }
@@ -421,6 +428,7 @@ impl Caller<'_> {
         let keys: Keys<'_> = self.engine.keys_of(command, args);
         self.lock(command, args, &keys);
         let Caller { engine, client, locked, .. } = self;
+        engine.confine(client, command, args);
         let start = out.len();
         client.version = version;
         engine.last = crate::clock::Ticks::now();
@@ -434,6 +442,7 @@ impl Caller<'_> {
         engine.block = None;
         engine.effects.commit(&server.keyspace.log, args);
         engine.after_flushall(command, &result, locked);
+        engine.show_called(client, command, args);
         engine.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.redacted = 0;
         Ok(())
@@ -487,7 +496,10 @@ impl Host for Caller<'_> {
         scratch.hold(request);
         let args = scratch.args();
         let known = match self.engine.server.table.resolve(args) {
-            Resolved::Command(command) => command.spec.accepts(args.len()).then_some(true),
+            Resolved::Command(command) => {
+                let permitted = || self.engine.permits(self.client, command, args).is_ok();
+                command.spec.accepts(args.len()).then(permitted)
+            }
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => None,
         };
         self.scratch = scratch;

@@ -7,6 +7,8 @@
 use super::engine::Engine;
 use super::locking::Scripts;
 use super::program::Attend;
+use crate::acl::log::Context as AclContext;
+use crate::acl::{Denied, Reason};
 use crate::clients::ClientFlags;
 use crate::commandlog::Executed;
 use crate::session::{Client, Fate};
@@ -35,16 +37,27 @@ pub enum Control {
 }
 
 /// A transaction that has begun.
-#[derive(Default)]
 pub struct Transaction {
     queue: Vec<(&'static Registered, OwnedArgs)>,
     /// Bytes that the queue takes.
     bytes: usize,
     /// Whether a command was refused, so that EXEC runs none.
     aborted: bool,
+    /// The database that will be selected when the next command runs.
+    db: usize,
 }
 
 impl Transaction {
+    /// One that begins in database `db`.
+    fn new(db: usize) -> Self {
+        Transaction { queue: Vec::new(), bytes: 0, aborted: false, db }
+    }
+
+    /// The database that will be selected when the next command runs.
+    pub fn db(&self) -> usize {
+        self.db
+    }
+
     /// Commands queued.
     pub fn len(&self) -> usize {
         self.queue.len()
@@ -55,14 +68,11 @@ impl Transaction {
         self.queue.is_empty()
     }
 
-    /// The flags that any of its commands has.
-    pub fn flags(&self) -> Flags {
-        self.queue.iter().fold(Flags::empty(), |flags, (command, _)| flags | command.spec.flags)
-    }
-
-    /// Whether one of its commands may write.
-    pub fn may_write(&self) -> bool {
-        self.flags().intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+    /// The flags of its commands together with those of one: what allows something, only if it allows it to all of them.
+    fn flags_with(&self, flags: Flags) -> Flags {
+        const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
+        let all = self.queue.iter().map(|(command, _)| command.spec.flags);
+        all.fold(flags, |sum, one| (sum & one & ALLOWING) | ((sum | one) - ALLOWING))
     }
 
     /// Bytes that its commands take.
@@ -75,9 +85,16 @@ impl Transaction {
         self.queue.iter().any(|(command, _)| matches!(command.handler, Some(Handler::Program(_))))
     }
 
+    /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
+    /// databases the others work on.
+    fn may_be_refused_database(&self, client: &Client) -> bool {
+        let has = |names: &[&str]| self.queue.iter().any(|(command, _)| names.contains(&&*command.full_name));
+        has(&["select"]) && (!client.is_unrestricted() || has(&["auth", "hello"]))
+    }
+
     /// A command was refused.
     pub fn abort(&mut self) {
-        *self = Transaction { aborted: true, ..Transaction::default() };
+        *self = Transaction { aborted: true, ..Transaction::new(self.db) };
     }
 }
 
@@ -129,6 +146,13 @@ fn is_immediate(command: &Registered) -> bool {
         || matches!(&*command.full_name, "quit" | "reset")
 }
 
+/// The database that a command selects, if it is SELECT.
+fn selected_by(command: &Registered, args: Args<'_>, databases: usize) -> Option<usize> {
+    let selects = command.full_name == "select";
+    let number = selects.then(|| args.get(1).and_then(parse_i64)).flatten();
+    number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
+}
+
 /// Whether a command ends a transaction by running it.
 pub(super) fn is_exec(command: &Registered) -> bool {
     matches!(command.handler, Some(Handler::Control(Control::Exec)))
@@ -160,6 +184,7 @@ impl Engine {
                     OwnedArgs::new(words.map(|(at, word)| if at == index { bytes } else { word }))
                 }
             };
+            transaction.db = selected_by(command, args, self.server.keyspace.databases()).unwrap_or(transaction.db);
             transaction.bytes += owned.memory();
             transaction.queue.push((command, owned));
             if self.tunables.limits.query_buffer_exceeded(transaction.bytes) {
@@ -200,7 +225,7 @@ impl Engine {
         self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
         let done = match control {
             Control::Multi => {
-                client.transaction = Some(Box::default());
+                client.transaction = Some(Box::new(Transaction::new(client.db)));
                 Ok(())
             }
             Control::Discard => match client.transaction.take() {
@@ -277,7 +302,7 @@ impl Engine {
         // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
         let world = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
-        });
+        }) || transaction.may_be_refused_database(client);
         let scripts =
             if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
         let locked = match &scripts {
@@ -319,10 +344,7 @@ impl Engine {
         let mut selected = db;
         for (command, request) in &transaction.queue {
             let args = request.args();
-            if command.full_name == "select" {
-                let number = args.get(1).and_then(parse_i64).and_then(|number| usize::try_from(number).ok());
-                selected = number.filter(|number| *number < keyspace.databases()).unwrap_or(selected);
-            }
+            selected = selected_by(command, args, keyspace.databases()).unwrap_or(selected);
             // As for a command by itself: what does not say where its keys are will answer an error.
             let positions = command.spec.key_positions(args).unwrap_or_default();
             let keys = positions.iter().filter_map(|position| args.get(position.index));
@@ -344,6 +366,11 @@ impl Engine {
         self.effects.begin_group();
         for (command, request) in &transaction.queue {
             let (args, start) = (request.args(), out.len());
+            if let Err(error) = self.may_still_run(client, command, args) {
+                self.tell(client, &error, out);
+                continue;
+            }
+            self.confine(client, command, args);
             let result = match command.handler {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
@@ -366,6 +393,21 @@ impl Engine {
         client.write_offset = self.server.keyspace.log.offset();
         self.in_transaction = false;
     }
+
+    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a command
+    /// before it too.
+    fn may_still_run(&self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Result<(), Error> {
+        let denied = if client.renew_rights(self.server) {
+            let Err(denied) = self.permits(client, command, args) else { return Ok(()) };
+            denied
+        } else {
+            // The user is gone.
+            Denied { reason: Reason::Command, at: 0 }
+        };
+        client.publish();
+        self.note_denied(&client.info, &client.identity.user, (denied, AclContext::Multi), (command, args));
+        Err(denied.error_in_exec())
+    }
 }
 
 impl Client {
@@ -384,7 +426,7 @@ impl Client {
     /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
     pub fn flags_asked(&self, command: &Registered) -> Flags {
         match &self.transaction {
-            Some(transaction) if is_exec(command) => command.spec.flags | transaction.flags(),
+            Some(transaction) if is_exec(command) => transaction.flags_with(command.spec.flags),
             _ => command.spec.flags,
         }
     }

@@ -5,9 +5,8 @@
 //! executed where they were read, so `argv-mem` is 0 unless the request waits for a key.
 
 use super::arguments;
-use super::filter::Filter;
+use super::filter::{Filter, known};
 use crate::clients::{ClientFlags, ClientInfo, Names};
-use crate::commands::connection::DEFAULT_USER;
 use crate::session::{Session, SessionHandler};
 use crate::table::CommandTable;
 use kvick_commands::context::Error;
@@ -60,7 +59,7 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() == 3 {
         return Err(Error::SYNTAX);
     }
-    let filter = Filter::parse(args.slice_from(2), false, cx.server.keyspace.databases())?;
+    let filter = Filter::parse(args.slice_from(2), false, known(cx.server))?;
     cx.client.publish();
     let mut text = Vec::new();
     for client in cx.server.clients.all() {
@@ -75,7 +74,10 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 /// The letters that stand for a client's state, in the reference's order; `N` when there is none.
 pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
+        (ClientFlags::REPLICA, b'S'),
         (ClientFlags::MONITOR, b'O'),
+        (ClientFlags::REPLICA, b'S'),
+        (ClientFlags::PRIMARY, b'M'),
         (ClientFlags::PUBSUB, b'P'),
         (ClientFlags::MULTI, b'x'),
         (ClientFlags::BLOCKED, b'b'),
@@ -96,10 +98,11 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
 }
 
 /// Appends the line of a client.
-fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Vec<u8>) {
+pub(crate) fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Vec<u8>) {
     let ClientInfo { id, peer, local, fd, .. } = client;
-    let Names { name, lib_name, lib_ver } = &*client.names.lock();
-    let [name, lib_name, lib_ver] = [name, lib_name, lib_ver].map(|name| String::from_utf8_lossy(name));
+    let Names { name, lib_name, lib_ver, user } = &*client.names.lock();
+    let [name, lib_name, lib_ver, user] =
+        [name, lib_name, lib_ver, &user[..]].map(|name| String::from_utf8_lossy(name));
     let age = now_ms / 1000 - client.connected_ms / 1000;
     let idle = now_ms / 1000 - client.active_ms.load(Ordering::Relaxed) / 1000;
     let flags = client.shown_flags();
@@ -126,7 +129,7 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
         out,
         "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
          sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem={args} multi-mem={queue} rbs=0 rbp=0 \
-         obl=0 oll={blocks} omem={output} tot-mem={total} events={events} cmd={command} user={DEFAULT_USER} redir=-1 \
+         obl=0 oll={blocks} omem={output} tot-mem={total} events={events} cmd={command} user={user} redir=-1 \
          resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
          tot-cmds={commands}"
     );

@@ -1,7 +1,7 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{logging, network, persistence, process};
+use crate::config::tables::{logging, network, persistence, process, security};
 use crate::config::{Id, Refusal, Values};
 use crate::process::{limits, oom_score, title};
 use crate::server::Server;
@@ -25,6 +25,11 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     }
     if id == network::MAXCLIENTS.id() {
         return allow_clients(server, values.read(network::MAXCLIENTS));
+    }
+    if id == security::REQUIREPASS.id() {
+        let password = values.read(security::REQUIREPASS);
+        server.acl.set_default_password(&server.persistence.gate, password.as_deref());
+        return Ok(());
     }
     if OOM_SCORE.contains(&id) {
         return oom_score::apply(values);

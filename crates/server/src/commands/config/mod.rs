@@ -3,6 +3,7 @@
 mod apply;
 
 use super::help;
+use crate::acl;
 use crate::aof;
 use crate::config::rewrite::{Add, Extras, rewrite};
 use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
@@ -152,7 +153,12 @@ pub fn rewrite_file(server: &Server, add: Add) -> Result<(), Error> {
     let Some(file) = &server.config_file else {
         return Err(Error::text("ERR The server is running without a config file"));
     };
-    match rewrite(file, &server.config.values(), Extras::default(), add) {
+    // Users that have a file of their own stand in no other.
+    let in_own_file = acl::file::path(server).is_some();
+    let users = if in_own_file { Vec::new() } else { server.acl.all() };
+    let users: Vec<Vec<u8>> = users.iter().map(|user| user.line()).collect();
+    let extras = Extras { users: Some(&users), ..Extras::default() };
+    match rewrite(file, &server.config.values(), extras, add) {
         Ok(()) => {
             logging::notice(format_args!("CONFIG REWRITE executed with success."));
             Ok(())

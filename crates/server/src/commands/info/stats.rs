@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::page::Page;
+use crate::acl::log::Cause;
 use crate::clock::ticks_to_us;
 use crate::pubsub::Kind;
 use crate::stats::Totals;
@@ -18,8 +19,9 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_errors(&totals, page);
     write_io(&workers, &totals, page);
     write_loops(subject, &totals, page);
-    let denied = ["auth", "cmd", "key", "channel", "tls_cert", "db"];
-    denied.iter().for_each(|what| page.field(format_args!("acl_access_denied_{what}"), 0));
+    for (cause, name) in Cause::NAMES {
+        page.field(format_args!("acl_access_denied_{name}"), subject.server.acl.log.count(cause));
+    }
 }
 
 fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
@@ -43,7 +45,13 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("instantaneous_output_kbps", kilobytes(rates.bytes_out));
     page.fields(["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"].map(|name| (name, "0.00")));
     page.field("rejected_connections", subject.server.rejected_connections.load(Ordering::Relaxed));
-    page.fields(["sync_full", "sync_partial_ok", "sync_partial_err"].map(|name| (name, 0)));
+    let counts = &subject.server.replication.counts;
+    let fields = [
+        ("sync_full", &counts.full),
+        ("sync_partial_ok", &counts.partial),
+        ("sync_partial_err", &counts.partial_refused),
+    ];
+    page.fields(fields.map(|(name, count)| (name, count.load(Ordering::Relaxed))));
 }
 
 fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {

@@ -8,9 +8,9 @@ use crate::config::words::{AclPubsubDefault, ProtectedAction};
 theme! {
     after tls::END;
     REQUIREPASS: Option<Text> = optional("requirepass").sensitive().works();
-    ACLFILE: Text = text("aclfile", "").immutable();
-    ACLLOG_MAX_LEN: u64 = integer("acllog-max-len", 0, I64_MAX, 128);
-    ACL_PUBSUB_DEFAULT: AclPubsubDefault = word("acl-pubsub-default", AclPubsubDefault::Resetchannels as u8);
+    ACLFILE: Text = text("aclfile", "").immutable().works();
+    ACLLOG_MAX_LEN: u64 = integer("acllog-max-len", 0, I64_MAX, 128).works();
+    ACL_PUBSUB_DEFAULT: AclPubsubDefault = word("acl-pubsub-default", AclPubsubDefault::Resetchannels as u8).works();
     ENABLE_PROTECTED_CONFIGS: ProtectedAction =
         word("enable-protected-configs", ProtectedAction::No as u8).immutable().works();
     ENABLE_DEBUG_COMMAND: ProtectedAction = word("enable-debug-command", ProtectedAction::No as u8).immutable().works();
