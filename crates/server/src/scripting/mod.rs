@@ -18,9 +18,11 @@ pub mod scripts;
 
 use crate::server::Server;
 use crate::version;
+use crate::worker::program::Source;
 use functions::Library;
 use kvick_commands::context::Error;
-use kvick_script::{Failure, Identity, Kind, Settings, Shebang, Vm};
+use kvick_resp::Args;
+use kvick_script::{Failure, Identity, Kind, ScriptFlags, Settings, Shebang, Vm};
 use kvick_store::Keyspace;
 use kvick_store::janitor::Garbage;
 use libraries::{Join, Libraries};
@@ -142,6 +144,20 @@ impl Scripting {
     /// Bytes that the texts of scripts take, and those of libraries, about.
     pub fn text_memory(&self) -> [usize; 2] {
         [self.scripts.lock().memory(), self.libraries.read().memory()]
+    }
+
+    /// What the script or function that a request is for says of itself, if it does and is known or can be read.
+    pub fn flags_of(&self, source: Source, args: Args<'_>) -> Option<ScriptFlags> {
+        let code = args.get(1)?;
+        let known = |sum: &Sum| self.scripts.lock().get(sum);
+        match source {
+            Source::Script => match known(&Sum::of(code)) {
+                Some(script) => script.flags,
+                None => Shebang::of_script(code).ok()?.flags,
+            },
+            Source::Sum => known(&Sum::read(code)?)?.flags,
+            Source::Function => Some(self.libraries.read().function(code)?.flags),
+        }
     }
 
     /// Makes an interpreter as it was in the beginning.

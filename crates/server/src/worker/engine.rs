@@ -255,7 +255,7 @@ impl Engine {
         }
         if !plain && client.is_primary() {
             // What the primary did is done.
-        } else if self.server.pause.holds(command, client, self.now_ms) {
+        } else if self.server.pause.holds(command, client, self.now_ms) && !self.passes_pause(command, args) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {

@@ -201,6 +201,14 @@ impl Engine {
         true
     }
 
+    /// Whether a command that a pause of writes holds is a script that says of itself that it writes nothing.
+    #[cold]
+    pub(super) fn passes_pause(&self, command: &Registered, args: Args<'_>) -> bool {
+        let all = self.server.pause.state(self.now_ms).is_some_and(|(_, all)| all);
+        let Some(Handler::Program(program)) = command.handler else { return false };
+        !all && self.server.scripting.flags_of(program.source, args).is_some_and(|flags| flags.no_writes)
+    }
+
     /// Whether a script has been running for longer than it should.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {

@@ -195,10 +195,9 @@ impl Worker {
             }
         }
         self.flush_everything();
-        // Whose connection is closed takes the server to have ended.
-        while self.server.scripting.running.is_shown() {
-            std::thread::sleep(HELD_BACK);
-        }
+        // Whose connection is closed takes the server to have ended. So connections end with the process, when nobody can
+        // connect any more either, and not while another worker still runs a script.
+        std::mem::forget(self);
     }
 
     fn turn(&mut self, events: &Events) {
