@@ -86,7 +86,7 @@ fn begin_table(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
             ("err", Type::String) => reply.error(c_text(lua.bytes(-1).unwrap_or_default())),
             ("ok", Type::String) => reply.simple(c_text(lua.bytes(-1).unwrap_or_default())),
             ("double", Type::Number) => reply.double(lua.number(-1)),
-            ("big_number", Type::String) => reply.big_number(c_text(lua.bytes(-1).unwrap_or_default())),
+            ("big_number", Type::String) => write_big_number(c_text(lua.bytes(-1).unwrap_or_default()), reply),
             ("verbatim_string", Type::Table) if write_verbatim(lua, reply) => {}
             ("map", Type::Table) => {
                 lua.push_nil();
@@ -105,6 +105,15 @@ fn begin_table(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
         return None;
     }
     Some(Level { shape: Shape::Array, mark: reply.deferred(), len: 0 })
+}
+
+/// Writes a big number, which a script may have made of anything: line ends become blanks in either version.
+fn write_big_number(digits: &[u8], reply: &mut Reply<'_>) {
+    if memchr::memchr2(b'\r', b'\n', digits).is_none() {
+        return reply.big_number(digits);
+    }
+    let blanked = digits.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte });
+    reply.big_number(&blanked.collect::<Vec<_>>());
 }
 
 /// Writes the verbatim string that the table on the top is, if it is one.

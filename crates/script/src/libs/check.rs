@@ -11,9 +11,9 @@ pub(crate) fn error(lua: Lua<'_>, n: i32, wrong: fmt::Arguments<'_>) -> Raise {
         return lua.error(format_args!("bad argument #{n} ({wrong})"));
     };
     let name = place.name.map_or("?".into(), String::from_utf8_lossy);
-    match n - i32::from(place.method) {
-        0 => lua.error(format_args!("calling '{name}' on bad self ({wrong})")),
-        n => lua.error(format_args!("bad argument #{n} to '{name}' ({wrong})")),
+    match (n, place.method) {
+        (1, true) => lua.error(format_args!("calling '{name}' on bad self ({wrong})")),
+        (n, method) => lua.error(format_args!("bad argument #{} to '{name}' ({wrong})", n - i32::from(method))),
     }
 }
 

@@ -118,6 +118,8 @@ fn padding(at: usize, align: usize) -> usize {
 /// `pack(format, ...)`.
 fn pack(lua: Lua<'_>) -> Results {
     let mut format = Format::new(lua)?;
+    // What is missing is nil.
+    lua.push_nil();
     let out = &mut lua.state().text;
     out.clear();
     let mut argument = 1;

@@ -31,7 +31,7 @@ use mlua::ffi;
 
 pub(crate) use function::{Foreign, Function};
 use heap::Heap;
-use shared::{Shared, State};
+use shared::{Message, Shared, State};
 
 /// How many values a function may push without asking for room.
 pub(crate) const ROOM: i32 = ffi::LUA_MINSTACK;
@@ -419,10 +419,14 @@ impl<'a> Lua<'a> {
 
     /// Pushes `text` as a string, put together in the state's buffer for messages. May fail.
     pub(crate) fn push_text(self, text: fmt::Arguments<'_>) {
+        self.push_bytes(self.message(text));
+    }
+
+    fn message(self, text: fmt::Arguments<'_>) -> &'a Message {
         let message = &mut self.state().message;
         message.clear();
-        let Ok(()) = message.write_fmt(text) else { unreachable!("strings take whatever is written to them") };
-        self.push_bytes(message);
+        let Ok(()) = message.write_fmt(text) else { unreachable!("messages take whatever is written to them") };
+        message
     }
 
     /// Takes `n` strings from the top and pushes them as one. May fail.
@@ -583,11 +587,16 @@ impl<'a> Lua<'a> {
         unsafe { ffi::luaL_where(self.raw.as_ptr(), level) }
     }
 
-    /// Pushes an error message, with the caller's place before it.
+    /// Pushes an error message, with the caller's place before it. What was on the stack may be gone then, so that there
+    /// is room.
     #[cold]
     pub(crate) fn error(self, text: fmt::Arguments<'_>) -> Raise {
+        let message = self.message(text);
+        if !self.check_stack(3) {
+            self.set_top(0);
+        }
         self.push_where(1);
-        self.push_text(text);
+        self.push_bytes(message);
         self.concat(2);
         Raise
     }

@@ -10,12 +10,11 @@ use crate::run;
 /// Puts ours in the place of those in the table of globals at `world`.
 pub(super) fn install(lua: Lua<'_>, world: i32) {
     lua.state().originals = Some(originals(lua, world));
+    lua.push_value(world);
+    lua.add_function("next", next);
     lua.push_function(next);
-    lua.push_value(-1);
     lua.push_closure(pairs, 1);
     lua.raw_set_field(world, "pairs");
-    lua.raw_set_field(world, "next");
-    lua.push_value(world);
     lua.add_function("getmetatable", get_metatable);
     lua.add_function("setmetatable", set_metatable);
     lua.add_function("rawget", raw_get);
@@ -119,7 +118,7 @@ fn next(lua: Lua<'_>) -> Results {
     become_original(lua, |originals| originals.next)
 }
 
-/// `pairs(table)`; the upvalue is `next`.
+/// `pairs(table)`; the upvalue is a `next`.
 fn pairs(lua: Lua<'_>) -> Results {
     check::table(lua, 1)?;
     lua.push_value(UPVALUE);

@@ -48,8 +48,8 @@ pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Se
     libs::install(lua, world);
     api::install(lua, world, kind, identity);
 
-    protect_strings(lua, world);
     protect_members(lua, world);
+    protect_strings(lua, world);
     refuse_missing(lua, world);
     lua.push_value(world);
     protect(lua, Shown::Metatable);
@@ -171,13 +171,13 @@ fn protect_members(lua: Lua<'_>, world: i32) {
     lua.pop(1);
 }
 
-/// Protects the metatable of strings, which is the only one of a basic type.
+/// Protects the metatable of strings, which is the only one of a basic type. What is shown of it is a table that looks
+/// up in the protected table `string`.
 fn protect_strings(lua: Lua<'_>, world: i32) {
     lua.push_bytes("");
     lua.metatable(-1);
     lua.create_table(0, 1);
     lua.raw_get_field(world, "string");
-    protect(lua, Shown::Nothing);
     lua.raw_set_field(-2, "__index");
     protect(lua, Shown::Nothing);
     mark(lua);
