@@ -64,10 +64,11 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
         return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
     }
+    let is_busy = cx.server.persistence.gate.has(gate::BUSY);
     shutdown::begin(cx.server, cx.locked, flags, Some(&cx.client.info))
         .map_err(|shutdown::Refused| Error::text("ERR Errors trying to SHUTDOWN. Check logs."))?;
     // A script that takes too long has to end first, and whose connection is closed takes the server to have ended.
-    if !cx.server.persistence.gate.has(gate::BUSY) {
+    if !is_busy {
         cx.client.fate = Fate::Close;
     }
     Ok(())

@@ -222,6 +222,9 @@ impl Engine {
 
     /// Whether a script may run at all, by what it says of itself.
     fn check_flags(&self, client: &Client, program: Program, flags: Option<ScriptFlags>) -> Result<(), Error> {
+        if gate::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
+            return Err(gate::STALE);
+        }
         let Some(flags) = flags else { return Ok(()) };
         if flags.no_writes {
             return Ok(());
@@ -381,6 +384,9 @@ impl Caller<'_> {
         let refused = |(): ()| self.engine.server.protected_refusal(self.client, command);
         if let Some(error) = flags.contains(Flags::PROTECTED).then_some(()).and_then(refused) {
             return Some(error);
+        }
+        if !flags.contains(Flags::STALE) && gate::is_stale(self.engine.server) {
+            return Some(Error::text("ERR Can not execute the command on a stale replica"));
         }
         if !self.wrote && flags.contains(Flags::WRITE) {
             return gate::objection(self.engine.server, command, flags);
