@@ -102,6 +102,7 @@ impl Bench {
             access: &access,
             touch: self.touch,
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: WhenExpired::Drop,
             counters: &self.counters,
             effects: &mut self.effects,

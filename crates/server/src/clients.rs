@@ -63,6 +63,10 @@ pub struct ClientInfo {
     pub queued: AtomicI64,
     /// Keys that it watches.
     pub watched: AtomicUsize,
+    /// The client that it has invalidations sent to, or 0.
+    pub redirect: AtomicU64,
+    /// Prefixes of keys that it is told of, which it shares with all who are told of them.
+    pub prefixes: AtomicUsize,
     /// Bytes of the arguments that a command is about to be executed with, if they are many.
     pub argument_memory: AtomicUsize,
     /// Bytes that the transaction and the watched keys take.
@@ -149,6 +153,22 @@ bitflags::bitflags! {
         const MONITOR = 1 << 13;
         /// A key that it watches has changed. Not set, but found out when somebody asks: see [`ClientInfo::shown_flags`].
         const DIRTY = 1 << 14;
+        /// CLIENT TRACKING: is told when keys change that it may have cached.
+        const TRACKING = 1 << 20;
+        /// Is told of all changes of keys with some prefixes.
+        const BROADCAST = 1 << 21;
+        /// Caches only what it reads after CLIENT CACHING YES.
+        const OPTIN = 1 << 22;
+        /// Does not cache what it reads after CLIENT CACHING NO.
+        const OPTOUT = 1 << 23;
+        /// Is not told of what it changes itself.
+        const NOLOOP = 1 << 24;
+        /// CLIENT CACHING, about the next command.
+        const CACHING = 1 << 25;
+        /// What it is to be told cannot be sent to where it wants it.
+        const BROKEN_REDIRECT = 1 << 26;
+        /// How it is told of changes.
+        const TRACKING_MODE = Self::BROADCAST.bits() | Self::OPTIN.bits() | Self::OPTOUT.bits() | Self::NOLOOP.bits();
     }
 }
 
@@ -177,6 +197,8 @@ impl ClientInfo {
             output_memory: AtomicUsize::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicUsize::new(0),
+            redirect: AtomicU64::new(0),
+            prefixes: AtomicUsize::new(0),
             argument_memory: AtomicUsize::new(0),
             transaction_memory: AtomicUsize::new(0),
             subscription_memory: AtomicUsize::new(0),
@@ -226,6 +248,7 @@ impl ClientInfo {
             + self.peer.len()
             + self.local.len()
             + self.arguments()
+            + self.prefixes.load(Ordering::Relaxed) * size_of::<Arc<[u8]>>()
             + variable
     }
 

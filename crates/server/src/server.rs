@@ -9,6 +9,7 @@ use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
 use crate::eviction::Eviction;
+use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
@@ -18,19 +19,22 @@ use crate::pause::Pause;
 use crate::persistence::{self, Persistence, gate};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
-use crate::pubsub::publication::Address;
+use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
 use crate::replication::{Replication, history};
 use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
+use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
+use crate::worker::blocking::Served;
 use kvick_commands::context::Error;
 use kvick_store::Keyspace;
 use kvick_store::hash::KeyHasher;
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -64,6 +68,10 @@ pub struct Server {
     pub pause: Pause,
     /// Channels and who is subscribed to them.
     pub pubsub: PubSub,
+    /// Clients that cache keys.
+    pub tracking: Tracking,
+    /// What workers have yet to write to their connections.
+    pub inboxes: Inboxes,
     /// COMMANDLOG and SLOWLOG.
     pub commandlog: CommandLog,
     /// LATENCY.
@@ -140,6 +148,8 @@ impl Server {
             pause: Pause::default(),
             // Whoever executes what a primary sends publishes like a worker.
             pubsub: PubSub::new(workers + 1),
+            tracking: Tracking::default(),
+            inboxes: Inboxes::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
@@ -206,30 +216,48 @@ impl Server {
         }
     }
 
-    /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
-    /// many subscribers hear it.
-    pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
-        self.pubsub.publish(address, channel, payload, |worker| {
-            if worker != from {
-                self.send(worker, Message::Wake);
-            }
-        })
+    /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
+    /// waits for anything.
+    pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
+        if self.inboxes.put(worker, delivery) && worker != from {
+            self.send(worker, Message::Wake);
+        }
     }
 
-    /// A worker has moved the write log: wakes those who follow it, but for that worker itself.
+    /// Has a client that waited answered, on behalf of any thread.
+    pub fn answer(&self, served: Served) {
+        const NO_WORKER: usize = usize::MAX;
+        self.deliver(NO_WORKER, served.client.worker, Delivery::Served(served));
+    }
+
+    /// Publishes a message from a worker; how many subscribers hear it.
+    pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
+        self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
+    }
+
+    /// Has `publish` put messages into inboxes, and then wakes the workers that have to be, but for the one it is.
+    fn put_messages<T>(&self, from: usize, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
+        let mut asleep = SmallVec::<[usize; 8]>::new();
+        let result = publish(&mut |worker, message| {
+            if self.inboxes.put(worker, Delivery::Published(message)) && worker != from {
+                asleep.push(worker);
+            }
+        });
+        asleep.into_iter().for_each(|worker| self.send(worker, Message::Wake));
+        result
+    }
+
+    /// A worker has moved the write log: wakes those who follow it, but for that worker itself. True if replies do well to
+    /// wait: see [`Aof::log_moved`].
     #[inline]
-    pub fn log_moved(&self, worker: usize) {
-        self.aof.log_moved();
+    pub fn log_moved(&self, worker: usize) -> bool {
         self.replication.wake_feeders(self, worker);
+        self.aof.log_moved()
     }
 
     /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
     pub fn show_monitors(&self, from: usize, lines: &[u8]) {
-        self.pubsub.show_monitors(lines, |worker| {
-            if worker != from {
-                self.send(worker, Message::Wake);
-            }
-        });
+        self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
     }
 
     /// Sends every worker a message.

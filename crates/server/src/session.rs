@@ -8,6 +8,7 @@ use crate::pubsub::{Kind, PubSub};
 use crate::replication::replicas::Replica;
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::tracking::OwnTracking;
 use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
@@ -59,6 +60,7 @@ impl Session<'_> {
             access: self.access,
             touch: self.client.touches(),
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: self.when_expired,
             counters: &self.stats.keyspace,
             effects: self.effects,
@@ -95,6 +97,8 @@ pub struct Client {
     pub is_reset: bool,
     /// The keys that it watches.
     pub watching: Option<Box<Watching>>,
+    /// CLIENT TRACKING, while it is on.
+    pub tracking: Option<Box<OwnTracking>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
     /// What it said of itself as a replica, if it did.
@@ -133,6 +137,7 @@ impl Client {
     /// A new connection's state.
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
+        info.names.lock().user = identity.user.name.clone();
         Client::stand_in(info, identity)
     }
 
@@ -152,6 +157,7 @@ impl Client {
             transaction: None,
             is_reset: false,
             watching: None,
+            tracking: None,
             redacted: 0,
             replica: None,
             feed: None,

@@ -59,6 +59,8 @@ pub struct Tunables {
     pub latency_tracking: bool,
     /// What LATENCY records; 0 for nothing.
     pub latency_threshold_ms: u64,
+    /// `tracking-table-max-keys`: keys of which it is remembered who has read them.
+    pub tracked_keys_max: usize,
     /// `lfu-log-factor`.
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
@@ -127,6 +129,10 @@ impl Tunables {
             latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,
+            tracked_keys_max: match values.read(network::TRACKING_TABLE_MAX_KEYS) {
+                0 => usize::MAX,
+                keys => keys as usize,
+            },
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
             aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),

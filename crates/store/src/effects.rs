@@ -2,6 +2,7 @@
 
 use crate::keyspace::Key;
 use crate::log::{Batch, WriteLog, encode};
+use crate::tracking::{Changes, Stale};
 use crate::value::{IntBuf, Str};
 use crate::watching::{Watch, Watcher};
 use bitflags::bitflags;
@@ -35,6 +36,9 @@ bitflags! {
         const STREAM = 1 << 9;
         /// `e`: a key was evicted.
         const EVICTED = 1 << 10;
+        /// No class of notifications: any change of a key, for clients that cache what they have not read (see
+        /// [`tracking`](crate::tracking)).
+        const CHANGE = 1 << 31;
     }
 }
 
@@ -95,6 +99,8 @@ pub struct Effects {
     awaited: Vec<(usize, Box<[u8]>)>,
     /// Who watches the keys that the command may have changed.
     watched: Vec<Arc<Watcher>>,
+    /// What changed that clients may have cached.
+    changes: Changes,
     /// The commands of a transaction, while one is executed.
     group: Option<Group>,
 }
@@ -127,6 +133,7 @@ impl Effects {
         self.working_on = database;
         self.events.clear();
         self.watched.clear();
+        self.changes.begin();
     }
 
     /// `n` changes were made. A command that made none is not propagated.
@@ -208,6 +215,54 @@ impl Effects {
         self.watched.extend(watches.iter().map(|watch| watch.watcher.clone()));
     }
 
+    /// Whether all changes of keys are noted.
+    #[inline]
+    pub(crate) fn hears_changes(&self) -> bool {
+        self.heard.contains(EventClass::CHANGE)
+    }
+
+    /// A key may have changed that clients may have cached.
+    pub(crate) fn cached_changed(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        if has_readers || self.hears_changes() {
+            self.changes.note(database, key, has_readers);
+        }
+    }
+
+    /// A key that clients may have cached went, or a part of it, by no command's will.
+    pub(crate) fn cached_lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        if has_readers || self.hears_changes() {
+            self.changes.lost(database, key, has_readers);
+        }
+    }
+
+    /// All that anybody has cached is stale.
+    pub(crate) fn all_changed(&mut self) {
+        self.changes.all_stale = true;
+    }
+
+    /// Who runs the commands from here on, if that is a client that does not want to hear of what it changes itself; 0 for
+    /// others. Who did before.
+    pub fn set_author(&mut self, author: u64) -> u64 {
+        std::mem::replace(&mut self.changes.author, author)
+    }
+
+    /// The changed keys that clients may have cached, in the order of their changes. They stay until taken, from command to
+    /// command.
+    pub fn take_stale(&mut self) -> Vec<Stale> {
+        std::mem::take(&mut self.changes.stale)
+    }
+
+    /// Whether since the last call something happened that makes all stale that anybody has cached.
+    pub fn take_all_stale(&mut self) -> bool {
+        std::mem::take(&mut self.changes.all_stale)
+    }
+
+    /// True when the commands so far concern clients that wait for keys or have them cached, and have yet to be dealt with.
+    #[inline]
+    pub fn concern_others(&self) -> bool {
+        self.has_awaited() | self.changes.are_there()
+    }
+
     /// True when there are changed keys that somebody waits for.
     #[inline]
     pub fn has_awaited(&self) -> bool {
@@ -286,11 +341,8 @@ impl Effects {
     /// Called under its locks. Whether there was something to append.
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
-        if !self.events.is_empty() {
+        if !self.events.is_empty() | !self.watched.is_empty() | self.changes.has_noted() {
             self.tell();
-        }
-        if !self.watched.is_empty() && self.dirty > 0 {
-            self.watched.iter().for_each(|watcher| watcher.touch());
         }
         if !self.followed {
             return self.commit_verbatim(log);
@@ -308,6 +360,10 @@ impl Effects {
         if let Some(listener) = &self.listener {
             listener.hear(&self.events);
             self.events.clear();
+        }
+        if self.dirty > 0 {
+            self.watched.iter().for_each(|watcher| watcher.touch());
+            self.changes.commit();
         }
     }
 

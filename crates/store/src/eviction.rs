@@ -326,7 +326,7 @@ impl Evictor {
         let key = Key { bytes: &self.name, hash };
         let lazy = pass.lazy && keyspace.janitor.pending_bytes() < BACKLOG_MAX;
         let effects = &mut *pass.effects;
-        effects.begin(keyspace.log.followed(), pass.heard, number);
+        effects.begin(keyspace.log.followed(), pass.heard | keyspace.tracking.heard(), number);
         locked.with_partition(address, |partition| {
             discard(keyspace, partition, place, lazy);
             tell_of_loss(partition, effects, number, key);

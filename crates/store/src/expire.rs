@@ -138,12 +138,12 @@ impl Pass<'_> {
                 discard(keyspace, partition, place, lazy);
             }
             if !fields.is_empty() {
+                self.effects.begin(keyspace.log.followed(), self.heard | keyspace.tracking.heard(), number);
                 tell_of_loss(partition, self.effects, number, key);
             }
             emptied
         });
         if !fields.is_empty() {
-            self.effects.begin(keyspace.log.followed(), self.heard, number);
             self.counters.expired_fields.add(fields.len() as u64);
             self.effects.fields_expired(key, &fields, emptied, lazy);
             self.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
@@ -170,7 +170,7 @@ impl Pass<'_> {
         });
         for key in &expired {
             let key = keyspace.key(key);
-            self.effects.begin(keyspace.log.followed(), self.heard, number);
+            self.effects.begin(keyspace.log.followed(), self.heard | keyspace.tracking.heard(), number);
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, self.lazy);
@@ -223,6 +223,7 @@ mod tests {
             access: &access,
             touch: true,
             lazy_expire: true,
+            lazy_overwrite: true,
             when_expired: WhenExpired::Drop,
             counters: &counters,
             effects: &mut effects,

@@ -12,6 +12,7 @@ use crate::janitor::{Garbage, Janitor};
 use crate::log::WriteLog;
 use crate::partition::{Attention, Partition};
 use crate::table::{prefetch_address, prefetch_for_write};
+use crate::tracking::{Readers, Tracking};
 use crate::value::Kind;
 use crate::waiting::Waiter;
 use crate::watching::{Watch, Watcher};
@@ -48,6 +49,8 @@ pub struct Keyspace {
     pub log: WriteLog,
     /// Frees what is large, in the background.
     pub janitor: Janitor,
+    /// What clients have cached.
+    pub tracking: Tracking,
 }
 
 #[derive(Default)]
@@ -151,6 +154,7 @@ impl Keyspace {
             world: World::default(),
             log: WriteLog::default(),
             janitor: Janitor::start(),
+            tracking: Tracking::default(),
         }))
     }
 
@@ -321,6 +325,24 @@ impl Keyspace {
         let cell = self.cell(address);
         cell.lock.lock();
         Locked { keyspace: self, held: Held::One(address, cell) }
+    }
+
+    /// Forgets the readers of some key by chance, and hands them out with the key; `None` when no key has any. The caller
+    /// is in a batch and holds nothing.
+    pub fn forget_some_readers(&'static self, mut random: impl FnMut() -> u64) -> Option<(Box<[u8]>, Readers)> {
+        let all = self.databases.len() * self.partitions;
+        let start = crate::chance::below(random(), all);
+        for at in (start..all).chain(0..start) {
+            let database = at / self.partitions;
+            if !self.is_made(database) || self.tracking.keys() == 0 {
+                continue;
+            }
+            let address = self.address_of(database, at % self.partitions);
+            if let Some(forgotten) = self.lock_one(address).forget_some_readers(address, random()) {
+                return Some(forgotten);
+            }
+        }
+        None
     }
 
     /// Locks one partition unless somebody else has it.
@@ -650,6 +672,52 @@ impl Locked {
         if partition.attention().is_some() {
             partition.change_attention(|attention| attention.watchers.remove(key.bytes, watcher));
         }
+    }
+
+    /// Takes note that a client has read a key of database `number`, which is locked, and may keep what it read.
+    pub fn add_reader(&mut self, number: usize, key: Key<'_>, client: u64) {
+        let address = self.keyspace.address(number, key);
+        let added = self.partition_mut(address).change_attention(|attention| attention.tracked.add(key, client));
+        self.keyspace.tracking.added(added);
+    }
+
+    /// Takes out the readers of a key of database `number`, which is locked; `but` one stays if it is one.
+    pub fn take_readers(&mut self, number: usize, key: Key<'_>, but: u64) -> Readers {
+        let address = self.keyspace.address(number, key);
+        let partition = self.partition_mut(address);
+        if partition.attention().is_none_or(|attention| !attention.tracked.contains(key)) {
+            return Readers::new();
+        }
+        let (taken, left) =
+            partition.change_attention(|attention| (attention.tracked.take(key, but), attention.tracked.contains(key)));
+        self.keyspace.tracking.removed(usize::from(!left), taken.len());
+        taken
+    }
+
+    fn forget_some_readers(&mut self, address: Address, draw: u64) -> Option<(Box<[u8]>, Readers)> {
+        let hasher = self.keyspace.hasher;
+        let partition = self.partition_mut(address);
+        partition.attention()?;
+        let (key, readers) = partition.change_attention(|attention| attention.tracked.take_any(draw, hasher))?;
+        self.keyspace.tracking.removed(1, readers.len());
+        Some((key, readers))
+    }
+
+    /// Forgets who has read keys. Needs the world.
+    pub fn forget_readers(&mut self) {
+        if self.keyspace.tracking.keys() == 0 {
+            return;
+        }
+        let (mut keys, mut readers) = (0, 0);
+        self.for_each_partition(|_, partition| {
+            if partition.attention().is_some() {
+                partition.change_attention(|attention| {
+                    let (some_keys, some_readers) = std::mem::take(&mut attention.tracked).counts();
+                    (keys, readers) = (keys + some_keys, readers + some_readers);
+                });
+            }
+        });
+        self.keyspace.tracking.removed(keys, readers);
     }
 
     /// Whether a key of database `number`, which is locked, is there although its time has come, and that is news to

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod partition;
 pub mod snapshot;
 pub mod table;
+pub mod tracking;
 pub mod usage;
 pub mod value;
 pub mod waiting;

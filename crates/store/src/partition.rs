@@ -12,6 +12,7 @@ use crate::hash::KeyHasher;
 use crate::keyspace::Key;
 use crate::snapshot::{Capture, Snapshot};
 use crate::table::{Place, Pointer, Table, prefetch_address};
+use crate::tracking::TrackedKeys;
 use crate::value::Value;
 use crate::waiting::Queues;
 use crate::watching::Watchers;
@@ -31,6 +32,8 @@ pub(crate) struct Attention {
     pub(crate) queues: Queues,
     /// Those who watch.
     pub(crate) watchers: Watchers,
+    /// Those who have read.
+    pub(crate) tracked: TrackedKeys,
 }
 
 /// Entries under one lock.
@@ -41,7 +44,7 @@ pub struct Partition {
     epoch: bool,
     /// Where the sweep of keys goes on: see [`Table::scan`].
     swept_to: u64,
-    /// Those who wait for its keys or watch them, if any.
+    /// Those who wait for its keys, watch them or have read them, if any.
     attention: Option<Box<Attention>>,
     /// The hashes that have fields with an expiry: when to look at each, which it knows itself
     /// ([`Hash::queued_ms`]), and the hash of its key.
@@ -317,12 +320,13 @@ impl Partition {
     }
 
     /// Changes who is interested in its keys.
-    pub(crate) fn change_attention(&mut self, change: impl FnOnce(&mut Attention)) {
+    pub(crate) fn change_attention<T>(&mut self, change: impl FnOnce(&mut Attention) -> T) -> T {
         let attention = self.attention.get_or_insert_default();
-        change(attention);
-        if attention.queues.is_empty() && attention.watchers.is_empty() {
+        let result = change(attention);
+        if attention.queues.is_empty() && attention.watchers.is_empty() && attention.tracked.is_empty() {
             self.attention = None;
         }
+        result
     }
 
     /// Has those interested in keys of `self` be interested in keys of `other`, and the other way round.

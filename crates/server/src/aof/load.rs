@@ -13,7 +13,6 @@ use crate::persistence::delay::Delay;
 use crate::persistence::gate;
 use crate::persistence::load::load_base;
 use crate::server::Server;
-use crate::worker::Message;
 use crate::worker::blocking::Served;
 use crate::worker::replay::{Player, Replayed};
 use kvick_rdb::aof::{Item, Part, PartKind, ReadError, Reader};
@@ -95,7 +94,7 @@ pub(super) fn reload(writer: &mut Writer, reload: Reload) {
     }
     server.persistence.gate.set(gate::LOADING, false);
     let served = Served { client: reload.client.clone(), ticket: reload.ticket, reply: out };
-    server.send(reload.client.worker, Message::Served(served));
+    server.answer(served);
 }
 
 fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {

@@ -4,7 +4,6 @@ use super::{Aof, State};
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::server::Server;
-use crate::worker::Message;
 use crate::worker::blocking::Served;
 use kvick_resp::{Reply, Version};
 use std::sync::Arc;
@@ -91,7 +90,7 @@ impl Aof {
         waiting.retain(|one| {
             let Some(reply) = one.answer(server, now_ms) else { return server.clients.get(one.client.id).is_some() };
             let served = Served { client: one.client.clone(), ticket: one.ticket, reply };
-            server.send(one.client.worker, Message::Served(served));
+            server.answer(served);
             false
         });
     }

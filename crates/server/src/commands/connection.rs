@@ -295,6 +295,7 @@ pub const RESET: Command<SessionHandler> = Command::new(
 fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let client = &mut *cx.client;
     client.unsubscribe_all(&cx.server.pubsub);
+    client.stop_tracking(cx.server);
     client.end_monitor(cx.server);
     client.select(0);
     client.set_version(Version::Resp2);

@@ -60,6 +60,7 @@ impl Applier {
     pub fn run<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
         self.engine.enter();
         let outcome = self.run_entered(next);
+        self.engine.broadcast_changes();
         self.engine.leave();
         outcome
     }

@@ -10,6 +10,7 @@ use crate::config::tables::process::DIR;
 use crate::config::tables::{network, replication as settings};
 use crate::persistence::{gate, load};
 use crate::server::Server;
+use crate::tracking;
 use crate::version::VALKEY;
 use crate::{clock, logging};
 use kvick_resp::{Args, Limits, Parsed, Parser};
@@ -261,7 +262,9 @@ impl Link<'_> {
             server.persistence.gate.set(gate::LOADING, true);
             let lazy = server.config.read(settings::REPLICA_LAZY_FLUSH);
             (0..server.keyspace.databases()).for_each(|number| _ = world.flush(number, lazy));
+            world.forget_readers();
         }
+        tracking::invalidate_all(server, server.workers());
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
         let mut told = Instant::now();
         let stream = wire.stream.try_clone();

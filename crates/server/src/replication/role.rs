@@ -102,7 +102,7 @@ impl Server {
                 && blocked.leave(&waiter, world)
             {
                 let served = blocked.end(&waiter, Some(CHANGED), stats);
-                self.send(client.worker, Message::Served(served));
+                self.answer(served);
             }
         }
     }

@@ -70,7 +70,7 @@ impl Worker {
     pub(super) fn run_apart(
         &mut self,
         token: usize,
-        command: &'static Registered,
+        (command, previous): (&'static Registered, u32),
         args: Args<'_>,
         rest: Rest<'_>,
     ) -> Option<Ran> {
@@ -81,7 +81,7 @@ impl Worker {
         let mut engine = std::mem::replace(&mut self.engine, self.understudy.take()?);
         let mut out = std::mem::take(&mut self.replies_apart);
         let mut attendance = Attendance { worker: self, rest: Some(rest), events: None };
-        let outcome = engine.execute_program(&mut client, command, args, &mut attendance, &mut out);
+        let outcome = engine.execute_program(&mut client, (command, previous), args, &mut attendance, &mut out);
         let put_off = attendance.rest.is_none();
         self.understudy = Some(std::mem::replace(&mut self.engine, engine));
         if let Some(connection) = self.connections.get_mut(token) {
@@ -128,9 +128,17 @@ impl Worker {
                 self.queue(token);
             }
         }
-        let awaited = self.understudy.as_mut().map(|understudy| understudy.effects().take_awaited());
-        self.engine.serve_keys(awaited.unwrap_or_default());
+        self.settle_for_understudy();
         self.close_postponed();
+    }
+
+    /// Deals with what the understudy's commands did to others, for which it could take no locks.
+    fn settle_for_understudy(&mut self) {
+        let Some(understudy) = &mut self.understudy else { return };
+        // Who wants the world must not wait for the one while the other waits for that.
+        self.engine.leave();
+        understudy.within_batch(Engine::settle_consequences);
+        while !self.engine.enter() {}
     }
 
     /// Whether a connection cannot be closed now, since that takes locks that a script may have, or since its request is

@@ -16,6 +16,7 @@ use crate::acl::log::Context as AclContext;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
+use crate::inbox::Delivery;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
 use kvick_commands::context::{Block, Error};
@@ -159,26 +160,11 @@ impl Engine {
         waiter
     }
 
-    /// Serves those who wait for keys that commands have changed, until nobody is left who can be. Called within a batch
-    /// and without locks.
-    ///
-    /// Not while a script takes too long, which may have what a waiter's command needs: then they wait for its end.
-    #[cold]
+    /// Serves those who wait for keys that commands have changed. Their own commands may change some that others wait for.
+    /// Called within a batch and without locks.
     pub(super) fn serve_awaited(&mut self) {
-        while self.effects.has_awaited() && !self.is_busy() {
-            for (db, key) in self.effects.take_awaited() {
-                self.serve_key(db, &key);
-            }
-        }
-    }
-
-    /// Serves those who wait for these keys, which changed when they could not be served.
-    pub(super) fn serve_keys(&mut self, keys: Vec<(usize, Box<[u8]>)>) {
-        if !keys.is_empty() {
-            self.within_batch(|engine| {
-                keys.into_iter().for_each(|(db, key)| engine.serve_key(db, &key));
-                engine.serve_awaited();
-            });
+        for (db, key) in self.effects.take_awaited() {
+            self.serve_key(db, &key);
         }
     }
 
@@ -225,7 +211,10 @@ impl Engine {
             return true;
         }
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
+        let author = self.effects.set_author(blocked.client.unheeded_author());
         let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
+        self.effects.set_author(author);
+        self.remember_reads(&blocked.client, blocked.db, (blocked.command, args), &mut locked);
         if self.block.take().is_some() {
             self.effects.commit(&keyspace.log, args);
             return false;
@@ -259,13 +248,9 @@ impl Engine {
         Some(denied.error(&user, command))
     }
 
-    /// Sends an answer to the worker that has the client.
+    /// Has the worker that has the client answer it.
     pub(super) fn answer_waiter(&mut self, served: Served) {
-        if served.client.worker == self.worker {
-            self.served.push(served);
-        } else {
-            self.server.send(served.client.worker, super::Message::Served(served));
-        }
+        self.server.deliver(self.worker, served.client.worker, Delivery::Served(served));
     }
 
     /// Takes a waiter out of its queues; false when somebody has served it.
@@ -304,16 +289,8 @@ impl Worker {
                 && let Some(blocked) = Blocked::of(&waiter)
             {
                 let served = blocked.end(&waiter, None, &self.engine.stats);
-                self.engine.served.push(served);
+                self.deliver(served);
             }
-        }
-        self.deliver_served();
-    }
-
-    /// Delivers the answers to this worker's own clients.
-    pub(super) fn deliver_served(&mut self) {
-        for served in std::mem::take(&mut self.engine.served) {
-            self.deliver(served);
         }
     }
 

@@ -1,21 +1,25 @@
-//! Writing published messages to the connections that are subscribed.
+//! Writing what is in the worker's [inbox](crate::inbox) to its connections: published messages to those that are
+//! subscribed, invalidations to those that cache keys, and answers to those that waited.
 //!
 //! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears it gets
 //! a [`Run`] that points there. So a push stands between replies of its connection, behind those of commands that were
 //! executed before.
 //!
-//! What takes long is not to make runs but to write to the connections. So messages are delivered in waves, each of all that
-//! wait in the worker's inbox, and a wave goes through the connections slice by slice, in the order of their tokens: those
-//! of a slice get all messages of the wave, which are then written with one call each. Only so many connections are reached
-//! between two writes of replies; the next slice waits for the next turn, and the next wave for the end of this.
+//! What takes long is not to make runs but to write to the connections. So messages and invalidations are delivered in
+//! waves, each of all that wait in the worker's inbox, and a wave goes through the connections slice by slice, in the order
+//! of their tokens: those of a slice get all messages of the wave, which are then written with one call each. Only so many
+//! connections are reached between two writes of replies; the next slice waits for the next turn, and the next wave for
+//! the end of this.
 
 use super::Worker;
 use super::output::Run;
+use crate::inbox::Delivery;
 use crate::persistence::gate::MONITORED;
 use crate::pubsub::Audience;
 use crate::pubsub::publication::Publication;
 use crate::pubsub::subscribers::Subscribers;
 use crate::session::{Fate, ReplyMode};
+use crate::tracking::Invalidation;
 use kvick_commands::spec::Flags;
 use kvick_resp::Version;
 use std::collections::VecDeque;
@@ -29,10 +33,33 @@ const WAVE_MAX: usize = 64;
 /// Bytes of messages after which no more are added to a wave.
 const WAVE_BYTES: usize = 1024 * 1024;
 
-/// Messages that are being delivered.
+/// What is told to many.
+enum Pending {
+    Message(Arc<Publication>),
+    Invalidation(Invalidation),
+}
+
+impl Pending {
+    fn bytes(&self) -> usize {
+        match self {
+            Pending::Message(message) => message.bytes(),
+            Pending::Invalidation(invalidation) => invalidation.bytes(),
+        }
+    }
+
+    /// How many connections get it.
+    fn hearers(&self, subscribers: &Subscribers) -> usize {
+        match self {
+            Pending::Message(message) => message.audiences().map(|audience| subscribers.count(audience)).sum(),
+            Pending::Invalidation(invalidation) => invalidation.count(),
+        }
+    }
+}
+
+/// What is being delivered.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    queue: VecDeque<Arc<Publication>>,
+    queue: VecDeque<Pending>,
     /// How many messages of the queue, from its front, are in the present wave; 0 between waves.
     wave: usize,
     /// Where the wave's next slice begins.
@@ -54,7 +81,7 @@ impl Deliveries {
         for message in self.queue.iter().take(WAVE_MAX) {
             self.wave += 1;
             bytes += message.bytes();
-            hearers += message.audiences().map(|audience| subscribers.count(audience)).sum::<usize>();
+            hearers += message.hearers(subscribers);
             if bytes > WAVE_BYTES {
                 break;
             }
@@ -71,10 +98,14 @@ impl Deliveries {
 }
 
 impl Worker {
-    /// Delivers published messages to as many connections as a turn allows.
-    pub(super) fn deliver_published(&mut self) {
+    /// Makes deliveries to as many connections as a turn allows.
+    pub(super) fn make_deliveries(&mut self) {
+        self.open_inbox();
+        if self.understudy.is_none() {
+            // A script takes too long, whose own client is elsewhere: messages wait for its end.
+            return;
+        }
         let mut deliveries = std::mem::take(&mut self.deliveries);
-        deliveries.queue.extend(self.engine.inbox().take());
         let bytes_max = self.replies.len() + WAVE_BYTES;
         let subscribers = self.server.pubsub.subscribers(self.number);
         while !deliveries.is_empty() && self.reached < REACHED_MAX && self.replies.len() < bytes_max {
@@ -82,17 +113,42 @@ impl Worker {
                 deliveries.begin_wave(&subscribers);
             }
             let slice = deliveries.next_slice();
-            for message in deliveries.queue.range(..deliveries.wave) {
-                for audience in message.audiences() {
-                    self.deliver_to(message, audience, subscribers.of(audience, slice.clone()));
+            for pending in deliveries.queue.range(..deliveries.wave) {
+                match pending {
+                    Pending::Message(message) => {
+                        for audience in message.audiences() {
+                            self.deliver_to(message, audience, subscribers.of(audience, slice.clone()));
+                        }
+                    }
+                    Pending::Invalidation(invalidation) => self.deliver_invalidation(invalidation, slice.clone()),
                 }
             }
             if slice.end >= self.connections.capacity() {
-                deliveries.queue.drain(..deliveries.wave).for_each(|_| self.server.pubsub.delivered(self.number));
+                deliveries.queue.drain(..deliveries.wave).for_each(|_| self.server.inboxes.delivered(self.number));
                 deliveries.wave = 0;
             }
         }
         self.deliveries = deliveries;
+    }
+
+    /// Takes what is in the inbox: what is for one connection alone is delivered at once.
+    pub(super) fn open_inbox(&mut self) {
+        for delivery in self.engine.inbox().take() {
+            match delivery {
+                Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),
+                Delivery::Invalidated(invalidation) => {
+                    self.deliveries.queue.push_back(Pending::Invalidation(invalidation))
+                }
+                Delivery::Served(served) => {
+                    self.deliver(served);
+                    self.server.inboxes.delivered(self.number);
+                }
+                Delivery::Disconnected(client) => {
+                    self.deliver_disconnection(&client);
+                    self.server.inboxes.delivered(self.number);
+                }
+            }
+        }
     }
 
     /// Delivers a message to those of an audience that had subscribed when it was published.
@@ -102,10 +158,9 @@ impl Worker {
         audience: Audience<'_>,
         connections: impl Iterator<Item = (usize, u64)>,
     ) {
-        // What was written for connections of either protocol.
         let mut written = [None, None];
         for (token, stamp) in connections {
-            let Some(connection) = self.connections.get_mut(token) else { continue };
+            let Some(connection) = self.connections.get(token) else { continue };
             let client = &connection.client;
             if stamp >= message.horizon || client.fate != Fate::Open || client.info.is_doomed() {
                 continue;
@@ -113,25 +168,38 @@ impl Worker {
             if audience == Audience::Monitors && client.reply_mode == ReplyMode::Off {
                 continue;
             }
-            let known = &mut written[usize::from(client.version == Version::Resp3)];
-            let (start, end) = *known.get_or_insert_with(|| {
-                let start = self.replies.len();
-                message.write(audience, client.version, &mut self.replies);
-                (start, self.replies.len())
-            });
-            self.runs.push(Run { token, start, end });
-            if connection.reached_in != self.writes {
-                connection.reached_in = self.writes;
-                self.reached += 1;
-            }
+            let version = client.version;
+            self.push(token, version, &mut written, |out| message.write(audience, version, out));
         }
     }
 
-    /// Whether a connection has to wait because it publishes more than can be delivered; then it is told to go on when that
+    /// Gives a connection, which is there, what others may have got already: `written` is where that stands for either
+    /// protocol, once it was written.
+    pub(super) fn push(
+        &mut self,
+        token: usize,
+        version: Version,
+        written: &mut [Option<(usize, usize)>; 2],
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let (start, end) = *written[usize::from(version == Version::Resp3)].get_or_insert_with(|| {
+            let start = self.replies.len();
+            write(&mut self.replies);
+            (start, self.replies.len())
+        });
+        self.runs.push(Run { token, start, end });
+        let connection = &mut self.connections[token];
+        if connection.reached_in != self.writes {
+            connection.reached_in = self.writes;
+            self.reached += 1;
+        }
+    }
+
+    /// Whether a connection has to wait because it causes more than can be delivered; then it is told to go on when that
     /// has changed.
     #[inline]
     pub(super) fn holds_back(&mut self, token: usize) -> bool {
-        self.server.pubsub.is_congested() && self.hold_back(token)
+        self.server.inboxes.is_congested() && self.hold_back(token)
     }
 
     #[cold]
@@ -147,7 +215,7 @@ impl Worker {
 
     /// Lets go on who was held back, once there is no reason any more.
     pub(super) fn release_held_back(&mut self) {
-        if !self.held_back.is_empty() && !self.server.pubsub.is_congested() {
+        if !self.held_back.is_empty() && !self.server.inboxes.is_congested() {
             for token in std::mem::take(&mut self.held_back) {
                 self.queue(token);
             }

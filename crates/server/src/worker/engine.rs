@@ -4,7 +4,6 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
-use super::blocking::Served;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::program::{Attend, Scratch};
@@ -16,15 +15,16 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::inbox::Inbox;
 use crate::monitor::Lines;
 use crate::persistence::{self, gate};
-use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
 use crate::scripting::scripts::RecentSum;
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
+use crate::tracking::broadcast::Changed;
 use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
@@ -62,8 +62,10 @@ pub struct Engine {
     pub(super) block: Option<Block>,
     /// What the client of the present session command waits for, if it does.
     waits: Option<Arc<Waiter>>,
-    /// Answers to clients of this worker that waited, not yet delivered.
-    pub(super) served: Vec<Served>,
+    /// The keys that commands have changed, for clients that are told of prefixes.
+    pub(super) changed: Changed,
+    /// Most keys of which it was forgotten in the last turn who has read them, as there were too many.
+    pub(super) forgotten_in_turn: usize,
     /// Lines for monitors that are not ready to be shown.
     pub(super) shown: Lines,
     /// Whether a transaction or a script is being executed, in which no command may wait.
@@ -100,12 +102,14 @@ pub(super) struct Call<'a> {
 pub enum Outcome {
     /// It was, or answered an error.
     Done,
+    /// It is to be executed once more, after what is in the worker's inbox is delivered.
+    Again,
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
     /// It has to wait for a script that holds what it needs.
     Held,
-    /// This command may run a script: it has to be [executed](Engine::execute_program) apart from the worker.
-    Program(&'static Registered),
+    /// This command, which came after that, may run a script: it has to be [executed](Engine::execute_program) apart from the worker.
+    Program(&'static Registered, u32),
     /// It waits for a key, and will be answered later.
     Waits(Arc<Waiter>),
 }
@@ -136,7 +140,8 @@ impl Engine {
             events,
             block: None,
             waits: None,
-            served: Vec::new(),
+            changed: Changed::default(),
+            forgotten_in_turn: 0,
             shown: Lines::default(),
             in_transaction: false,
             in_script: false,
@@ -190,20 +195,22 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
-        self.evicting.renew(&self.tunables.eviction);
+        self.renew_eviction();
     }
 
-    /// The classes of keyspace events that somebody may hear of.
+    /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
     #[inline]
     pub(super) fn heard(&self) -> EventClass {
         let heard = self.tunables.heard_events;
-        if heard.is_empty() || !self.server.pubsub.directory().has_listeners() { EventClass::empty() } else { heard }
+        let no_events = heard.is_empty() || !self.server.pubsub.directory().has_listeners();
+        let heard = if no_events { EventClass::empty() } else { heard };
+        heard | self.server.keyspace.tracking.heard()
     }
 
-    /// The published messages that the worker has to deliver.
+    /// What the worker has yet to deliver.
     #[inline]
     pub(super) fn inbox(&self) -> &'static Inbox {
-        self.server.pubsub.inbox(self.worker)
+        self.server.inboxes.of(self.worker)
     }
 
     /// Scratch space for background work between batches.
@@ -229,7 +236,7 @@ impl Engine {
                 None => return self.finish(client, start, out),
             },
         };
-        client.last_command = command.id;
+        let previous = std::mem::replace(&mut client.last_command, command.id);
         let plain = self.is_plainly_allowed(client, command, args);
         if !plain {
             if self.server.persistence.gate.has(gate::ENDING) {
@@ -244,9 +251,15 @@ impl Engine {
             }
             let gone = !client.renew_rights(self.server);
             let limited = self.server.persistence.gate.has(gate::LIMITED) && !self.is_busy();
-            if gone || limited && !self.mind_memory(client, args) {
+            if gone || limited && !self.mind_memory(client, args, taken.as_deref()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
+            }
+            if client.tracking.is_some() && self.effects.concern_others() && !self.is_busy() {
+                // What was evicted just now is not what the command will read, and has to be told before.
+                self.settle_consequences();
+                client.last_command = previous;
+                return Outcome::Again;
             }
             if let Some(error) = self.objection(client, command, args) {
                 self.refuse(client, Some((command, args)), &error, out);
@@ -263,14 +276,15 @@ impl Engine {
             return self.finish(client, start, out);
         }
         let called = match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || !self.is_monitored()) => {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || self.is_unobserved(client)) => {
                 match self.call_keyed(client, command, handler, hash, args, out) {
                     true => Called::Done,
                     false => Called::Held,
                 }
             }
-            _ if client.may_run_program(command) => return Outcome::Program(command),
-            _ => self.call(client, command, args, taken, &mut (), out),
+            _ if client.may_run_program(command) => return Outcome::Program(command, previous),
+            _ if client.tracking.is_none() => self.call(client, command, args, taken, &mut (), out),
+            _ => self.call_tracked(client, previous, (command, args), taken, &mut (), out),
         };
         self.conclude(client, (command, args), called, start, out)
     }
@@ -279,13 +293,16 @@ impl Engine {
     pub(super) fn execute_program(
         &mut self,
         client: &mut Client,
-        command: &'static Registered,
+        (command, previous): (&'static Registered, u32),
         args: Args<'_>,
         attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
-        let called = self.call(client, command, args, &mut None, attendant, out);
+        let called = match client.tracking {
+            None => self.call(client, command, args, &mut None, attendant, out),
+            Some(_) => self.call_tracked(client, previous, (command, args), &mut None, attendant, out),
+        };
         self.conclude(client, (command, args), called, start, out)
     }
 
@@ -310,8 +327,8 @@ impl Engine {
             },
             Called::Waits(waiter) => return Outcome::Waits(waiter),
         }
-        if self.effects.has_awaited() {
-            self.serve_awaited();
+        if self.effects.concern_others() {
+            self.settle_consequences();
         }
         self.finish(client, start, out)
     }
@@ -352,11 +369,18 @@ impl Engine {
         None
     }
 
+    /// Whether nobody has to be shown a client's command, and the client need not be told later of what it reads.
+    #[inline]
+    fn is_unobserved(&self, client: &Client) -> bool {
+        client.tracking.is_none() && !self.is_monitored()
+    }
+
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
         let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch)
             && client.transaction.is_none()
+            && client.tracking.is_none()
             && !client.only_listens();
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
@@ -535,6 +559,9 @@ impl Engine {
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
+        if client.tracking.is_some() {
+            self.remember_reads(&client.info, client.db, (command, args), &mut locked);
+        }
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
@@ -624,6 +651,7 @@ impl Engine {
             access: &self.access,
             touch: !flags.contains(ClientFlags::NO_TOUCH),
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
             effects: &mut self.effects,

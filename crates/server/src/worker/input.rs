@@ -22,9 +22,10 @@ const READ: usize = 32 * 1024;
 pub const SHARED: usize = 8 * READ;
 /// Requests in a batch; one more connection may take it beyond.
 const REQUESTS: usize = 64;
-/// Bytes of replies after which a batch's replies are written before it goes on, and a connection's further requests
-/// wait for the next turn.
+/// Bytes of replies to one connection after which its further requests wait for the next turn.
 const REPLIES_MAX: usize = 1024 * 1024;
+/// Bytes of replies after which they are written before the batch goes on with another connection.
+const REPLIES_WRITTEN: usize = 256 * 1024;
 /// Bytes read straight into a large argument in a turn.
 const BIG_READ: usize = 1024 * 1024;
 
@@ -218,9 +219,9 @@ impl Worker {
     /// Executes the batch and puts the inputs it held back.
     fn execute_batch(&mut self) {
         self.engine.begin_batch();
-        // What was published before these requests were sent is heard before they are answered.
-        if self.engine.inbox().has_messages() {
-            self.deliver_published();
+        // What was published or changed before these requests were sent is heard of before they are answered.
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
         }
         if self.engine.tunables.prefetches {
             let keys = self.batch.prefetch(self.server.keyspace);
@@ -276,26 +277,34 @@ impl Worker {
             }
             let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let args = batch.args(request, shared);
-            let mut outcome =
-                self.engine.execute(&mut connection.client, args, request.asks, &mut taken, &mut self.replies);
-            if let Outcome::Program(command) = outcome {
+            let (mut outcome, args) = loop {
+                let args = batch.args(request, shared);
+                let client = &mut connection.client;
+                match self.engine.execute(client, args, request.asks, &mut taken, &mut self.replies) {
+                    Outcome::Again => {}
+                    outcome => break (outcome, args),
+                }
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
+                connection = same;
+            };
+            if let Outcome::Program(command, previous) = outcome {
                 self.push_run(token, start);
                 let rest = Rest { requests: &all[number + 1..], batch, shared };
-                let Some(ran) = self.run_apart(token, command, args, rest) else { return false };
+                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return false };
                 (outcome, put_off) = (ran.outcome, ran.put_off);
                 start = self.replies.len() - ran.reply_bytes;
                 let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
             }
             match outcome {
-                Outcome::Done | Outcome::Program(_) => {}
+                Outcome::Done | Outcome::Again | Outcome::Program(..) => {}
                 Outcome::Held => {
                     if let Some(buffer) = taken {
                         batch.big[place] = buffer;
                     }
                     defer(connection, &requests[number..], batch, shared);
-                    self.hold(token);
+                    self.hold_for_script(token);
                     break;
                 }
                 Outcome::Paused => {
@@ -314,7 +323,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
@@ -335,17 +344,17 @@ impl Worker {
         put_off
     }
 
-    /// Puts messages behind the replies that were made for a connection from `start` on, the last of which may be that of the
-    /// command that published them; where the next replies begin.
+    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
+    /// the command that caused them; where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
         self.runs.push(Run { token, start, end: self.replies.len() });
-        self.deliver_published();
+        self.make_deliveries();
         self.replies.len()
     }
 
     /// Writes the batch's replies if they are many.
     fn write_many_replies(&mut self) {
-        if self.replies.len() > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
+        if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
             self.write_replies();
         }
     }
@@ -365,18 +374,19 @@ impl Worker {
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), Asks::Broken(*error)),
             };
             let mut outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
-            if let Outcome::Program(command) = outcome {
+            if let Outcome::Program(command, previous) = outcome {
                 self.push_run(token, start);
                 let nothing = Batch::default();
                 let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
-                let Some(ran) = self.run_apart(token, command, args, rest) else { return };
+                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return };
                 outcome = ran.outcome;
                 start = self.replies.len() - ran.reply_bytes;
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
             }
             match outcome {
-                Outcome::Done | Outcome::Program(_) => {}
+                Outcome::Done | Outcome::Program(..) => {}
+                Outcome::Again => connection.deferred.push_front(deferred),
                 Outcome::Held => {
                     connection.deferred.push_front(deferred);
                     held = true;
@@ -392,7 +402,7 @@ impl Worker {
                     break;
                 }
             }
-            if self.engine.inbox().has_messages() {
+            if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
                 let Some(same) = self.connections.get_mut(token) else { return };
                 connection = same;
@@ -421,7 +431,7 @@ impl Worker {
             self.pause(token);
         }
         if held {
-            self.hold(token);
+            self.hold_for_script(token);
         }
         if let Some(waiter) = waiter {
             self.begin_to_wait(token, waiter);

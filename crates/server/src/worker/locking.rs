@@ -248,7 +248,7 @@ impl Engine {
 
 impl super::Worker {
     /// Holds a connection until the script has ended that has what its next request needs.
-    pub(super) fn hold(&mut self, token: usize) {
+    pub(super) fn hold_for_script(&mut self, token: usize) {
         self.paused.push(token);
         self.stop(token, ClientFlags::BLOCKED);
     }

@@ -39,6 +39,7 @@ impl Engine {
             access: &self.access,
             touch: false,
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired,
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
@@ -54,8 +55,8 @@ impl Engine {
         // What is propagated was said above.
         self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
         drop(locked);
-        if self.effects.has_awaited() {
-            self.serve_awaited();
+        if self.effects.concern_others() {
+            self.settle_consequences();
         }
         if departure.parcels.is_empty() {
             return Some(self.answer_departure(&departure));

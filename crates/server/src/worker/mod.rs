@@ -25,6 +25,7 @@ mod output;
 pub mod program;
 pub mod replay;
 mod timers;
+mod tracking;
 pub mod transaction;
 mod violation;
 
@@ -61,8 +62,6 @@ pub enum Message {
     Connection(Socket, Arc<ClientInfo>),
     /// Close this client's connection, which is doomed, if it is still there.
     Close(Arc<ClientInfo>),
-    /// The answer to a client that waited.
-    Served(blocking::Served),
     /// Keys that were sent to another server, and what it said.
     Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
@@ -84,7 +83,7 @@ pub struct Worker {
     ready: VecDeque<usize>,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
-    /// Published messages on their way to this worker's connections.
+    /// What is on its way to this worker's connections.
     deliveries: delivery::Deliveries,
     /// Connections that publish faster than can be delivered, and have to wait.
     held_back: Vec<usize>,
@@ -177,9 +176,10 @@ impl Worker {
         crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
+            let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let timeout = if self.rests {
                 Some(HELD_BACK)
-            } else if self.ready.is_empty() && self.deliveries.is_empty() && !self.is_evicting() {
+            } else if self.ready.is_empty() && !delivers && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -221,6 +221,7 @@ impl Worker {
             }
         }
         self.read_messages();
+        self.open_inbox();
         // What takes locks by itself waits until no script takes too long, which may have them.
         let is_busy = self.engine.is_busy();
         if !is_busy {
@@ -233,8 +234,9 @@ impl Worker {
             self.go_on_evicting();
             self.run_timers();
             self.end_waits();
+            self.settle_turn();
         }
-        self.deliver_published();
+        self.make_deliveries();
         self.write_replies();
         self.feed_replicas();
         self.release_held_back();
@@ -257,14 +259,15 @@ impl Worker {
         self.rests = self.held.is_full() || self.server.aof.is_behind(log);
     }
 
-    /// Wakes who follows the write log if it has moved.
+    /// Wakes who follows the write log if it has moved; whether the turn's replies are to wait for that.
     #[inline]
-    fn note_log(&mut self) {
+    fn note_log(&mut self) -> bool {
         let end = self.server.keyspace.log.offset();
-        if end != self.log_seen {
-            self.log_seen = end;
-            self.server.log_moved(self.number);
+        if end == self.log_seen {
+            return false;
         }
+        self.log_seen = end;
+        self.server.log_moved(self.number)
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for
@@ -291,7 +294,6 @@ impl Worker {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
-                Message::Served(served) => self.deliver(served),
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
@@ -335,6 +337,7 @@ impl Worker {
         self.server.clients.remove(connection.client.info.id);
         self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.stop_tracking(self.server);
         connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
@@ -368,8 +371,6 @@ impl Worker {
         }
         if !self.engine.is_busy() {
             // A script may have ended that kept the worker from this.
-            let awaited = self.engine.effects().take_awaited();
-            self.engine.serve_keys(awaited);
             self.close_postponed();
         }
     }

@@ -31,7 +31,7 @@ pub const RUNS_MAX: usize = 64 * 1024;
 /// Room for runs that is kept between batches.
 const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
-const REPLIES_KEPT: usize = 4 * 1024 * 1024;
+const REPLIES_KEPT: usize = 512 * 1024;
 
 /// What is left of a connection's runs when `written` bytes of them are written.
 fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
@@ -46,8 +46,10 @@ impl Worker {
     /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
-        self.note_log();
-        if self.runs.is_empty() || !self.hold_replies() {
+        // Who is told of what changed hears of it before what changed it is answered.
+        self.engine.broadcast_changes();
+        let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
+        if !waits || self.runs.is_empty() || !self.hold_replies() {
             self.write_out();
         }
     }

@@ -447,6 +447,7 @@ impl Caller<'_> {
         };
         engine.block = None;
         engine.effects.commit(&server.keyspace.log, args);
+        engine.remember_reads(&client.info, client.db, (command, args), locked);
         engine.after_flushall(command, &result, locked);
         engine.show_called(client, command, args);
         engine.account(Executed::by(client, args, None), command, out.len() - start, result);

@@ -98,7 +98,7 @@ impl Worker {
             effects: self.engine.effects(),
             heard,
         });
-        self.engine.serve_awaited();
+        self.engine.settle_consequences();
         self.engine.leave();
         if ran_out {
             stats.expire_cap_reached.add(1);

@@ -382,6 +382,9 @@ impl Engine {
                 }
                 None => self.answer(client, Err(super::engine::wrong_arity(command)), out),
             };
+            if client.tracking.is_some() {
+                self.remember_reads(&client.info, client.db, (command, args), locked);
+            }
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
             self.show(client, command, args);

@@ -81,6 +81,9 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
         (ClientFlags::PUBSUB, b'P'),
         (ClientFlags::MULTI, b'x'),
         (ClientFlags::BLOCKED, b'b'),
+        (ClientFlags::TRACKING, b't'),
+        (ClientFlags::BROKEN_REDIRECT, b'R'),
+        (ClientFlags::BROADCAST, b'B'),
         (ClientFlags::DIRTY, b'd'),
         (ClientFlags::CLOSE_AFTER_REPLY, b'c'),
         (ClientFlags::CLOSE_ASAP, b'A'),
@@ -117,6 +120,7 @@ pub(crate) fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, o
     let blocks = client.output_blocks.load(Ordering::Relaxed);
     let (args, total) = (client.arguments(), client.memory());
     let queue = client.transaction_memory.load(Ordering::Relaxed);
+    let redirection = client.redirection();
     let events = if output > 0 { "rw" } else { "r" };
     let command = table.get(client.command.load(Ordering::Relaxed)).map_or("NULL", |command| &command.full_name);
     let (queued, watched) = (client.queued.load(Ordering::Relaxed), client.watched.load(Ordering::Relaxed));
@@ -129,7 +133,7 @@ pub(crate) fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, o
         out,
         "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
          sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem={args} multi-mem={queue} rbs=0 rbp=0 \
-         obl=0 oll={blocks} omem={output} tot-mem={total} events={events} cmd={command} user={user} redir=-1 \
+         obl=0 oll={blocks} omem={output} tot-mem={total} events={events} cmd={command} user={user} redir={redirection} \
          resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
          tot-cmds={commands}"
     );

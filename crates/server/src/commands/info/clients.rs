@@ -47,7 +47,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("client_recent_max_output_buffer", output_max.unwrap_or(0));
     page.field("blocked_clients", blocked.count());
     let waits = Waits::of(&clients);
-    page.field("tracking_clients", 0);
+    page.field("tracking_clients", server.tracking.clients());
     let subscribed = clients.iter().filter(|client| client.flags().contains(ClientFlags::PUBSUB));
     page.field("pubsub_clients", subscribed.count());
     let watched = || clients.iter().map(|client| client.watched.load(Ordering::Relaxed));

@@ -78,12 +78,13 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
             "active_defrag_key_misses",
             "total_active_defrag_time",
             "current_active_defrag_time",
-            "tracking_total_keys",
-            "tracking_total_items",
-            "tracking_total_prefixes",
         ]
         .map(|name| (name, 0)),
     );
+    let tracked = &subject.server.keyspace.tracking;
+    page.field("tracking_total_keys", tracked.keys());
+    page.field("tracking_total_items", tracked.items());
+    page.field("tracking_total_prefixes", subject.server.tracking.prefixes());
 }
 
 fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {

@@ -35,7 +35,7 @@ theme! {
         special("client-output-buffer-limit", Special::OutputLimits).multi_arg().works();
     CLIENT_QUERY_BUFFER_LIMIT: u64 = memory("client-query-buffer-limit", MB, I64_MAX, GB).works();
     PROTO_MAX_BULK_LEN: u64 = memory("proto-max-bulk-len", MB, I64_MAX, 512 * MB).works();
-    TRACKING_TABLE_MAX_KEYS: u64 = integer("tracking-table-max-keys", 0, I64_MAX, 1_000_000);
+    TRACKING_TABLE_MAX_KEYS: u64 = integer("tracking-table-max-keys", 0, I64_MAX, 1_000_000).works();
 
     IO_THREADS: u32 = cores("io-threads", 256).works();
     IO_THREADS_ALWAYS_ACTIVE: bool = boolean("io-threads-always-active", false).hidden();
