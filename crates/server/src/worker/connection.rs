@@ -157,6 +157,8 @@ pub struct Connection {
     pub above_soft_since: Option<Instant>,
     /// The worker's count of writes when it last got a message.
     pub reached_in: u64,
+    /// True while its client or its input is elsewhere: it is neither read nor closed.
+    pub away: bool,
     /// True while it waits its turn to be read.
     pub queued: bool,
     /// Its request that waits for a key, if any.
@@ -204,6 +206,7 @@ impl Connection {
             output: Output::default(),
             above_soft_since: None,
             reached_in: u64::MAX,
+            away: false,
             queued: false,
             waiter: None,
             stopped,
