@@ -70,7 +70,7 @@ impl Vm {
             return Err(Failure::new("ERR no memory for scripts"));
         };
         sandbox::build(universe.lua(), kind, identity, &settings);
-        universe.lua().relax_collector();
+        universe.lua().relax_collector(settings.memory_max);
         Ok(Vm { universe, settings, scripts: HashMap::default(), calls: 0 })
     }
 
@@ -176,7 +176,7 @@ impl Vm {
         self.calls = 0;
         let lua = self.universe.lua();
         if lua.heap().is_small() {
-            lua.relax_collector();
+            lua.relax_collector(self.settings.memory_max);
         } else {
             lua.collect_some(COLLECT_PERIOD as i32);
         }

@@ -50,9 +50,9 @@ impl Heap {
         self.used.get() <= SMALL_MAX
     }
 
-    /// Has the collector wait long while the heap is small.
-    pub(super) fn relax(&self, main: *mut ffi::lua_State) {
-        if self.is_small() {
+    /// Has the collector wait long while the heap is small, if it is and may become a good deal larger than that.
+    pub(super) fn relax(&self, main: *mut ffi::lua_State, limit: Option<usize>) {
+        if self.is_small() && limit.is_none_or(|limit| limit / 8 >= SMALL_MAX) {
             set_pause(main, PAUSE_SMALL);
             self.alert.set(self.limit.get().min(SMALL_MAX));
         }
