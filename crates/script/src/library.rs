@@ -153,10 +153,12 @@ fn read_named(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
     let mut flags = ScriptFlags::default();
     lua.push_nil();
     while lua.next(1) {
-        if lua.kind(-2) != Type::String {
-            return Err("named argument key given to server.register_function is not a string");
-        }
-        let key = c_text(lua.bytes(-2).unwrap_or_default());
+        // A number would become a string and lose its place in the table.
+        let key = match lua.kind(-2) {
+            Type::String => c_text(lua.bytes(-2).unwrap_or_default()),
+            Type::Number => b"",
+            _ => return Err("named argument key given to server.register_function is not a string"),
+        };
         let is = |name: &str| key.eq_ignore_ascii_case(name.as_bytes());
         let place = if is("function_name") {
             if !lua.is_string(-1) {
@@ -221,5 +223,83 @@ fn register(lua: Lua<'_>, flags: ScriptFlags) {
     let description = lua.bytes(DESCRIPTION).map(<[u8]>::to_vec);
     if let Some(loading) = &mut lua.state().loading {
         loading.functions.push(FunctionSpec { name, description, flags, handle });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kvick_resp::{Reply, Version};
+
+    use super::*;
+    use crate::testing::{FakeHost, machine, shown};
+    use crate::{Kind, Vm};
+
+    fn call(vm: &mut Vm, function: &FunctionSpec) -> String {
+        let mut out = Vec::new();
+        let reply = &mut Reply::new(&mut out, Version::Resp2);
+        let (keys, arguments) = (std::iter::empty(), std::iter::empty());
+        let outcome = vm.call_function(&function.handle, keys, arguments, &mut FakeHost::default(), reply);
+        shown(outcome, out)
+    }
+
+    fn vm() -> Vm {
+        machine(Kind::Functions, Settings::default())
+    }
+
+    #[test]
+    fn functions_say_what_they_are() {
+        let code = b"server.register_function{function_name = 'f', description = 'for tests', flags = {'no-writes', \
+            'Allow-Stale'}, callback = function() return 1 end}
+            server.register_function('g', function() return 2 end)";
+        let functions = vm().load_library(code, None).unwrap();
+        let [f, g] = &functions[..] else { panic!("{functions:?}") };
+        assert_eq!((&*f.name, f.description.as_deref()), (&b"f"[..], Some(&b"for tests"[..])));
+        assert!(f.flags.names().eq(["no-writes", "allow-stale"]));
+        assert_eq!((&*g.name, &g.description, g.flags), (&b"g"[..], &None, ScriptFlags::default()));
+    }
+
+    #[test]
+    fn functions_of_a_library_share_its_local_variables() {
+        let code = b"local n = 0
+            redis.register_function('f', function() n = n + 1 return n end)
+            redis.register_function('g', function() return n end)";
+        let mut vm = vm();
+        let functions = vm.load_library(code, None).unwrap();
+        assert_eq!([0, 0, 1].map(|i| call(&mut vm, &functions[i])), [":1\r\n", ":2\r\n", ":2\r\n"]);
+        let others = vm.load_library(code, None).unwrap();
+        assert_eq!(call(&mut vm, &others[1]), ":0\r\n");
+    }
+
+    #[test]
+    fn nothing_remains_of_what_fails_or_is_dropped() {
+        let mut vm = vm();
+        let big = "local big = string and 1 or 1 server.register_function('f', function() return 'x' end)";
+        let failing = format!(
+            "local t = {{'{}'}} {} error('x')",
+            "y".repeat(1 << 20),
+            &big["local big = string and 1 or 1 ".len()..]
+        );
+        vm.collect();
+        let before = vm.memory();
+        for _ in 0..3 {
+            vm.load_library(failing.as_bytes(), None).unwrap_err();
+            let code = format!("server.register_function('f', function() return '{}' end)", "y".repeat(1 << 20));
+            for function in vm.load_library(code.as_bytes(), None).unwrap() {
+                vm.drop_function(function.handle);
+            }
+        }
+        vm.collect();
+        assert!(vm.memory() < before + 10_000, "{} after {before}", vm.memory());
+    }
+
+    #[test]
+    fn loading_takes_no_longer_than_it_may() {
+        let mut vm = vm();
+        let failure = vm.load_library(b"while true do end", Some(Duration::from_millis(5))).unwrap_err();
+        assert_eq!(failure.text(), b"ERR Error registering functions: ERR FUNCTION LOAD timeout");
+        let functions = vm.load_library(b"server.register_function('f', function() return 1 end)", None).unwrap();
+        assert_eq!(call(&mut vm, &functions[0]), ":1\r\n");
     }
 }

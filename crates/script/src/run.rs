@@ -140,7 +140,12 @@ pub(crate) fn clear(lua: Lua<'_>) {
 
 /// Does something with the memory that scripts may use: it fails when there is no more, rather than ending the process.
 pub(crate) fn protected<T>(lua: Lua<'_>, settings: &Settings, run: impl FnOnce(Lua<'_>) -> T) -> T {
-    lua.heap().set_limit(settings.memory_max.unwrap_or(isize::MAX as usize));
+    let limit = settings.memory_max.unwrap_or(isize::MAX as usize);
+    if lua.heap().used() > limit / 4 * 3 {
+        // Lua does not collect because there is no more memory.
+        lua.collect();
+    }
+    lua.heap().set_limit(limit);
     let outcome = run(lua);
     lua.heap().set_limit(usize::MAX);
     outcome

@@ -144,3 +144,59 @@ fn line_end(body: &[u8]) -> Option<usize> {
 fn failure(text: &str, what: &[u8]) -> Failure {
     Failure::new([b"ERR ", text.as_bytes(), what].concat())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text<T: std::fmt::Debug>(outcome: Result<T, Failure>) -> String {
+        outcome.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn scripts_may_have_a_first_line() {
+        let plain = Shebang::of_script(b"return 1").unwrap();
+        assert_eq!((&*plain.engine, plain.flags, plain.code), (&b"lua"[..], None, 0..8));
+        let script = b"#!lua flags=no-writes,allow-oom\nreturn 1";
+        let flagged = Shebang::of_script(script).unwrap();
+        assert_eq!((&*flagged.engine, &script[flagged.code]), (&b"lua"[..], &b"\nreturn 1"[..]));
+        assert!(flagged.flags.unwrap().names().eq(["no-writes", "allow-oom"]));
+        let without = Shebang::of_script(b"#!lua flags=\n").unwrap();
+        assert_eq!(without.flags, Some(ScriptFlags::default()));
+    }
+
+    #[test]
+    fn first_lines_of_scripts_are_checked() {
+        let cases = [
+            (&b"#!lua"[..], "ERR Invalid script shebang"),
+            (b"#!lua\0\n", "ERR Invalid script shebang"),
+            (b"#!\"lua\n", "ERR Invalid engine in script shebang"),
+            (b"#!lua name=x\n", "ERR Unknown lua shebang option: name=x"),
+            (b"#!lua flags=bad\n", "ERR Unexpected flag in script shebang: bad"),
+            (b"#!lua flags=no-writes,\n", "ERR Unexpected flag in script shebang: "),
+            (b"#!lua flags=NO-WRITES\n", "ERR Unexpected flag in script shebang: NO-WRITES"),
+        ];
+        for (script, error) in cases {
+            assert_eq!(text(Shebang::of_script(script)), error);
+        }
+    }
+
+    #[test]
+    fn libraries_have_a_name() {
+        let code = b"#!LUA NAME=lib\ncode";
+        let library = Shebang::of_library(code).unwrap();
+        assert_eq!((&*library.engine, &*library.name, &code[library.code]), (&b"LUA"[..], &b"lib"[..], &b"\ncode"[..]));
+        let cases = [
+            (&b"code"[..], "ERR Missing library metadata"),
+            (b"#!lua name=lib", "ERR Invalid library metadata"),
+            (b"#!lua\n", "ERR Library name was not given"),
+            (b"#!lua name=a name=b\n", "ERR Invalid metadata value, name argument was given multiple times"),
+            (b"#!lua foo=bar\n", "ERR Invalid metadata value given: foo=bar"),
+            (b"#!lua x\n", "ERR Invalid metadata value given: x"),
+            (b"#!lua \"name\n", "ERR Invalid library metadata"),
+        ];
+        for (code, error) in cases {
+            assert_eq!(text(Shebang::of_library(code)), error);
+        }
+    }
+}

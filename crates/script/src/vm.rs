@@ -70,6 +70,7 @@ impl Vm {
             return Err(Failure::new("ERR no memory for scripts"));
         };
         sandbox::build(universe.lua(), kind, identity, &settings);
+        universe.lua().relax_collector(settings.memory_max);
         Ok(Vm { universe, settings, scripts: HashMap::default(), calls: 0 })
     }
 
@@ -165,12 +166,19 @@ impl Vm {
         self.universe.lua().collect();
     }
 
-    /// Lets the collector do some work every few calls, so that it seldom has to do all of it at once.
+    /// Every few calls, lets the collector do some work if there may be much to be freed: by itself it goes on only when
+    /// scripts ask for more.
     fn collect_sometimes(&mut self) {
         self.calls += 1;
-        if self.calls == COLLECT_PERIOD {
-            self.calls = 0;
-            self.universe.lua().collect_some(COLLECT_PERIOD as i32);
+        if self.calls < COLLECT_PERIOD {
+            return;
+        }
+        self.calls = 0;
+        let lua = self.universe.lua();
+        if lua.heap().is_small() {
+            lua.relax_collector(self.settings.memory_max);
+        } else {
+            lua.collect_some(COLLECT_PERIOD as i32);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! that differs, to one of RESP3: as bytes, of which those that are not printable are escaped.
 
 use kvick_resp::{Reply, Version};
-use kvick_script::{Host, Identity, Kind, LogLevel, Propagation, Settings, Vm};
+use kvick_script::{Failure, Host, Identity, Kind, LogLevel, Propagation, Settings, Shebang, Vm};
 
 const DIGEST: &[u8; 40] = b"0123456789012345678901234567890123456789";
 
@@ -38,14 +38,18 @@ impl Host for Server {
     }
 }
 
-/// Runs a script in a machine of its own and answers the bytes of its reply.
-fn reply(script: &str, version: Version) -> String {
+fn machine(kind: Kind) -> Vm {
     let identity = Identity {
         server_name: "valkey".to_string(),
         version: "9.1.2".to_string(),
         redis_version: "7.2.4".to_string(),
     };
-    let mut vm = Vm::new(Kind::Scripts, &identity, Settings::default()).unwrap();
+    Vm::new(kind, &identity, Settings::default()).unwrap()
+}
+
+/// Runs a script in a machine of its own and answers the bytes of its reply.
+fn reply(script: &str, version: Version) -> String {
+    let mut vm = machine(Kind::Scripts);
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, version);
     let outcome = vm
@@ -92,6 +96,52 @@ fn check(recorded: &str) {
     }
     assert!(count > 100, "the file was read");
     assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Loads a library and, if it has one, calls its function `f`; answers the bytes of the replies.
+fn library_replies(code: &str) -> Vec<String> {
+    let code = format!("#!lua name=lib\n{code}");
+    let shebang = Shebang::of_library(code.as_bytes()).unwrap();
+    let mut vm = machine(Kind::Functions);
+    let reply = |write: &mut dyn FnMut(&mut Reply<'_>) -> Result<(), Failure>| {
+        let mut out = Vec::new();
+        let mut reply = Reply::new(&mut out, Version::Resp2);
+        if let Err(failure) = write(&mut reply) {
+            reply.error(failure.text());
+        }
+        escaped(&out)
+    };
+    let loaded = vm.load_library(&code.as_bytes()[shebang.code], None).and_then(|functions| {
+        if functions.is_empty() { Err(Failure::new("ERR No functions registered")) } else { Ok(functions) }
+    });
+    match loaded {
+        Err(failure) => vec![reply(&mut |_| Err(failure.clone()))],
+        Ok(functions) => vec![
+            reply(&mut |reply| {
+                reply.bulk(&shebang.name);
+                Ok(())
+            }),
+            reply(&mut |reply| {
+                let function = functions.iter().find(|function| function.name == b"f");
+                let function = function.ok_or_else(|| Failure::new("ERR Function not found"))?;
+                let (keys, arguments) = ([b"k"], [b"a", b"b"]);
+                let (keys, arguments) = (keys.iter().map(|key| &key[..]), arguments.iter().map(|arg| &arg[..]));
+                vm.call_function(&function.handle, keys, arguments, &mut Server, reply)
+            }),
+        ],
+    }
+}
+
+#[test]
+fn functions() {
+    let mut count = 0;
+    for case in include_str!("recorded/functions.txt").split("\n\n").skip(1) {
+        let (code, replies) = case.split_once('\n').unwrap();
+        let replies: Vec<&str> = replies.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+        assert_eq!(library_replies(code), replies, "{code}");
+        count += 1;
+    }
+    assert!(count > 80, "the file was read");
 }
 
 macro_rules! recorded {

@@ -213,3 +213,137 @@ fn missing_global(lua: Lua<'_>) -> Results {
     lua.concat(4);
     Err(Raise)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{FakeHost, eval, machine, run};
+    use crate::{Kind, Settings};
+
+    #[test]
+    fn nothing_outlives_a_script() {
+        let mut vm = machine(Kind::Scripts, Settings::default());
+        let host = &mut FakeHost::default();
+        for script in [
+            "x = 1",
+            "rawset(_G, 'x', 1)",
+            "_G.x = 1",
+            "getmetatable(_G).__index = function() return 1 end",
+            "setmetatable(_G, {__index = {x = 1}})",
+            "getmetatable('').__index = {x = 1}",
+            "getmetatable('').x = 1",
+            "table.insert(string, 'x')",
+            "for k, v in pairs(_G) do if type(v) == 'table' then v.x = 1 end end",
+            "local k, v = next(redis) redis[k] = 1",
+            "table.foreach(_G, function(k, v) if type(v) == 'table' and k ~= 'KEYS' and k ~= 'ARGV' then v.x = 1 end end)",
+            "rawset(getmetatable(_G), 'x', 1)",
+            "rawset(getmetatable(''), 'x', 1)",
+            "setmetatable(string, {})",
+        ] {
+            let reply = run(&mut vm, host, script, &[], &[]);
+            assert!(reply.contains("Attempt to modify a readonly table"), "{script}: {reply}");
+        }
+        // These two may be changed, and are new for each script.
+        run(&mut vm, host, "KEYS.x = 1 KEYS[1] = 2 ARGV[7] = 1 setmetatable(KEYS, {__index = {y = 1}})", &["a"], &[]);
+        let script =
+            "return {KEYS[1], tostring(KEYS.x), tostring(KEYS.y), tostring(ARGV[7]), tostring(getmetatable(KEYS))}";
+        let reply = run(&mut vm, host, script, &["b"], &[]);
+        assert_eq!(reply, "*5\r\n$1\r\nb\r\n$3\r\nnil\r\n$3\r\nnil\r\n$3\r\nnil\r\n$3\r\nnil\r\n");
+        let missing = run(&mut vm, host, "return x", &[], &[]);
+        assert!(missing.contains("nonexistent global variable 'x'"), "{missing}");
+        assert_eq!(
+            run(&mut vm, host, "return {type(string.x), #redis, ('').x == nil}", &[], &[]),
+            "*3\r\n$3\r\nnil\r\n:0\r\n:1\r\n"
+        );
+    }
+
+    #[test]
+    fn hidden_tables_stay_hidden() {
+        // What a script reaches of the world, over items and metatables, is protected, or a copy that it owns.
+        let script = "
+            local seen, found = {}, {}
+            local function visit(value, path)
+                if type(value) ~= 'table' or seen[value] or value == KEYS or value == ARGV then return end
+                seen[value] = true
+                if pcall(rawset, value, 'x', 1) then found[#found + 1] = path end
+                visit(getmetatable(value), path .. '.meta')
+                for k, v in pairs(value) do visit(v, path .. '.' .. tostring(k)) end
+                for k, v in next, value do visit(v, path .. '.' .. tostring(k)) end
+            end
+            visit(_G, '_G')
+            visit(getmetatable(''), 'string metatable')
+            return table.concat(found, ' ')";
+        // Those are the tables of this script.
+        assert_eq!(eval(&script.replace("visit(_G", "seen[seen], seen[found] = true, true visit(_G")), "$0\r\n\r\n");
+    }
+
+    #[test]
+    fn deprecated_functions_are_there_if_wanted() {
+        let mut vm = machine(Kind::Scripts, Settings { insecure_api: true, ..Settings::default() });
+        let host = &mut FakeHost::default();
+        assert_eq!(run(&mut vm, host, "return getfenv()", &[], &[]), "*0\r\n");
+        assert_eq!(run(&mut vm, host, "setfenv(0, {redis = 1}) return 1", &[], &[]), ":1\r\n");
+        assert_eq!(
+            run(&mut vm, host, "return {type(redis), type(loadstring('return redis')())}", &[], &[]),
+            "*2\r\n$5\r\ntable\r\n$5\r\ntable\r\n"
+        );
+        let reply = run(&mut vm, host, "getfenv(0).x = 1", &[], &[]);
+        assert!(reply.contains("readonly"), "{reply}");
+        let reply = run(&mut vm, host, "rawset(getfenv(string.len), 'x', 1)", &[], &[]);
+        assert!(reply.contains("readonly"), "{reply}");
+        let reply = run(&mut vm, host, "rawset(getfenv(redis.call), 'x', 1)", &[], &[]);
+        assert!(reply.contains("readonly"), "{reply}");
+        assert!(eval("return getfenv").contains("nonexistent global variable 'getfenv'"));
+    }
+
+    #[test]
+    fn precompiled_code_is_refused() {
+        for script in [
+            "return loadstring(string.dump(function() return 1 end))",
+            "local code, done = string.dump(function() return 1 end), false
+             return (load(function() if not done then done = true return code end end))",
+        ] {
+            assert_eq!(eval(script), "$-1\r\n", "{script}");
+        }
+        let error = eval("\x1bLua");
+        assert!(error.starts_with("-ERR Error compiling script (new function): "), "{error}");
+    }
+
+    #[test]
+    fn patterns_that_would_exhaust_the_stack_are_refused() {
+        for call in [
+            "string.find(text, pattern)",
+            "string.match(text, pattern)",
+            "string.gsub(text, pattern, '')",
+            "string.gmatch(text, pattern)()",
+            "text:find(pattern)",
+        ] {
+            let script = format!("local text, pattern = ('a'):rep(200000), ('a?'):rep(200000) return {call}");
+            let reply = eval(&script);
+            assert!(reply.contains("pattern too complex"), "{call}: {reply}");
+        }
+        assert_eq!(eval("local long = ('a?'):rep(5000) return (long .. 'b'):find(long, 1, true)"), ":1\r\n");
+        assert_eq!(eval("return (('a'):rep(5000)):find(('a'):rep(4000))"), ":1\r\n");
+        assert_eq!(eval("return #(('a'):rep(1000)):match(('a?'):rep(1000))"), ":1000\r\n");
+    }
+
+    #[test]
+    fn memory_beyond_the_limit_is_an_error() {
+        let mut vm = machine(Kind::Scripts, Settings { memory_max: Some(1 << 20), ..Settings::default() });
+        let host = &mut FakeHost::default();
+        for script in [
+            "return ('x'):rep(100000000)",
+            "local t = {} while true do t[#t + 1] = {} end",
+            "local s = 'x' while true do s = s .. s end",
+            "return cjson.decode('[' .. ('[],'):rep(100000) .. '1]')",
+            "return #cmsgpack.pack(('x'):rep(400000), ('x'):rep(400000))",
+            "local function f() return {f()} end return f()",
+            "return {pcall(function() local t = {} while true do t[#t + 1] = {} end end)}",
+        ] {
+            let reply = run(&mut vm, host, script, &[], &[]);
+            assert!(reply.contains("not enough memory") || reply.contains("stack overflow"), "{script}: {reply}");
+            assert_eq!(run(&mut vm, host, "return 1", &[], &[]), ":1\r\n");
+        }
+        vm.collect();
+        assert!(vm.memory() < 200_000, "{}", vm.memory());
+    }
+}
