@@ -254,8 +254,10 @@ fn keys_that_a_long_script_has_not_declared_are_served_by_other_workers() {
         raw.ask(&["GET", &key], "$1\r\n1\r\n");
         raw.ask(&["GET", "mine"], BUSY);
         raw.ask(&["MULTI"], "+OK\r\n");
-        raw.ask(&["INCR", &key], "+QUEUED\r\n");
-        raw.ask(&["EXEC"], "*1\r\n:2\r\n");
+        raw.ask(&["INCR", &key], BUSY);
+        raw.ask(&["EXEC"], "-EXECABORT Transaction discarded because of: BUSY Valkey is busy");
+        raw.line();
+        raw.ask(&["GET", &key], "$1\r\n1\r\n");
     }
     server.raw().ask(&["SCRIPT", "KILL"], "+OK\r\n");
     assert!(busy.line().starts_with("-ERR Script killed"));

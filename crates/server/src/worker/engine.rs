@@ -246,7 +246,10 @@ impl Engine {
             }
             // When a script has had the world for too long, what needs nothing of that goes on without a batch.
             let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
-            if shut_out || self.is_held_by_script(client, command) {
+            if self.is_held_by_script(client, command) {
+                return Outcome::Held;
+            }
+            if shut_out {
                 return self.conclude(client, (command, args), Called::Held, start, out);
             }
             let gone = !client.renew_rights(self.server);
@@ -320,7 +323,9 @@ impl Engine {
             Called::Done if self.ended_long_script => self.end_long_script(),
             Called::Done => {}
             Called::Held => match self.busy_error() {
-                Some(error) if !command.spec.flags.contains(Flags::ALLOW_BUSY) => {
+                Some(error)
+                    if !command.spec.flags.contains(Flags::ALLOW_BUSY) && !self.is_held_by_script(client, command) =>
+                {
                     self.refuse(client, Some((command, args)), &error, out);
                 }
                 _ => return Outcome::Held,
@@ -423,7 +428,7 @@ impl Engine {
             (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
         };
         let closed = || gate::objection(self.server, command, flags);
-        let busy = || if self.concerns_script(command) { self.busy_error() } else { None };
+        let busy = || if self.concerns_script(client, command) { self.busy_error() } else { None };
         confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }
 

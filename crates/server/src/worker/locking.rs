@@ -223,23 +223,21 @@ impl Engine {
         self.server.scripting.running.current().map(|current| current.kind.busy(self.server))
     }
 
-    /// Whether a command, while a script takes too long, concerns more than keys that may be free.
-    pub(super) fn concerns_script(&self, command: &Registered) -> bool {
+    /// Whether a command, while a script takes too long, concerns more than keys that may be free. A transaction does: its
+    /// client should not have to wonder which of its parts came before the script's end.
+    pub(super) fn concerns_script(&self, client: &Client, command: &Registered) -> bool {
         let has_keys = !command.spec.keys.is_empty() || command.spec.find_keys.is_some();
-        let may_be_free = match command.handler {
-            Some(Handler::Data(_)) => has_keys,
-            Some(Handler::Control(control)) => control == Control::Exec,
-            _ => false,
-        };
+        let is_data = matches!(command.handler, Some(Handler::Data(_)));
+        let may_be_free = has_keys && is_data && client.transaction.is_none();
         self.is_busy() && !command.spec.flags.contains(Flags::ALLOW_BUSY) && !may_be_free
     }
 
-    /// Whether a command that is allowed while a script takes too long has to be held all the same, since it is about keys
-    /// that are watched.
+    /// Whether a command that comes while a script takes too long has to be held, since to execute or to refuse it takes the
+    /// locks of keys that are watched.
     pub(super) fn is_held_by_script(&self, client: &Client, command: &Registered) -> bool {
         let about_watched = match command.handler {
             Some(Handler::Control(Control::Watch)) => true,
-            Some(Handler::Control(control)) => control != Control::Multi && client.watching.is_some(),
+            Some(Handler::Control(Control::Exec | Control::Discard | Control::Unwatch)) => client.watching.is_some(),
             _ => client.watching.is_some() && command.full_name == "reset",
         };
         about_watched && self.is_busy()
