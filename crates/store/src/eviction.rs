@@ -67,10 +67,10 @@ impl Policy {
         match self.order {
             Order::LeastRecent => {
                 let last_used_s = now_ms / 1000 - access.idle_seconds(entry.clock()) as i64;
-                u64::MAX.wrapping_sub_signed(last_used_s)
+                u64::MAX.wrapping_sub(last_used_s as u64)
             }
             Order::LeastFrequent => u64::from(u8::MAX) - u64::from(access.frequency(entry.clock())),
-            Order::SoonestToExpire => u64::MAX.wrapping_sub_signed(entry.expiry().unwrap_or(i64::MAX).max(0)),
+            Order::SoonestToExpire => u64::MAX - entry.expiry().unwrap_or(i64::MAX).max(0) as u64,
             Order::Random => 0,
         }
     }

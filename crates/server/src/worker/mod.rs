@@ -94,6 +94,8 @@ pub struct Worker {
     shared_used: usize,
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
+    /// How much memory these take, as far as others know of it.
+    scratch: usize,
     runs: Vec<output::Run>,
     /// Whether a connection has been closed for too much output since replies were written last.
     cut_off_any: bool,
@@ -139,6 +141,7 @@ impl Worker {
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::new(),
+            scratch: 0,
             runs: Vec::new(),
             cut_off_any: false,
             reached: 0,
