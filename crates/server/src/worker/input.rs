@@ -365,6 +365,7 @@ impl Worker {
 
     /// Writes the batch's replies if they are many.
     fn write_many_replies(&mut self) {
+        self.publish_scratch();
         if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
             self.write_replies();
         }

@@ -108,6 +108,8 @@ pub struct Worker {
     replies_apart: Vec<u8>,
     /// Connections that are to be closed when a script lets go of its locks.
     postponed: Vec<usize>,
+    /// How much memory these take, as far as others know of it.
+    scratch: usize,
     runs: Vec<output::Run>,
     /// Whether a connection has been closed for too much output since replies were written last.
     cut_off_any: bool,
@@ -159,6 +161,7 @@ impl Worker {
             replies: Vec::new(),
             replies_apart: Vec::new(),
             postponed: Vec::new(),
+            scratch: 0,
             runs: Vec::new(),
             cut_off_any: false,
             reached: 0,

@@ -89,6 +89,7 @@ impl Worker {
             self.replies = replies;
             self.replies.clear();
         }
+        self.publish_scratch();
     }
 
     /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get
