@@ -126,7 +126,7 @@ fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refuse
     if server.persistence.status().running_for(Purpose::AofBase).is_some() {
         // Until the first base is there, the files hold nothing.
         if state == State::Waiting && !flags.contains(ShutdownFlags::FORCE) {
-            logging::warning(format_args!("Writing initial AOF. Can't exit."));
+            logging::warning(format_args!("Writing initial AOF, can't exit."));
             logging::warning(format_args!(
                 "Errors trying to shut down the server. Check the logs for more information."
             ));
