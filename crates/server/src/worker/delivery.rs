@@ -128,7 +128,7 @@ impl Worker {
     }
 
     /// Takes what is in the inbox: what is for one connection alone is delivered at once.
-    pub(super) fn open_inbox(&mut self) {
+    fn open_inbox(&mut self) {
         for delivery in self.engine.inbox().take() {
             match delivery {
                 Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),

@@ -201,7 +201,9 @@ impl Worker {
             }
         }
         self.read_messages();
-        self.open_inbox();
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
+        }
         self.settle_returned();
         if !self.rests {
             self.serve_ready();
