@@ -113,6 +113,8 @@ impl Engine {
     /// Forgets who has read some keys when these are too many, more in each turn in which they are.
     fn limit_tracked_keys(&mut self) {
         let (keyspace, keys_max) = (self.server.keyspace, self.tunables.tracked_keys_max);
+        // Two workers that do so at once would forget more than they have to.
+        let Some(_alone) = self.server.tracking.limiting.try_lock() else { return };
         self.forgotten_in_turn = (self.forgotten_in_turn + FORGOTTEN_MIN).min(FORGOTTEN_MAX);
         for _ in 0..self.forgotten_in_turn {
             if keyspace.tracking.keys() <= keys_max {
@@ -125,12 +127,16 @@ impl Engine {
 }
 
 impl Worker {
-    /// Deals with what has yet to be dealt with of what this turn's commands did to others, and tells who is told once in a
-    /// turn.
+    /// Deals with what has yet to be dealt with of what commands did to others.
     pub(super) fn settle_turn(&mut self) {
         if self.engine.effects.concern_others() {
             self.engine.within_batch(Engine::settle_consequences);
         }
+        self.tell_before_replies();
+    }
+
+    /// Tells clients that track what they are told of before the replies of who caused it are written.
+    pub(super) fn tell_before_replies(&mut self) {
         if self.server.keyspace.tracking.keys() > self.engine.tunables.tracked_keys_max {
             self.engine.within_batch(Engine::limit_tracked_keys);
         } else {
