@@ -20,6 +20,8 @@ pub struct Context<'a> {
     pub taken: Option<Vec<u8>>,
     /// Settings that commands go by.
     pub settings: &'a Settings,
+    /// Who gets the reply.
+    pub receiver: Receiver,
     /// Whether the command may wait: not inside of a transaction or a script, where one that finds nothing says so.
     pub may_block: bool,
     /// Whether the command comes from a log: then it is taken as it stands there.
@@ -30,6 +32,17 @@ pub struct Context<'a> {
     pub block: Option<Block>,
     /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.
     pub remark: Option<String>,
+}
+
+/// Who gets a reply, as far as that bounds how long it may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Receiver {
+    /// A client like others.
+    Client,
+    /// A client that is subscribed to something.
+    Subscriber,
+    /// The server itself, for which no reply is too long.
+    Server,
 }
 
 /// How a command waits. It is run again, in its turn, whenever a key that it waits for holds a value of its kind; when it
@@ -92,8 +105,9 @@ pub struct Settings {
     pub stream_node_max_bytes: usize,
     /// `stream-node-max-entries`; 0 for no limit.
     pub stream_node_max_entries: usize,
-    /// A reply of more bytes is never sent: its client is cut off, as `client-output-buffer-limit` says.
-    pub reply_bytes_max: usize,
+    /// A reply of more bytes is never sent: its client is cut off, as `client-output-buffer-limit` says. By
+    /// [`Receiver`].
+    pub reply_bytes_max: [usize; 3],
 }
 
 impl Default for Settings {
@@ -118,7 +132,7 @@ impl Default for Settings {
             zset_max_listpack_value: 64,
             stream_node_max_bytes: 4096,
             stream_node_max_entries: 100,
-            reply_bytes_max: usize::MAX,
+            reply_bytes_max: [usize::MAX; 3],
         }
     }
 }
@@ -132,7 +146,7 @@ impl<'a> Context<'a> {
     /// The position of the reply beyond which it is not worth going on, as it will not be sent. Commands whose replies
     /// may be much larger than what they read look at it.
     pub fn reply_end_max(&self) -> usize {
-        self.reply.position().saturating_add(self.settings.reply_bytes_max)
+        self.reply.position().saturating_add(self.settings.reply_bytes_max[self.receiver as usize])
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs commands in-process, one worker's way, for the tests of the families.
 
-use crate::context::{Context, Handler, Settings};
+use crate::context::{Context, Handler, Receiver, Settings};
 use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
@@ -102,6 +102,7 @@ impl Bench {
             access: &access,
             touch: self.touch,
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: WhenExpired::Drop,
             counters: &self.counters,
             effects: &mut self.effects,
@@ -112,6 +113,7 @@ impl Bench {
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
+            receiver: Receiver::Client,
             may_block: self.may_block,
             from_log: self.from_log,
             block: None,

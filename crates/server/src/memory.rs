@@ -8,6 +8,7 @@
 
 mod ledger;
 
+use crate::clients::ClientFlags;
 use crate::server::Server;
 use kvick_store::usage::Usage;
 use std::sync::OnceLock;
@@ -168,8 +169,10 @@ pub struct Overview {
     pub peak: usize,
     /// What the empty server takes.
     pub startup: usize,
-    /// What connections take.
+    /// What connections take, but for those of replicas.
     pub clients: usize,
+    /// What these take.
+    pub replicas: usize,
     /// Tables of the databases that hold keys.
     pub databases: Vec<(usize, Usage)>,
 }
@@ -179,16 +182,23 @@ impl Overview {
     pub fn of(server: &'static Server) -> Self {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
         let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
-        let clients = server.clients.all().iter().map(|client| client.memory()).sum();
+        let (mut clients, mut replicas) = (0, 0);
+        for client in server.clients.all() {
+            let is_replica = client.flags().contains(ClientFlags::REPLICA);
+            *if is_replica { &mut replicas } else { &mut clients } += client.memory();
+        }
         let figures = Figures::read();
         server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());
-        Overview { figures, peak, startup, clients, databases }
+        Overview { figures, peak, startup, clients, replicas, databases }
     }
 
     /// What is not keys and values.
     pub fn overhead(&self) -> usize {
-        self.startup + self.clients + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()
+        self.startup
+            + self.clients
+            + self.replicas
+            + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()
     }
 
     /// What is.

@@ -242,11 +242,12 @@ impl Server {
         result
     }
 
-    /// A worker has moved the write log: wakes those who follow it, but for that worker itself.
+    /// A worker has moved the write log: wakes those who follow it, but for that worker itself. True if replies do well to
+    /// wait: see [`Aof::log_moved`].
     #[inline]
-    pub fn log_moved(&self, worker: usize) {
-        self.aof.log_moved();
+    pub fn log_moved(&self, worker: usize) -> bool {
         self.replication.wake_feeders(self, worker);
+        self.aof.log_moved()
     }
 
     /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.

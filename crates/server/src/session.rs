@@ -58,6 +58,7 @@ impl Session<'_> {
             access: self.access,
             touch: self.client.touches(),
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: self.when_expired,
             counters: &self.stats.keyspace,
             effects: self.effects,
@@ -134,6 +135,7 @@ impl Client {
     /// A new connection's state.
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
+        info.names.lock().user = identity.user.name.clone();
         Client {
             info,
             identity,

@@ -73,6 +73,8 @@ impl Tunables {
         let commandlog = Thresholds::read(values);
         let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
         let policy = values.read(memory::MAXMEMORY_POLICY);
+        let [client_reply_max, subscriber_reply_max] =
+            values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max();
         let keyspace_events = values.read(logging::NOTIFY_KEYSPACE_EVENTS);
         Tunables {
             generation,
@@ -96,7 +98,7 @@ impl Tunables {
                 zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
                 stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
                 stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
-                reply_bytes_max: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max(),
+                reply_bytes_max: [client_reply_max, subscriber_reply_max, usize::MAX],
             },
             import_mode: values.read(replication::IMPORT_MODE),
             limits: RequestLimits {

@@ -126,7 +126,7 @@ fn the_kernels_score_of_the_process_follows_the_settings() {
 #[test]
 fn a_reply_that_is_too_long_to_be_sent_is_not_made() {
     for_workers(
-        &["--client-output-buffer-limit", "normal 1mb 0 0", "--client-output-buffer-limit", "pubsub 1mb 0 0"],
+        &["--client-output-buffer-limit", "normal 1mb 0 0", "--client-output-buffer-limit", "pubsub 0 0 0"],
         |server| {
             let mut control = server.client();
             for words in [&["HSET", "hash", "f", "v"][..], &["SADD", "set", "m"], &["ZADD", "zset", "1", "m"]] {

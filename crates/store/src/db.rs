@@ -94,6 +94,8 @@ pub struct Env<'a> {
     pub touch: bool,
     /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
     pub lazy_expire: bool,
+    /// `lazyfree-lazy-server-del`: whether large values that are overwritten are freed in the background.
+    pub lazy_overwrite: bool,
     /// What becomes of keys whose time has come.
     pub when_expired: WhenExpired,
     /// Where lookups are counted.
@@ -560,12 +562,26 @@ impl<'a> Db<'a> {
                 };
                 let clock = self.env.access.touched(old.clock());
                 let among_strings = old.kind() == Kind::String && !matches!(content, Content::Object(_));
-                self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
+                if self.env.lazy_overwrite && old.is_costly_to_free() {
+                    self.replace_large(key, place, content, at, clock);
+                } else {
+                    self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
+                }
                 if !among_strings {
                     self.awaken(key);
                 }
             }
         }
+    }
+
+    /// Gives a key a new value, and has the old one freed in the background.
+    #[cold]
+    fn replace_large(&mut self, key: Key<'_>, place: Place, content: Content<'_>, at: Option<i64>, clock: u32) {
+        let keyspace = self.keyspace();
+        self.change(key, |partition| {
+            discard(keyspace, partition, place, true);
+            partition.insert(key, content, at, clock);
+        });
     }
 
     /// The string's bytes for change in place, created empty when absent and padded with zero bytes to `len_min`. Its

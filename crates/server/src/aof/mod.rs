@@ -11,8 +11,9 @@
 //! - [`waiting`]: WAITAOF.
 //!
 //! With `appendfsync always` the replies of a turn wait in the worker until all is on the disk that was in the log when the
-//! turn ended ([`Aof::released`]); further turns are executed meanwhile, so one sync serves all of them. With `everysec`
-//! and `no` replies wait for nothing. A thread that falls too far behind, because the disk is slow, has the workers rest:
+//! turn ended; further turns are executed meanwhile, so one sync serves all of them. With `everysec` and `no` replies wait
+//! only when the thread had nothing to do, and only until it has written, which it does at once then; under load they wait
+//! for nothing. A thread that falls too far behind, because the disk is slow, has the workers rest:
 //! see [`Aof::is_behind`].
 //!
 //! **What always holds**: the manifest lists a file only when all that the files before it are to hold is on the disk; so
@@ -68,6 +69,8 @@ pub struct Aof {
     released: AtomicU64,
     /// Up to here the log is on the disk.
     synced: AtomicU64,
+    /// Whether nothing can be written at present.
+    fails: AtomicBool,
     /// Whether the thread sleeps until somebody wakes it.
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
@@ -144,6 +147,7 @@ impl Aof {
             written: AtomicU64::new(0),
             released: AtomicU64::new(0),
             synced: AtomicU64::new(0),
+            fails: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             thread: OnceLock::new(),
             orders: Mutex::default(),
@@ -195,13 +199,24 @@ impl Aof {
     /// go on: writes are refused then.
     #[inline]
     pub fn is_behind(&self, log: &WriteLog) -> bool {
-        self.unwritten(log) > LAG_MAX && self.status.lock().write_error.is_none()
+        self.unwritten(log) > LAG_MAX && !self.fails.load(Ordering::Relaxed)
     }
 
-    /// Whether replies that were made when the log ended at `offset` may be sent.
+    /// Whether replies have to wait for the disk.
     #[inline]
+    pub fn holds_all(&self) -> bool {
+        self.is_always() && self.follows.load(Ordering::Relaxed)
+    }
+
+    /// Whether replies that wait, and were made when the log ended at `offset`, may be sent.
     pub fn is_released(&self, offset: u64) -> bool {
-        !self.is_always() || !self.follows.load(Ordering::Relaxed) || offset <= self.released.load(Ordering::SeqCst)
+        if !self.follows.load(Ordering::SeqCst) {
+            return true;
+        }
+        if self.is_always() {
+            return offset <= self.released.load(Ordering::SeqCst);
+        }
+        offset <= self.written.load(Ordering::SeqCst) || self.fails.load(Ordering::SeqCst)
     }
 
     /// Has a worker woken when replies may be sent; it looks once more afterwards whether that is so already.
@@ -229,14 +244,17 @@ impl Aof {
         }
     }
 
-    /// The log has moved.
+    /// The log has moved. True if the thread was woken for that: then it writes at once, and replies do well to wait for
+    /// it, so that whoever is alone with the server finds in the file what it was answered.
     #[inline]
-    pub fn log_moved(&self) {
+    pub fn log_moved(&self) -> bool {
         // The log's end is seen by the thread when it has said that it sleeps, or this sees that it does.
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.follows.load(Ordering::Relaxed) {
+        let sleeps = self.asleep.load(Ordering::Relaxed) && self.follows.load(Ordering::Relaxed);
+        if sleeps {
             self.wake();
         }
+        sleeps
     }
 
     /// Leaves an order.

@@ -1,4 +1,4 @@
-//! WAITAOF: clients that wait until the disk has what they wrote.
+//! WAIT and WAITAOF: clients that wait until replicas, or disks, have what they wrote.
 
 use super::{Aof, State};
 use crate::clients::ClientInfo;
@@ -17,7 +17,9 @@ pub struct Waiting {
     pub ticket: u64,
     /// The protocol of its reply.
     pub version: Version,
-    /// Up to where in the log the disk has to have all.
+    /// What they have to have it in.
+    pub place: Place,
+    /// Up to where in the log they have to have all.
     pub offset: u64,
     /// How many disks have to: 0 or 1, this server's own.
     pub local: u64,
@@ -27,25 +29,38 @@ pub struct Waiting {
     pub until_ms: Option<i64>,
 }
 
+/// Where a client wants what it wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// WAIT: applied by replicas.
+    Memory,
+    /// WAITAOF: on disks.
+    Disk,
+}
+
 /// What a client is told whose files are gone.
 pub const DISABLED: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 impl Waiting {
     /// Its answer, if it need not wait any longer.
-    fn answer(&self, aof: &Aof, now_ms: i64) -> Option<Vec<u8>> {
+    fn answer(&self, server: &Server, now_ms: i64) -> Option<Vec<u8>> {
+        let aof = &server.aof;
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.version);
         if self.local > 0 && aof.status.lock().state == State::Off {
             reply.error(DISABLED);
             return Some(out);
         }
-        let (local, replicas) = (u64::from(aof.synced() >= self.offset), 0);
+        let local = u64::from(aof.synced() >= self.offset);
+        let replicas = server.replication.replicas.reached(self.offset, self.place == Place::Disk) as u64;
         let is_enough = local >= self.local && replicas >= self.replicas;
         if !is_enough && self.until_ms.is_none_or(|until_ms| until_ms > now_ms) {
             return None;
         }
-        reply.array(2);
-        reply.uint(local);
+        if self.place == Place::Disk {
+            reply.array(2);
+            reply.uint(local);
+        }
         reply.uint(replicas);
         Some(out)
     }
@@ -58,6 +73,13 @@ impl Aof {
         self.wake();
     }
 
+    /// Replicas have come further: those who wait for that may have waited long enough.
+    pub fn replicas_moved(&self) {
+        if !self.waiting.lock().is_empty() {
+            self.wake();
+        }
+    }
+
     /// Answers those who need not wait any longer. Those that are gone are found out by their workers.
     pub(super) fn answer_waiting(&self, server: &Server) {
         let mut waiting = self.waiting.lock();
@@ -66,7 +88,7 @@ impl Aof {
         }
         let now_ms = clock::unix_ms();
         waiting.retain(|one| {
-            let Some(reply) = one.answer(self, now_ms) else { return server.clients.get(one.client.id).is_some() };
+            let Some(reply) = one.answer(server, now_ms) else { return server.clients.get(one.client.id).is_some() };
             let served = Served { client: one.client.clone(), ticket: one.ticket, reply };
             server.answer(served);
             false

@@ -231,7 +231,7 @@ impl Writer {
             }
         }
         if let Some(follower) = &self.follower {
-            self.aof.written.store(follower.offset(), Ordering::Relaxed);
+            self.aof.written.store(follower.offset(), Ordering::SeqCst);
         }
         wrote
     }
@@ -344,6 +344,7 @@ impl Writer {
     /// Has writes refused as long as they cannot be kept.
     fn update_gate(&self) {
         let status = self.aof.status.lock();
+        self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
         let fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
         self.server.persistence.gate.set(gate::UNWRITTEN, fails);
     }
@@ -448,7 +449,7 @@ impl Writer {
     /// Begins to write what this follower reads.
     pub fn begin(&mut self, follower: Follower, increment: Increment) {
         let offset = follower.offset();
-        self.aof.written.store(offset, Ordering::Relaxed);
+        self.aof.written.store(offset, Ordering::SeqCst);
         self.aof.released.store(offset, Ordering::SeqCst);
         self.aof.marks.lock().clear();
         (self.follower, self.increment) = (Some(follower), Some(increment));

@@ -1,6 +1,6 @@
-//! BGREWRITEAOF and WAITAOF: the append-only file on demand.
+//! BGREWRITEAOF, WAIT and WAITAOF: the append-only file on demand, and waiting for what was written to be elsewhere.
 
-use crate::aof::waiting::{DISABLED, Waiting};
+use crate::aof::waiting::{DISABLED, Place, Waiting};
 use crate::aof::{State, rewrite};
 use crate::logging;
 use crate::persistence::snapshots::{Busy, Purpose};
@@ -13,7 +13,7 @@ use kvick_resp::format::parse_i64;
 use kvick_store::{Kind, Waiter};
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] = &[BGREWRITEAOF, WAITAOF];
+pub static COMMANDS: &[Command<SessionHandler>] = &[BGREWRITEAOF, WAIT, WAITAOF];
 
 /// BGREWRITEAOF
 pub const BGREWRITEAOF: Command<SessionHandler> = Command::new(
@@ -24,6 +24,17 @@ pub const BGREWRITEAOF: Command<SessionHandler> = Command::new(
         .lock(LockRule::World)
         .doc(Group::Server, "1.0.0", "O(1)", "Gives the append-only file a new base, in the background."),
     rewrite_now,
+);
+
+/// WAIT numreplicas timeout
+pub const WAIT: Command<SessionHandler> = Command::new(
+    Spec::new("wait", 3)
+        .flags(&[Flags::BLOCKING])
+        .acl(&[Categories::BLOCKING, Categories::CONNECTION, Categories::SLOW])
+        .doc(Group::Generic, "3.0.0", "O(1)", "Waits until replicas have applied what the connection wrote.")
+        .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+        .args(&[Arg::integer("numreplicas"), Arg::integer("timeout")]),
+    wait_for_replicas,
 );
 
 /// WAITAOF numlocal numreplicas timeout
@@ -60,7 +71,53 @@ fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    refuse_on_replica(cx, "WAIT")?;
+    let replicas = parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)?;
+    let replicas = u64::try_from(replicas).unwrap_or(0);
+    let until_ms = until_ms(&args[2], false, cx.now_ms)?;
+    let there = cx.server.replication.replicas.reached(cx.client.write_offset, false) as u64;
+    if cx.in_transaction || there >= replicas {
+        cx.reply.uint(there);
+        return Ok(());
+    }
+    begin_waiting(cx, Place::Memory, 0, replicas, until_ms);
+    Ok(())
+}
+
+/// A replica's own writes go nowhere.
+fn refuse_on_replica(cx: &Session<'_>, name: &str) -> Result<(), Error> {
+    if !cx.server.replication.upstream.is_replica() {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "ERR {name} cannot be used with replica instances. Please also note that writes to replicas are just local and \
+         are not propagated."
+    )))
+}
+
+/// Has the client wait, and replicas asked how far they are.
+fn begin_waiting(cx: &mut Session<'_>, place: Place, local: u64, replicas: u64, until_ms: Option<i64>) {
+    // It waits for no key: the thread that has the files ends this.
+    let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
+    if replicas > 0 {
+        cx.server.keyspace.log.append_aside(&[b"REPLCONF", b"GETACK", b"*"]);
+    }
+    cx.server.aof.wait(Waiting {
+        client: cx.client.info.clone(),
+        ticket: waiter.ticket(),
+        version: cx.client.version,
+        place,
+        offset: cx.client.write_offset,
+        local,
+        replicas,
+        until_ms,
+    });
+    *cx.waits = Some(waiter);
+}
+
 fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    refuse_on_replica(cx, "WAITAOF")?;
     let local = match parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)? {
         local @ (0 | 1) => local as u64,
         _ => return Err(Error::text("ERR value is out of range, must be between 0 and 1")),
@@ -74,23 +131,13 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let offset = cx.client.write_offset;
     let here = u64::from(aof.synced() >= offset);
-    if cx.in_transaction || (here >= local && replicas == 0) {
+    let there = cx.server.replication.replicas.reached(offset, true) as u64;
+    if cx.in_transaction || (here >= local && there >= replicas) {
         cx.reply.array(2);
         cx.reply.uint(here);
-        cx.reply.uint(0);
+        cx.reply.uint(there);
         return Ok(());
     }
-    // It waits for no key: the thread that has the files ends this.
-    let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
-    aof.wait(Waiting {
-        client: cx.client.info.clone(),
-        ticket: waiter.ticket(),
-        version: cx.client.version,
-        offset,
-        local,
-        replicas,
-        until_ms,
-    });
-    *cx.waits = Some(waiter);
+    begin_waiting(cx, Place::Disk, local, replicas, until_ms);
     Ok(())
 }

@@ -166,7 +166,7 @@ fn figures(overview: &Overview) -> (Figures, Figures) {
         ("startup.allocated", Bytes(overview.startup)),
         ("replication.backlog", Bytes(0)),
         ("replicas.repl.buffer", Bytes(0)),
-        ("clients.slaves", Bytes(0)),
+        ("clients.slaves", Bytes(overview.replicas)),
         ("clients.normal", Bytes(overview.clients)),
         ("cluster.links", Bytes(0)),
         ("cluster.slot_import", Bytes(0)),
@@ -294,7 +294,7 @@ mod tests {
     use crate::memory::Figures;
 
     fn overview(figures: Figures, peak: usize) -> Overview {
-        Overview { figures, peak, startup: 1 << 20, clients: 1000, databases: Vec::new() }
+        Overview { figures, peak, startup: 1 << 20, clients: 1000, replicas: 0, databases: Vec::new() }
     }
 
     const MB: usize = 1 << 20;

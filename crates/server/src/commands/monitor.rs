@@ -18,12 +18,12 @@ pub const MONITOR: Command<SessionHandler> = Command::new(
     monitor,
 );
 
-/// A monitor that asks again gets no reply.
+/// A monitor that asks again gets no reply, nor does a replica.
 fn monitor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     if cx.in_transaction {
         return Err(Error::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
     }
-    if !cx.client.is_monitor() {
+    if !cx.client.is_monitor() && cx.client.feed.is_none() {
         cx.client.begin_monitor(cx.server);
         cx.reply.ok();
     }

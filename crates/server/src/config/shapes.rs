@@ -131,13 +131,12 @@ impl Default for OutputLimits {
 }
 
 impl OutputLimits {
-    /// A reply of more bytes than this is too much for whoever may use keys.
-    pub fn reply_bytes_max(&self) -> usize {
-        let bound = |limit: OutputLimit| match limit.hard_bytes {
+    /// A reply of more bytes than this is too much for a client and for a subscriber.
+    pub fn reply_bytes_max(&self) -> [usize; 2] {
+        [self.normal, self.pubsub].map(|limit| match limit.hard_bytes {
             0 => usize::MAX,
             bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
-        };
-        bound(self.normal).max(bound(self.pubsub))
+        })
     }
 
     /// These limits with those of some classes changed: groups of class, hard limit, soft limit and

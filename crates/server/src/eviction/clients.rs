@@ -106,14 +106,15 @@ pub fn enforce_at_once(server: &Server, limit: u64, now_ms: i64) {
         if sum <= limit {
             return;
         }
+        sum -= memory as u64;
         if client.doomed.swap(true, Ordering::SeqCst) {
+            // Another worker was quicker.
             continue;
         }
         crate::logging::notice(format_args!(
             "Evicting client: {} tot-mem={memory}",
             client.described(server.config.read(HIDE_USER_DATA_FROM_LOG))
         ));
-        sum -= memory as u64;
         state.dismiss(&client, memory);
         server.send(client.worker, Message::Close(client));
     }

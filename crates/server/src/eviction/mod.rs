@@ -12,6 +12,7 @@ pub use limits::Limits;
 
 use crate::server::Server;
 use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What all workers share of it.
@@ -58,17 +59,22 @@ impl Eviction {
     }
 }
 
-/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log. It goes by itself, and
-/// grows with every key that is evicted.
+/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log, and to be written
+/// from a snapshot. It goes by itself, and grows with every key that is evicted.
 pub fn not_counted(server: &Server) -> usize {
-    server.keyspace.log.excess()
+    server.keyspace.log.excess() + server.persistence.unwritten_bytes.load(Ordering::Relaxed)
 }
 
-/// Memory that eviction goes by, in bytes: what is in use, without what is not counted and what is about to be free, since the
-/// janitor has it or its connection is being closed.
-pub fn counted(server: &Server) -> usize {
-    let gone = not_counted(server) + server.keyspace.janitor.pending_bytes() + server.eviction.clients.leaving();
-    crate::memory::in_use().saturating_sub(gone)
+/// Bytes by which memory is above a limit, or below it if negative. While it is above, what is not counted does not count,
+/// nor what is about to be free, since the janitor has it or its connection is being closed.
+pub fn excess(server: &Server, limit: u64) -> i64 {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut used = crate::memory::in_use();
+    if used > limit {
+        let leaving = server.keyspace.janitor.pending_bytes() + server.eviction.clients.leaving();
+        used = used.saturating_sub(not_counted(server) + leaving);
+    }
+    used as i64 - limit.min(i64::MAX as usize) as i64
 }
 
 #[cfg(test)]

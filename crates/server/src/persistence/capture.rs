@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Buffers for workers. When all are in use at a time, a worker waits for one that is just being written to.
 const WORKER_SLOTS: usize = 8;
@@ -41,6 +41,8 @@ pub(super) struct Captured {
     /// The snapshot thread's own first.
     slots: Box<[Mutex<Slot>]>,
     pub progress: Arc<Progress>,
+    /// Counts the bytes in the slots.
+    unwritten: &'static AtomicUsize,
     /// Whether there was a value that the form cannot express.
     inexpressible: AtomicBool,
 }
@@ -62,20 +64,25 @@ impl Sink for Handle {
 }
 
 impl Captured {
-    pub fn new(form: &Form, progress: Arc<Progress>) -> Self {
+    pub fn new(form: &Form, progress: Arc<Progress>, unwritten: &'static AtomicUsize) -> Self {
         let slot = || Mutex::new(Slot { kind: form.kind().clone(), bytes: Vec::new(), runs: Vec::new() });
         Captured {
             slots: (0..=WORKER_SLOTS).map(|_| slot()).collect(),
             progress,
+            unwritten,
             inexpressible: AtomicBool::new(false),
         }
     }
 
     fn capture(&self, number: usize, entry: Entry<'_>) {
         let walks = WALKS.get();
-        if !self.slot(walks).append(number, entry) {
+        let mut slot = self.slot(walks);
+        let before = slot.bytes.len();
+        if !slot.append(number, entry) {
             self.inexpressible.store(true, Ordering::Relaxed);
         }
+        self.unwritten.fetch_add(slot.bytes.len() - before, Ordering::Relaxed);
+        drop(slot);
         self.progress.keys.fetch_add(1, Ordering::Relaxed);
         if !walks {
             self.progress.captured_bytes.fetch_add(entry.memory(MEMORY_SAMPLES) as u64, Ordering::Relaxed);
@@ -106,16 +113,24 @@ impl Captured {
             let runs = std::mem::take(&mut slot.runs);
             drop(slot);
             let mut start = 0;
-            for (number, end) in runs {
-                databases.write(number, &bytes[start..end]).map_err(write_error)?;
-                start = end;
-            }
+            let written = runs.into_iter().try_for_each(|(number, end)| {
+                databases.write(number, &bytes[std::mem::replace(&mut start, end)..end]).map_err(write_error)
+            });
+            self.unwritten.fetch_sub(bytes.len(), Ordering::Relaxed);
             bytes.clear();
             if bytes.capacity() <= SLOT_KEPT_BYTES {
                 databases.spare = bytes;
             }
+            written?;
         }
         Ok(())
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        let left: usize = self.slots.iter_mut().map(|slot| slot.get_mut().bytes.len()).sum();
+        self.unwritten.fetch_sub(left, Ordering::Relaxed);
     }
 }
 

@@ -16,6 +16,7 @@ use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOption
 use kvick_store::{Access, Entry};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes of commands that are passed on at once.
 const COMMANDS_BUFFER: usize = 64 * 1024;
@@ -50,6 +51,19 @@ pub(super) enum Kind {
         /// Whether the first line says when it was written.
         timestamp: bool,
     },
+}
+
+/// Where the data are in the history of changes, if that is followed. The world is held.
+fn place_in_history(server: &Server) -> Option<Replication> {
+    let replication = &server.replication;
+    let followed = replication.has_backlog.load(Ordering::SeqCst);
+    // Whoever goes on from here is told the database first, except by one who repeats what another says.
+    server.keyspace.log.forget_selected();
+    followed.then(|| Replication {
+        database: replication.upstream.database.load(Ordering::Relaxed) as i64,
+        id: replication.history.lock().id.clone(),
+        offset: server.keyspace.log.offset() as i64,
+    })
 }
 
 /// The place in the replication stream that a dump is of.
@@ -111,16 +125,8 @@ impl Form {
             access: by_usage.then(|| access(&values, clock::unix_ms())),
             used_memory: memory::in_use(),
             aof_base,
-            replication: None,
+            replication: place_in_history(server),
         }
-    }
-
-    /// The same with the place in the replication stream; commands do not tell it.
-    pub fn at(mut self, place: Replication) -> Form {
-        if let Kind::Dump { replication, .. } = &mut self.kind {
-            *replication = Some(place);
-        }
-        self
     }
 
     /// Whether it is a dump.

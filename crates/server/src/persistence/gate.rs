@@ -94,7 +94,7 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
         )));
     }
     if gate.has(REPLICA)
-        && let Some(error) = as_replica(server, command)
+        && let Some(error) = as_replica(server, flags)
     {
         return Some(error);
     }
@@ -113,8 +113,8 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
 }
 
 /// Why a command may not run on a replica.
-fn as_replica(server: &Server, command: &Registered) -> Option<Error> {
-    let (flags, values) = (&command.spec.flags, server.config.values());
+fn as_replica(server: &Server, flags: Flags) -> Option<Error> {
+    let values = server.config.values();
     if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
         return Some(Error::text("READONLY You can't write against a read only replica."));
     }

@@ -541,6 +541,7 @@ impl Place<'_> {
             access,
             touch: false,
             lazy_expire: false,
+            lazy_overwrite: false,
             // Keys whose time came since the load began are as good as others.
             when_expired: WhenExpired::ImportSource,
             counters: &self.counters,

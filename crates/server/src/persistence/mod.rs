@@ -36,6 +36,7 @@ use load::Loading;
 use parking_lot::Mutex;
 use snapshots::{Busy, Job, Purpose};
 use status::Status;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 
@@ -46,6 +47,8 @@ pub struct Persistence {
     pub gate: Gate,
     /// How far a load has come.
     pub loading: Loading,
+    /// Bytes that snapshots have captured and that are not written yet.
+    pub unwritten_bytes: AtomicUsize,
     status: Mutex<Status>,
     /// Where the snapshot thread takes its work from.
     jobs: OnceLock<Sender<Job>>,

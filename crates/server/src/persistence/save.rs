@@ -101,6 +101,7 @@ fn for_each(world: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
         access: &Access::default(),
         touch: false,
         lazy_expire: false,
+        lazy_overwrite: false,
         when_expired: WhenExpired::ImportSource,
         counters: &Counters::default(),
         effects: &mut Effects::default(),

@@ -118,7 +118,7 @@ pub fn begin(server: &'static Server, world: &mut Locked, request: Request) -> R
     let sizes: Vec<_> = (0..keyspace.databases())
         .map(|number| (keyspace.len(number) as u64, keyspace.volatile(number) as u64))
         .collect();
-    let captured = Arc::new(Captured::new(&request.form, progress.clone()));
+    let captured = Arc::new(Captured::new(&request.form, progress.clone(), &server.persistence.unwritten_bytes));
     let walk = Walk::begin(world, Box::new(Handle(captured.clone())));
     let offset = keyspace.log.offset();
     status.began(Running {

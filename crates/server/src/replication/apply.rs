@@ -14,6 +14,7 @@ use crate::worker::engine::Engine;
 use kvick_resp::Args;
 use kvick_store::world::Participant;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
@@ -46,12 +47,8 @@ impl Applier {
         let server = self.engine.server;
         self.client = primary(server, server.workers());
         self.client.select(database);
+        server.replication.upstream.database.store(database, Ordering::Relaxed);
         self.number = number;
-    }
-
-    /// The database that the primary works in.
-    pub fn database(&self) -> usize {
-        self.client.db
     }
 
     /// Takes note of the time.
@@ -87,6 +84,7 @@ impl Applier {
             self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
         self.engine.effects().repeat(bytes, aside);
         self.engine.execute(&mut self.client, args, Asks::Unresolved, &mut None, &mut self.reply);
+        self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
         if self.client.transaction.is_none() {

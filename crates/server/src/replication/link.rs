@@ -240,7 +240,7 @@ impl Link<'_> {
                 self.server.disconnect_replicas();
             }
         }
-        self.applier.begin(self.number, self.applier.database());
+        self.applier.begin(self.number, replication.upstream.database.load(Ordering::Relaxed));
     }
 
     /// Takes a dump over in place of the data.

@@ -30,7 +30,7 @@ use crate::worker::Message;
 use history::History;
 use parking_lot::Mutex;
 use replicas::Replicas;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use synchronise::Beginnings;
 use upstream::Upstream;
 
@@ -48,6 +48,8 @@ pub struct Replication {
     pub has_backlog: AtomicBool,
     /// How many replicas each worker has, by its number.
     feeds: Box<[AtomicUsize]>,
+    /// Unix time in ms when replicas were pinged last.
+    pub pinged_ms: AtomicI64,
     /// What INFO counts.
     pub counts: Counts,
 }
@@ -73,6 +75,7 @@ impl Replication {
             beginnings: Beginnings::default(),
             has_backlog: AtomicBool::new(false),
             feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
+            pinged_ms: AtomicI64::new(0),
             counts: Counts::default(),
         }
     }

@@ -7,7 +7,7 @@
 use crate::clock;
 use parking_lot::{Condvar, Mutex};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A primary's address.
@@ -69,8 +69,8 @@ pub struct Upstream {
     pub dump_bytes: AtomicU64,
     /// Bytes of it that have come.
     pub dump_received: AtomicU64,
-    /// Bytes applied that the primary has not been told of are none up to here.
-    pub acknowledged: AtomicU64,
+    /// The database that the primary's log works in.
+    pub database: AtomicUsize,
 }
 
 #[derive(Default)]

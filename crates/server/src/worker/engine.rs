@@ -23,7 +23,7 @@ use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
 use crate::tracking::broadcast::Changed;
-use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
+use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
 use kvick_store::world::Participant;
@@ -187,7 +187,7 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
-        self.evicting.renew(&self.tunables.eviction);
+        self.renew_eviction();
     }
 
     /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
@@ -237,7 +237,9 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             let gone = !client.renew_rights(self.server);
-            if gone || self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args) {
+            if gone
+                || self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args, taken.as_deref())
+            {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -595,13 +597,14 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let (heard, is_logged) = (self.heard(), self.is_logged(client));
+        let (heard, is_logged, flags) = (self.heard(), self.is_logged(client), client.flags());
         self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
-            touch: client.touches(),
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
@@ -610,9 +613,20 @@ impl Engine {
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
         let (may_block, reads_every_key) = (!self.in_transaction, self.reads_every_key);
-        let from_log = client.is_from_log();
-        let (block, remark) = (None, None);
-        let mut context = Context { db, reply, taken, settings, may_block, from_log, reads_every_key, block, remark };
+        let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
+        let from_log = flags.contains(ClientFlags::FROM_LOG);
+        let mut context = Context {
+            db,
+            reply,
+            taken,
+            settings,
+            receiver,
+            may_block,
+            from_log,
+            reads_every_key,
+            block: None,
+            remark: None,
+        };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()

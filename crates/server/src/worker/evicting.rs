@@ -49,14 +49,6 @@ impl Evicting {
         }
     }
 
-    /// Takes note that settings may have changed.
-    pub(super) fn renew(&mut self, limits: &eviction::Limits) {
-        self.allowed = i64::MIN;
-        self.is_out_of_memory = false;
-        self.is_unfinished = limits.bytes > 0;
-        self.clients_are_unseen = limits.clients_bytes > 0;
-    }
-
     /// What was found out so far may have changed.
     #[inline]
     pub(super) fn begin_batch(&mut self) {
@@ -76,6 +68,18 @@ enum Room {
 }
 
 impl Engine {
+    /// Takes note that settings may have changed.
+    pub(super) fn renew_eviction(&mut self) {
+        let limits = &self.tunables.eviction;
+        self.evicting.begin_batch();
+        self.evicting.is_out_of_memory = false;
+        self.evicting.is_unfinished = limits.bytes > 0;
+        self.evicting.clients_are_unseen = limits.clients_bytes > 0;
+        if limits.bytes == 0 {
+            self.server.eviction.note(false);
+        }
+    }
+
     /// Whether memory was above its limit when the present command, transaction or script began, and no key may go: then
     /// commands that would need more of it are refused.
     #[inline]
@@ -92,10 +96,11 @@ impl Engine {
     /// Before a command, and without locks: closes connections and evicts keys if need be. False when the command's own
     /// connection is closed.
     #[inline(never)]
-    pub(super) fn mind_memory(&mut self, client: &Client, args: Args<'_>) -> bool {
+    pub(super) fn mind_memory(&mut self, client: &Client, args: Args<'_>, taken: Option<&[u8]>) -> bool {
         let limits = &self.tunables.eviction;
         if limits.clients_bytes > 0 {
-            self.account_arguments(&client.info, args);
+            let bytes = args.iter().chain(taken).map(<[u8]>::len).sum();
+            self.account_arguments(&client.info, bytes);
             clients::enforce(self.server, limits.clients_bytes, self.now_ms);
             client.info.argument_memory.store(0, Ordering::Relaxed);
             if client.info.is_doomed() {
@@ -109,8 +114,7 @@ impl Engine {
     }
 
     /// Has large arguments counted while connections are looked at: what was received of a request is theirs no more.
-    fn account_arguments(&self, client: &ClientInfo, args: Args<'_>) {
-        let bytes: usize = args.iter().map(<[u8]>::len).sum();
+    fn account_arguments(&self, client: &ClientInfo, bytes: usize) {
         if bytes > ARGUMENTS_MIN {
             client.argument_memory.store(bytes, Ordering::Relaxed);
             self.server.eviction.clients.account(client);
@@ -137,7 +141,7 @@ impl Engine {
 
     /// Bytes by which memory is above its limit. If it is not, what is left is shared out.
     fn excess(&mut self) -> i64 {
-        let excess = eviction::counted(self.server) as i64 - self.tunables.eviction.bytes.min(i64::MAX as u64) as i64;
+        let excess = eviction::excess(self.server, self.tunables.eviction.bytes);
         if excess <= 0 {
             self.evicting.allowed = memory::own_balance() - excess / self.server.workers() as i64;
         }

@@ -1,9 +1,13 @@
-//! Replies that wait for the disk: `appendfsync always` promises that nobody hears of a change that may yet be lost.
+//! Replies that wait for the append-only file: `appendfsync always` promises that nobody hears of a change that may yet be
+//! lost.
 //!
-//! A turn that ends while the log holds what the disk does not keeps its replies, all of them: also one that only read may
-//! have seen what another worker's turn has just written. The next turns are executed meanwhile, and theirs wait behind, so
-//! that each connection gets its replies in order. When the thread that writes the file has come far enough, it wakes the
-//! worker. How much may wait is bounded: then the worker reads no more requests.
+//! With it, a turn that ends while the log holds what the disk does not keeps its replies, all of them: also one that only
+//! read may have seen what another worker's turn has just written. The next turns are executed meanwhile, and theirs wait
+//! behind, so that each connection gets its replies in order. When the thread that writes the file has come far enough, it
+//! wakes the worker. How much may wait is bounded: then the worker reads no more requests.
+//!
+//! Without it, replies wait in the same way for a thread that was idle until it has written, which takes no longer than
+//! being woken does.
 
 use super::Worker;
 use super::output::Run;
@@ -38,6 +42,12 @@ impl Held {
 }
 
 impl Worker {
+    /// Whether there are replies that wait.
+    #[inline]
+    pub(super) fn holds(&self) -> bool {
+        !self.held.turns.is_empty()
+    }
+
     /// Keeps the batch's replies if they have to wait; whether they do.
     pub(super) fn hold_replies(&mut self) -> bool {
         let offset = self.server.keyspace.log.offset();

@@ -21,9 +21,10 @@ const READ: usize = 32 * 1024;
 pub const SHARED: usize = 8 * READ;
 /// Requests in a batch; one more connection may take it beyond.
 const REQUESTS: usize = 64;
-/// Bytes of replies after which a batch's replies are written before it goes on, and a connection's further requests
-/// wait for the next turn.
+/// Bytes of replies to one connection after which its further requests wait for the next turn.
 const REPLIES_MAX: usize = 1024 * 1024;
+/// Bytes of replies after which they are written before the batch goes on with another connection.
+const REPLIES_WRITTEN: usize = 256 * 1024;
 /// Bytes read straight into a large argument in a turn.
 const BIG_READ: usize = 1024 * 1024;
 
@@ -318,7 +319,7 @@ impl Worker {
 
     /// Writes the batch's replies if they are many.
     fn write_many_replies(&mut self) {
-        if self.replies.len() > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
+        if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
             self.write_replies();
         }
     }

@@ -38,6 +38,7 @@ impl Engine {
             access: &self.access,
             touch: false,
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired,
             counters: &self.stats.keyspace,
             effects: &mut self.effects,

@@ -95,6 +95,8 @@ pub struct Worker {
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
     runs: Vec<output::Run>,
+    /// Whether a connection has been closed for too much output since replies were written last.
+    cut_off_any: bool,
     /// Connections that have got messages since replies were written last.
     reached: usize,
     /// Times that replies were written.
@@ -138,6 +140,7 @@ impl Worker {
             shared_used: 0,
             replies: Vec::new(),
             runs: Vec::new(),
+            cut_off_any: false,
             reached: 0,
             writes: 0,
             held: held::Held::default(),
@@ -235,14 +238,15 @@ impl Worker {
         self.rests = self.held.is_full() || self.server.aof.is_behind(log);
     }
 
-    /// Wakes who follows the write log if it has moved.
+    /// Wakes who follows the write log if it has moved; whether the turn's replies are to wait for that.
     #[inline]
-    fn note_log(&mut self) {
+    fn note_log(&mut self) -> bool {
         let end = self.server.keyspace.log.offset();
-        if end != self.log_seen {
-            self.log_seen = end;
-            self.server.log_moved(self.number);
+        if end == self.log_seen {
+            return false;
         }
+        self.log_seen = end;
+        self.server.log_moved(self.number)
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for

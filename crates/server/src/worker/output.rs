@@ -31,7 +31,7 @@ pub const RUNS_MAX: usize = 64 * 1024;
 /// Room for runs that is kept between batches.
 const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
-const REPLIES_KEPT: usize = 4 * 1024 * 1024;
+const REPLIES_KEPT: usize = 512 * 1024;
 
 /// What is left of a connection's runs when `written` bytes of them are written.
 fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
@@ -47,8 +47,8 @@ impl Worker {
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
         self.tell_before_replies();
-        self.note_log();
-        if self.runs.is_empty() || !self.hold_replies() {
+        let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
+        if !waits || self.runs.is_empty() || !self.hold_replies() {
             self.write_out();
         }
     }
@@ -82,7 +82,9 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
-        if replies.capacity() <= REPLIES_KEPT {
+        // What was made for a client that was cut off was more than is needed as a rule.
+        let is_usual = !std::mem::take(&mut self.cut_off_any);
+        if replies.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
             self.replies.clear();
         }
@@ -197,6 +199,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         let info = &connection.client.info;
         info.set_flags(ClientFlags::CLOSE_ASAP, true);
+        self.cut_off_any = true;
         self.engine.stats.output_limit_disconnections.add(1);
         crate::logging::warning(format_args!(
             "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",

@@ -66,14 +66,11 @@ impl Transaction {
         self.queue.is_empty()
     }
 
-    /// The flags that any of its commands has.
-    pub fn flags(&self) -> Flags {
-        self.queue.iter().fold(Flags::empty(), |flags, (command, _)| flags | command.spec.flags)
-    }
-
-    /// Whether one of its commands may write.
-    pub fn may_write(&self) -> bool {
-        self.flags().intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+    /// The flags of its commands together with those of one: what allows something, only if it allows it to all of them.
+    fn flags_with(&self, flags: Flags) -> Flags {
+        const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
+        let all = self.queue.iter().map(|(command, _)| command.spec.flags);
+        all.fold(flags, |sum, one| (sum & one & ALLOWING) | ((sum | one) - ALLOWING))
     }
 
     /// Bytes that its commands take.
@@ -402,7 +399,7 @@ impl Client {
     /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
     pub fn flags_asked(&self, command: &Registered) -> Flags {
         match &self.transaction {
-            Some(transaction) if is_exec(command) => command.spec.flags | transaction.flags(),
+            Some(transaction) if is_exec(command) => transaction.flags_with(command.spec.flags),
             _ => command.spec.flags,
         }
     }

@@ -38,6 +38,7 @@ impl Bench {
             access: &self.access,
             touch: true,
             lazy_expire: true,
+            lazy_overwrite: true,
             when_expired: WhenExpired::Drop,
             counters: &self.counters,
             effects: &mut self.effects,

@@ -68,7 +68,15 @@ enum Kind {
 
 impl Kind {
     fn of(flags: ClientFlags) -> Kind {
-        if flags.contains(ClientFlags::PUBSUB) { Kind::PubSub } else { Kind::Normal }
+        if flags.contains(ClientFlags::PRIMARY) {
+            Kind::Primary
+        } else if flags.contains(ClientFlags::REPLICA) {
+            Kind::Replica
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            Kind::PubSub
+        } else {
+            Kind::Normal
+        }
     }
 
     fn parse(word: &[u8]) -> Option<Kind> {

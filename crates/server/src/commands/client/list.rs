@@ -74,7 +74,10 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 /// The letters that stand for a client's state, in the reference's order; `N` when there is none.
 pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
+        (ClientFlags::REPLICA, b'S'),
         (ClientFlags::MONITOR, b'O'),
+        (ClientFlags::REPLICA, b'S'),
+        (ClientFlags::PRIMARY, b'M'),
         (ClientFlags::PUBSUB, b'P'),
         (ClientFlags::MULTI, b'x'),
         (ClientFlags::BLOCKED, b'b'),

@@ -1,8 +1,9 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{logging, network, persistence, process, security};
+use crate::config::tables::{logging, memory, network, persistence, process, security};
 use crate::config::{Id, Refusal, Values};
+use crate::eviction;
 use crate::process::{limits, oom_score, title};
 use crate::server::Server;
 
@@ -34,7 +35,9 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     if OOM_SCORE.contains(&id) {
         return oom_score::apply(values);
     }
-    if LOG.contains(&id) {
+    if id == memory::MAXMEMORY.id() {
+        warn_of_eviction(server, values.read(memory::MAXMEMORY));
+    } else if LOG.contains(&id) {
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {
         crate::crash::configure(values);
@@ -44,6 +47,19 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
         title::apply(values);
     }
     Ok(())
+}
+
+/// A limit below what is in use costs keys or makes writes fail: that may not be what was meant.
+fn warn_of_eviction(server: &'static Server, limit: u64) {
+    let excess = eviction::excess(server, limit);
+    if limit > 0 && excess > 0 {
+        crate::logging::warning(format_args!(
+            "WARNING: the new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage \
+             ({}). This will result in key eviction and/or the inability to accept new write commands depending on the \
+             maxmemory-policy.",
+            limit.saturating_add_signed(excess)
+        ));
+    }
 }
 
 fn allow_clients(server: &'static Server, wanted: u32) -> Result<(), Refusal> {

@@ -19,9 +19,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_ratios(&overview, page);
     page.field("mem_not_counted_for_evict", eviction::not_counted(server));
     page.field("mem_replication_backlog", 0);
-    page.fields(
-        ["mem_total_replication_buffers", "mem_replicas_repl_buffer", "mem_clients_slaves"].map(|name| (name, 0)),
-    );
+    page.fields(["mem_total_replication_buffers", "mem_replicas_repl_buffer"].map(|name| (name, 0)));
+    page.field("mem_clients_slaves", overview.replicas);
     page.field("mem_clients_normal", overview.clients);
     page.fields(["mem_cluster_links", "mem_cluster_slot_import", "mem_cluster_slot_export"].map(|name| (name, 0)));
     page.field("mem_aof_buffer", 0);

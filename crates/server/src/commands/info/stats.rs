@@ -45,7 +45,13 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("instantaneous_output_kbps", kilobytes(rates.bytes_out));
     page.fields(["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"].map(|name| (name, "0.00")));
     page.field("rejected_connections", subject.server.rejected_connections.load(Ordering::Relaxed));
-    page.fields(["sync_full", "sync_partial_ok", "sync_partial_err"].map(|name| (name, 0)));
+    let counts = &subject.server.replication.counts;
+    let fields = [
+        ("sync_full", &counts.full),
+        ("sync_partial_ok", &counts.partial),
+        ("sync_partial_err", &counts.partial_refused),
+    ];
+    page.fields(fields.map(|(name, count)| (name, count.load(Ordering::Relaxed))));
 }
 
 fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {

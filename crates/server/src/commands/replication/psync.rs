@@ -41,7 +41,7 @@ pub const SYNC: Command<SessionHandler> = Command::new(
 
 fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let upstream = &cx.server.replication.upstream;
-    if cx.client.feed.is_some() || cx.client.info.flags().contains(ClientFlags::REPLICA) {
+    if cx.client.feed.is_some() || cx.client.info.flags().intersects(ClientFlags::REPLICA | ClientFlags::MONITOR) {
         return Ok(());
     }
     if upstream.is_replica() && !upstream.is_connected() {

@@ -27,7 +27,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let info = cx.client.info.clone();
     let replica = cx.client.replica.get_or_insert_with(|| Arc::new(Replica::new(info))).clone();
-    let mut is_answered = true;
+    let (mut is_answered, mut moved) = (true, false);
     let mut at = 1;
     while let (Some(option), Some(value)) = (args.get(at), args.get(at + 1)) {
         match option.to_ascii_lowercase().as_slice() {
@@ -60,6 +60,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 let offset =
                     parse_i64(value).and_then(|offset| u64::try_from(offset).ok()).ok_or(Error::NOT_INTEGER)?;
                 place.fetch_max(offset, Ordering::AcqRel);
+                moved = true;
                 replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
                 is_answered = false;
             }
@@ -71,6 +72,9 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             }
         }
         at += 2;
+    }
+    if moved {
+        cx.server.aof.replicas_moved();
     }
     if is_answered {
         cx.reply.ok();
