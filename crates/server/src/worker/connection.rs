@@ -122,6 +122,10 @@ pub struct Connection {
     pub above_soft_since: Option<Instant>,
     /// The worker's count of writes when it last got a message.
     pub reached_in: u64,
+    /// The place of the run that it got then among all runs.
+    pub last_run: usize,
+    /// Messages with lower numbers that are for it, it has got.
+    pub heard_to: u64,
     /// True while it waits its turn to be read.
     pub queued: bool,
     /// Its request that waits for a key, if any.
@@ -168,6 +172,8 @@ impl Connection {
             output: Output::default(),
             above_soft_since: None,
             reached_in: u64::MAX,
+            last_run: 0,
+            heard_to: 0,
             queued: false,
             waiter: None,
             stopped: false,

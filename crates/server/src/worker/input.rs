@@ -246,11 +246,12 @@ impl Worker {
 
     /// Executes the requests of one connection.
     fn execute_run(&mut self, token: usize, requests: &[Request], batch: &mut Batch) {
-        let is_held_back = self.holds_back(token);
-        let Some(mut connection) = self.connections.get_mut(token) else { return };
-        if is_held_back {
+        if self.holds_back(token) {
+            let Some(connection) = self.connections.get_mut(token) else { return };
             return defer(connection, requests, batch, &self.shared);
         }
+        self.catch_up(token);
+        let Some(mut connection) = self.connections.get_mut(token) else { return };
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         for (number, request) in requests.iter().enumerate() {
@@ -329,6 +330,7 @@ impl Worker {
         if self.holds_back(token) {
             return;
         }
+        self.catch_up(token);
         let Some(mut connection) = self.connections.get_mut(token) else { return };
         let mut start = self.replies.len();
         self.engine.begin_batch();

@@ -145,8 +145,8 @@ impl Worker {
         self.engine.broadcast_changes();
     }
 
-    /// Tells clients with tokens in a range that something is stale.
-    pub(super) fn deliver_invalidation(&mut self, invalidation: &Invalidation, tokens: Range<usize>) {
+    /// Tells clients with tokens in a range that something is stale, as the message with a number.
+    pub(super) fn deliver_invalidation(&mut self, number: u64, invalidation: &Invalidation, tokens: Range<usize>) {
         let mut written = [None, None];
         for target in invalidation.targets(tokens) {
             let connection = self.connections.get(target.token).filter(|connection| {
@@ -162,7 +162,8 @@ impl Worker {
             let client = &connection.client;
             let version = client.version;
             // RESP2 has no pushes, but who is subscribed takes messages.
-            if version == Version::Resp3 || (target.origin.is_some() && client.subscriptions.is_some()) {
+            let hears = version == Version::Resp3 || (target.origin.is_some() && client.subscriptions.is_some());
+            if hears && connection.heard_to <= number {
                 self.push(target.token, version, &mut written, |out| invalidation.write(version, out));
             }
         }
