@@ -201,7 +201,7 @@ impl Client {
     /// Whether all that it may do is to listen: it is subscribed to something, and its protocol has no pushes.
     #[inline]
     pub fn only_listens(&self) -> bool {
-        self.subscriptions.is_some() && self.version == Version::Resp2
+        self.subscriptions.is_some() & (self.version == Version::Resp2)
     }
 
     /// Takes note of what it is subscribed to, and shows it to others.

@@ -383,10 +383,9 @@ impl Engine {
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch)
-            && client.transaction.is_none()
-            && client.tracking.is_none()
-            && !client.only_listens();
+        // Looked at together, not one after the other.
+        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
+        let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch) && !unusual;
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 

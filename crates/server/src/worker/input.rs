@@ -268,12 +268,13 @@ impl Worker {
     /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put off.
     fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
-        let is_held_back = self.holds_back(token);
-        let Some(mut connection) = self.connections.get_mut(token) else { return false };
-        if is_held_back {
+        if self.holds_back(token) {
+            let Some(connection) = self.connections.get_mut(token) else { return false };
             defer(connection, requests, batch, shared);
             return false;
         }
+        self.catch_up(token);
+        let Some(mut connection) = self.connections.get_mut(token) else { return false };
         let mut put_off = false;
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
@@ -376,6 +377,7 @@ impl Worker {
         if self.holds_back(token) {
             return;
         }
+        self.catch_up(token);
         let Some(mut connection) = self.connections.get_mut(token) else { return };
         let mut start = self.replies.len();
         self.engine.begin_batch();

@@ -230,7 +230,9 @@ impl Worker {
             }
         }
         self.read_messages();
-        self.open_inbox();
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
+        }
         // What takes locks by itself waits until no script takes too long, which may have them.
         let is_busy = self.engine.is_busy();
         if !is_busy {

@@ -117,6 +117,8 @@ impl Engine {
     /// Forgets who has read some keys when these are too many, more in each turn in which they are.
     fn limit_tracked_keys(&mut self) {
         let (keyspace, keys_max) = (self.server.keyspace, self.tunables.tracked_keys_max);
+        // Two workers that do so at once would forget more than they have to.
+        let Some(_alone) = self.server.tracking.limiting.try_lock() else { return };
         self.forgotten_in_turn = (self.forgotten_in_turn + FORGOTTEN_MIN).min(FORGOTTEN_MAX);
         for _ in 0..self.forgotten_in_turn {
             if keyspace.tracking.keys() <= keys_max {
@@ -129,12 +131,16 @@ impl Engine {
 }
 
 impl Worker {
-    /// Deals with what has yet to be dealt with of what this turn's commands did to others, and tells who is told once in a
-    /// turn.
+    /// Deals with what has yet to be dealt with of what commands did to others.
     pub(super) fn settle_turn(&mut self) {
         if self.engine.effects.concern_others() {
             self.engine.within_batch(Engine::settle_consequences);
         }
+        self.tell_before_replies();
+    }
+
+    /// Tells clients that track what they are told of before the replies of who caused it are written.
+    pub(super) fn tell_before_replies(&mut self) {
         if self.server.keyspace.tracking.keys() > self.engine.tunables.tracked_keys_max {
             self.engine.within_batch(Engine::limit_tracked_keys);
         } else {
@@ -143,8 +149,8 @@ impl Worker {
         self.engine.broadcast_changes();
     }
 
-    /// Tells clients with tokens in a range that something is stale.
-    pub(super) fn deliver_invalidation(&mut self, invalidation: &Invalidation, tokens: Range<usize>) {
+    /// Tells clients with tokens in a range that something is stale, as the message with a number.
+    pub(super) fn deliver_invalidation(&mut self, number: u64, invalidation: &Invalidation, tokens: Range<usize>) {
         let mut written = [None, None];
         for target in invalidation.targets(tokens) {
             let connection = self.connections.get(target.token).filter(|connection| {
@@ -160,7 +166,8 @@ impl Worker {
             let client = &connection.client;
             let version = client.version;
             // RESP2 has no pushes, but who is subscribed takes messages.
-            if version == Version::Resp3 || (target.origin.is_some() && client.subscriptions.is_some()) {
+            let hears = version == Version::Resp3 || (target.origin.is_some() && client.subscriptions.is_some());
+            if hears && connection.heard_to <= number {
                 self.push(target.token, version, &mut written, |out| invalidation.write(version, out));
             }
         }
