@@ -279,7 +279,7 @@ impl Connection {
 
     /// True when all that was written has left.
     pub fn has_written_all(&self) -> bool {
-        self.output.is_empty() && self.socket.held_output() == 0
+        self.output.is_empty() && self.held == 0 && self.socket.held_output() == 0
     }
 
     /// Bytes that input which is not executed takes, spare room excluded.

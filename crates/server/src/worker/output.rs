@@ -168,7 +168,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.has_written_all() && connection.held == 0 => return self.close(token),
+            Fate::CloseAfterReply if connection.has_written_all() => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{logging, memory, network, persistence, process, security, tls};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, security, tls};
 use crate::config::{Id, Refusal, Values};
 use crate::eviction;
 use crate::listen::Transport;
@@ -36,6 +36,9 @@ const TLS: [Id; 18] = [
     tls::TLS_SESSION_CACHE_TIMEOUT.id(),
 ];
 
+/// Settings of how many replicas writes want.
+const REPLICAS: [Id; 2] = [replication::MIN_REPLICAS_TO_WRITE.id(), replication::MIN_REPLICAS_MAX_LAG.id()];
+
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
     if id == process::DIR.id() {
@@ -67,6 +70,8 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     }
     if id == memory::MAXMEMORY.id() {
         warn_of_eviction(server, values.read(memory::MAXMEMORY));
+    } else if REPLICAS.contains(&id) {
+        server.require_replicas(values);
     } else if LOG.contains(&id) {
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {
