@@ -3,7 +3,7 @@
 //! ```text
 //! settings --> materials --> server side: listen, stream  (connections of the workers)
 //! (what the    (keys, chains,        |
-//!  tls-* say)   trust, suites)       +-> client side: outgoing  (MIGRATE, on threads that may wait)
+//!  tls-* say)   trust, suites)       +-> client side: outgoing  (MIGRATE and replicas, on threads that may wait)
 //! ```
 //!
 //! [`Settings`] are what the configuration says, [`Materials`] what was made of that and of the files it names. They are
@@ -62,25 +62,21 @@ impl Default for Tls {
 }
 
 impl Tls {
-    /// Reads the files that `values` name and has new connections use them. Nothing is done while nothing needs TLS.
-    /// Errors are told in the log.
+    /// Reads the files that `values` name and has new connections use them; or forgets what there was, if nothing needs TLS any
+    /// more. Errors are told in the log, and change nothing.
     pub fn configure(&self, values: &Values) -> Result<(), TlsError> {
+        let _changing = self.changing.lock();
         let settings = Settings::read(values);
         if !settings.is_wanted {
+            *self.materials.write() = None;
             return Ok(());
         }
         crate::logging::debug(format_args!("Configuring TLS"));
-        let _changing = self.changing.lock();
         let made = Materials::make(settings);
         self.note_look();
         let materials = made.inspect_err(|error| crate::logging::warning(format_args!("{error}")))?;
         *self.materials.write() = Some(Arc::new(materials));
         Ok(())
-    }
-
-    /// The same, unless it has been done before.
-    pub fn ensure_configured(&self, values: &Values) -> Result<(), TlsError> {
-        if self.materials.read().is_some() { Ok(()) } else { self.configure(values) }
     }
 
     /// What new connections take.

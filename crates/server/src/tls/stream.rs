@@ -519,3 +519,39 @@ impl<'s, 'b> Stretches<'s, 'b> {
         gathered
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_stretches_are_put_together_and_long_ones_are_not_copied() {
+        let bytes: Vec<u8> = (0..70_000u32).map(|n| (n % 251) as u8).collect();
+        let lengths = [0, 10, 0, 4_000, GATHERED - 1, GATHERED, 20_000, 1, 2, 30_000, 3];
+        let (mut rest, mut slices) = (bytes.as_slice(), Vec::new());
+        for length in lengths {
+            let (slice, more) = rest.split_at(length.min(rest.len()));
+            slices.push(IoSlice::new(slice));
+            rest = more;
+        }
+        let whole = bytes.len() - rest.len();
+        for max in [1, 100, 5_000, CHUNK] {
+            let mut stretches = Stretches::new(&slices);
+            let (mut got, mut pieces, mut gathered) = (Vec::new(), 0, Vec::new());
+            loop {
+                let piece = stretches.next(max, &mut gathered);
+                if piece.is_empty() {
+                    break;
+                }
+                assert!(piece.len() <= max);
+                got.extend_from_slice(piece);
+                pieces += 1;
+            }
+            assert!(got == bytes[..whole], "in pieces of {max}");
+            if max == CHUNK {
+                // The first three short ones, two long ones, two short ones, a long one, and the last.
+                assert_eq!(pieces, 6);
+            }
+        }
+    }
+}

@@ -48,7 +48,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
         return listen(server, values, &[Transport::Plain], NO_PORT);
     }
     if id == tls::TLS_PORT.id() {
-        server.tls.ensure_configured(values).map_err(|_| Refusal::new(NO_TLS))?;
+        server.tls.configure(values).map_err(|_| Refusal::new(NO_TLS))?;
         return listen(server, values, &[Transport::Tls], NO_PORT);
     }
     if id == network::BIND.id() {

@@ -6,8 +6,8 @@ use crate::config::Values;
 use crate::config::tables::{cluster, network, process};
 use crate::listen::Transport;
 use crate::process::version as build;
+use crate::tls::Materials;
 use crate::tls::certificate::Summary;
-use crate::tls::{Materials, Settings};
 use crate::{clock, supervise, version};
 use std::sync::OnceLock;
 
@@ -73,8 +73,7 @@ fn write_listeners(values: &Values, page: &mut Page) {
 
 /// Certificates that are in use.
 pub fn write_tls(subject: &Subject, page: &mut Page) {
-    let wanted = Settings::read(&subject.server.config.values()).is_wanted;
-    let materials = subject.server.tls.materials().filter(|_| wanted);
+    let materials = subject.server.tls.materials();
     let summary = |of: fn(&Materials) -> &Option<Summary>| materials.as_ref().and_then(|all| of(all).as_ref());
     page.section("TLS");
     let certificates = [
