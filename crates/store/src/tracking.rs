@@ -247,7 +247,9 @@ mod tests {
     #[test]
     fn who_changed_a_key_itself_stays_its_reader() {
         let (mut keys, key) = (TrackedKeys::default(), Key { bytes: b"k", hash: 7 });
-        [1, 2, 3].map(|reader| keys.add(key, reader));
+        for reader in [1, 2, 3] {
+            keys.add(key, reader);
+        }
         assert_eq!(keys.take(key, 2).as_slice(), [1, 3]);
         assert_eq!(keys.take(key, 2).as_slice(), []);
         assert_eq!(keys.take(key, 4).as_slice(), [2]);

@@ -8,7 +8,7 @@
 //! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), so that the file does not grow for ever. The
 //!   snapshot is of one offset of the log; what comes behind that goes to a new increment.
 //! - [`switch`]: `CONFIG SET appendonly`.
-//! - [`waiting`]: WAITAOF.
+//! - [`mod@waiting`] serves WAIT and WAITAOF: clients that wait for what they wrote to be elsewhere.
 //!
 //! With `appendfsync always` the replies of a turn wait in the worker until all is on the disk that was in the log when the
 //! turn ended; further turns are executed meanwhile, so one sync serves all of them. With `everysec` and `no` replies wait

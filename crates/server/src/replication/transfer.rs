@@ -105,7 +105,7 @@ pub struct Reader {
 
 impl Reader {
     /// What comes next; a chunk counts as read.
-    pub fn next(&mut self) -> Next {
+    pub fn take(&mut self) -> Next {
         let mut inner = self.transfer.inner.lock();
         let at = inner.readers[self.number].unwrap_or(u64::MAX);
         let chunk = at.checked_sub(inner.first).and_then(|index| inner.chunks.get(index as usize)).cloned();
@@ -152,7 +152,7 @@ mod tests {
         while open > 0 {
             open = 0;
             for (reader, got) in readers.iter_mut().zip(&mut got) {
-                match reader.next() {
+                match reader.take() {
                     Next::Chunk(chunk) => {
                         assert!(chunk.iter().all(|byte| byte == got));
                         *got += 1;

@@ -111,7 +111,7 @@ impl Feed {
                 Ok(None) => return Some(false),
                 Err(_) => return None,
             },
-            Food::Dump(reader, _) => match reader.next() {
+            Food::Dump(reader, _) => match reader.take() {
                 Next::Chunk(chunk) => Plate::Chunk(chunk),
                 Next::Later => return Some(false),
                 Next::Ended(Ended::Failed) => return None,

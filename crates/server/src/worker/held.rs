@@ -77,7 +77,9 @@ impl Worker {
 
     /// Writes the replies that need not wait any longer.
     pub(super) fn release_held(&mut self) {
-        while let Some(turn) = self.held.turns.pop_front_if(|turn| self.server.aof.is_released(turn.until)) {
+        while self.held.turns.front().is_some_and(|turn| self.server.aof.is_released(turn.until))
+            && let Some(turn) = self.held.turns.pop_front()
+        {
             let present =
                 (std::mem::replace(&mut self.runs, turn.runs), std::mem::replace(&mut self.replies, turn.replies));
             self.held.bytes -= self.replies.len();

@@ -98,8 +98,8 @@ impl Transaction {
     }
 }
 
-/// Bytes that a watched key takes where those who watch are looked up, but for its name.
-const LISTED: usize = 8 * size_of::<usize>();
+/// Bytes that a watched key takes where those who watch are looked up, but for its name: some words and pointers.
+const LISTED: usize = size_of::<[usize; 8]>();
 
 /// The keys that a client watches.
 #[derive(Default)]

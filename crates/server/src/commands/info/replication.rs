@@ -22,7 +22,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     }
     for (number, replica) in replication.replicas.all().iter().enumerate() {
         page.field(
-            &format!("slave{number}"),
+            format!("slave{number}"),
             format_args!(
                 "ip={},port={},state={},offset={},lag={},type=replica",
                 replica.address(),

@@ -106,7 +106,7 @@ fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Foll
         follower.lag()
     ));
     if replica.knows_second_id.load(Ordering::Relaxed) {
-        cx.reply.simple(&format!("CONTINUE {}", replication.history.lock().id));
+        cx.reply.simple(format!("CONTINUE {}", replication.history.lock().id));
     } else {
         cx.reply.simple("CONTINUE");
     }
