@@ -125,7 +125,10 @@ mod tests {
     }
 
     fn error(result: Result<Vec<Library>, (String, Vec<Library>)>) -> String {
-        result.err().expect("it should not join").0
+        match result {
+            Err(error) => error.0,
+            Ok(_) => panic!("it should not join"),
+        }
     }
 
     #[test]
