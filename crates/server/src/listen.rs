@@ -129,6 +129,11 @@ impl Listeners {
         Ok(())
     }
 
+    /// Closes all of them.
+    pub fn close(&self) {
+        self.sockets.lock().clear();
+    }
+
     /// What is listened on, for people.
     pub fn describe(&self) -> Vec<String> {
         let describe = |listener: &Listener| match &listener.kind {

@@ -355,8 +355,12 @@ impl Server {
         self.eviction.reset();
     }
 
-    /// Has the server end: workers notice at their next turn.
+    /// Has the server end: workers notice at their next turn. Nobody can connect any more before a connection is closed:
+    /// whose is takes the server to have ended.
     pub fn end(&self) {
+        if let Some(listeners) = self.listeners.get() {
+            listeners.close();
+        }
         self.ending.store(true, Ordering::SeqCst);
         self.send_all(|| Message::Wake);
     }

@@ -47,6 +47,8 @@ pub struct Scripting {
     pub libraries: RwLock<Libraries>,
     /// The one that runs.
     pub running: Running,
+    /// Requests that wait for a script to end, on all workers.
+    pub held: AtomicUsize,
     /// DEBUG SET-DISABLE-DENY-SCRIPTS: whether scripts may call what they may not.
     pub may_call_all: AtomicBool,
     /// Bytes that the interpreters take, as of their last use: for scripts, for functions.
@@ -91,6 +93,7 @@ impl Scripting {
             scripts: Mutex::default(),
             libraries: RwLock::default(),
             running: Running::default(),
+            held: AtomicUsize::new(0),
             may_call_all: AtomicBool::new(false),
             memory: Default::default(),
         }

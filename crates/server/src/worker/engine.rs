@@ -72,6 +72,8 @@ pub struct Engine {
     pub(super) in_transaction: bool,
     /// Whether a script is, for which time stands still.
     pub(super) in_script: bool,
+    /// Requests of this worker that wait for a script to end.
+    pub(super) held: usize,
     /// Whether a script has ended just now that others knew of: what it held may be waited for.
     pub(super) ended_long_script: bool,
     /// Whether the error of the present command was counted already, as that of one that its script called.
@@ -145,6 +147,7 @@ impl Engine {
             shown: Lines::default(),
             in_transaction: false,
             in_script: false,
+            held: 0,
             ended_long_script: false,
             error_is_counted: false,
             recent_sum: RecentSum::default(),

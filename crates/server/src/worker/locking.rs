@@ -22,12 +22,17 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::Args;
 use kvick_store::{Address, Key, Locked};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Keys of one command that the processor is asked for in advance.
 const PREFETCHED_MAX: usize = 64;
 /// How often it is looked whether a lock has become free, 200 us apart, before a script that has been running for a while is
 /// taken to have it.
 const LOOKS_MAX: u32 = 5;
+
+/// How long a script waits at most for those to go first that had to wait for another.
+const PRECEDENCE_MAX: Duration = Duration::from_millis(20);
 
 /// What a command has settled about scripts before it takes locks.
 pub(super) enum Scripts {
@@ -176,6 +181,9 @@ impl Engine {
     /// Takes the right to run a script; `None` when another has been running for a while.
     pub(super) fn take_turn(&mut self) -> Option<Turn<'static>> {
         let mut looks = 0;
+        if !self.let_held_go_first() {
+            return None;
+        }
         loop {
             if let Some(turn) = self.server.scripting.take_turn(|| false) {
                 return Some(turn);
@@ -184,6 +192,23 @@ impl Engine {
                 return None;
             }
         }
+    }
+
+    /// Waits a moment for the other workers to try again what had to wait for the script before: else script after script
+    /// could keep them from it. False when the batch was left meanwhile and cannot be entered again.
+    #[inline]
+    fn let_held_go_first(&mut self) -> bool {
+        let others = |engine: &Self| engine.server.scripting.held.load(Ordering::Relaxed) > engine.held;
+        if others(self) && !self.server.scripting.running.is_shown() {
+            let began = Instant::now();
+            while others(self) && began.elapsed() < PRECEDENCE_MAX {
+                std::thread::sleep(PRECEDENCE_MAX / 100);
+                if !self.goes_on_waiting(&mut 0) {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Whether to go on waiting for a lock. Steps out of the batch for who wants the world.
@@ -247,7 +272,18 @@ impl Engine {
 impl super::Worker {
     /// Holds a connection until the script has ended that has what its next request needs.
     pub(super) fn hold_for_script(&mut self, token: usize) {
+        self.engine.held += 1;
+        self.server.scripting.held.fetch_add(1, Ordering::SeqCst);
         self.paused.push(token);
         self.stop(token, ClientFlags::BLOCKED);
+    }
+
+    /// Those that were held and have been tried again do not keep scripts from beginning any more.
+    pub(super) fn forget_resumed(&mut self) {
+        let tried = std::mem::take(&mut self.resumed);
+        if tried > 0 {
+            self.engine.held -= tried;
+            self.server.scripting.held.fetch_sub(tried, Ordering::SeqCst);
+        }
     }
 }

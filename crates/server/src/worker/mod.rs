@@ -106,6 +106,8 @@ pub struct Worker {
     replies: Vec<u8>,
     /// The reply of a request that runs a script.
     replies_apart: Vec<u8>,
+    /// Requests that were held for a script and are tried again in this turn.
+    resumed: usize,
     /// Connections that are to be closed when a script lets go of its locks.
     postponed: Vec<usize>,
     /// How much memory these take, as far as others know of it.
@@ -160,6 +162,7 @@ impl Worker {
             shared_used: 0,
             replies: Vec::new(),
             replies_apart: Vec::new(),
+            resumed: 0,
             postponed: Vec::new(),
             scratch: 0,
             runs: Vec::new(),
@@ -204,9 +207,6 @@ impl Worker {
             }
         }
         self.flush_everything();
-        // Whose connection is closed takes the server to have ended. So connections end with the process, when nobody can
-        // connect any more either, and not while another worker still runs a script.
-        std::mem::forget(self);
     }
 
     fn turn(&mut self, events: &Events) {
@@ -240,6 +240,7 @@ impl Worker {
         }
         if !self.rests {
             self.serve_ready();
+            self.forget_resumed();
         }
         self.shake_hands();
         if !is_busy && !self.engine.is_busy() {
@@ -383,11 +384,16 @@ impl Worker {
     }
 
     fn resume_paused(&mut self) {
-        for token in std::mem::take(&mut self.paused) {
+        self.resumed = self.engine.held;
+        for token in std::mem::take(&mut self.paused).into_iter().rev() {
             if let Some(connection) = self.connections.get_mut(token) {
                 connection.stopped = false;
                 connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, false);
-                self.queue(token);
+                if !connection.queued {
+                    // Before those that came later.
+                    connection.queued = true;
+                    self.ready.push_front(token);
+                }
             }
         }
         if !self.engine.is_busy() {
