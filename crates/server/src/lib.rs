@@ -28,6 +28,7 @@ pub mod process;
 pub mod pubsub;
 pub mod rates;
 pub mod replication;
+pub mod scripting;
 pub mod server;
 pub mod session;
 pub mod signals;

@@ -22,6 +22,7 @@ use crate::pubsub::PubSub;
 use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
 use crate::replication::{Replication, history};
+use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
@@ -97,6 +98,8 @@ pub struct Server {
     pub migration: Migration,
     /// TLS.
     pub tls: Tls,
+    /// Scripts and functions.
+    pub scripting: Scripting,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -135,9 +138,10 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
+        let keyspace = Keyspace::leak(databases, partitions, hasher(&values));
         let aof = Aof::new(workers, values.read(APPENDFSYNC));
         let server: &'static Server = Box::leak(Box::new(Server {
-            keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
+            keyspace,
             config: Config::new(values),
             config_file,
             executable,
@@ -162,6 +166,7 @@ impl Server {
             aof,
             migration: Migration::default(),
             tls: Tls::default(),
+            scripting: Scripting::new(keyspace),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -345,6 +350,7 @@ impl Server {
         self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        self.scripting.reset_stats();
         aof::reset_stats(&self.aof);
         self.eviction.reset();
     }

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
-use crate::config::tables::{logging, memory, network, persistence, process, replication, types};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
 use crate::eviction::Limits;
 use crate::pubsub::events;
@@ -35,6 +35,10 @@ pub struct Tunables {
     pub tcp_keepalive: Duration,
     /// Whether strangers are kept out while there is no password.
     pub protected_mode: bool,
+    /// `busy-reply-threshold`; 0 for never.
+    pub busy_reply_threshold_ms: u64,
+    /// `lua-enable-insecure-api`.
+    pub insecure_scripts: bool,
     /// Background passes in a second.
     pub hz: u32,
     /// 1 to 10.
@@ -115,6 +119,8 @@ impl Tunables {
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
+            busy_reply_threshold_ms: values.read(security::BUSY_REPLY_THRESHOLD),
+            insecure_scripts: values.read(security::LUA_ENABLE_INSECURE_API),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),

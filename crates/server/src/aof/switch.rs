@@ -72,4 +72,6 @@ pub fn switch_off(server: &'static Server) {
     }
     drop(status);
     rewrite::cancel(server);
+    // Those who wait for the disk hear of it.
+    server.aof.wake();
 }

@@ -11,14 +11,19 @@ mod limits;
 pub use limits::Limits;
 
 use crate::server::Server;
+use crate::tracking;
 use parking_lot::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// What all workers share of it.
 #[derive(Default)]
 pub struct Eviction {
     exceeded: Mutex<Exceeded>,
+    /// Bytes of keys evicted since the start.
+    freed: AtomicI64,
+    /// Bytes that workers have for the replies of batches, where they are many.
+    scratch: AtomicUsize,
     /// Memory of connections.
     pub clients: clients::ClientEviction,
 }
@@ -43,6 +48,22 @@ impl Eviction {
         }
     }
 
+    /// A worker has so many bytes for the replies of a batch, above what is usual, and had so many before.
+    pub fn resize_scratch(&self, before: usize, after: usize) {
+        // Around zero the sum is right again once all have been added.
+        self.scratch.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// A key was evicted; bytes of keys evicted since the start.
+    pub fn add_freed(&self, bytes: usize) -> i64 {
+        self.freed.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64
+    }
+
+    /// Bytes of keys evicted since the start.
+    pub fn freed(&self) -> i64 {
+        self.freed.load(Ordering::Relaxed)
+    }
+
     /// For how long memory has been above its limit, if it is, and for how long in all.
     pub fn exceeded(&self) -> (Duration, Duration) {
         let exceeded = self.exceeded.lock();
@@ -59,10 +80,13 @@ impl Eviction {
     }
 }
 
-/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log, and to be written
-/// from a snapshot. It goes by itself, and grows with every key that is evicted.
+/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log, to be written from a
+/// snapshot, and to be told to clients that cache keys, and the workers' buffers for replies, which are bounded. It goes by itself, and grows with every key that is evicted.
 pub fn not_counted(server: &Server) -> usize {
-    server.keyspace.log.excess() + server.persistence.unwritten_bytes.load(Ordering::Relaxed)
+    server.keyspace.log.excess()
+        + server.persistence.unwritten_bytes.load(Ordering::Relaxed)
+        + tracking::invalidation::unwritten_bytes()
+        + server.eviction.scratch.load(Ordering::Relaxed)
 }
 
 /// Bytes by which memory is above a limit, or below it if negative. While it is above, what is not counted does not count,

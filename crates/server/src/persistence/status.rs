@@ -29,6 +29,8 @@ pub struct Status {
     pub scheduled: bool,
     /// Memory of what writers captured for the last rewrite of the append-only file, in bytes.
     pub last_rewrite_captured_bytes: u64,
+    /// Snapshots that were begun, for whatever purpose.
+    pub snapshots: u64,
     /// The snapshot that is under way.
     pub running: Option<Running>,
 }
@@ -59,6 +61,7 @@ impl Default for Status {
             last_duration_s: -1,
             last_captured_bytes: 0,
             last_rewrite_captured_bytes: 0,
+            snapshots: 0,
             saves: 0,
             changes_saved: 0,
             scheduled: false,
@@ -87,6 +90,7 @@ impl Status {
 
     /// A snapshot begins.
     pub(super) fn began(&mut self, running: Running) {
+        self.snapshots += 1;
         if running.purpose == Purpose::Save {
             self.saves += 1;
             self.last_try_s = running.started_s;

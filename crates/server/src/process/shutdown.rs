@@ -93,13 +93,13 @@ fn save_last(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) 
     if background::cancel(&server.persistence) {
         logging::warning(format_args!("There is a background save. Cancelling it!"));
     }
-    // Half a data set must not take the place of the whole one.
-    let is_loading = server.persistence.gate.has(gate::LOADING);
-    if !is_loading {
+    // Half a data set must not take the place of the whole one, nor one that a script is changing.
+    let is_incomplete = server.persistence.gate.has(gate::LOADING | gate::BUSY);
+    if !is_incomplete {
         end_files(server, flags)?;
     }
     let by_default = !flags.contains(ShutdownFlags::NOSAVE) && !server.config.read(SAVE).points().is_empty();
-    if is_loading || !(flags.contains(ShutdownFlags::SAVE) || by_default) {
+    if is_incomplete || !(flags.contains(ShutdownFlags::SAVE) || by_default) {
         return Ok(());
     }
     logging::notice(format_args!("Saving the final RDB snapshot before exiting."));
@@ -126,7 +126,7 @@ fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refuse
     if server.persistence.status().running_for(Purpose::AofBase).is_some() {
         // Until the first base is there, the files hold nothing.
         if state == State::Waiting && !flags.contains(ShutdownFlags::FORCE) {
-            logging::warning(format_args!("Writing initial AOF. Can't exit."));
+            logging::warning(format_args!("Writing initial AOF, can't exit."));
             logging::warning(format_args!(
                 "Errors trying to shut down the server. Check the logs for more information."
             ));

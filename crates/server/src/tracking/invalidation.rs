@@ -4,9 +4,18 @@ use crate::clients::ClientInfo;
 use kvick_resp::{Reply, Version};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The channel on which a client that speaks RESP2 hears what is redirected to it.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
+
+/// Bytes that all invalidations take that have not been written yet.
+static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that all invalidations take that have not been written yet.
+pub fn unwritten_bytes() -> usize {
+    UNWRITTEN.load(Ordering::Relaxed)
+}
 
 /// What is stale.
 #[derive(Clone)]
@@ -46,11 +55,19 @@ pub struct Invalidation {
     targets: Box<[Target]>,
 }
 
+impl Drop for Invalidation {
+    fn drop(&mut self) {
+        UNWRITTEN.fetch_sub(self.memory(), Ordering::Relaxed);
+    }
+}
+
 impl Invalidation {
     /// What these clients are told.
     pub fn new(what: What, mut targets: Vec<Target>) -> Self {
         targets.sort_by_key(|target| target.token);
-        Invalidation { what, targets: targets.into_boxed_slice() }
+        let invalidation = Invalidation { what, targets: targets.into_boxed_slice() };
+        UNWRITTEN.fetch_add(invalidation.memory(), Ordering::Relaxed);
+        invalidation
     }
 
     /// How many clients are told.
@@ -70,6 +87,10 @@ impl Invalidation {
             What::Keys(array) => array.len(),
             What::Everything => 0,
         }
+    }
+
+    fn memory(&self) -> usize {
+        size_of::<Self>() + self.bytes() + size_of_val(&*self.targets)
     }
 
     /// Writes what a client is told, as a push, or in RESP2 as a published message.

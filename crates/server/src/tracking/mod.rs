@@ -25,7 +25,7 @@ use crate::server::Server;
 use crate::session::Client;
 use broadcast::Members;
 use invalidation::{Target, What};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prefixes::Prefixes;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -39,6 +39,8 @@ pub struct Tracking {
     clients: AtomicUsize,
     /// Who is told of which prefixes.
     broadcasts: RwLock<Prefixes<Members>>,
+    /// Held by the worker that forgets keys, as these are too many.
+    pub limiting: Mutex<()>,
 }
 
 impl Tracking {

@@ -9,7 +9,11 @@
 //! waves, each of all that wait in the worker's inbox, and a wave goes through the connections slice by slice, in the order
 //! of their tokens: those of a slice get all messages of the wave, which are then written with one call each. Only so many
 //! connections are reached between two writes of replies; the next slice waits for the next turn, and the next wave for
-//! the end of this.
+//! the end of this. So nobody has to wait long because a message is for very many, and what is published meanwhile goes
+//! to each of them with one call.
+//!
+//! Messages have numbers, and every connection knows up to which number it has got those that are for it. One whose requests
+//! are about to be executed while a wave is under way gets the rest of its messages before.
 
 use super::Worker;
 use super::output::Run;
@@ -27,7 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Connections that messages reach between two writes of replies, and tokens in a slice.
-const REACHED_MAX: usize = 1024;
+const REACHED_MAX: usize = 128;
 /// Messages in a wave.
 const WAVE_MAX: usize = 64;
 /// Bytes of messages after which no more are added to a wave.
@@ -60,6 +64,8 @@ impl Pending {
 #[derive(Default)]
 pub(super) struct Deliveries {
     queue: VecDeque<Pending>,
+    /// The number of the first of them.
+    first: u64,
     /// How many messages of the queue, from its front, are in the present wave; 0 between waves.
     wave: usize,
     /// Where the wave's next slice begins.
@@ -95,12 +101,24 @@ impl Deliveries {
         let end = self.next_token.saturating_add(self.width);
         std::mem::replace(&mut self.next_token, end)..end
     }
+
+    /// Ends a wave; how many messages were in it.
+    fn end_wave(&mut self) -> usize {
+        let wave = std::mem::take(&mut self.wave);
+        self.queue.drain(..wave);
+        self.first += wave as u64;
+        wave
+    }
 }
 
 impl Worker {
     /// Makes deliveries to as many connections as a turn allows.
     pub(super) fn make_deliveries(&mut self) {
         self.open_inbox();
+        if self.understudy.is_none() {
+            // A script takes too long, whose own client is elsewhere: messages wait for its end.
+            return;
+        }
         let mut deliveries = std::mem::take(&mut self.deliveries);
         let bytes_max = self.replies.len() + WAVE_BYTES;
         let subscribers = self.server.pubsub.subscribers(self.number);
@@ -109,26 +127,58 @@ impl Worker {
                 deliveries.begin_wave(&subscribers);
             }
             let slice = deliveries.next_slice();
-            for pending in deliveries.queue.range(..deliveries.wave) {
-                match pending {
-                    Pending::Message(message) => {
-                        for audience in message.audiences() {
-                            self.deliver_to(message, audience, subscribers.of(audience, slice.clone()));
-                        }
-                    }
-                    Pending::Invalidation(invalidation) => self.deliver_invalidation(invalidation, slice.clone()),
-                }
+            for (number, pending) in (deliveries.first..).zip(deliveries.queue.range(..deliveries.wave)) {
+                self.make_delivery(number, pending, &subscribers, &slice);
             }
             if slice.end >= self.connections.capacity() {
-                deliveries.queue.drain(..deliveries.wave).for_each(|_| self.server.inboxes.delivered(self.number));
-                deliveries.wave = 0;
+                (0..deliveries.end_wave()).for_each(|_| self.server.inboxes.delivered(self.number));
             }
         }
         self.deliveries = deliveries;
     }
 
+    /// Makes those deliveries to a connection that others have got before it, or will get together with it.
+    #[inline]
+    pub(super) fn catch_up(&mut self, token: usize) {
+        if !self.deliveries.is_empty()
+            && let Some(connection) = self.connections.get(token)
+            && (connection.client.subscriptions.is_some() || connection.client.tracking.is_some())
+        {
+            self.catch_up_slowly(token, connection.heard_to);
+        }
+    }
+
+    #[cold]
+    fn catch_up_slowly(&mut self, token: usize, heard_to: u64) {
+        let deliveries = std::mem::take(&mut self.deliveries);
+        let subscribers = self.server.pubsub.subscribers(self.number);
+        let known = usize::try_from(heard_to.saturating_sub(deliveries.first)).unwrap_or(usize::MAX);
+        // The slices of the present wave have got as far as `next_token`.
+        let passed = if token < deliveries.next_token { deliveries.wave } else { 0 };
+        let known = known.max(passed);
+        for (number, pending) in (deliveries.first..).zip(&deliveries.queue).skip(known) {
+            self.make_delivery(number, pending, &subscribers, &(token..token + 1));
+        }
+        if let Some(connection) = self.connections.get_mut(token) {
+            connection.heard_to = deliveries.first + deliveries.queue.len() as u64;
+        }
+        self.deliveries = deliveries;
+    }
+
+    /// Delivers the message with a number to connections with tokens in a range.
+    fn make_delivery(&mut self, number: u64, pending: &Pending, subscribers: &Subscribers, tokens: &Range<usize>) {
+        match pending {
+            Pending::Message(message) => {
+                for audience in message.audiences() {
+                    self.deliver_to((number, message), audience, subscribers.of(audience, tokens.clone()));
+                }
+            }
+            Pending::Invalidation(invalidation) => self.deliver_invalidation(number, invalidation, tokens.clone()),
+        }
+    }
+
     /// Takes what is in the inbox: what is for one connection alone is delivered at once.
-    pub(super) fn open_inbox(&mut self) {
+    fn open_inbox(&mut self) {
         for delivery in self.engine.inbox().take() {
             match delivery {
                 Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),
@@ -150,7 +200,7 @@ impl Worker {
     /// Delivers a message to those of an audience that had subscribed when it was published.
     fn deliver_to(
         &mut self,
-        message: &Publication,
+        (number, message): (u64, &Publication),
         audience: Audience<'_>,
         connections: impl Iterator<Item = (usize, u64)>,
     ) {
@@ -158,7 +208,10 @@ impl Worker {
         for (token, stamp) in connections {
             let Some(connection) = self.connections.get(token) else { continue };
             let client = &connection.client;
-            if stamp >= message.horizon || client.fate != Fate::Open || client.info.is_doomed() {
+            if connection.heard_to > number || stamp >= message.horizon {
+                continue;
+            }
+            if client.fate != Fate::Open || client.info.is_doomed() {
                 continue;
             }
             if audience == Audience::Monitors && client.reply_mode == ReplyMode::Off {
@@ -183,12 +236,19 @@ impl Worker {
             write(&mut self.replies);
             (start, self.replies.len())
         });
-        self.runs.push(Run { token, start, end });
         let connection = &mut self.connections[token];
         if connection.reached_in != self.writes {
             connection.reached_in = self.writes;
             self.reached += 1;
+        } else if let Some(last) = self.runs.get_mut(connection.last_run)
+            && (last.token, last.end) == (token, start)
+        {
+            // Messages of a wave that go to the same connections stand side by side.
+            last.end = end;
+            return;
         }
+        connection.last_run = self.runs.len();
+        self.runs.push(Run { token, start, end });
     }
 
     /// Whether a connection has to wait because it causes more than can be delivered; then it is told to go on when that

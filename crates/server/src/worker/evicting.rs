@@ -22,6 +22,8 @@ use std::time::Duration;
 const KEYS_PER_LOOK: u32 = 16;
 /// Bytes of arguments from which on they are counted.
 const ARGUMENTS_MIN: usize = 4096;
+/// Bytes for the replies of a batch from which on they do not count as memory in use.
+const SCRATCH_MIN: usize = 64 * 1024;
 /// Longest sleep while the janitor frees what there is to free.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -160,7 +162,7 @@ impl Engine {
         };
         let (heard, began) = (self.heard(), Ticks::now());
         let patience = self.tunables.eviction.patience;
-        let (mut evicted, mut freed) = (0, 0);
+        let (mut evicted, freed_before) = (0, self.server.eviction.freed());
         let room = loop {
             let key_began = Ticks::now();
             let limits = &self.tunables.eviction;
@@ -178,7 +180,8 @@ impl Engine {
             let Some(bytes) = gone else { break self.await_janitor(began, patience) };
             self.record_latency("eviction-del", key_began);
             evicted += 1;
-            freed += bytes as i64;
+            // What other workers free meanwhile is freed for all.
+            let freed = self.server.eviction.add_freed(bytes) - freed_before;
             if freed >= excess || self.excess() <= 0 {
                 break Room::Enough;
             }
@@ -239,6 +242,16 @@ impl Worker {
             clients::enforce_at_once(self.server, limit, self.engine.now_ms);
         } else if limit > 0 {
             clients::enforce(self.server, limit, self.engine.now_ms);
+        }
+    }
+
+    /// Lets others know how much memory the replies of a batch take, if it is much.
+    #[inline]
+    pub(super) fn publish_scratch(&mut self) {
+        let much = self.replies.capacity().saturating_sub(SCRATCH_MIN);
+        if much != self.scratch {
+            self.server.eviction.resize_scratch(self.scratch, much);
+            self.scratch = much;
         }
     }
 

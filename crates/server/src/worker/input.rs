@@ -1,6 +1,7 @@
 //! Reading and parsing: from sockets into a batch.
 
 use super::Worker;
+use super::attending::Rest;
 use super::batch::{Asks, Batch, Request, Source};
 use super::connection::{Connection, Deferred, Socket};
 use super::engine::Outcome;
@@ -45,6 +46,7 @@ impl Worker {
         if left == 0 {
             return;
         }
+        // Where a script has had the world for too long, requests are answered without a batch.
         self.engine.enter();
         while left > 0 {
             left -= 1;
@@ -62,6 +64,10 @@ impl Worker {
     /// Reads once from a connection and parses what came.
     fn read_connection(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
+        if connection.away {
+            // It is queued again when it comes back.
+            return;
+        }
         connection.queued = false;
         if Self::is_doomed(connection) {
             return self.close(token);
@@ -236,14 +242,18 @@ impl Worker {
             }
         }
         let mut batch = std::mem::take(&mut self.batch);
+        let shared = std::mem::take(&mut self.shared);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;
         while at < requests.len() {
             let token = requests[at].connection;
             let count = requests[at..].iter().take_while(|request| request.connection == token).count();
-            self.execute_run(token, &requests[at..at + count], &mut batch);
+            if self.execute_run(token, &requests[at..], count, &mut batch, &shared) {
+                break;
+            }
             at += count;
         }
+        self.shared = shared;
         batch.requests = requests;
         for (token, held, parsed) in batch.held.drain(..) {
             if let Some(connection) = self.connections.get_mut(token) {
@@ -255,13 +265,17 @@ impl Worker {
         self.shared_used = 0;
     }
 
-    /// Executes the requests of one connection.
-    fn execute_run(&mut self, token: usize, requests: &[Request], batch: &mut Batch) {
-        let is_held_back = self.holds_back(token);
-        let Some(mut connection) = self.connections.get_mut(token) else { return };
-        if is_held_back {
-            return defer(connection, requests, batch, &self.shared);
+    /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put off.
+    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
+        let requests = &all[..count];
+        if self.holds_back(token) {
+            let Some(connection) = self.connections.get_mut(token) else { return false };
+            defer(connection, requests, batch, shared);
+            return false;
         }
+        self.catch_up(token);
+        let Some(mut connection) = self.connections.get_mut(token) else { return false };
+        let mut put_off = false;
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         for (number, request) in requests.iter().enumerate() {
@@ -269,44 +283,65 @@ impl Worker {
                 break;
             }
             if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
-                defer(connection, &requests[number..], batch, &self.shared);
+                defer(connection, &requests[number..], batch, shared);
                 self.queue(token);
                 break;
             }
-            let large =
-                if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
+            let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let outcome = loop {
-                let args = batch.args(request, &self.shared);
+            let (mut outcome, args) = loop {
+                let args = batch.args(request, shared);
                 let client = &mut connection.client;
                 match self.engine.execute(client, args, request.asks, &mut taken, &mut self.replies) {
                     Outcome::Again => {}
-                    outcome => break outcome,
+                    outcome => break (outcome, args),
                 }
                 start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return };
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
             };
+            if let Outcome::Program(command, previous) = outcome {
+                self.push_run(token, start);
+                let rest = Rest { requests: &all[number + 1..], batch, shared };
+                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return false };
+                (outcome, put_off) = (ran.outcome, ran.put_off);
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
+                connection = same;
+            }
             match outcome {
-                Outcome::Done | Outcome::Again => {}
+                Outcome::Done | Outcome::Again | Outcome::Program(..) => {}
+                Outcome::Held => {
+                    if let Some(buffer) = taken {
+                        batch.big[place] = buffer;
+                    }
+                    defer(connection, &requests[number..], batch, shared);
+                    self.hold_for_script(token);
+                    break;
+                }
                 Outcome::Paused => {
                     if let Some(buffer) = taken {
                         batch.big[place] = buffer;
                     }
-                    defer(connection, &requests[number..], batch, &self.shared);
+                    defer(connection, &requests[number..], batch, shared);
                     self.pause(token);
                     break;
                 }
                 Outcome::Waits(waiter) => {
-                    defer(connection, &requests[number + 1..], batch, &self.shared);
+                    if !put_off {
+                        defer(connection, &requests[number + 1..], batch, shared);
+                    }
                     self.begin_to_wait(token, waiter);
                     break;
                 }
             }
             if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return };
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
+            }
+            if put_off {
+                break;
             }
         }
         if let Some(connection) = self.connections.get(token) {
@@ -318,6 +353,7 @@ impl Worker {
         self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        put_off
     }
 
     /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
@@ -330,6 +366,7 @@ impl Worker {
 
     /// Writes the batch's replies if they are many.
     fn write_many_replies(&mut self) {
+        self.publish_scratch();
         if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
             self.write_replies();
         }
@@ -340,19 +377,35 @@ impl Worker {
         if self.holds_back(token) {
             return;
         }
+        self.catch_up(token);
         let Some(mut connection) = self.connections.get_mut(token) else { return };
         let mut start = self.replies.len();
         self.engine.begin_batch();
-        let (mut waiter, mut paused) = (None, false);
+        let (mut waiter, mut paused, mut held) = (None, false, false);
         while let Some(deferred) = connection.deferred.pop_front() {
             let (args, asks) = match &deferred {
                 Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), Asks::Broken(*error)),
             };
-            let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
+            let mut outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
+            if let Outcome::Program(command, previous) = outcome {
+                self.push_run(token, start);
+                let nothing = Batch::default();
+                let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
+                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return };
+                outcome = ran.outcome;
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            }
             match outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::Program(..) => {}
                 Outcome::Again => connection.deferred.push_front(deferred),
+                Outcome::Held => {
+                    connection.deferred.push_front(deferred);
+                    held = true;
+                    break;
+                }
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
                     paused = true;
@@ -379,7 +432,7 @@ impl Worker {
         connection.client.publish();
         let becomes_replica = connection.client.feed.is_some();
         self.account_client(token);
-        let resumed = !paused && waiter.is_none();
+        let resumed = !paused && !held && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         if becomes_replica {
@@ -390,6 +443,9 @@ impl Worker {
         }
         if paused {
             self.pause(token);
+        }
+        if held {
+            self.hold_for_script(token);
         }
         if let Some(waiter) = waiter {
             self.begin_to_wait(token, waiter);
@@ -415,7 +471,7 @@ impl Worker {
 }
 
 /// Keeps requests for later.
-fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
+pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
     connection.deferred.extend(requests.iter().map(|request| match request.asks {
         Asks::Broken(error) => Deferred::Broken(error),
         _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),

@@ -7,6 +7,7 @@
 //! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
 //! any other is put on the `ready` list and read again in the next turn.
 
+mod attending;
 pub mod batch;
 pub mod blocking;
 pub mod connection;
@@ -18,9 +19,11 @@ pub mod feeding;
 mod handshake;
 mod held;
 mod input;
+mod locking;
 mod migrating;
 mod monitoring;
 mod output;
+pub mod program;
 pub mod replay;
 mod timers;
 mod tracking;
@@ -93,12 +96,20 @@ pub struct Worker {
     /// Listeners from which nothing could be accepted for lack of something.
     unaccepted: Vec<usize>,
     engine: Engine,
+    /// Stands in for the engine while that runs a script.
+    understudy: Option<Engine>,
     batch: Batch,
     /// Input of the present batch.
     shared: Vec<u8>,
     shared_used: usize,
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
+    /// The reply of a request that runs a script.
+    replies_apart: Vec<u8>,
+    /// Connections that are to be closed when a script lets go of its locks.
+    postponed: Vec<usize>,
+    /// How much memory these take, as far as others know of it.
+    scratch: usize,
     runs: Vec<output::Run>,
     /// Whether a connection has been closed for too much output since replies were written last.
     cut_off_any: bool,
@@ -127,6 +138,8 @@ impl Worker {
         let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
+        let engine = Engine::new(server, number, stats, participant);
+        let understudy = Some(Self::understudy(&engine)?);
         Ok(Worker {
             server,
             number,
@@ -140,11 +153,15 @@ impl Worker {
             held_back: Vec::new(),
             listeners,
             unaccepted: Vec::new(),
-            engine: Engine::new(server, number, stats, participant),
+            engine,
+            understudy,
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::new(),
+            replies_apart: Vec::new(),
+            postponed: Vec::new(),
+            scratch: 0,
             runs: Vec::new(),
             cut_off_any: false,
             reached: 0,
@@ -187,6 +204,9 @@ impl Worker {
             }
         }
         self.flush_everything();
+        // Whose connection is closed takes the server to have ended. So connections end with the process, when nobody can
+        // connect any more either, and not while another worker still runs a script.
+        std::mem::forget(self);
     }
 
     fn turn(&mut self, events: &Events) {
@@ -210,16 +230,24 @@ impl Worker {
             }
         }
         self.read_messages();
-        self.open_inbox();
-        self.settle_returned();
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
+        }
+        // What takes locks by itself waits until no script takes too long, which may have them.
+        let is_busy = self.engine.is_busy();
+        if !is_busy {
+            self.settle_returned();
+        }
         if !self.rests {
             self.serve_ready();
         }
         self.shake_hands();
-        self.go_on_evicting();
-        self.run_timers();
-        self.end_waits();
-        self.settle_turn();
+        if !is_busy && !self.engine.is_busy() {
+            self.go_on_evicting();
+            self.run_timers();
+            self.end_waits();
+            self.settle_turn();
+        }
         self.make_deliveries();
         self.write_replies();
         self.feed_replicas();
@@ -314,6 +342,9 @@ impl Worker {
 
     /// Ends a connection.
     fn close(&mut self, token: usize) {
+        if self.postpones_closing(token) {
+            return;
+        }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
         if let Socket::Tls(stream) = &mut connection.socket {
             stream.say_goodbye();
@@ -358,6 +389,10 @@ impl Worker {
                 connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, false);
                 self.queue(token);
             }
+        }
+        if !self.engine.is_busy() {
+            // A script may have ended that kept the worker from this.
+            self.close_postponed();
         }
     }
 

@@ -46,8 +46,7 @@ impl Worker {
     /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
-        // Who is told of what changed hears of it before what changed it is answered.
-        self.engine.broadcast_changes();
+        self.tell_before_replies();
         let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
         if !waits || self.runs.is_empty() || !self.hold_replies() {
             self.write_out();
@@ -89,6 +88,7 @@ impl Worker {
             self.replies = replies;
             self.replies.clear();
         }
+        self.publish_scratch();
     }
 
     /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get

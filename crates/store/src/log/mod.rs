@@ -95,16 +95,16 @@ impl WriteLog {
             return;
         }
         let (first, last) = batch.databases;
+        let together = batch.record_count > 1;
+        if together {
+            inner.push(b"*1\r\n$5\r\nMULTI\r\n");
+        }
         if inner.selected != Some(first) {
             let mut select = Vec::new();
             encode(&mut select, [&b"SELECT"[..], itoa::Buffer::new().format(first).as_bytes()].into_iter());
             inner.push(&select);
         }
         inner.selected = Some(last);
-        let together = batch.record_count > 1;
-        if together {
-            inner.push(b"*1\r\n$5\r\nMULTI\r\n");
-        }
         let start = inner.end;
         for aside in batch.asides {
             inner.mark_aside(start + aside.start as u64..start + aside.end as u64);

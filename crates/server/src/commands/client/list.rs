@@ -74,7 +74,6 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 /// The letters that stand for a client's state, in the reference's order; `N` when there is none.
 pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
-        (ClientFlags::REPLICA, b'S'),
         (ClientFlags::MONITOR, b'O'),
         (ClientFlags::REPLICA, b'S'),
         (ClientFlags::PRIMARY, b'M'),
@@ -148,5 +147,6 @@ mod tests {
         let letters = |flags| flag_letters(flags).map(char::from).collect::<String>();
         assert_eq!(letters(ClientFlags::AUTHENTICATED), "N");
         assert_eq!(letters(ClientFlags::NO_TOUCH | ClientFlags::BLOCKED | ClientFlags::UNIX), "bUT");
+        assert_eq!(letters(ClientFlags::all()), "OSMPxbtRBdcAUreTI");
     }
 }

@@ -82,6 +82,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
+    sub("set-disable-deny-scripts", 3, 3, set_disable_deny_scripts),
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
     // All of the server is to stand still, not one worker alone.
     world("sleep", 3, 3, sleep),
@@ -128,6 +129,13 @@ fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if !on {
         cx.server.send_all(|| Message::Unclog);
     }
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Lets scripts call commands that they may not call otherwise.
+fn set_disable_deny_scripts(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.server.scripting.may_call_all.store(&args[2] != b"0", Ordering::Relaxed);
     cx.reply.ok();
     Ok(())
 }
