@@ -69,6 +69,8 @@ pub struct Tunables {
     pub lfu_decay_minutes: u32,
     /// `aof-timestamp-enabled`, where there is an append-only file.
     pub aof_timestamps: bool,
+    /// Whether a replica leaves eviction to its primary.
+    pub replica_keeps_all: bool,
     /// How much memory data and connections may take.
     pub eviction: Limits,
 }
@@ -138,6 +140,7 @@ impl Tunables {
             },
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            replica_keeps_all: values.read(replication::REPLICA_IGNORE_MAXMEMORY),
             aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
             eviction: Limits::read(values),
         }

@@ -7,10 +7,10 @@
 
 mod common;
 
-use common::{Server, wait_until};
+use common::Server;
+use common::peer::Running;
 use redis::{Connection, Value, cmd};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 /// A server that somebody else wrote.
@@ -30,47 +30,6 @@ const PEERS: [Peer; 3] = [
     Peer { variable: "KVICK_TEST_VALKEY_8", field_expiry: false, same_digest: true, reads_ours: false },
     Peer { variable: "KVICK_TEST_REDIS", field_expiry: true, same_digest: false, reads_ours: false },
 ];
-
-/// A peer that runs on a folder.
-struct Running {
-    child: Child,
-    port: u16,
-}
-
-impl Running {
-    fn start(program: &str, folder: &Path) -> Running {
-        let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let port = free.local_addr().expect("its address").port();
-        drop(free);
-        let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--enable-debug-command", "yes"])
-            .arg("--dir")
-            .arg(folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the server's program");
-        Running { child, port }
-    }
-
-    fn client(&self) -> Connection {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).expect("an address");
-        let mut connection = None;
-        wait_until("the server has loaded", || {
-            connection = client.get_connection().ok();
-            connection.as_mut().is_some_and(|connection| cmd("PING").query::<String>(connection).is_ok())
-        });
-        connection.expect("a connection")
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn ask(client: &mut Connection, line: &str) -> Value {
     let mut words = line.split(' ');
@@ -189,7 +148,7 @@ fn what_others_saved_is_read_and_what_is_saved_here_is_read_by_others() {
         };
         for workers in ["1", "4"] {
             let folder = TempDir::new().expect("a folder");
-            let theirs = Running::start(&program, folder.path());
+            let theirs = Running::start(&program, folder.path(), &[]);
             let mut client = theirs.client();
             fill(&mut client, peer.field_expiry);
             let expected = contents(&mut client, peer.same_digest);
@@ -211,7 +170,7 @@ fn what_others_saved_is_read_and_what_is_saved_here_is_read_by_others() {
             ask(&mut client, "SAVE");
             drop(ours);
 
-            let theirs = Running::start(&program, folder.path());
+            let theirs = Running::start(&program, folder.path(), &[]);
             assert_same(&contents(&mut theirs.client(), peer.same_digest), &expected, peer.variable);
         }
     }
@@ -225,7 +184,7 @@ fn function_libraries_are_kept_although_they_cannot_be_called() {
         return;
     };
     let folder = TempDir::new().expect("a folder");
-    let theirs = Running::start(&program, folder.path());
+    let theirs = Running::start(&program, folder.path(), &[]);
     let mut client = theirs.client();
     let name: String = cmd("FUNCTION").arg("LOAD").arg(LIBRARY).query(&mut client).expect("a library");
     assert_eq!(name, "greetings");
@@ -242,7 +201,7 @@ fn function_libraries_are_kept_although_they_cannot_be_called() {
     ask(&mut client, "SAVE");
     drop(ours);
 
-    let theirs = Running::start(&program, folder.path());
+    let theirs = Running::start(&program, folder.path(), &[]);
     let mut client = theirs.client();
     assert_eq!(cmd("FCALL").arg("greet").arg(0).query::<String>(&mut client).as_deref(), Ok("hello"));
     assert_eq!(cmd("GET").arg("key").query::<String>(&mut client).as_deref(), Ok("changed"));

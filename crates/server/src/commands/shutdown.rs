@@ -3,11 +3,12 @@
 use crate::config::tables::cluster::CLUSTER_ENABLED;
 use crate::config::words::ShutdownFlags;
 use crate::logging;
-use crate::process::shutdown;
+use crate::process::shutdown::{self, Asker, Begun};
 use crate::session::{Fate, Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
+use kvick_store::{Kind, Waiter};
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[SHUTDOWN];
@@ -53,7 +54,9 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let wish = Wish::parse(args)?;
     let flags = match wish {
         Wish::Abort => {
-            cx.server.shutdown.take().ok_or(Error::text("ERR No shutdown in progress."))?;
+            if !shutdown::abort(cx.server) {
+                return Err(Error::text("ERR No shutdown in progress."));
+            }
             logging::notice(format_args!("Shutdown manually aborted."));
             cx.reply.simple("OK");
             return Ok(());
@@ -63,9 +66,18 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
         return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
     }
-    shutdown::begin(cx.server, cx.locked, flags, Some(&cx.client.info))
-        .map_err(|shutdown::Refused| Error::text("ERR Errors trying to SHUTDOWN. Check logs."))?;
-    cx.client.fate = Fate::Close;
+    let begun = shutdown::begin(cx.server, cx.locked, flags, Some(&cx.client.info))
+        .map_err(|shutdown::Refused| Error::text(shutdown::REFUSED))?;
+    match begun {
+        Begun::Ending => cx.client.fate = Fate::Close,
+        Begun::Waiting => {
+            // It waits for no key.
+            let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
+            let (client, version) = (cx.client.info.clone(), cx.client.version);
+            shutdown::join(cx.server, Asker { client, ticket: waiter.ticket(), version });
+            *cx.waits = Some(waiter);
+        }
+    }
     Ok(())
 }
 

@@ -10,12 +10,12 @@ use crate::logging;
 use crate::server::Server;
 use kvick_store::Locked;
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Instant;
 
 /// Begins a background save of the data set as it is now.
 pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
-    let file = SavedFile { server, place: Place::new(server), file: None };
-    let destinations: Vec<Box<dyn Destination>> = vec![Box::new(file)];
+    let destinations: Vec<Box<dyn Destination>> = vec![Box::new(SavedFile::new(server))];
     snapshots::begin(server, world, Request { purpose: Purpose::Save, form: Form::dump(server), destinations })?;
     logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
     Ok(())
@@ -42,11 +42,23 @@ pub fn cancel(persistence: &Persistence) -> bool {
     snapshots::cancel(persistence, Purpose::Save)
 }
 
-/// The file of a background save.
-struct SavedFile {
+/// The dump's file, written in the background.
+pub struct SavedFile {
     server: &'static Server,
     place: Place,
     file: Option<DumpFile>,
+}
+
+impl SavedFile {
+    /// One that is not written yet.
+    pub fn new(server: &'static Server) -> SavedFile {
+        SavedFile { server, place: Place::new(server), file: None }
+    }
+
+    /// Where it will be.
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
 }
 
 impl Destination for SavedFile {

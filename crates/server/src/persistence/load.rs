@@ -9,6 +9,7 @@ use crate::config::Values;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDBCHECKSUM};
 use crate::config::tables::process::DIR;
+use crate::config::tables::replication::REPLICAOF;
 use crate::config::words::LogLevel;
 use crate::logging;
 use crate::scripting::libraries::Join;
@@ -16,6 +17,7 @@ use crate::server::Server;
 use kvick_commands::dump::{value_options, version_check};
 use kvick_rdb::check::{CheckOptions, check_file};
 use kvick_rdb::{Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions};
+use kvick_store::log::{Batch, encode};
 use kvick_store::world::Participant;
 use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value, WhenExpired};
 use smallvec::SmallVec;
@@ -23,7 +25,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -172,16 +174,19 @@ pub struct Reload {
 /// touch the data meanwhile: see [`LOADING`](super::gate::LOADING).
 pub(super) fn load_own(server: &'static Server, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
-    let report =
-        load(server, Locking::Keys(participant), Reload { merge: false, flush: false }).inspect_err(|error| {
-            if error.is_damage() {
-                examine(server)
-            }
-        })?;
-    if report.is_some() {
-        logging::notice(format_args!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64()));
-    }
-    Ok(report)
+    let Some(file) = open(&server.config.values())? else { return Ok(None) };
+    server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: false });
+    // A replica leaves it to its primary to say what has expired.
+    (loader.resumes, loader.keeps_expired) = (true, server.config.read(REPLICAOF).is_some());
+    let (report, ..) = loader.run(file).inspect_err(|error| {
+        if error.is_damage() {
+            examine(server)
+        }
+    })?;
+    report.log();
+    logging::notice(format_args!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64()));
+    Ok(Some(report))
 }
 
 /// Loads the dump that an append-only file begins with, behind files of `before` bytes; what stands behind it, and where
@@ -201,7 +206,14 @@ pub(crate) fn load_base(
 
 /// Loads the dump with the world held. On an error the log has told why, and part of the data may be there.
 pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
-    load(server, Locking::World(world), how).inspect_err(|error| logging::warning(format_args!("{error}")))
+    let mut load = || {
+        let Some(file) = open(&server.config.values())? else { return Ok(None) };
+        server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+        let (report, ..) = Loader::new(server, Locking::World(world), how).run(file)?;
+        report.log();
+        Ok(Some(report))
+    };
+    load().inspect_err(|error| logging::warning(format_args!("{error}")))
 }
 
 /// Loads a dump that a primary sent, in place of the data, which are gone already. `alive` is called again and again.
@@ -212,7 +224,8 @@ pub fn load_received(
     alive: Box<dyn FnMut()>,
 ) -> Result<Report, LoadError> {
     server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: false });
+    // The data are gone; the function libraries go when the dump turned out to be one that can be read.
+    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: true });
     (loader.alive, loader.keeps_expired) = (Some(alive), true);
     let (report, ..) = loader.run(file)?;
     report.log();
@@ -223,16 +236,6 @@ pub fn load_received(
 pub fn is_there(values: &Values) -> bool {
     let found = std::fs::metadata(values.read(DIR).resolve(&values.read(DBFILENAME)));
     !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
-}
-
-fn load(server: &'static Server, locking: Locking<'_>, how: Reload) -> Result<Option<Report>, LoadError> {
-    let values = server.config.values();
-    let path = values.read(DIR).resolve(&values.read(DBFILENAME));
-    let Some(file) = open(&path)? else { return Ok(None) };
-    server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-    let (report, ..) = Loader::new(server, locking, how).run(file)?;
-    report.log();
-    Ok(Some(report))
 }
 
 /// Tells the log what a check says of a dump that cannot be loaded.
@@ -252,11 +255,12 @@ fn examine(server: &Server) {
 }
 
 /// Opens the dump; `None` when there is none.
-fn open(path: &Path) -> Result<Option<File>, LoadError> {
-    match File::open(path) {
+fn open(values: &Values) -> Result<Option<File>, LoadError> {
+    let path = values.read(DIR).resolve(&values.read(DBFILENAME));
+    match File::open(&path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(LoadError::Open(path.into(), error)),
+        Err(error) => Err(LoadError::Open(path, error)),
     }
 }
 
@@ -313,6 +317,10 @@ struct Loader<'a> {
     how: Reload,
     /// Whether keys whose time has come are loaded.
     keeps_expired: bool,
+    /// Whether the server goes on with the history that the dump is of.
+    resumes: bool,
+    /// Whether replicas are to hear of keys that are left out.
+    feeds: bool,
     /// Bytes of what was loaded before the file.
     before: u64,
     now_ms: i64,
@@ -348,6 +356,8 @@ impl<'a> Loader<'a> {
             place,
             how,
             keeps_expired: false,
+            resumes: false,
+            feeds: false,
             before: 0,
             now_ms,
             database: 0,
@@ -386,6 +396,7 @@ impl<'a> Loader<'a> {
                     return Err(LoadError::Database { databases, offset: reader.offset() });
                 }
                 Event::SelectDb(number) => {
+                    self.go_on_with_history();
                     self.enter_pending()?;
                     self.database = number;
                 }
@@ -401,6 +412,7 @@ impl<'a> Loader<'a> {
                 Event::SlotInfo { .. } | Event::SlotImport { .. } | Event::ModuleAux(_) | Event::End(_) => {}
             }
         }
+        self.go_on_with_history();
         self.enter_pending()?;
         self.load_functions(&functions)?;
         let offset = reader.offset();
@@ -416,6 +428,32 @@ impl<'a> Loader<'a> {
         };
         let joined = self.server.scripting.join_libraries(self.server, sources, join);
         joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
+    }
+
+    /// Goes on with the history that the dump says it is of: before its first key, so that what is left out is a change
+    /// that comes after the dump's offset.
+    fn go_on_with_history(&mut self) {
+        if !std::mem::take(&mut self.resumes) {
+            return;
+        }
+        let Replication { id: Some(id), offset: Some(offset), database } = &self.report.replication else { return };
+        if let Ok(offset) = u64::try_from(*offset)
+            && id.len() == 40
+        {
+            let database = database.and_then(|number| usize::try_from(number).ok());
+            let database = database.filter(|number| *number < self.server.keyspace.databases());
+            self.server.go_on_from_dump(id, offset, database.unwrap_or(0));
+            self.feeds = !self.keeps_expired;
+        }
+    }
+
+    /// Tells replicas of a key that is left out because its time has come.
+    fn feed_deletion(&self, key: &[u8]) {
+        let mut record = Vec::new();
+        encode(&mut record, [&b"DEL"[..], key].into_iter());
+        let database = self.database as usize;
+        let batch = Batch { databases: (database, database), records: &record, record_count: 1, asides: &[] };
+        self.server.keyspace.log.append(&batch);
     }
 
     /// Has a key entered soon, unless its time has come or it has no value.
@@ -435,6 +473,9 @@ impl<'a> Loader<'a> {
             Loaded::Value(_) if !self.keeps_expired && record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
                 self.report.expired += 1;
                 loading.expired.store(self.report.expired, Ordering::Relaxed);
+                if self.feeds {
+                    self.feed_deletion(key);
+                }
             }
             Loaded::Value(value) => {
                 let mut name = self.names.pop().unwrap_or_default();

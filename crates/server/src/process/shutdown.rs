@@ -1,21 +1,30 @@
 //! Whether a server that is asked to end may, and its end.
 //!
 //! A signal leaves a [`Request`] that the first worker acts upon at its next tick, so that SHUTDOWN ABORT can still
-//! withdraw it. SHUTDOWN acts at once. There are no replicas to wait for, so a shutdown that may happen happens at once:
-//! the data set is saved if that is wanted, the workers are told, and the rest is up to the main thread, which waits for
-//! them. What was saved last is what the clients were told: no command runs between the save and the end.
+//! withdraw it. SHUTDOWN acts at once. A server with replicas that have not got all holds writes and waits for them, for as
+//! long as `shutdown-timeout` says; until then it can be withdrawn as well. Then the data set is saved if that is wanted,
+//! the workers are told, and the rest is up to the main thread, which waits for them. What was saved last is what the
+//! clients were told: no command runs between the save and the end.
 
 use crate::aof::{self, State};
 use crate::clients::ClientInfo;
+use crate::clock;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::persistence::SAVE;
-use crate::config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM};
+use crate::config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM, SHUTDOWN_TIMEOUT};
 use crate::config::words::ShutdownFlags;
+use crate::pause::Hold;
 use crate::persistence::snapshots::Purpose;
 use crate::persistence::{background, gate, save};
+use crate::replication::replicas::{Replica, Stage};
 use crate::server::Server;
+use crate::worker::Message;
+use crate::worker::blocking::Served;
 use crate::{logging, supervise};
+use kvick_resp::{Reply, Version};
 use kvick_store::Locked;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// A signal's request that the server end.
@@ -25,7 +34,31 @@ pub struct Request {
     signal: AtomicI32,
     /// Whether it is being acted upon, which takes time if the data set is saved.
     acting: AtomicBool,
+    /// A shutdown that waits for replicas.
+    waiting: Mutex<Option<Waiting>>,
 }
+
+/// A shutdown that waits for replicas.
+struct Waiting {
+    flags: ShutdownFlags,
+    /// Unix time in ms until which it does at most.
+    until_ms: i64,
+    /// Who asked for it.
+    askers: Vec<Asker>,
+}
+
+/// A client that asked for a shutdown, and waits for it.
+pub struct Asker {
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    /// The ticket of its wait.
+    pub ticket: u64,
+    /// The protocol of its reply.
+    pub version: Version,
+}
+
+/// What clients are told whose shutdown is not to be.
+pub const REFUSED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 impl Request {
     /// A signal asks.
@@ -40,7 +73,12 @@ impl Request {
 
     /// Whether the server is about to end, unless it cannot save the data set.
     pub fn is_acted_upon(&self) -> bool {
-        self.acting.load(Ordering::Relaxed)
+        self.acting.load(Ordering::Relaxed) || self.is_waiting()
+    }
+
+    /// Whether a shutdown waits for replicas.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.lock().is_some()
     }
 
     /// Takes the request back or up; the signal's number if there was one.
@@ -53,8 +91,16 @@ impl Request {
 #[derive(Debug)]
 pub struct Refused;
 
-/// Acts upon a signal, if one asked. Called at every tick.
+/// Withdraws a shutdown that has not begun to end the server; false when there is none. The world is held.
+pub fn abort(server: &Server) -> bool {
+    let there_was = server.shutdown.take().is_some() | server.shutdown.is_waiting();
+    give_up(server);
+    there_was
+}
+
+/// Acts upon a signal, if one asked, and goes on with a shutdown that waits. Called at every tick.
 pub fn poll(server: &'static Server) {
+    go_on(server);
     if server.is_ending() || !server.shutdown.is_made() {
         return;
     }
@@ -64,13 +110,25 @@ pub fn poll(server: &'static Server) {
     let _ = begin(server, &mut server.keyspace.lock_world(), flags, None);
 }
 
-/// Ends the server, unless that loses what the user wants saved. `client` is who asked by a command.
+/// What became of the wish to end the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begun {
+    /// It ends.
+    Ending,
+    /// It waits for replicas: whoever asked may [join](join).
+    Waiting,
+}
+
+/// Ends the server when its replicas have all, unless that loses what the user wants saved. `client` is who asked by a command.
 pub fn begin(
     server: &'static Server,
     world: &mut Locked,
     flags: ShutdownFlags,
     client: Option<&ClientInfo>,
-) -> Result<(), Refused> {
+) -> Result<Begun, Refused> {
+    if server.shutdown.is_waiting() {
+        return Ok(Begun::Waiting);
+    }
     match client {
         None => logging::notice(format_args!("User requested shutdown...")),
         Some(client) => {
@@ -79,6 +137,83 @@ pub fn begin(
         }
     }
     supervise::notify("STOPPING=1\n");
+    let timeout_s = server.config.read(SHUTDOWN_TIMEOUT);
+    if !flags.contains(ShutdownFlags::NOW) && timeout_s > 0 && lagging(server).next().is_some() {
+        let until_ms = clock::unix_ms() + i64::from(timeout_s) * 1000;
+        server.keyspace.log.append_aside(&[b"REPLCONF", b"GETACK", b"*"]);
+        server.pause.hold(Hold::Shutdown);
+        *server.shutdown.waiting.lock() = Some(Waiting { flags, until_ms, askers: Vec::new() });
+        server.log_moved(usize::MAX);
+        logging::notice(format_args!("Waiting for replicas before shutting down."));
+        return Ok(Begun::Waiting);
+    }
+    end(server, world, flags)?;
+    Ok(Begun::Ending)
+}
+
+/// Has a client wait for the shutdown that is under way.
+pub fn join(server: &Server, asker: Asker) {
+    if let Some(waiting) = server.shutdown.waiting.lock().as_mut() {
+        waiting.askers.push(asker);
+    }
+}
+
+/// The replicas that have not got all.
+fn lagging(server: &Server) -> impl Iterator<Item = Arc<Replica>> {
+    let end = server.keyspace.log.offset();
+    server.replication.replicas.all().into_iter().filter(move |replica| replica.applied.load(Ordering::Acquire) != end)
+}
+
+/// Goes on with a shutdown that waits, if it need not wait any longer.
+fn go_on(server: &'static Server) {
+    let Some((flags, until_ms)) = server.shutdown.waiting.lock().as_ref().map(|w| (w.flags, w.until_ms)) else {
+        return;
+    };
+    if server.is_ending() || (clock::unix_ms() < until_ms && lagging(server).next().is_some()) {
+        return;
+    }
+    let mut world = server.keyspace.lock_world();
+    // It may have been withdrawn meanwhile. If it is refused the log has told why.
+    if server.shutdown.is_waiting() && end(server, &mut world, flags).is_err() {
+        give_up(server);
+    }
+}
+
+/// Waits no more, and tells those who asked.
+fn give_up(server: &Server) {
+    let Some(waiting) = server.shutdown.waiting.lock().take() else { return };
+    for Asker { client, ticket, version } in waiting.askers {
+        let mut reply = Vec::new();
+        Reply::new(&mut reply, version).error(REFUSED);
+        server.answer(Served { client, ticket, reply });
+    }
+    server.pause.release(Hold::Shutdown);
+    server.send_all(|| Message::Resume);
+}
+
+/// Tells the log which replicas lose something.
+fn tell_of_replicas(server: &Server) {
+    let (end, now_ms) = (server.keyspace.log.offset(), clock::unix_ms());
+    let (all, mut behind) = (server.replication.replicas.count(), 0);
+    for replica in lagging(server) {
+        behind += 1;
+        let lag_s = if replica.stage() == Stage::Online { replica.silent_ms(now_ms) / 1000 } else { 0 };
+        logging::notice(format_args!(
+            "Lagging replica {} reported offset {} behind master, lag={lag_s}, state={}.",
+            replica.name(),
+            end as i64 - replica.applied.load(Ordering::Relaxed) as i64,
+            replica.stage().name()
+        ));
+    }
+    if all > 0 {
+        let well = all.saturating_sub(behind);
+        logging::notice(format_args!("{well} of {all} replicas are in sync when shutting down."));
+    }
+}
+
+/// Ends the server, unless that loses what the user wants saved.
+fn end(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
+    tell_of_replicas(server);
     server.shutdown.acting.store(true, Ordering::Relaxed);
     let saved = save_last(server, world, flags);
     server.shutdown.acting.store(false, Ordering::Relaxed);

@@ -224,16 +224,7 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
     let (answer, outcome) = mpsc::channel();
     server.persistence.ask(Job::Load(answer));
     match outcome.recv()? {
-        Ok(report) => {
-            if let Some(dump::Replication { id: Some(id), offset: Some(offset), database }) =
-                report.map(|report| report.replication)
-                && let Ok(offset) = u64::try_from(offset)
-                && id.len() == 40
-            {
-                let database = database.and_then(|number| usize::try_from(number).ok());
-                let database = database.filter(|number| *number < server.keyspace.databases());
-                server.go_on_from_dump(&id, offset, database.unwrap_or(0));
-            }
+        Ok(_) => {
             server.persistence.gate.set(gate::LOADING, false);
             Ok(())
         }

@@ -117,7 +117,11 @@ impl Link<'_> {
         logging::notice(format_args!("PRIMARY <-> REPLICA sync started"));
         upstream.set_stage(LinkStage::Handshake);
         self.introduce(&mut wire)?;
-        match self.ask_to_synchronise(&mut wire)? {
+        let answer = self.ask_to_synchronise(&mut wire);
+        if self.server.is_handing_over() {
+            self.end_failover(answer.is_ok())?;
+        }
+        match answer? {
             Answer::Full(id, offset) => self.begin_anew(&mut wire, &id, offset)?,
             Answer::Continue(id) => self.go_on(id.as_deref()),
         }
@@ -216,7 +220,11 @@ impl Link<'_> {
         if known {
             let next = (end + 1).to_string();
             logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", history.id));
-            wire.send(&[b"PSYNC", history.id.as_bytes(), next.as_bytes()])?;
+            let mut request: Vec<&[u8]> = vec![b"PSYNC", history.id.as_bytes(), next.as_bytes()];
+            if self.server.is_handing_over() {
+                request.push(b"FAILOVER");
+            }
+            wire.send(&request)?;
         } else {
             logging::notice(format_args!("Partial resynchronization not possible (no cached primary)"));
             wire.send(&[b"PSYNC", b"?", b"-1"])?;
@@ -238,8 +246,26 @@ impl Link<'_> {
                 logging::notice(format_args!("Successful partial resynchronization with primary."));
                 Ok(Answer::Continue(words.next().filter(|id| id.len() == 40).map(Into::into)))
             }
+            Some("-NOMASTERLINK" | "-LOADING") => Err(Broken::Refused(format!(
+                "PRIMARY is currently unable to PSYNC but should be in the future: {text}"
+            ))),
             _ => Err(Broken::Refused(format!("Unexpected reply to PSYNC from primary: {text}"))),
         }
+    }
+
+    /// The replica that was to take over from this server has, or will not.
+    fn end_failover(&self, taken_over: bool) -> Result<(), Broken> {
+        let server = self.server;
+        let mut world = server.keyspace.lock_world();
+        if server.replication.upstream.number() != self.number {
+            return Err(Broken::Superseded);
+        }
+        if taken_over {
+            server.finish_failover(&mut world, &server.stats[server.workers()]);
+        } else {
+            server.abort_failover("Failover target rejected psync request");
+        }
+        Ok(())
     }
 
     /// The data are a part of the primary's history, which may go by another ID by now.

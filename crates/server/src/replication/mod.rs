@@ -4,11 +4,13 @@
 //! there, and a replica appends the bytes that it gets to its own log, under the locks of what they change. So a server's
 //! log is its place in a [history] of changes, whichever role it plays, and offsets count the same bytes everywhere.
 //!
+//! - [`failover`]: a primary hands over to a replica.
 //! - [`history`]: which history that is: the replication IDs.
 //! - [`replicas`]: the replicas that are attached, as everybody may see them; how far each is.
 //! - [`transfer`]: the bytes of a dump on their way to replicas that begin anew.
 //! - [`role`]: changing sides.
 //! - [`synchronise`]: takes the snapshot that these dumps are of.
+//! - [`through_file`]: how they are taken when a file is to be written first.
 //! - [`upstream`]: what a replica knows of its primary, and what it is told to do.
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
 //! - [`apply`]: how what a primary sends is executed.
@@ -17,16 +19,19 @@
 //! straight from where they lie: see `worker/feeding.rs`.
 
 pub mod apply;
+pub mod failover;
 pub mod history;
 pub mod link;
 pub mod replicas;
 pub mod role;
 pub mod synchronise;
+pub mod through_file;
 pub mod transfer;
 pub mod upstream;
 
 use crate::server::Server;
 use crate::worker::Message;
+use failover::Failover;
 use history::History;
 use parking_lot::Mutex;
 use replicas::Replicas;
@@ -42,6 +47,8 @@ pub struct Replication {
     pub replicas: Replicas,
     /// Its own primary, if it has one.
     pub upstream: Upstream,
+    /// FAILOVER.
+    pub failover: Failover,
     /// What replicas begin with.
     pub beginnings: Beginnings,
     /// Whether the log keeps a backlog.
@@ -72,10 +79,11 @@ impl Replication {
             history: Mutex::default(),
             replicas: Replicas::default(),
             upstream: Upstream::default(),
+            failover: Failover::default(),
             beginnings: Beginnings::default(),
             has_backlog: AtomicBool::new(false),
             feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
-            pinged_ms: AtomicI64::new(0),
+            pinged_ms: AtomicI64::new(crate::clock::unix_ms()),
             counts: Counts::default(),
         }
     }

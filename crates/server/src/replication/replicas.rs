@@ -1,5 +1,6 @@
 //! The replicas that are attached to this server, as everybody may see them.
 
+use super::upstream::Target;
 use crate::clients::ClientInfo;
 use crate::clock;
 use parking_lot::{Mutex, RwLock};
@@ -47,6 +48,8 @@ pub struct Replica {
     pub announced: Mutex<String>,
     /// Whether a dump of unknown length may be sent to it.
     pub takes_streams: AtomicBool,
+    /// Whether it came with SYNC, and knows nothing of histories.
+    pub is_old: AtomicBool,
     /// Whether it can go on with another ID of the history.
     pub knows_second_id: AtomicBool,
     /// The version of its program, as a number; 0 if it has not said.
@@ -68,6 +71,7 @@ impl Replica {
             port: AtomicU16::new(0),
             announced: Mutex::default(),
             takes_streams: AtomicBool::new(false),
+            is_old: AtomicBool::new(false),
             knows_second_id: AtomicBool::new(false),
             version: AtomicU32::new(0),
             applied: AtomicU64::new(0),
@@ -94,6 +98,11 @@ impl Replica {
         }
         let peer = &self.client.peer;
         peer.rsplit_once(':').map_or(peer.as_str(), |(address, _)| address).trim_matches(['[', ']']).into()
+    }
+
+    /// Whether it is to be reached at this address.
+    pub fn is_at(&self, target: &Target) -> bool {
+        self.port.load(Ordering::Relaxed) == target.port && self.address() == target.host
     }
 
     /// Its address and port, as the log names it.

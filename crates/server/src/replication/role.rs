@@ -26,6 +26,12 @@ const CHANGED: &str = "UNBLOCKED force unblock from blocking operation, instance
 impl Server {
     /// Follows a primary from now on.
     pub fn become_replica(&self, target: Target, world: &mut Locked, stats: &WorkerStats) {
+        self.turn_to_primary(target);
+        self.end_waits(world, stats);
+    }
+
+    /// The same, but those who wait for a key go on waiting: it may yet turn out that the server remains the primary.
+    pub(super) fn turn_to_primary(&self, target: Target) {
         let replication = &self.replication;
         if !replication.upstream.is_replica() {
             logging::notice(format_args!(
@@ -38,7 +44,6 @@ impl Server {
         self.persistence.gate.set(gate::REPLICA, true);
         self.adjust_oom_score();
         replication.upstream.follow(Some(target));
-        self.end_waits(world, stats);
         self.disconnect_replicas();
     }
 
@@ -96,7 +101,7 @@ impl Server {
     }
 
     /// Tells those who wait for a key that the server is not what it was.
-    fn end_waits(&self, world: &mut Locked, stats: &WorkerStats) {
+    pub(super) fn end_waits(&self, world: &mut Locked, stats: &WorkerStats) {
         for client in self.clients.all() {
             let Some(waiter) = client.waiter.lock().clone() else { continue };
             if let Some(blocked) = Blocked::of(&waiter)
@@ -133,6 +138,7 @@ impl Server {
             }
         }
         self.end_silent_replicas(now_ms);
+        self.tick_failover(now_ms);
         self.drop_backlog(now_ms);
     }
 
@@ -140,7 +146,9 @@ impl Server {
     fn end_silent_replicas(&self, now_ms: i64) {
         let timeout_ms = i64::from(self.config.read(REPL_TIMEOUT)) * 1000;
         for replica in self.replication.replicas.all() {
-            if replica.stage() == Stage::Online && replica.silent_ms(now_ms) > timeout_ms {
+            // Those that came with SYNC never say anything.
+            let speaks = replica.stage() == Stage::Online && !replica.is_old.load(Ordering::Relaxed);
+            if speaks && replica.silent_ms(now_ms) > timeout_ms {
                 logging::warning(format_args!("Disconnecting timedout replica (streaming sync): {}", replica.name()));
                 replica.client.doomed.store(true, Ordering::SeqCst);
                 self.send(replica.client.worker, Message::Close(replica.client.clone()));

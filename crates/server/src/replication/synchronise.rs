@@ -1,6 +1,7 @@
 //! Full synchronisation: takes the snapshot that replicas begin with, and sees to the backlog.
 
 use super::replicas::{Replica, Stage};
+use super::through_file::ThroughFile;
 use super::transfer::{Ended, Reader, Transfer};
 use crate::config::tables::replication as settings;
 use crate::logging;
@@ -26,6 +27,8 @@ pub struct Beginning {
     pub reader: Reader,
     /// What comes after it.
     pub follower: Follower,
+    /// Whether its length is not known: then the replica says when it has loaded it.
+    pub is_streamed: bool,
 }
 
 /// Where beginnings wait for the workers that have the replicas, by the IDs of their clients.
@@ -57,19 +60,23 @@ fn is_time(server: &Server, waiting: &[Arc<Replica>]) -> bool {
     let enough = values.read(settings::REPL_DISKLESS_SYNC_MAX_REPLICAS) as usize;
     let now_ms = crate::clock::unix_ms();
     let longest = waiting.iter().map(|replica| replica.silent_ms(now_ms)).max().unwrap_or(0);
-    !values.read(settings::REPL_DISKLESS_SYNC) || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
+    !is_streamed(server, waiting) || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
 }
 
 fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     let mut world = server.keyspace.lock_world();
     let transfer = Arc::new(Transfer::default());
     let readers: Vec<Reader> = waiting.iter().map(|_| transfer.reader()).collect();
-    let destination = ToReplicas { server, transfer, mark: super::history::random_id() };
-    let (mark, log) = (destination.mark.clone(), &server.keyspace.log);
+    let is_streamed = is_streamed(server, waiting);
+    let log = &server.keyspace.log;
+    let destination: Box<dyn Destination> = match is_streamed {
+        true => Box::new(ToReplicas { server, transfer, mark: super::history::random_id() }),
+        false => Box::new(ThroughFile::new(server, transfer, waiting)),
+    };
     let request = Request {
         purpose: Purpose::Replicas,
         form: Form::for_replicas(server, version_for(waiting)),
-        destinations: vec![Box::new(destination)],
+        destinations: vec![destination],
     };
     // Replicas go on from the moment of the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
@@ -78,12 +85,19 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     let mut beginnings = server.replication.beginnings.0.lock();
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
         let history = history.clone();
-        beginnings.push((replica.client.id, Beginning { history, offset, reader, follower }));
-        replica.set_stage(Stage::Receiving);
+        beginnings.push((replica.client.id, Beginning { history, offset, reader, follower, is_streamed }));
+        replica.set_stage(if is_streamed { Stage::Receiving } else { Stage::Saving });
         server.send(replica.client.worker, Message::Wake);
     }
     drop(beginnings);
-    logging::notice(format_args!("Streamed synchronisation of {} replicas begins, mark {mark}", waiting.len()));
+    let target = if is_streamed { "replicas sockets" } else { "disk" };
+    logging::notice(format_args!("Starting BGSAVE for SYNC with target: {target}"));
+}
+
+/// Whether a dump goes straight to these: if it is to, and all of them take one of unknown length.
+fn is_streamed(server: &Server, replicas: &[Arc<Replica>]) -> bool {
+    server.config.read(settings::REPL_DISKLESS_SYNC)
+        && replicas.iter().all(|replica| replica.takes_streams.load(Ordering::Relaxed))
 }
 
 /// The version of the dump format that all of these read. Those who do not say what they are speak an old one.

@@ -8,14 +8,17 @@
 use super::Worker;
 use super::connection::Connection;
 use crate::clients::ClientFlags;
+use crate::clock;
 use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
+use crate::replication::synchronise::Beginning;
 use crate::replication::transfer::{Ended, Next, Reader};
 use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Bytes written to a replica in a turn.
 const TURN_BYTES: usize = 4 * 1024 * 1024;
@@ -25,6 +28,8 @@ pub struct Feed {
     /// The replica.
     pub replica: Arc<Replica>,
     food: Food,
+    /// When it was last told that it is to wait.
+    told: Instant,
     /// What is being written, and how much of it is.
     plate: Option<(Plate, usize)>,
 }
@@ -33,11 +38,20 @@ enum Food {
     /// Nothing until a snapshot begins.
     Nothing,
     /// A dump, and the log behind it.
-    Dump(Reader, Follower),
+    Dump(Box<Dump>),
     /// The log, once the replica says that it has loaded the dump.
     Loading(Follower),
     /// The log.
     Log(Follower),
+}
+
+struct Dump {
+    reader: Reader,
+    follower: Follower,
+    /// Whether the replica says when it has loaded it.
+    is_streamed: bool,
+    /// Whether any of it has come.
+    has_begun: bool,
 }
 
 enum Plate {
@@ -69,12 +83,12 @@ enum Fed {
 impl Feed {
     /// A replica that waits for a snapshot.
     pub fn waiting(replica: Arc<Replica>) -> Self {
-        Feed { replica, food: Food::Nothing, plate: None }
+        Feed { replica, food: Food::Nothing, told: Instant::now(), plate: None }
     }
 
     /// A replica that goes on where it was.
     pub fn of_log(replica: Arc<Replica>, follower: Follower) -> Self {
-        Feed { replica, food: Food::Log(follower), plate: None }
+        Feed { replica, food: Food::Log(follower), told: Instant::now(), plate: None }
     }
 
     /// Bytes of the log that it has not been sent.
@@ -82,24 +96,42 @@ impl Feed {
         let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
         match &self.food {
             Food::Nothing => 0,
-            Food::Dump(_, follower) | Food::Loading(follower) => follower.lag(),
+            Food::Dump(dump) => dump.follower.lag(),
+            Food::Loading(follower) => follower.lag(),
             Food::Log(follower) => follower.lag() + unwritten,
         }
     }
 
     /// The replica says how far it is: a dump that was sent to it is loaded.
     pub fn heard(&mut self) {
+        self.go_online();
+    }
+
+    fn go_online(&mut self) {
         self.food = match std::mem::replace(&mut self.food, Food::Nothing) {
             Food::Loading(follower) => {
                 self.replica.set_stage(Stage::Online);
-                logging::notice(format_args!(
-                    "Streamed replica with replica {} has succeeded in loading the dump",
-                    self.replica.name()
-                ));
+                self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+                logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
                 Food::Log(follower)
             }
             food => food,
         }
+    }
+
+    /// Whether a replica that waits for its dump is to be told that this server is there: from time to time.
+    fn is_to_be_told(&mut self) -> bool {
+        const TELL_EVERY: Duration = Duration::from_secs(1);
+        let waits = match &self.food {
+            Food::Nothing => true,
+            Food::Dump(dump) => !dump.has_begun,
+            Food::Loading(_) | Food::Log(_) => false,
+        };
+        let is_due = waits && self.told.elapsed() >= TELL_EVERY;
+        if is_due {
+            self.told = Instant::now();
+        }
+        is_due
     }
 
     /// Takes the next helping; false when there is none yet, `None` when there will be none.
@@ -111,15 +143,22 @@ impl Feed {
                 Ok(None) => return Some(false),
                 Err(_) => return None,
             },
-            Food::Dump(reader, _) => match reader.take() {
-                Next::Chunk(chunk) => Plate::Chunk(chunk),
+            Food::Dump(dump) => match dump.reader.take() {
+                Next::Chunk(chunk) => {
+                    dump.has_begun = true;
+                    Plate::Chunk(chunk)
+                }
                 Next::Later => return Some(false),
                 Next::Ended(Ended::Failed) => return None,
                 Next::Ended(Ended::Complete) => {
-                    if let Food::Dump(_, follower) = std::mem::replace(&mut self.food, Food::Nothing) {
-                        self.food = Food::Loading(follower);
+                    if let Food::Dump(dump) = std::mem::replace(&mut self.food, Food::Nothing) {
+                        self.food = Food::Loading(dump.follower);
+                        if !dump.is_streamed {
+                            // It knows by itself where the dump ends.
+                            self.go_online();
+                        }
                     }
-                    return Some(false);
+                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself()?);
                 }
             },
         };
@@ -197,9 +236,16 @@ impl Worker {
         if let Some(Feed { food: food @ Food::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
             && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
         {
-            let reply = format!("+FULLRESYNC {} {}\r\n", beginning.history, beginning.offset);
-            connection.output.push(reply.as_bytes());
-            *food = Food::Dump(beginning.reader, beginning.follower);
+            if !replica.is_old.load(Ordering::Relaxed) {
+                let reply = format!("+FULLRESYNC {} {}\r\n", beginning.history, beginning.offset);
+                connection.output.push(reply.as_bytes());
+            }
+            let Beginning { reader, follower, is_streamed, .. } = beginning;
+            *food = Food::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
+            return self.write_waiting(token);
+        }
+        if connection.client.feed.as_deref_mut().is_some_and(Feed::is_to_be_told) {
+            connection.output.push(b"\n");
             return self.write_waiting(token);
         }
         // Replies that wait for the disk come first as well.

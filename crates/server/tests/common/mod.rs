@@ -7,6 +7,7 @@
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 
 pub mod groups;
+pub mod peer;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -192,7 +193,8 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+/// A port that nobody listened on a moment ago.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("its address").port()
 }

@@ -28,7 +28,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let changes: u64 = subject.server.stats.iter().map(|stats| stats.dirty.get()).sum();
     page.field("rdb_changes_since_last_save", changes.saturating_sub(status.changes_saved));
     let save = status.running_for(Purpose::Save);
-    page.field("rdb_bgsave_in_progress", u8::from(save.is_some()));
+    let writes_dump = save.is_some() || status.running_for(Purpose::Replicas).is_some();
+    page.field("rdb_bgsave_in_progress", u8::from(writes_dump));
     page.field("rdb_last_save_time", status.last_save_s);
     page.field("rdb_last_bgsave_status", if status.last_ok { "ok" } else { "err" });
     page.field("rdb_last_bgsave_time_sec", status.last_duration_s);

@@ -34,7 +34,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
         );
     }
     page.field("replicas_waiting_psync", 0);
-    page.field("master_failover_state", "no-failover");
+    page.field("master_failover_state", replication.failover.state().name());
     write_history(server, replication, page);
 }
 

@@ -1,5 +1,6 @@
 //! The commands about replication: those that users and Sentinel give, and those that servers give each other.
 
+mod failover;
 mod psync;
 mod replconf;
 mod replicaof;
@@ -9,5 +10,12 @@ use crate::session::SessionHandler;
 use kvick_commands::spec::Command;
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] =
-    &[psync::PSYNC, psync::SYNC, replconf::REPLCONF, replicaof::REPLICAOF, replicaof::SLAVEOF, role::ROLE];
+pub static COMMANDS: &[Command<SessionHandler>] = &[
+    failover::FAILOVER,
+    psync::PSYNC,
+    psync::SYNC,
+    replconf::REPLCONF,
+    replicaof::REPLICAOF,
+    replicaof::SLAVEOF,
+    role::ROLE,
+];

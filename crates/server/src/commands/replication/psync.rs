@@ -1,7 +1,9 @@
 //! PSYNC and SYNC: a replica asks to be synchronised.
 
 use crate::clients::ClientFlags;
+use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::logging;
+use crate::replication::failover::State;
 use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise;
 use crate::session::{Session, SessionHandler};
@@ -44,6 +46,12 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if cx.client.feed.is_some() || cx.client.info.flags().intersects(ClientFlags::REPLICA | ClientFlags::MONITOR) {
         return Ok(());
     }
+    if args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover")) {
+        take_over(cx, &args[1])?;
+    }
+    if cx.server.replication.failover.state() != State::None {
+        return Err(Error::text("NOMASTERLINK Can't SYNC while failing over"));
+    }
     if upstream.is_replica() && !upstream.is_connected() {
         return Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"));
     }
@@ -51,6 +59,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let replica = cx.client.replica.get_or_insert_with(|| Arc::new(Replica::new(info.clone()))).clone();
     logging::notice(format_args!("Replica {} asks for synchronization", replica.name()));
     replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
+    replica.is_old.store(args.len() == 1, Ordering::Relaxed);
     let continued = if args.len() >= 3 { go_on(cx, &replica, args) } else { None };
     cx.client.feed = Some(Box::new(match continued {
         Some(follower) => Feed::of_log(replica, follower),
@@ -61,6 +70,22 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             Feed::waiting(replica)
         }
     }));
+    Ok(())
+}
+
+/// A primary hands over to this replica of it, which has all that it has.
+fn take_over(cx: &Session<'_>, id: &[u8]) -> Result<(), Error> {
+    let server = cx.server;
+    logging::notice(format_args!("Failover request received for replid {}.", String::from_utf8_lossy(id)));
+    if !server.replication.upstream.is_replica() {
+        return Err(Error::text("ERR PSYNC FAILOVER can't be sent to a master."));
+    }
+    if !server.replication.history.lock().id.as_bytes().eq_ignore_ascii_case(id) {
+        return Err(Error::text("ERR PSYNC FAILOVER replid must match my replid."));
+    }
+    server.become_primary();
+    let who = cx.client.info.described(server.config.read(HIDE_USER_DATA_FROM_LOG));
+    logging::notice(format_args!("PRIMARY MODE enabled (failover request from '{who}')"));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! REPLICAOF and its old name: whom the server follows.
 
 use crate::logging;
+use crate::replication::failover::State;
 use crate::replication::upstream::Target;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
@@ -42,6 +43,9 @@ pub const SLAVEOF: Command<SessionHandler> = Command::new(
 );
 
 fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if cx.server.replication.failover.state() != State::None {
+        return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
+    }
     let who = cx.client.info.described(false);
     if args[1].eq_ignore_ascii_case(b"no") && args[2].eq_ignore_ascii_case(b"one") {
         if cx.server.replication.upstream.is_replica() {

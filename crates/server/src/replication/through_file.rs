@@ -1,0 +1,124 @@
+//! Dumps for replicas by way of the dump's file: it is written once, and sent from there by a thread of its own, with its
+//! length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
+
+use super::replicas::{Replica, Stage};
+use super::transfer::{Ended, Transfer};
+use crate::logging;
+use crate::memory;
+use crate::persistence::background::SavedFile;
+use crate::persistence::file::SaveError;
+use crate::persistence::snapshots::Destination;
+use crate::server::Server;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes that are read at once.
+const READ: usize = 64 * 1024;
+
+/// See the module's documentation.
+pub struct ThroughFile {
+    server: &'static Server,
+    file: Box<SavedFile>,
+    sender: Sender,
+}
+
+/// What sends the file.
+struct Sender {
+    server: &'static Server,
+    transfer: Arc<Transfer>,
+    replicas: Vec<Arc<Replica>>,
+}
+
+impl ThroughFile {
+    /// For these replicas, which read the transfer.
+    pub fn new(server: &'static Server, transfer: Arc<Transfer>, replicas: &[Arc<Replica>]) -> ThroughFile {
+        let sender = Sender { server, transfer, replicas: replicas.to_vec() };
+        ThroughFile { server, file: Box::new(SavedFile::new(server)), sender }
+    }
+}
+
+impl Destination for ThroughFile {
+    fn open(&mut self) -> Result<(), SaveError> {
+        self.file.open()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.sender.check()?;
+        self.file.write(bytes)
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+        let ThroughFile { server, file, sender } = *self;
+        let path: PathBuf = file.path().into();
+        if let Err(error) = file.finish(outcome) {
+            sender.end(Ended::Failed);
+            return Err(error);
+        }
+        // Opened now, since the next save puts another file in its place.
+        let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let begun = opened.and_then(|(length, file)| {
+            let send = move || {
+                memory::enrol();
+                sender.send(file, length);
+            };
+            std::thread::Builder::new().name("dump-sender".into()).spawn(send).map(|_| ())
+        });
+        begun.map_err(|error| {
+            logging::warning(format_args!("The dump for replicas cannot be sent: {error}"));
+            server.disconnect_replicas();
+            SaveError::Write("replicas", error)
+        })
+    }
+}
+
+impl Sender {
+    /// An error when nobody is left to send it to.
+    fn check(&self) -> io::Result<()> {
+        match self.transfer.readers() {
+            0 => Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone")),
+            _ => Ok(()),
+        }
+    }
+
+    fn send(self, file: File, length: u64) {
+        self.replicas.iter().for_each(|replica| replica.set_stage(Stage::Receiving));
+        let sent = self.try_send(file, length);
+        match &sent {
+            // Workers tell of replicas that they lose.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => logging::warning(format_args!("Reading the dump for replicas: {error}")),
+            Ok(()) => {}
+        }
+        self.end(if sent.is_ok() { Ended::Complete } else { Ended::Failed });
+    }
+
+    fn try_send(&self, file: File, length: u64) -> io::Result<()> {
+        self.write(format!("${length}\r\n").as_bytes())?;
+        let mut file = file.take(length);
+        let mut buffer = vec![0; READ];
+        let mut sent = 0;
+        while sent < length {
+            let n = match file.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            self.write(&buffer[..n])?;
+            sent += n as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.transfer.write(bytes)?;
+        self.server.replication.wake_feeders(self.server, usize::MAX);
+        Ok(())
+    }
+
+    fn end(&self, how: Ended) {
+        self.transfer.end(how);
+        self.server.replication.wake_feeders(self.server, usize::MAX);
+    }
+}

@@ -1,0 +1,53 @@
+//! Servers that others wrote, for tests that have this one work with them.
+
+use super::{free_port, wait_until};
+use redis::{Connection, cmd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A server that somebody else wrote, running on a folder.
+pub struct Running {
+    child: Child,
+    port: u16,
+}
+
+impl Running {
+    /// Starts it with these arguments besides its port and folder. It may not accept connections yet.
+    pub fn start(program: &str, folder: &Path, args: &[&str]) -> Running {
+        let port = free_port();
+        let child = Command::new(program)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--enable-debug-command", "yes"])
+            .arg("--dir")
+            .arg(folder)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the server's program");
+        Running { child, port }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A new connection, once it has loaded what it has.
+    pub fn client(&self) -> Connection {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).expect("an address");
+        let mut connection = None;
+        wait_until("the server has loaded", || {
+            connection = client.get_connection().ok();
+            connection.as_mut().is_some_and(|connection| cmd("PING").query::<String>(connection).is_ok())
+        });
+        connection.expect("a connection")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,346 @@
+//! Replication between servers: a replica's data are those of its primary, through whatever becomes of links and roles.
+//!
+//! With `KVICK_TEST_VALKEY` naming the program of Valkey 9 it is tried with a server that others wrote on either side.
+
+mod common;
+
+use common::peer::Running;
+use common::{Server, for_workers, wait_until};
+use redis::{Connection, Value, cmd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What servers of these tests are started with: replicas need not wait for others to come.
+const SETTINGS: [&str; 6] =
+    ["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
+
+fn start(workers: &str, args: &[&str]) -> Server {
+    Server::start(&[&["--io-threads", workers], &SETTINGS[..], args].concat())
+}
+
+/// Runs a test with one worker and with four, on every server of the test.
+fn with_workers(test: impl Fn(&str)) {
+    for workers in ["1", "4"] {
+        println!("with {workers} workers");
+        test(workers);
+    }
+}
+
+fn ask(client: &mut Connection, line: &str) -> Value {
+    try_ask(client, line).unwrap_or_else(|error| panic!("{}: {error}", &line[..line.len().min(100)]))
+}
+
+fn try_ask(client: &mut Connection, line: &str) -> redis::RedisResult<Value> {
+    let mut words = line.split(' ');
+    let mut command = cmd(words.next().unwrap_or_default());
+    words.for_each(|word| _ = command.arg(word));
+    command.query(client)
+}
+
+fn text(client: &mut Connection, line: &str) -> String {
+    redis::from_redis_value(ask(client, line)).expect("text")
+}
+
+fn number(client: &mut Connection, line: &str) -> i64 {
+    redis::from_redis_value(ask(client, line)).expect("a number")
+}
+
+/// A field of INFO.
+fn info(client: &mut Connection, field: &str) -> String {
+    let all = text(client, "INFO everything");
+    let found = all.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    found.unwrap_or_else(|| panic!("no field {field} in INFO")).to_string()
+}
+
+fn counted(client: &mut Connection, field: &str) -> u64 {
+    info(client, field).parse().expect("a number")
+}
+
+/// Has a server follow another.
+fn follow(client: &mut Connection, primary: u16) {
+    ask(client, &format!("REPLICAOF 127.0.0.1 {primary}"));
+}
+
+fn wait_for_link(client: &mut Connection) {
+    wait_until("the link is up", || info(client, "master_link_status") == "up");
+}
+
+/// Waits until a replica has what its primary has, and checks that this is the same.
+#[track_caller]
+fn assert_same_data(primary: &mut Connection, replica: &mut Connection) {
+    wait_until("the replica has all", || {
+        info(primary, "master_repl_offset") == info(replica, "master_repl_offset")
+            && info(replica, "master_link_status") == "up"
+    });
+    assert_eq!(text(primary, "DEBUG DIGEST"), text(replica, "DEBUG DIGEST"));
+    assert_eq!(number(primary, "DBSIZE"), number(replica, "DBSIZE"));
+}
+
+/// Clients that change data of all types until they are told to stop, or their server ends.
+struct Load {
+    stop: &'static AtomicBool,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn begin(server: &Server) -> Load {
+        let stop: &'static AtomicBool = Box::leak(Box::default());
+        let clients = (0..3).map(|seed| {
+            let mut client = server.client();
+            std::thread::spawn(move || {
+                let mut n = seed * 7919;
+                while !stop.load(Ordering::Relaxed) && write(&mut client, n).is_ok() {
+                    n += 1;
+                }
+            })
+        });
+        Load { stop, clients: clients.collect() }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.clients.into_iter().for_each(|client| client.join().expect("no panic"));
+    }
+}
+
+/// A few changes.
+fn write(client: &mut Connection, n: u64) -> redis::RedisResult<()> {
+    let key = n * 2_654_435_761 % 500;
+    redis::pipe()
+        .cmd("SELECT")
+        .arg(n % 3)
+        .ignore()
+        .cmd("SET")
+        .arg(format!("s:{key}"))
+        .arg("x".repeat((n % 300) as usize))
+        .ignore()
+        .cmd("INCRBYFLOAT")
+        .arg(format!("f:{key}"))
+        .arg(0.1)
+        .ignore()
+        .cmd("RPUSH")
+        .arg(format!("l:{key}"))
+        .arg(n)
+        .ignore()
+        .cmd("LTRIM")
+        .arg(format!("l:{key}"))
+        .arg(-40)
+        .arg(-1)
+        .ignore()
+        .cmd("SADD")
+        .arg(format!("t:{key}"))
+        .arg(n % 64)
+        .ignore()
+        .cmd("SPOP")
+        .arg(format!("t:{}", key / 2))
+        .ignore()
+        .cmd("ZADD")
+        .arg(format!("z:{key}"))
+        .arg(n as f64 / 7.0)
+        .arg(n % 100)
+        .ignore()
+        .cmd("HSET")
+        .arg(format!("h:{key}"))
+        .arg(n % 50)
+        .arg(n)
+        .ignore()
+        .cmd("XADD")
+        .arg(format!("x:{key}"))
+        .arg("MAXLEN")
+        .arg(30)
+        .arg("*")
+        .arg("n")
+        .arg(n)
+        .ignore()
+        .cmd("SET")
+        .arg(format!("e:{n}"))
+        .arg(n)
+        .arg("PX")
+        .arg(20 + n % 50)
+        .ignore()
+        .cmd("DEL")
+        .arg(format!("s:{}", key + 1))
+        .ignore()
+        .query(client)
+}
+
+/// Waits until what expires has.
+fn settle(client: &mut Connection) {
+    wait_until("all that expires has expired", || {
+        let all = text(client, "INFO keyspace");
+        all.lines().filter(|line| line.starts_with("db")).all(|line| line.contains("expires=0"))
+    });
+}
+
+#[test]
+fn a_replica_begins_with_all_data_and_goes_on_under_load() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &[]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        ask(&mut p, "DEBUG POPULATE 20000 before 100");
+        let load = Load::begin(&primary);
+        ask(&mut r, "SET of-its-own goes");
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        let before = counted(&mut p, "master_repl_offset");
+        wait_until("some more is written", || counted(&mut p, "master_repl_offset") > before + 100_000);
+        // A link that breaks in the middle of it is made again, and goes on.
+        ask(&mut p, "CLIENT KILL TYPE replica");
+        wait_until("the replica goes on", || counted(&mut p, "sync_partial_ok") == 1);
+        load.end();
+        settle(&mut p);
+        assert_same_data(&mut p, &mut r);
+        assert_eq!(counted(&mut p, "sync_full"), 1);
+        assert!(try_ask(&mut r, "GET of-its-own").is_ok_and(|value| value == Value::Nil));
+    });
+}
+
+#[test]
+fn others_go_on_with_a_replica_that_is_promoted() {
+    with_workers(|workers| {
+        let servers: Vec<Server> = (0..4).map(|_| start(workers, &[])).collect();
+        let [a, b, c, d] = &servers[..] else { unreachable!() };
+        let [mut ca, mut cb, mut cc, mut cd] = [a.client(), b.client(), c.client(), d.client()];
+        // d follows c, which follows a.
+        follow(&mut cb, a.port());
+        follow(&mut cc, a.port());
+        wait_for_link(&mut cc);
+        follow(&mut cd, c.port());
+        wait_for_link(&mut cb);
+        wait_for_link(&mut cd);
+        let load = Load::begin(a);
+        wait_until("some is written", || counted(&mut ca, "master_repl_offset") > 100_000);
+        load.end();
+        settle(&mut ca);
+        assert_same_data(&mut ca, &mut cb);
+        assert_same_data(&mut ca, &mut cd);
+        let full = counted(&mut cb, "sync_full") + counted(&mut cc, "sync_full");
+        // b takes over; all others go on with it without a dump, also the one that was the primary.
+        ask(&mut cb, "REPLICAOF NO ONE");
+        follow(&mut cc, b.port());
+        follow(&mut ca, b.port());
+        wait_for_link(&mut cc);
+        wait_for_link(&mut ca);
+        write(&mut cb, 4711).expect("a primary that takes writes");
+        settle(&mut cb);
+        [&mut ca, &mut cc, &mut cd].into_iter().for_each(|other| assert_same_data(&mut cb, other));
+        assert_eq!(counted(&mut cb, "sync_full") + counted(&mut cc, "sync_full"), full);
+        assert_eq!(info(&mut cb, "master_replid"), info(&mut cd, "master_replid"));
+        assert_eq!(counted(&mut cb, "sync_partial_ok"), 2);
+    });
+}
+
+#[test]
+fn a_replica_that_is_started_again_goes_on_where_it_was() {
+    with_workers(|workers| {
+        let folder = TempDir::new().expect("a folder");
+        let args = ["--dir", folder.path().to_str().expect("a plain name")];
+        let primary = start(workers, &[]);
+        let mut p = primary.client();
+        let mut replica = start(workers, &args);
+        let mut r = replica.client();
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        write(&mut p, 1).expect("a change");
+        settle(&mut p);
+        assert_same_data(&mut p, &mut r);
+        // Its connection ends without a reply.
+        assert!(try_ask(&mut r, "SHUTDOWN SAVE").is_err());
+        replica.end();
+        write(&mut p, 2).expect("a change");
+        let follows = ["--replicaof", "127.0.0.1", &primary.port().to_string()].map(String::from);
+        let follows: Vec<&str> = follows.iter().map(String::as_str).collect();
+        let replica = start(workers, &[&args[..], &follows].concat());
+        let mut r = replica.client();
+        wait_for_link(&mut r);
+        settle(&mut p);
+        assert_same_data(&mut p, &mut r);
+        assert_eq!((counted(&mut p, "sync_full"), counted(&mut p, "sync_partial_ok")), (1, 1));
+    });
+}
+
+#[test]
+fn a_replica_shows_all_of_a_transaction_or_nothing() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &[]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        let writer = std::thread::spawn(move || {
+            for n in 0..2000 {
+                let () = redis::pipe().atomic().set("one", n).set("{one}two", n).query(&mut p).expect("EXEC");
+            }
+            p
+        });
+        let mut seen = 0;
+        while !writer.is_finished() {
+            let (one, two): (Option<i64>, Option<i64>) =
+                cmd("MGET").arg("one").arg("{one}two").query(&mut r).expect("values");
+            assert_eq!(one, two);
+            seen += usize::from(one.is_some());
+        }
+        assert!(seen > 0);
+        assert_same_data(&mut writer.join().expect("no panic"), &mut r);
+    });
+}
+
+#[test]
+fn keys_expire_on_a_replica_when_its_primary_says_so_and_are_not_shown_before_that() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &[]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        ask(&mut p, "DEBUG SET-ACTIVE-EXPIRE 0");
+        ask(&mut p, "SET key value PX 50");
+        assert_eq!(number(&mut p, "WAIT 1 0"), 1);
+        wait_until("its time has come", || ask(&mut r, "GET key") == Value::Nil);
+        assert_eq!(number(&mut r, "DBSIZE"), 1);
+        assert_eq!(ask(&mut p, "GET key"), Value::Nil);
+        assert_same_data(&mut p, &mut r);
+        assert_eq!(number(&mut r, "DBSIZE"), 0);
+    });
+}
+
+#[test]
+fn replicas_refuse_writes_and_wait_tells_how_many_have_them() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &[]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        assert_eq!(number(&mut p, "WAIT 1 10"), 0);
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        ask(&mut p, "SET key value");
+        assert_eq!(number(&mut p, "WAIT 1 0"), 1);
+        assert_eq!(text(&mut r, "GET key"), "value");
+        let refused = try_ask(&mut r, "SET key other").expect_err("a refusal");
+        assert_eq!(refused.code(), Some("READONLY"));
+        let refused = try_ask(&mut r, "WAIT 1 0").expect_err("a refusal");
+        assert!(refused.to_string().contains("WAIT cannot be used with replica instances"), "{refused}");
+        ask(&mut r, "CONFIG SET replica-read-only no");
+        ask(&mut r, "SET key other");
+        assert_eq!(text(&mut p, "GET key"), "value");
+        // With fewer replicas than it wants a primary refuses writes.
+        ask(&mut r, "REPLICAOF NO ONE");
+        ask(&mut p, "CONFIG SET min-replicas-to-write 1");
+        let mut refused = None;
+        wait_until("the replica is missed", || {
+            refused = try_ask(&mut p, "SET key value").err();
+            refused.is_some()
+        });
+        assert_eq!(refused.as_ref().and_then(|error| error.code()), Some("NOREPLICAS"));
+    });
+}
+
+#[test]
+fn a_replica_that_does_not_read_is_cut_off_and_its_memory_given_back() {
+    for_workers(&SETTINGS, |server| {
+        let mut client = server.client();
+        ask(
+            &mut client,
+            "CONFIG SET client-output-buffer-limit replica\u{20}1mb\u{20}1mb\u{20}60".replace('\u{20}', " ").as_str(),
+        );
+    });
+}
