@@ -20,12 +20,31 @@ pub struct Context<'a> {
     pub taken: Option<Vec<u8>>,
     /// Settings that commands go by.
     pub settings: &'a Settings,
+    /// Who gets the reply.
+    pub receiver: Receiver,
     /// Whether the command may wait: not inside of a transaction or a script, where one that finds nothing says so.
     pub may_block: bool,
+    /// Whether a script calls it, which should be told the members of sets in the same order every time.
+    pub in_script: bool,
+    /// Whether the command comes from a log: then it is taken as it stands there.
+    pub from_log: bool,
+    /// Whether the command may read keys that it does not name, whichever it comes across.
+    pub reads_every_key: bool,
     /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
     pub block: Option<Block>,
     /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.
     pub remark: Option<String>,
+}
+
+/// Who gets a reply, as far as that bounds how long it may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Receiver {
+    /// A client like others.
+    Client,
+    /// A client that is subscribed to something.
+    Subscriber,
+    /// The server itself, for which no reply is too long.
+    Server,
 }
 
 /// How a command waits. It is run again, in its turn, whenever a key that it waits for holds a value of its kind; when it
@@ -88,6 +107,9 @@ pub struct Settings {
     pub stream_node_max_bytes: usize,
     /// `stream-node-max-entries`; 0 for no limit.
     pub stream_node_max_entries: usize,
+    /// A reply of more bytes is never sent: its client is cut off, as `client-output-buffer-limit` says. By
+    /// [`Receiver`].
+    pub reply_bytes_max: [usize; 3],
 }
 
 impl Default for Settings {
@@ -112,6 +134,7 @@ impl Default for Settings {
             zset_max_listpack_value: 64,
             stream_node_max_bytes: 4096,
             stream_node_max_entries: 100,
+            reply_bytes_max: [usize::MAX; 3],
         }
     }
 }
@@ -120,6 +143,12 @@ impl<'a> Context<'a> {
     /// The key at argument `index`, which the arity guarantees.
     pub fn key<'k>(&self, args: Args<'k>, index: usize) -> Key<'k> {
         self.db.key(args.get(index).unwrap_or_default())
+    }
+
+    /// The position of the reply beyond which it is not worth going on, as it will not be sent. Commands whose replies
+    /// may be much larger than what they read look at it.
+    pub fn reply_end_max(&self) -> usize {
+        self.reply.position().saturating_add(self.settings.reply_bytes_max[self.receiver as usize])
     }
 }
 

@@ -58,6 +58,10 @@ pub struct Spec {
     pub keys: &'static [KeySpec],
     /// Finds the keys where `keys` cannot say (flags that depend on options, or incomplete specs).
     pub find_keys: Option<FindKeys>,
+    /// Finds the arguments that are numbers of databases.
+    pub databases: Option<FindDatabases>,
+    /// Which of its arguments are channels.
+    pub channels: Option<Channels>,
     /// What to lock when it is not simply the keys.
     pub lock: LockRule,
     /// The argument whose buffer the handler takes over when it is large, see [`Context::taken`](crate::context::Context).
@@ -84,6 +88,9 @@ pub struct Spec {
 
 /// Finds key positions by looking at the arguments.
 pub type FindKeys = fn(Args<'_>) -> Option<KeyPositions>;
+/// Finds the arguments that are numbers of databases, of which there are so many; `None` when one of them is no such
+/// number or the arguments do not say, and the command will answer an error.
+pub type FindDatabases = fn(Args<'_>, usize) -> Option<SmallVec<[usize; 2]>>;
 /// Positions and access flags of the keys of one request.
 pub type KeyPositions = SmallVec<[KeyPosition; 4]>;
 
@@ -106,6 +113,8 @@ impl Spec {
             acl: Categories::empty(),
             keys: &[],
             find_keys: None,
+            databases: None,
+            channels: None,
             lock: LockRule::Keys,
             takes: None,
             group: Group::Generic,
@@ -149,6 +158,18 @@ impl Spec {
     /// Sets the function that finds the keys.
     pub const fn find_keys(mut self, find: FindKeys) -> Self {
         self.find_keys = Some(find);
+        self
+    }
+
+    /// Sets the function that finds the arguments that are numbers of databases.
+    pub const fn databases(mut self, find: FindDatabases) -> Self {
+        self.databases = Some(find);
+        self
+    }
+
+    /// Says which arguments are channels.
+    pub const fn channels(mut self, channels: Channels) -> Self {
+        self.channels = Some(channels);
         self
     }
 
@@ -294,6 +315,23 @@ fn adjoining_ranges(specs: &[KeySpec]) -> impl Iterator<Item = Option<(i64, i64)
     })
 }
 
+/// Which arguments of a command are channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channels {
+    /// The first one, to which something is published.
+    Published,
+    /// All of them, which are subscribed to.
+    Subscribed,
+    /// All of them are patterns, which are subscribed to.
+    SubscribedPatterns,
+}
+
+/// Whether an argument is the number of one of so many databases.
+pub fn is_database(number: &[u8], databases: usize) -> bool {
+    let number = kvick_resp::format::parse_i64(number).and_then(|number| usize::try_from(number).ok());
+    number.is_some_and(|number| number < databases)
+}
+
 /// What the dispatcher locks before a handler runs.
 #[derive(Clone, Copy)]
 pub enum LockRule {
@@ -409,6 +447,14 @@ bitflags! {
 }
 
 impl Categories {
+    /// A category by its name, in any case.
+    pub fn by_name(name: &[u8]) -> Option<Categories> {
+        Categories::all()
+            .iter_names()
+            .find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+            .map(|(_, flag)| flag)
+    }
+
     /// The lower-case names of the categories in the set, in Valkey's order.
     pub fn names(self) -> impl Iterator<Item = String> {
         self.iter_names().map(|(name, _)| name.to_ascii_lowercase())

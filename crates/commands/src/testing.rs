@@ -1,10 +1,10 @@
 //! Runs commands in-process, one worker's way, for the tests of the families.
 
-use crate::context::{Context, Handler, Settings};
+use crate::context::{Context, Handler, Receiver, Settings};
 use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
-use kvick_store::log::Follower;
+use kvick_store::log::{Audience, Follower};
 use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace, WhenExpired};
 
 /// A keyspace with one client.
@@ -17,6 +17,8 @@ pub struct Bench {
     pub touch: bool,
     /// Whether commands may wait: then the reply is a line that says for what.
     pub may_block: bool,
+    /// Whether commands come from a log.
+    pub from_log: bool,
     /// Its settings.
     pub settings: Settings,
     /// Present time, moved by tests.
@@ -38,12 +40,13 @@ impl Bench {
     /// A bench for some families.
     pub fn new(families: &[&'static [Command<Handler>]]) -> Self {
         let keyspace = Keyspace::leak(16, 4, KeyHasher::with_secret(1, 2));
-        let follower = keyspace.log.follow();
+        let follower = keyspace.log.follow(Audience::All);
         Bench {
             keyspace,
             database: 0,
             touch: true,
             may_block: true,
+            from_log: false,
             settings: Settings::default(),
             now_ms: 1_700_000_000_000,
             version: Version::Resp2,
@@ -99,16 +102,21 @@ impl Bench {
             access: &access,
             touch: self.touch,
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: WhenExpired::Drop,
             counters: &self.counters,
             effects: &mut self.effects,
         };
         let mut context = Context {
+            reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
             taken: None,
             settings: &self.settings,
+            receiver: Receiver::Client,
             may_block: self.may_block,
+            in_script: false,
+            from_log: self.from_log,
             block: None,
             remark: None,
         };

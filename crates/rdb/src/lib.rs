@@ -5,6 +5,7 @@
 //!   together from captured entries; [`dump`] writes a payload.
 //! - [`Reader`] reads a dump from anything that gives bytes, as a sequence of [`Event`]s; [`load_into`] does so until the
 //!   end and hands keys to a [`Target`]; [`restore`] reads a payload.
+//! - [`aof`] is the append-only file: its manifest, its commands, and keys as commands.
 //! - [`mod@check`] tells whether a dump is sound, and what it holds.
 //!
 //! ```text
@@ -19,6 +20,7 @@
 //! says what is wrong and at which byte. A dump goes through a buffer; at most one value is in memory at a time, and
 //! beside it a copy of its compact encoding or of its longest element.
 
+pub mod aof;
 pub mod check;
 mod crc64;
 mod decode;
@@ -43,7 +45,7 @@ pub use error::{Corrupt, Error, ErrorKind, ModuleType};
 pub use format::{Type, VERSION, VERSION_REDIS, VersionCheck, is_foreign};
 pub use input::Progress;
 pub use load::{Key, Summary, Target, load_into};
-pub use payload::{RestoreError, restore};
+pub use payload::{RestoreError, RestoreFunctionsError, dump_functions, restore, restore_functions};
 pub use read::{Checksum, Event, ReadOptions, Reader, Record as ReadRecord, Stage, ValueOptions};
 pub use value::{Loaded, ValueRef};
 pub use write::{Preface, Record, Usage, WriteError, WriteOptions, Writer, dump, save_record, value_len};

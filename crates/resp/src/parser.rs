@@ -127,6 +127,11 @@ impl Parser {
         self.partial.as_ref().map_or(0, |partial| partial.memory())
     }
 
+    /// The bytes that have arrived of a big argument that is under way.
+    pub fn received(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.received())
+    }
+
     /// Where to read the next bytes of a big argument, after [`Parsed::Big`]: never empty while bytes are missing,
     /// never longer than what is missing. The memory grows with what arrived. Empty when no big argument is under way.
     pub fn spare(&mut self) -> &mut [MaybeUninit<u8>] {

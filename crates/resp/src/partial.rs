@@ -78,6 +78,11 @@ impl Partial {
             + self.receiving.as_ref().map_or(0, Receiving::memory)
     }
 
+    /// The bytes that have arrived of the big argument that is being received.
+    pub(crate) fn received(&self) -> usize {
+        self.receiving.as_ref().map_or(0, Receiving::len)
+    }
+
     /// The big argument that is being received.
     pub(crate) fn receiving(&mut self) -> Option<&mut Receiving> {
         self.receiving.as_mut()

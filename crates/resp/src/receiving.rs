@@ -26,6 +26,11 @@ impl Receiving {
         self.needs
     }
 
+    /// How many bytes have arrived.
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The memory held, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.buffer.capacity()

@@ -6,8 +6,11 @@
 //! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
 //! worker a message.
 
+use crate::acl::user::default_name;
 use crate::pubsub::Kind;
-use kvick_store::Waiter;
+use crate::worker::blocking::Blocked;
+use crate::worker::connection::Connection;
+use kvick_store::{Waiter, Watcher};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,10 +57,26 @@ pub struct ClientInfo {
     pub output: AtomicUsize,
     /// Blocks of output waiting.
     pub output_blocks: AtomicUsize,
+    /// Bytes allocated for output.
+    pub output_memory: AtomicUsize,
     /// Commands queued in its transaction; -1 when there is none.
     pub queued: AtomicI64,
     /// Keys that it watches.
     pub watched: AtomicUsize,
+    /// The client that it has invalidations sent to, or 0.
+    pub redirect: AtomicU64,
+    /// Prefixes of keys that it is told of, which it shares with all who are told of them.
+    pub prefixes: AtomicUsize,
+    /// Bytes of the arguments that a command is about to be executed with, if they are many.
+    pub argument_memory: AtomicUsize,
+    /// Bytes that the transaction and the watched keys take.
+    pub transaction_memory: AtomicUsize,
+    /// Bytes that the subscriptions take.
+    pub subscription_memory: AtomicUsize,
+    /// Bytes that are accounted for: see [`crate::eviction::clients`].
+    pub accounted: AtomicUsize,
+    /// Bytes that it took when it was found to be too large, until it is gone.
+    pub leaving: AtomicUsize,
     /// Bytes received.
     pub bytes_in: AtomicU64,
     /// Bytes sent.
@@ -70,10 +89,12 @@ pub struct ClientInfo {
     pub names: Mutex<Names>,
     /// The request that waits, if it is blocked.
     pub waiter: Mutex<Option<Arc<Waiter>>>,
+    /// What knows whether keys that it watches have changed, while it watches any.
+    pub watcher: Mutex<Option<Arc<Watcher>>>,
 }
 
 /// The names that a client gave itself or was given.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Names {
     /// CLIENT SETNAME.
     pub name: Box<[u8]>,
@@ -81,6 +102,15 @@ pub struct Names {
     pub lib_name: Box<[u8]>,
     /// CLIENT SETINFO LIB-VER.
     pub lib_ver: Box<[u8]>,
+    /// The user that it is.
+    pub user: Arc<[u8]>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let none = Box::<[u8]>::default;
+        Names { name: none(), lib_name: none(), lib_ver: none(), user: default_name() }
+    }
 }
 
 bitflags::bitflags! {
@@ -113,6 +143,32 @@ bitflags::bitflags! {
         const PUBSUB = 1 << 11;
         /// READONLY: takes what a replica has.
         const READONLY = 1 << 12;
+        /// Its requests come from a log, not from a connection: they were allowed and logged when they came first.
+        const FROM_LOG = 1 << 15;
+        /// A replica.
+        const REPLICA = 1 << 16;
+        /// What a primary sends is executed as this one's.
+        const PRIMARY = 1 << 17;
+        /// MONITOR: is shown every command.
+        const MONITOR = 1 << 13;
+        /// A key that it watches has changed. Not set, but found out when somebody asks: see [`ClientInfo::shown_flags`].
+        const DIRTY = 1 << 14;
+        /// CLIENT TRACKING: is told when keys change that it may have cached.
+        const TRACKING = 1 << 20;
+        /// Is told of all changes of keys with some prefixes.
+        const BROADCAST = 1 << 21;
+        /// Caches only what it reads after CLIENT CACHING YES.
+        const OPTIN = 1 << 22;
+        /// Does not cache what it reads after CLIENT CACHING NO.
+        const OPTOUT = 1 << 23;
+        /// Is not told of what it changes itself.
+        const NOLOOP = 1 << 24;
+        /// CLIENT CACHING, about the next command.
+        const CACHING = 1 << 25;
+        /// What it is to be told cannot be sent to where it wants it.
+        const BROKEN_REDIRECT = 1 << 26;
+        /// How it is told of changes.
+        const TRACKING_MODE = Self::BROADCAST.bits() | Self::OPTIN.bits() | Self::OPTOUT.bits() | Self::NOLOOP.bits();
     }
 }
 
@@ -138,14 +194,23 @@ impl ClientInfo {
             input_memory: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
             output_blocks: AtomicUsize::new(0),
+            output_memory: AtomicUsize::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicUsize::new(0),
+            redirect: AtomicU64::new(0),
+            prefixes: AtomicUsize::new(0),
+            argument_memory: AtomicUsize::new(0),
+            transaction_memory: AtomicUsize::new(0),
+            subscription_memory: AtomicUsize::new(0),
+            accounted: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             doomed: AtomicBool::new(false),
             names: Mutex::default(),
             waiter: Mutex::default(),
+            watcher: Mutex::default(),
         }
     }
 
@@ -154,9 +219,37 @@ impl ClientInfo {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
+    /// The flags, and whether a key that it watches has changed.
+    pub fn shown_flags(&self) -> ClientFlags {
+        let mut flags = self.flags();
+        flags.set(ClientFlags::DIRTY, self.watcher.lock().as_ref().is_some_and(|watcher| watcher.is_touched()));
+        flags
+    }
+
     /// Whether it is about to be closed by somebody's wish: for others it is gone.
     pub fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of the arguments of its request that waits or is being executed.
+    pub fn arguments(&self) -> usize {
+        let waits = self.waiter.lock().clone();
+        let waiting = waits.as_deref().and_then(Blocked::of).map_or(0, Blocked::memory);
+        waiting + self.argument_memory.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the connection takes, with all that is kept for it.
+    pub fn memory(&self) -> usize {
+        let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
+
+        let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
+        size_of::<Connection>()
+            + size_of::<ClientInfo>()
+            + self.peer.len()
+            + self.local.len()
+            + self.arguments()
+            + self.prefixes.load(Ordering::Relaxed) * size_of::<Arc<[u8]>>()
+            + variable
     }
 
     /// Whether its looking at a key touches the key's access clock.
@@ -165,14 +258,23 @@ impl ClientInfo {
         !self.flags().contains(ClientFlags::NO_TOUCH)
     }
 
-    /// Who it is, for the log: the first fields of CLIENT LIST, and its library. With `hide` its name is left out.
+    /// Whether its requests come from a log.
+    #[inline]
+    pub fn is_from_log(&self) -> bool {
+        self.flags().contains(ClientFlags::FROM_LOG)
+    }
+
+    /// Who it is, for the log: the first fields of CLIENT LIST, its user and its library. With `hide` its names are left
+    /// out.
     pub fn described(&self, hide: bool) -> String {
         let ClientInfo { id, peer, local, fd, .. } = self;
         let names = self.names.lock();
-        let [name, lib_name, lib_ver] =
-            [&names.name, &names.lib_name, &names.lib_ver].map(|name| String::from_utf8_lossy(name));
-        let name = if hide { REDACTED } else { &name };
-        format!("id={id} addr={peer} laddr={local} fd={fd} name={name} lib-name={lib_name} lib-ver={lib_ver}")
+        let [name, user, lib_name, lib_ver] =
+            [&names.name, &names.user[..], &names.lib_name, &names.lib_ver].map(|name| String::from_utf8_lossy(name));
+        let (name, user) = if hide { (REDACTED, REDACTED) } else { (&*name, &*user) };
+        format!(
+            "id={id} addr={peer} laddr={local} fd={fd} name={name} user={user} lib-name={lib_name} lib-ver={lib_ver}"
+        )
     }
 
     /// Sets or clears flags; the owner only.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const ARGS_MAX: usize = 32;
 const ARG_BYTES_MAX: usize = 128;
 /// What is shown of an argument that is a secret.
-const REDACTED: &[u8] = b"(redacted)";
+pub const REDACTED: &[u8] = b"(redacted)";
 /// Bytes that the protocol adds to an argument at most: its length in decimal, a dollar sign and two line ends.
 const FRAMING_MAX: usize = 25;
 
@@ -253,6 +253,7 @@ impl CommandLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acl::identity::Identity;
     use crate::clients::ClientInfo;
     use kvick_resp::OwnedArgs;
     use std::sync::Arc;
@@ -261,7 +262,10 @@ mod tests {
         Thresholds { slow_us: 0, slow_max: 2, request_bytes: 0, request_max: 9, reply_bytes: -1, reply_max: 9 };
 
     fn client() -> Client {
-        Client::new(Arc::new(ClientInfo::new(1, 0, -1, "127.0.0.1:1".into(), "127.0.0.1:2".into(), true, 0)), true)
+        Client::new(
+            Arc::new(ClientInfo::new(1, 0, -1, "127.0.0.1:1".into(), "127.0.0.1:2".into(), true, 0)),
+            Identity::superuser(),
+        )
     }
 
     fn record(log: &CommandLog, client: &Client, args: &[&[u8]], taken: Option<&TakenArgument>) -> Entry {

@@ -4,30 +4,39 @@
 //! [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`], those
 //! about data in `kvick-commands`.
 
+pub mod acl;
+pub mod aof;
 pub mod clients;
 pub mod clock;
 pub mod commandlog;
 pub mod commands;
 pub mod config;
 pub mod crash;
+pub mod eviction;
 pub mod histogram;
+pub mod inbox;
 pub mod latency;
 pub mod listen;
 pub mod logging;
 pub mod mailbox;
 pub mod memory;
 pub mod migration;
+pub mod monitor;
 pub mod pause;
 pub mod persistence;
 pub mod process;
 pub mod pubsub;
 pub mod rates;
+pub mod replication;
+pub mod scripting;
 pub mod server;
 pub mod session;
 pub mod signals;
 pub mod stats;
 pub mod supervise;
 pub mod table;
+pub mod tls;
+pub mod tracking;
 pub mod tunables;
 pub mod version;
 pub mod worker;

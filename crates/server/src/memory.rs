@@ -1,18 +1,21 @@
 //! What the process takes of memory: the allocator's figures, the kernel's, and what of it is not data.
 //!
-//! The allocator, jemalloc, adds up its figures when it is asked to. That takes some ten microseconds, so it is done
-//! once for a report and for each sample of the peak, never while commands run.
+//! How much is in use is known at any time, see [`ledger`]. All else the allocator, jemalloc, adds up when it is asked to.
+//! That takes some ten microseconds, so it is done once for a report, never while commands run.
 //!
 //! Invariants of the unsafe code here: each name is that of a control which the allocator documents, is terminated by a
 //! zero byte, and is read with the type documented for it.
 
-use crate::clients::ClientInfo;
+mod ledger;
+
+use crate::clients::ClientFlags;
 use crate::server::Server;
-use crate::worker::connection::Connection;
 use kvick_store::usage::Usage;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
+
+pub use ledger::{enrol, in_use, own_balance};
 
 /// The allocator's number for all of its arenas together.
 const ALL_ARENAS: usize = 4096;
@@ -20,7 +23,9 @@ const ALL_ARENAS: usize = 4096;
 /// The allocator's and the kernel's figures, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// What was allocated and not freed.
+    /// What the server has in use.
+    pub used: usize,
+    /// What was allocated and not freed, with what is kept free for each thread.
     pub allocated: usize,
     /// Pages that hold any of it.
     pub active: usize,
@@ -42,6 +47,7 @@ impl Figures {
         // A control that cannot be read is one that this build of the allocator lacks.
         let allocated = stats::allocated::read().unwrap_or(0);
         Figures {
+            used: in_use(),
             allocated,
             active: stats::active::read().unwrap_or(0),
             resident: stats::resident::read().unwrap_or(0),
@@ -50,12 +56,6 @@ impl Figures {
             rss,
         }
     }
-}
-
-/// Bytes allocated and not freed.
-pub fn allocated() -> usize {
-    refresh();
-    stats::allocated::read().unwrap_or(0)
 }
 
 fn refresh() {
@@ -136,26 +136,26 @@ pub struct Monitor {
 impl Monitor {
     /// Takes note that the server is about to serve: what it takes now is what it takes when empty.
     pub fn mark_startup(&self) {
-        let now = allocated();
+        let now = in_use();
         self.startup.store(now, Ordering::Relaxed);
         self.note(now);
     }
 
-    /// Takes note of what is allocated now.
+    /// Takes note of what is in use now.
     pub fn sample(&self) {
-        self.note(allocated());
+        self.note(in_use());
     }
 
-    fn note(&self, allocated: usize) {
-        self.peak.fetch_max(allocated, Ordering::Relaxed);
+    fn note(&self, used: usize) {
+        self.peak.fetch_max(used, Ordering::Relaxed);
     }
 
-    /// What was allocated when the server was about to serve.
+    /// What was in use when the server was about to serve.
     pub fn startup(&self) -> usize {
         self.startup.load(Ordering::Relaxed)
     }
 
-    /// The most that was ever seen allocated.
+    /// The most that was ever seen in use.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
@@ -165,12 +165,14 @@ impl Monitor {
 pub struct Overview {
     /// The figures that it was made from.
     pub figures: Figures,
-    /// The most ever allocated.
+    /// The most ever in use.
     pub peak: usize,
     /// What the empty server takes.
     pub startup: usize,
-    /// What connections take.
+    /// What connections take, but for those of replicas.
     pub clients: usize,
+    /// What these take.
+    pub replicas: usize,
     /// Tables of the databases that hold keys.
     pub databases: Vec<(usize, Usage)>,
 }
@@ -180,31 +182,42 @@ impl Overview {
     pub fn of(server: &'static Server) -> Self {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
         let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
-        let clients = server.clients.all().iter().map(|client| client_memory(client)).sum();
+        let (mut clients, mut replicas) = (0, 0);
+        for client in server.clients.all() {
+            let is_replica = client.flags().contains(ClientFlags::REPLICA);
+            *if is_replica { &mut replicas } else { &mut clients } += client.memory();
+        }
+        if replicas > 0 {
+            // What is yet to be sent to them is the log's, which they share.
+            replicas += server.keyspace.log.excess();
+        }
         let figures = Figures::read();
-        server.memory.note(figures.allocated);
+        server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());
-        Overview { figures, peak, startup, clients, databases }
+        Overview { figures, peak, startup, clients, replicas, databases }
     }
 
     /// What is not keys and values.
     pub fn overhead(&self) -> usize {
-        self.startup + self.clients + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()
+        self.startup
+            + self.clients
+            + self.replicas
+            + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()
     }
 
     /// What is.
     pub fn dataset(&self) -> usize {
-        self.figures.allocated.saturating_sub(self.overhead())
+        self.figures.used.saturating_sub(self.overhead())
     }
 
-    /// Its share of all that was allocated since the start, in percent.
+    /// Its share of all that was put to use since the start, in percent.
     pub fn dataset_percent(&self) -> f64 {
-        percent(self.dataset(), self.figures.allocated.saturating_sub(self.startup).max(1))
+        percent(self.dataset(), self.figures.used.saturating_sub(self.startup).max(1))
     }
 
-    /// Allocated memory in percent of its peak.
+    /// Memory in use in percent of its peak.
     pub fn peak_percent(&self) -> f64 {
-        percent(self.figures.allocated, self.peak)
+        percent(self.figures.used, self.peak)
     }
 
     /// Number of keys.
@@ -228,16 +241,10 @@ impl Overview {
         excess(self.figures.rss, self.figures.resident)
     }
 
-    /// Memory of the process beyond what is allocated: ratio and bytes.
+    /// Memory of the process beyond what is in use: ratio and bytes.
     pub fn total_fragmentation(&self) -> (f64, i64) {
-        excess(self.figures.rss, self.figures.allocated)
+        excess(self.figures.rss, self.figures.used)
     }
-}
-
-/// What a connection takes, buffers included.
-fn client_memory(client: &ClientInfo) -> usize {
-    let buffers = client.input_memory.load(Ordering::Relaxed) + client.output.load(Ordering::Relaxed);
-    size_of::<Connection>() + size_of::<ClientInfo>() + client.peer.len() + client.local.len() + buffers
 }
 
 fn ratio(part: usize, whole: usize) -> f64 {

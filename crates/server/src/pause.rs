@@ -1,8 +1,7 @@
 //! CLIENT PAUSE: until when which commands wait.
 
 use crate::session::Client;
-use crate::table::{Handler, Registered};
-use crate::worker::transaction::Control;
+use crate::table::Registered;
 use kvick_commands::spec::Flags;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -63,11 +62,8 @@ impl Pause {
             self.forget(now_ms);
             return false;
         };
-        // As in the reference, a pause of all commands holds CLIENT UNPAUSE too.
-        let executes_writes = || {
-            matches!(command.handler, Some(Handler::Control(Control::Exec)))
-                && client.transaction.as_ref().is_some_and(|transaction| transaction.may_write())
-        };
-        all || command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) || executes_writes()
+        // As in the reference, a pause of all commands holds CLIENT UNPAUSE too. Monitors, which may not use keys, go on.
+        let writes = || client.flags_asked(command).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
+        !client.is_monitor() && (all || writes())
     }
 }

@@ -14,6 +14,10 @@ pub struct Rates {
     /// When the last sample was taken, and what had been counted by then.
     last: Option<(Instant, Totals)>,
     samples: VecDeque<Sample>,
+    /// Requests that each worker had executed by then.
+    requests: Vec<u64>,
+    /// Workers that executed any between the last two samples.
+    busy_workers: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -43,8 +47,12 @@ impl Rates {
         self.last.is_none_or(|(last, _)| now.duration_since(last) >= PERIOD)
     }
 
-    /// Takes a sample of what was counted in all.
-    pub fn sample(&mut self, now: Instant, totals: Totals) {
+    /// Takes a sample of what the workers counted.
+    pub fn sample(&mut self, now: Instant, workers: &[Totals]) {
+        let totals: Totals = workers.iter().copied().sum();
+        let requests: Vec<u64> = workers.iter().map(|worker| worker.requests).collect();
+        self.busy_workers = requests.iter().zip(&self.requests).filter(|(now, before)| now > before).count();
+        self.requests = requests;
         if let Some((last, before)) = self.last {
             if self.samples.len() == SAMPLES {
                 self.samples.pop_front();
@@ -53,6 +61,11 @@ impl Rates {
             self.samples.push_back(Sample { seconds, counted: totals.since(&before) });
         }
         self.last = Some((now, totals));
+    }
+
+    /// How many workers execute requests just now.
+    pub fn busy_workers(&self) -> usize {
+        self.busy_workers
     }
 
     /// Forgets the samples.
@@ -88,7 +101,7 @@ mod tests {
             totals.requests += requests;
             totals.turns += 2;
             totals.busy_us += 30;
-            rates.sample(now, totals);
+            rates.sample(now, &[totals, Totals::default()]);
             assert!(!rates.is_due(now));
             now += PERIOD;
         };
@@ -98,5 +111,15 @@ mod tests {
         assert_eq!(rates.now().requests, 0);
         rates.reset();
         assert_eq!(rates.now(), PerSecond::default());
+    }
+
+    #[test]
+    fn workers_that_execute_nothing_are_not_busy() {
+        let mut rates = Rates::default();
+        let sample = |requests: [u64; 3]| requests.map(|requests| Totals { requests, ..Totals::default() });
+        for (requests, busy) in [([1, 2, 3], 0), ([2, 2, 4], 2), ([2, 2, 4], 0), ([2, 3, 4], 1)] {
+            rates.sample(Instant::now(), &sample(requests));
+            assert_eq!(rates.busy_workers(), busy);
+        }
     }
 }

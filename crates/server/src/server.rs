@@ -1,30 +1,41 @@
 //! What all threads of the server share.
 
+use crate::acl::Acl;
+use crate::aof::{self, Aof};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
+use crate::config::tables::persistence::APPENDFSYNC;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
+use crate::eviction::Eviction;
+use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Transport};
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
 use crate::pause::Pause;
-use crate::persistence::{self, Persistence};
+use crate::persistence::{self, Persistence, gate};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
-use crate::pubsub::publication::Address;
+use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
+use crate::replication::{Replication, history};
+use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
+use crate::tls::Tls;
+use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
+use crate::worker::blocking::Served;
 use kvick_commands::context::Error;
 use kvick_store::Keyspace;
 use kvick_store::hash::KeyHasher;
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -50,19 +61,26 @@ pub struct Server {
     pub executable: PathBuf,
     /// All commands.
     pub table: CommandTable,
+    /// Who may do what.
+    pub acl: Acl,
     /// All connections.
     pub clients: Clients,
     /// CLIENT PAUSE.
     pub pause: Pause,
     /// Channels and who is subscribed to them.
     pub pubsub: PubSub,
+    /// Clients that cache keys.
+    pub tracking: Tracking,
+    /// What workers have yet to write to their connections.
+    pub inboxes: Inboxes,
     /// COMMANDLOG and SLOWLOG.
     pub commandlog: CommandLog,
     /// LATENCY.
     pub latency: LatencyMonitor,
     /// The workers' mailboxes, by number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
-    /// The workers' counters, by number.
+    workers: usize,
+    /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
@@ -70,10 +88,18 @@ pub struct Server {
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
     pub memory: memory::Monitor,
+    /// What is done about limits of memory.
+    pub eviction: Eviction,
     /// Dumps.
     pub persistence: Persistence,
+    /// The append-only file.
+    pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
+    /// TLS.
+    pub tls: Tls,
+    /// Scripts and functions.
+    pub scripting: Scripting,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -83,8 +109,8 @@ pub struct Server {
     pub started_ms: i64,
     /// Forty hexadecimal digits that tell this run from others.
     pub run_id: String,
-    /// Forty hexadecimal digits that tell this history of changes from others.
-    pub replication_id: String,
+    /// Replicas, and the primary.
+    pub replication: Replication,
     /// Connections refused because there were too many.
     pub rejected_connections: AtomicU64,
     /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
@@ -112,42 +138,56 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
-        Box::leak(Box::new(Server {
-            keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
+        let keyspace = Keyspace::leak(databases, partitions, hasher(&values));
+        let aof = Aof::new(workers, values.read(APPENDFSYNC));
+        let server: &'static Server = Box::leak(Box::new(Server {
+            keyspace,
             config: Config::new(values),
             config_file,
             executable,
             table,
+            acl: Acl::default(),
             clients: Clients::default(),
             pause: Pause::default(),
-            pubsub: PubSub::new(workers),
+            // Whoever executes what a primary sends publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
+            tracking: Tracking::default(),
+            inboxes: Inboxes::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
-            stats: (0..workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
-            baseline: Mutex::new(vec![Totals::default(); workers]),
+            workers,
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
+            eviction: Eviction::default(),
             persistence: Persistence::default(),
+            aof,
             migration: Migration::default(),
+            tls: Tls::default(),
+            scripting: Scripting::new(keyspace),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
-            run_id: random_hex(),
-            replication_id: random_hex(),
+            run_id: history::random_id(),
+            replication: Replication::new(workers),
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
             shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),
-        }))
+        }));
+        server.guard_memory(&server.tunables());
+        server.keyspace.janitor.run(memory::enrol);
+        server
     }
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.stats.len()
+        self.workers
     }
 
     /// Tells the workers' addresses, once.
@@ -164,10 +204,11 @@ impl Server {
         let _ = self.listeners.set(listeners);
     }
 
-    /// Listens on the addresses and the port of `values` from now on. On an error there may be none that is listened on.
-    pub fn listen_anew(&self, values: &Values) -> std::io::Result<()> {
+    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none that
+    /// is listened on.
+    pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
-        let reopened = listeners.reopen(values);
+        let reopened = listeners.reopen(values, transport);
         *self.listening.write() = listeners.describe();
         self.send(0, Message::Listen);
         reopened
@@ -180,14 +221,48 @@ impl Server {
         }
     }
 
-    /// Publishes a message from a worker, which delivers what is for its own connections before it waits for anything; how
-    /// many subscribers hear it.
+    /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
+    /// waits for anything.
+    pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
+        if self.inboxes.put(worker, delivery) && worker != from {
+            self.send(worker, Message::Wake);
+        }
+    }
+
+    /// Has a client that waited answered, on behalf of any thread.
+    pub fn answer(&self, served: Served) {
+        const NO_WORKER: usize = usize::MAX;
+        self.deliver(NO_WORKER, served.client.worker, Delivery::Served(served));
+    }
+
+    /// Publishes a message from a worker; how many subscribers hear it.
     pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
-        self.pubsub.publish(address, channel, payload, |worker| {
-            if worker != from {
-                self.send(worker, Message::Wake);
+        self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
+    }
+
+    /// Has `publish` put messages into inboxes, and then wakes the workers that have to be, but for the one it is.
+    fn put_messages<T>(&self, from: usize, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
+        let mut asleep = SmallVec::<[usize; 8]>::new();
+        let result = publish(&mut |worker, message| {
+            if self.inboxes.put(worker, Delivery::Published(message)) && worker != from {
+                asleep.push(worker);
             }
-        })
+        });
+        asleep.into_iter().for_each(|worker| self.send(worker, Message::Wake));
+        result
+    }
+
+    /// A worker has moved the write log: wakes those who follow it, but for that worker itself. True if replies do well to
+    /// wait: see [`Aof::log_moved`].
+    #[inline]
+    pub fn log_moved(&self, worker: usize) -> bool {
+        self.replication.wake_feeders(self, worker);
+        self.aof.log_moved()
+    }
+
+    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+        self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
     }
 
     /// Sends every worker a message.
@@ -208,9 +283,18 @@ impl Server {
         if current.generation == generation {
             return current;
         }
-        let fresh = Arc::new(Snapshot::read(&self.config.values(), generation));
-        *self.tunables.write() = fresh.clone();
-        fresh
+        let mut current = self.tunables.write();
+        if current.generation < generation {
+            *current = Arc::new(Snapshot::read(&self.config.values(), generation));
+            self.guard_memory(&current);
+        }
+        current.clone()
+    }
+
+    /// Has commands look whether memory is short, if there are limits.
+    fn guard_memory(&self, tunables: &Tunables) {
+        let limits = &tunables.eviction;
+        self.persistence.gate.set(gate::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
     /// Why a protected command may not run for this client.
@@ -238,11 +322,15 @@ impl Server {
     pub fn tick(&'static self) {
         shutdown::poll(self);
         persistence::schedule::tick(self);
+        self.tick_replication();
+        aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
+        self.tls.reload_if_due(&self.config.values());
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
-            rates.sample(now, self.stats.iter().map(|stats| Totals::of(stats)).sum());
+            let workers: Vec<Totals> = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+            rates.sample(now, &workers);
             self.memory.sample();
         }
     }
@@ -259,12 +347,20 @@ impl Server {
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
+        self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        self.scripting.reset_stats();
+        aof::reset_stats(&self.aof);
+        self.eviction.reset();
     }
 
-    /// Has the server end: workers notice at their next turn.
+    /// Has the server end: workers notice at their next turn. Nobody can connect any more before a connection is closed:
+    /// whose is takes the server to have ended.
     pub fn end(&self) {
+        if let Some(listeners) = self.listeners.get() {
+            listeners.close();
+        }
         self.ending.store(true, Ordering::SeqCst);
         self.send_all(|| Message::Wake);
     }
@@ -284,12 +380,4 @@ fn hasher(values: &Values) -> KeyHasher {
             KeyHasher::with_secret(word(0), word(1))
         }
     }
-}
-
-/// Forty hexadecimal digits from the system's random source.
-fn random_hex() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    let digits: String = (0..3).map(|_| format!("{:016x}", word())).collect();
-    digits[..40].to_string()
 }

@@ -1,11 +1,15 @@
 //! What a session command works with: the connection it came from, the server, and the keyspace under the locks that the
 //! command's rule asked for.
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::pubsub::subscriptions::Subscriptions;
 use crate::pubsub::{Kind, PubSub};
+use crate::replication::replicas::Replica;
 use crate::server::Server;
 use crate::stats::WorkerStats;
+use crate::tracking::OwnTracking;
+use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
 use kvick_resp::{Args, Reply, Version};
@@ -36,8 +40,10 @@ pub struct Session<'a> {
     pub when_expired: WhenExpired,
     /// Settings that commands go by.
     pub settings: &'a Settings,
-    /// Whether it is part of a transaction that is being executed.
+    /// Whether it is part of a transaction that is being executed, or of a script.
     pub in_transaction: bool,
+    /// Whether a script calls it.
+    pub in_script: bool,
     /// The worker's number.
     pub worker: usize,
     /// The worker's statistics.
@@ -54,6 +60,7 @@ impl Session<'_> {
             access: self.access,
             touch: self.client.touches(),
             lazy_expire: self.settings.lazy_expire,
+            lazy_overwrite: self.settings.lazy_server_del,
             when_expired: self.when_expired,
             counters: &self.stats.keyspace,
             effects: self.effects,
@@ -70,8 +77,8 @@ pub struct Client {
     pub db: usize,
     /// Protocol of replies.
     pub version: Version,
-    /// Whether it has authenticated, or need not.
-    pub authenticated: bool,
+    /// Who it is.
+    pub identity: Identity,
     /// CLIENT REPLY.
     pub reply_mode: ReplyMode,
     /// What becomes of the connection after the present command.
@@ -90,8 +97,16 @@ pub struct Client {
     pub is_reset: bool,
     /// The keys that it watches.
     pub watching: Option<Box<Watching>>,
+    /// CLIENT TRACKING, while it is on.
+    pub tracking: Option<Box<OwnTracking>>,
     /// Arguments of the present command that no log may show, as bits.
     pub redacted: u32,
+    /// What it said of itself as a replica, if it did.
+    pub replica: Option<Arc<Replica>>,
+    /// What it is sent as a replica.
+    pub feed: Option<Box<Feed>>,
+    /// Where the write log ended when it last wrote, at the latest.
+    pub write_offset: u64,
 }
 
 /// CLIENT REPLY.
@@ -120,12 +135,19 @@ pub enum Fate {
 
 impl Client {
     /// A new connection's state.
-    pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Self {
-        let mut client = Client {
+    pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
+        info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
+        info.names.lock().user = identity.user.name.clone();
+        Client::stand_in(info, identity)
+    }
+
+    /// What stands in a connection's place while its client is elsewhere.
+    pub fn stand_in(info: Arc<ClientInfo>, identity: Identity) -> Self {
+        Client {
             info,
+            identity,
             db: 0,
             version: Version::Resp2,
-            authenticated: false,
             reply_mode: ReplyMode::On,
             fate: Fate::Open,
             subscriptions: None,
@@ -135,10 +157,12 @@ impl Client {
             transaction: None,
             is_reset: false,
             watching: None,
+            tracking: None,
             redacted: 0,
-        };
-        client.set_authenticated(authenticated);
-        client
+            replica: None,
+            feed: None,
+            write_offset: 0,
+        }
     }
 
     /// Has the logs show argument `index` of the present command as "(redacted)". They show no argument beyond the
@@ -152,13 +176,7 @@ impl Client {
     /// The state of a connection that is none, for benches and tests of what runs commands.
     pub fn detached() -> Self {
         let address = |port: u16| format!("127.0.0.1:{port}");
-        Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), true)
-    }
-
-    /// Takes note that the client has authenticated, or lost that.
-    pub fn set_authenticated(&mut self, authenticated: bool) {
-        self.authenticated = authenticated;
-        self.info.set_flags(ClientFlags::AUTHENTICATED, authenticated);
+        Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), Identity::superuser())
     }
 
     /// Shows others what has changed since the last time.
@@ -183,7 +201,7 @@ impl Client {
     /// Whether all that it may do is to listen: it is subscribed to something, and its protocol has no pushes.
     #[inline]
     pub fn only_listens(&self) -> bool {
-        self.subscriptions.is_some() && self.version == Version::Resp2
+        self.subscriptions.is_some() & (self.version == Version::Resp2)
     }
 
     /// Takes note of what it is subscribed to, and shows it to others.
@@ -191,6 +209,7 @@ impl Client {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             self.info.subscriptions[kind as usize].store(subscriptions.count(kind), Ordering::Relaxed);
         }
+        self.info.subscription_memory.store(subscriptions.memory(), Ordering::Relaxed);
         self.info.set_flags(ClientFlags::PUBSUB, !subscriptions.is_empty());
         self.subscriptions = (!subscriptions.is_empty()).then_some(subscriptions);
     }
@@ -198,10 +217,40 @@ impl Client {
     /// Ends all its subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
-            let connection = (self.info.worker, self.info.token.load(Ordering::Relaxed));
-            pubsub.unsubscribe_all(connection, &mut subscriptions);
+            pubsub.unsubscribe_all(self.place(), &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
+    }
+
+    /// Whether a primary speaks through it.
+    #[inline]
+    pub fn is_primary(&self) -> bool {
+        self.info.flags().contains(ClientFlags::PRIMARY)
+    }
+
+    /// Whether it is shown every command.
+    #[inline]
+    pub fn is_monitor(&self) -> bool {
+        self.info.flags().contains(ClientFlags::MONITOR)
+    }
+
+    /// Has it shown every command from now on.
+    pub fn begin_monitor(&self, server: &Server) {
+        self.info.set_flags(ClientFlags::MONITOR, true);
+        server.pubsub.begin_monitor(self.place(), &server.persistence.gate);
+    }
+
+    /// Has it shown none any more, if it was.
+    pub fn end_monitor(&self, server: &Server) {
+        if self.is_monitor() {
+            self.info.set_flags(ClientFlags::MONITOR, false);
+            server.pubsub.end_monitor(self.place(), &server.persistence.gate);
+        }
+    }
+
+    /// Its worker, and where that keeps it.
+    fn place(&self) -> (usize, usize) {
+        (self.info.worker, self.info.token.load(Ordering::Relaxed))
     }
 
     /// Whether it comes from this machine.

@@ -82,6 +82,10 @@ pub struct WorkerStats {
     pub timers_us: Counter,
     /// Microseconds spent looking for keys to expire.
     pub expire_us: Counter,
+    /// Batches for which memory was asked for in advance.
+    pub prefetched_batches: Counter,
+    /// Keys for which it was.
+    pub prefetched_keys: Counter,
     /// Connections closed because of their output, hard or soft limit.
     pub output_limit_disconnections: Counter,
     /// Connections closed because of their input.
@@ -154,6 +158,8 @@ totals! {
     expired: keyspace.expired,
     /// Fields of hashes dropped because their time had come.
     expired_fields: keyspace.expired_fields,
+    /// Keys dropped because memory was short.
+    evicted: keyspace.evicted,
     /// Connections accepted.
     connections: connections,
     /// Bytes received.
@@ -176,6 +182,10 @@ totals! {
     timers_us: timers_us,
     /// Microseconds spent looking for keys to expire.
     expire_us: expire_us,
+    /// Batches for which memory was asked for in advance.
+    prefetched_batches: prefetched_batches,
+    /// Keys for which it was.
+    prefetched_keys: prefetched_keys,
     /// Connections closed because of their output.
     output_limit_disconnections: output_limit_disconnections,
     /// Connections closed because of their input.
@@ -202,6 +212,8 @@ impl WorkerStats {
             busy_us: Counter::default(),
             timers_us: Counter::default(),
             expire_us: Counter::default(),
+            prefetched_batches: Counter::default(),
+            prefetched_keys: Counter::default(),
             output_limit_disconnections: Counter::default(),
             input_limit_disconnections: Counter::default(),
             expire_cap_reached: Counter::default(),

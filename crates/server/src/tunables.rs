@@ -6,9 +6,10 @@ use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
 use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
+use crate::eviction::Limits;
 use crate::pubsub::events;
 use kvick_commands::context::Settings;
-use kvick_resp::Limits;
+use kvick_resp::Limits as RequestLimits;
 use kvick_store::EventClass;
 use std::time::Duration;
 
@@ -21,19 +22,23 @@ pub struct Tunables {
     /// `import-mode`: whether another server's data is being copied here.
     pub import_mode: bool,
     /// What clients may send.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Output that may wait.
     pub output_limits: OutputLimits,
     /// Most connections.
     pub maxclients: usize,
+    /// Handshakes of TLS that a worker goes on with in a turn.
+    pub handshakes_per_turn: u32,
     /// Idle time after which a connection is closed; zero for never.
     pub timeout: Duration,
     /// Idle time after which TCP probes the other end; zero for never.
     pub tcp_keepalive: Duration,
     /// Whether strangers are kept out while there is no password.
     pub protected_mode: bool,
-    /// The password.
-    pub password: Option<Vec<u8>>,
+    /// `busy-reply-threshold`; 0 for never.
+    pub busy_reply_threshold_ms: u64,
+    /// `lua-enable-insecure-api`.
+    pub insecure_scripts: bool,
     /// Background passes in a second.
     pub hz: u32,
     /// 1 to 10.
@@ -46,6 +51,8 @@ pub struct Tunables {
     pub large_request_bytes: usize,
     /// The same of a reply.
     pub large_reply_bytes: usize,
+    /// Whether memory that a batch will touch is asked for in advance.
+    pub prefetches: bool,
     /// `notify-keyspace-events`.
     pub keyspace_events: KeyspaceEvents,
     /// The classes of events that it has published.
@@ -54,10 +61,16 @@ pub struct Tunables {
     pub latency_tracking: bool,
     /// What LATENCY records; 0 for nothing.
     pub latency_threshold_ms: u64,
+    /// `tracking-table-max-keys`: keys of which it is remembered who has read them.
+    pub tracked_keys_max: usize,
     /// `lfu-log-factor`.
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
+    /// `aof-timestamp-enabled`, where there is an append-only file.
+    pub aof_timestamps: bool,
+    /// How much memory data and connections may take.
+    pub eviction: Limits,
 }
 
 impl Tunables {
@@ -66,6 +79,8 @@ impl Tunables {
         let commandlog = Thresholds::read(values);
         let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
         let policy = values.read(memory::MAXMEMORY_POLICY);
+        let [client_reply_max, subscriber_reply_max] =
+            values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max();
         let keyspace_events = values.read(logging::NOTIFY_KEYSPACE_EVENTS);
         Tunables {
             generation,
@@ -89,9 +104,10 @@ impl Tunables {
                 zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
                 stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
                 stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
+                reply_bytes_max: [client_reply_max, subscriber_reply_max, usize::MAX],
             },
             import_mode: values.read(replication::IMPORT_MODE),
-            limits: Limits {
+            limits: RequestLimits {
                 bulk_len_max: values.read(network::PROTO_MAX_BULK_LEN),
                 authenticated: true,
                 query_buffer_max: values.read(network::CLIENT_QUERY_BUFFER_LIMIT) as usize,
@@ -99,22 +115,31 @@ impl Tunables {
             },
             output_limits: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT),
             maxclients: values.read(network::MAXCLIENTS) as usize,
+            handshakes_per_turn: values.read(network::MAX_NEW_TLS_CONNECTIONS_PER_CYCLE),
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
-            password: values.read(security::REQUIREPASS).map(|text| text.to_vec()),
+            busy_reply_threshold_ms: values.read(security::BUSY_REPLY_THRESHOLD),
+            insecure_scripts: values.read(security::LUA_ENABLE_INSECURE_API),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
             large_request_bytes: commandlog.bytes_min(Kind::LargeRequest),
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
+            prefetches: values.read(network::PREFETCH_BATCH_MAX_SIZE) > 1,
             keyspace_events,
             heard_events: events::heard(keyspace_events),
             latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,
+            tracked_keys_max: match values.read(network::TRACKING_TABLE_MAX_KEYS) {
+                0 => usize::MAX,
+                keys => keys as usize,
+            },
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
+            aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
+            eviction: Limits::read(values),
         }
     }
 }

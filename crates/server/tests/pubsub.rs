@@ -6,6 +6,7 @@ use common::{Raw, Server, for_workers, wait_until};
 use redis::{Connection, cmd};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A connection that reads messages quickly, without regard to their protocol.
@@ -561,17 +562,50 @@ fn messages_of_a_transaction_stand_behind_its_reply() {
 fn who_is_told_of_a_publication_has_heard_it_before_his_next_reply() {
     for_workers(&[], |server| {
         let mut control = server.client();
-        let mut listeners: Vec<Raw> = (0..8).map(|_| server.raw()).collect();
-        for listener in &mut listeners {
-            listener.ask(&["SUBSCRIBE", "c"], &frame('*', &["subscribe", "c", ":1"]));
-        }
-        for n in 0..100 {
-            assert_eq!(publish(&mut control, "c", &n.to_string()), 8);
-            listeners.iter_mut().for_each(|listener| listener.request(&["PING"]));
+        // Few that hear a message at once, and many that hear it one after the other.
+        for (count, rounds) in [(8, 100), (700, 10)] {
+            let mut listeners: Vec<Raw> = (0..count).map(|_| server.raw()).collect();
             for listener in &mut listeners {
-                listener.expect(&frame('*', &["message", "c", &n.to_string()]));
-                listener.expect(&frame('*', &["pong", ""]));
+                listener.ask(&["SUBSCRIBE", "c"], &frame('*', &["subscribe", "c", ":1"]));
             }
+            for n in 0..rounds {
+                assert_eq!(publish(&mut control, "c", &n.to_string()), count);
+                // The last ones first.
+                listeners.iter_mut().rev().for_each(|listener| listener.request(&["PING"]));
+                for listener in &mut listeners {
+                    listener.expect(&frame('*', &["message", "c", &n.to_string()]));
+                    listener.expect(&frame('*', &["pong", ""]));
+                }
+            }
+            drop(listeners);
+            wait_until("nobody is subscribed", || known(&mut control) == [0; 4]);
         }
     });
+}
+
+#[test]
+fn a_message_to_very_many_holds_nobody_up() {
+    const SUBSCRIBERS: usize = 10_000;
+    let server = Server::start(&["--io-threads", "1", "--maxclients", "10100"]);
+    let (mut control, mut probe) = (server.client(), server.raw());
+    let mut listeners: Vec<Listener> =
+        (0..SUBSCRIBERS).map(|_| Listener::new(&server, &["SUBSCRIBE", "all"])).collect();
+    let (replies, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                probe.ask(&["PING"], "+PONG\r\n");
+                replies.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        wait_until("the probe runs", || replies.load(Ordering::SeqCst) > 0);
+        assert_eq!(publish(&mut control, "all", "message"), SUBSCRIBERS);
+        let before = replies.load(Ordering::SeqCst);
+        // All but the last are told before it, each with a write of its own.
+        assert_eq!(listeners[SUBSCRIBERS - 1].payload(), "message");
+        let meanwhile = replies.load(Ordering::SeqCst) - before;
+        done.store(true, Ordering::SeqCst);
+        assert!(meanwhile > 3, "others got {meanwhile} replies while a message was delivered");
+    });
+    listeners[..SUBSCRIBERS - 1].iter_mut().for_each(|listener| assert_eq!(listener.payload(), "message"));
 }

@@ -29,6 +29,8 @@ pub struct Counters {
     pub expired: Counter,
     /// Fields of hashes dropped because their time had come.
     pub expired_fields: Counter,
+    /// Keys dropped because memory was short.
+    pub evicted: Counter,
 }
 
 /// A counter with one writer.
@@ -92,6 +94,8 @@ pub struct Env<'a> {
     pub touch: bool,
     /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
     pub lazy_expire: bool,
+    /// `lazyfree-lazy-server-del`: whether large values that are overwritten are freed in the background.
+    pub lazy_overwrite: bool,
     /// What becomes of keys whose time has come.
     pub when_expired: WhenExpired,
     /// Where lookups are counted.
@@ -277,7 +281,7 @@ impl<'a> Db<'a> {
         let (cell, effects, number) = (&self.cells[self.partition_number(key)], &mut *self.env.effects, self.number);
         self.locked.with(cell, address, |partition| {
             discard(keyspace, partition, place, lazy);
-            tell_of_expiry(partition, effects, number, key);
+            tell_of_loss(partition, effects, number, key);
         });
         self.env.counters.expired.add(1);
         self.env.effects.expired(key, lazy);
@@ -437,20 +441,23 @@ impl<'a> Db<'a> {
         collection.map(|collection| (collection, created)).ok_or(WrongType)
     }
 
-    /// Takes note of a change that somebody may watch for.
+    /// Takes note of a change that somebody may watch for, or have to be told of since he has the key cached.
     #[inline]
     fn after_change(&mut self, key: Key<'_>) {
-        if self.partition(key).attention().is_some() {
-            self.tell_watchers(key);
+        if self.partition(key).attention().is_some() | self.env.effects.hears_changes() {
+            self.tell_of_change(key);
         }
     }
 
     #[cold]
-    fn tell_watchers(&mut self, key: Key<'_>) {
-        if let Some(attention) = self.locked.at(&self.cells[self.partition_number(key)], self.address(key)).attention()
-        {
+    fn tell_of_change(&mut self, key: Key<'_>) {
+        let partition = self.locked.at(&self.cells[self.partition_number(key)], self.address(key));
+        let mut has_readers = false;
+        if let Some(attention) = partition.attention() {
             self.env.effects.watched_changed(attention.watchers.of(key.bytes));
+            has_readers = attention.tracked.contains(key);
         }
+        self.env.effects.cached_changed(self.number, key.bytes, has_readers);
     }
 
     /// Has those who wait for a key look again. Keys that come, go or change their kind do so by themselves; what they
@@ -555,12 +562,26 @@ impl<'a> Db<'a> {
                 };
                 let clock = self.env.access.touched(old.clock());
                 let among_strings = old.kind() == Kind::String && !matches!(content, Content::Object(_));
-                self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
+                if self.env.lazy_overwrite && old.is_costly_to_free() {
+                    self.replace_large(key, place, content, at, clock);
+                } else {
+                    self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
+                }
                 if !among_strings {
                     self.awaken(key);
                 }
             }
         }
+    }
+
+    /// Gives a key a new value, and has the old one freed in the background.
+    #[cold]
+    fn replace_large(&mut self, key: Key<'_>, place: Place, content: Content<'_>, at: Option<i64>, clock: u32) {
+        let keyspace = self.keyspace();
+        self.change(key, |partition| {
+            discard(keyspace, partition, place, true);
+            partition.insert(key, content, at, clock);
+        });
     }
 
     /// The string's bytes for change in place, created empty when absent and padded with zero bytes to `len_min`. Its
@@ -589,6 +610,7 @@ impl<'a> Db<'a> {
                 self.locate(key).unwrap_or_else(|| unreachable!("a key that was just set is there"))
             }
         };
+        self.after_change(key);
         // The sizes of the partition do not change, so there is nothing to publish after the borrow.
         self.partition_mut(key)
             .raw_string(place)
@@ -693,7 +715,14 @@ impl<'a> Db<'a> {
     /// Empties a database, in the background when `lazy`; the number of keys that were there. Needs the world.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
         self.tell_all_attention(number);
+        self.all_changed();
         self.locked.flush(number, lazy)
+    }
+
+    /// Takes note that all that anybody has cached is stale.
+    fn all_changed(&mut self) {
+        self.locked.forget_readers();
+        self.env.effects.all_changed();
     }
 
     /// All keys of a database that somebody waits for change, and those that are watched and there.
@@ -723,24 +752,33 @@ impl<'a> Db<'a> {
         self.locked.accept_overdue([a, b], self.env.now_ms);
         self.tell_all_attention(a);
         self.tell_all_attention(b);
+        self.all_changed();
         self.enter(self.number);
     }
 }
 
-/// Tells those interested in a key that it went because its time had come.
-pub(crate) fn tell_of_expiry(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
-    let Some(attention) = partition.attention() else { return };
-    if attention.queues.contains(key.bytes) {
-        effects.awaited_changed(number, key.bytes);
+/// Tells those interested in a key that it went by no command's will: its time had come, or memory was short.
+pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
+    let mut has_readers = false;
+    if let Some(attention) = partition.attention() {
+        if attention.queues.contains(key.bytes) {
+            effects.awaited_changed(number, key.bytes);
+        }
+        attention.watchers.of(key.bytes).iter().filter(|watch| !watch.stale).for_each(|watch| watch.watcher.touch());
+        has_readers = attention.tracked.contains(key);
     }
-    attention.watchers.of(key.bytes).iter().filter(|watch| !watch.stale).for_each(|watch| watch.watcher.touch());
+    effects.cached_lost(number, key.bytes, has_readers);
 }
+
+/// Elements that are looked at to tell how much memory a large value takes.
+pub(crate) const WEIGHED: usize = 5;
 
 /// Removes what stands at a place. A large value is freed in the background when `lazy`.
 pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {
     if lazy && partition.entry(place).is_costly_to_free() {
+        let bytes = partition.entry(place).external_memory(WEIGHED);
         let (value, _) = partition.take(place);
-        keyspace.janitor.dispose(Garbage::Value(value));
+        keyspace.janitor.dispose(Garbage::Value { value, bytes });
     } else {
         partition.remove(place);
     }

@@ -2,10 +2,12 @@
 
 use crate::keyspace::Key;
 use crate::log::{Batch, WriteLog, encode};
+use crate::tracking::{Changes, Stale};
 use crate::value::{IntBuf, Str};
 use crate::watching::{Watch, Watcher};
 use bitflags::bitflags;
 use kvick_resp::Args;
+use std::ops::Range;
 use std::sync::Arc;
 
 bitflags! {
@@ -34,6 +36,9 @@ bitflags! {
         const STREAM = 1 << 9;
         /// `e`: a key was evicted.
         const EVICTED = 1 << 10;
+        /// No class of notifications: any change of a key, for clients that cache what they have not read (see
+        /// [`tracking`](crate::tracking)).
+        const CHANGE = 1 << 31;
     }
 }
 
@@ -47,6 +52,9 @@ pub struct Event {
     /// The key.
     pub key: Vec<u8>,
 }
+
+/// Room for records that is kept between commands, in bytes.
+const RECORDS_KEPT: usize = 64 * 1024;
 
 /// Who hears of events.
 pub trait Listener: Send + Sync {
@@ -74,7 +82,12 @@ pub struct Effects {
     propagation: Propagation,
     records: Vec<u8>,
     record_count: usize,
+    /// Which of them only replicas get.
+    asides: Vec<Range<usize>>,
     followed: bool,
+    /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
+    /// nothing else is propagated.
+    verbatim: Option<(Vec<u8>, bool)>,
     /// The client's database, which is that of the request.
     database: usize,
     /// The database that is worked on at the moment.
@@ -86,14 +99,18 @@ pub struct Effects {
     awaited: Vec<(usize, Box<[u8]>)>,
     /// Who watches the keys that the command may have changed.
     watched: Vec<Arc<Watcher>>,
+    /// What changed that clients may have cached.
+    changes: Changes,
     /// The commands of a transaction, while one is executed.
     group: Option<Group>,
 }
 
 /// What the commands of a transaction did, to be appended together.
+#[derive(Default)]
 struct Group {
     records: Vec<u8>,
     record_count: usize,
+    asides: Vec<Range<usize>>,
     /// The database of the first record, and of the last.
     databases: Option<(usize, usize)>,
 }
@@ -109,14 +126,14 @@ impl Effects {
     pub fn begin(&mut self, followed: bool, heard: EventClass, database: usize) {
         self.dirty = 0;
         self.propagation = Propagation::AsItCame;
-        self.record_count = 0;
-        self.records.clear();
-        self.followed = followed;
+        self.clear_records();
+        self.followed = followed && self.verbatim.is_none();
         self.heard = heard;
         self.database = database;
         self.working_on = database;
         self.events.clear();
         self.watched.clear();
+        self.changes.begin();
     }
 
     /// `n` changes were made. A command that made none is not propagated.
@@ -161,6 +178,22 @@ impl Effects {
         }
     }
 
+    /// Propagates `words` beside the command, to replicas alone: it changes no data.
+    pub fn propagate_aside(&mut self, words: &[&[u8]]) {
+        let start = self.records.len();
+        self.record(words);
+        if self.followed {
+            self.asides.push(start..self.records.len());
+        }
+    }
+
+    fn clear_records(&mut self) {
+        self.records.clear();
+        self.records.shrink_to(RECORDS_KEPT);
+        self.asides.clear();
+        self.record_count = 0;
+    }
+
     /// Tells of a keyspace event.
     #[inline]
     pub fn notify(&mut self, class: EventClass, name: &'static str, key: &[u8]) {
@@ -180,6 +213,54 @@ impl Effects {
     /// A key may have changed that these watch.
     pub(crate) fn watched_changed(&mut self, watches: &[Watch]) {
         self.watched.extend(watches.iter().map(|watch| watch.watcher.clone()));
+    }
+
+    /// Whether all changes of keys are noted.
+    #[inline]
+    pub(crate) fn hears_changes(&self) -> bool {
+        self.heard.contains(EventClass::CHANGE)
+    }
+
+    /// A key may have changed that clients may have cached.
+    pub(crate) fn cached_changed(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        if has_readers || self.hears_changes() {
+            self.changes.note(database, key, has_readers);
+        }
+    }
+
+    /// A key that clients may have cached went, or a part of it, by no command's will.
+    pub(crate) fn cached_lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        if has_readers || self.hears_changes() {
+            self.changes.lost(database, key, has_readers);
+        }
+    }
+
+    /// All that anybody has cached is stale.
+    pub(crate) fn all_changed(&mut self) {
+        self.changes.all_stale = true;
+    }
+
+    /// Who runs the commands from here on, if that is a client that does not want to hear of what it changes itself; 0 for
+    /// others. Who did before.
+    pub fn set_author(&mut self, author: u64) -> u64 {
+        std::mem::replace(&mut self.changes.author, author)
+    }
+
+    /// The changed keys that clients may have cached, in the order of their changes. They stay until taken, from command to
+    /// command.
+    pub fn take_stale(&mut self) -> Vec<Stale> {
+        std::mem::take(&mut self.changes.stale)
+    }
+
+    /// Whether since the last call something happened that makes all stale that anybody has cached.
+    pub fn take_all_stale(&mut self) -> bool {
+        std::mem::take(&mut self.changes.all_stale)
+    }
+
+    /// True when the commands so far concern clients that wait for keys or have them cached, and have yet to be dealt with.
+    #[inline]
+    pub fn concern_others(&self) -> bool {
+        self.has_awaited() | self.changes.are_there()
     }
 
     /// True when there are changed keys that somebody waits for.
@@ -216,6 +297,12 @@ impl Effects {
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
 
+    /// A key of the client's database was dropped, freed in the background if `lazy`, because memory was short.
+    pub(crate) fn evicted(&mut self, key: Key<'_>, lazy: bool) {
+        self.record(&[deletion(lazy), key.bytes]);
+        self.notify(EventClass::EVICTED, "evicted", key.bytes);
+    }
+
     /// The command itself dropped a key by giving it a time that has passed.
     pub(crate) fn expired_by_command(&mut self, key: Key<'_>, lazy: bool) {
         self.changed(1);
@@ -247,28 +334,25 @@ impl Effects {
     /// records need not stand together.
     pub(crate) fn commit_records(&mut self, log: &WriteLog) {
         self.append(log, None);
-        self.records.clear();
-        self.record_count = 0;
+        self.clear_records();
     }
 
-    /// Ends the command: appends what it did to the log, and tells of its events. Called under its locks.
+    /// Ends the command: appends what it did to the log, or to the transaction that it is part of, and tells of its events.
+    /// Called under its locks. Whether there was something to append.
     #[inline]
-    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) {
-        if !self.events.is_empty() {
+    pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
+        if !self.events.is_empty() | !self.watched.is_empty() | self.changes.has_noted() {
             self.tell();
         }
-        if !self.watched.is_empty() && self.dirty > 0 {
-            self.watched.iter().for_each(|watcher| watcher.touch());
-        }
         if !self.followed {
-            return;
+            return self.commit_verbatim(log);
         }
         let as_it_came = match self.propagation {
             Propagation::AsItCame => self.dirty > 0,
             Propagation::Always => true,
             Propagation::Instead => false,
         };
-        self.append(log, as_it_came.then_some(request));
+        self.append(log, as_it_came.then_some(request))
     }
 
     #[cold]
@@ -277,45 +361,90 @@ impl Effects {
             listener.hear(&self.events);
             self.events.clear();
         }
-    }
-
-    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) {
-        if request.is_none() && self.record_count == 0 {
-            return;
-        }
-        let (database, records, record_count) = (self.database, &self.records, self.record_count);
-        match &mut self.group {
-            None => log.append(&Batch { databases: (database, database), request, records, record_count }),
-            Some(group) => group.add(database, records, record_count, request),
+        if self.dirty > 0 {
+            self.watched.iter().for_each(|watcher| watcher.touch());
+            self.changes.commit();
         }
     }
 
-    /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].
+    /// Has whatever is done from here on propagated as other servers' logs have it: with [`Effects::repeat`].
+    pub fn repeat_others(&mut self) {
+        self.verbatim = Some(Default::default());
+    }
+
+    /// What is committed next is this part of another server's log; with `aside` it changes no data.
+    pub fn repeat(&mut self, bytes: &[u8], aside: bool) {
+        let (verbatim, was_aside) = self.verbatim.get_or_insert_default();
+        *was_aside = aside && (verbatim.is_empty() || *was_aside);
+        verbatim.extend_from_slice(bytes);
+    }
+
+    /// Appends what was to be repeated and is not yet appended. Called where nobody else changes what it is about.
+    /// Whether there was something.
+    #[inline]
+    pub fn commit_verbatim(&mut self, log: &WriteLog) -> bool {
+        if let Some((bytes, aside)) = &mut self.verbatim
+            && self.group.is_none()
+            && !bytes.is_empty()
+        {
+            log.append_raw(bytes, *aside);
+            bytes.clear();
+            bytes.shrink_to(RECORDS_KEPT);
+            return true;
+        }
+        false
+    }
+
+    fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
+        if let Some(args) = request {
+            encode(&mut self.records, args.iter());
+            self.record_count += 1;
+        }
+        if self.record_count == 0 {
+            return false;
+        }
+        let Effects { database, records, record_count, asides, group, .. } = self;
+        match group {
+            None => {
+                let databases = (*database, *database);
+                log.append(&Batch { databases, records, record_count: *record_count, asides });
+            }
+            Some(group) => group.add(*database, records, *record_count, asides),
+        }
+        true
+    }
+
+    /// Whether a transaction has begun.
+    pub fn in_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Begins a transaction or a script: what its commands do is kept until [`Effects::end_group`].
     pub fn begin_group(&mut self) {
-        self.group = Some(Group { records: Vec::new(), record_count: 0, databases: None });
+        self.group = Some(Group::default());
     }
 
     /// Ends a transaction: appends what its commands did. Called under its locks.
     pub fn end_group(&mut self, log: &WriteLog) {
-        if let Some(Group { records, record_count, databases: Some(databases) }) = self.group.take() {
-            log.append(&Batch { databases, request: None, records: &records, record_count });
+        if let Some(Group { records, record_count, asides, databases: Some(databases) }) = self.group.take() {
+            log.append(&Batch { databases, records: &records, record_count, asides: &asides });
         }
+        self.commit_verbatim(log);
     }
 }
 
 impl Group {
-    fn add(&mut self, database: usize, records: &[u8], record_count: usize, request: Option<Args<'_>>) {
+    fn add(&mut self, database: usize, records: &[u8], record_count: usize, asides: &[Range<usize>]) {
         let (first, last) = self.databases.unwrap_or((database, database));
         if last != database {
             let number = Str::Int(database as i64);
             encode(&mut self.records, [b"SELECT", number.bytes(&mut IntBuf::default())].into_iter());
         }
         self.databases = Some((first, database));
+        let start = self.records.len();
+        self.asides.extend(asides.iter().map(|aside| start + aside.start..start + aside.end));
         self.records.extend_from_slice(records);
-        if let Some(args) = request {
-            encode(&mut self.records, args.iter());
-        }
-        self.record_count += record_count + usize::from(request.is_some());
+        self.record_count += record_count;
     }
 }
 

@@ -7,7 +7,7 @@
 //! nothing ever had an expiry is passed over as a whole, so where there is none a pass costs next to nothing.
 
 use crate::collections::{Collection, Hash};
-use crate::db::{Counters, discard, tell_of_expiry};
+use crate::db::{Counters, discard, tell_of_loss};
 use crate::effects::{Effects, EventClass};
 use crate::keyspace::{Key, Keyspace};
 use std::time::{Duration, Instant};
@@ -126,7 +126,7 @@ impl Pass<'_> {
     fn step_fields(&mut self, number: usize, partition: usize) -> bool {
         let (keyspace, now_ms, lazy) = (self.keyspace, self.now_ms, self.lazy);
         let address = keyspace.address_of(keyspace.database_at(number), partition);
-        let mut locked = keyspace.lock_one(address);
+        let Some(mut locked) = keyspace.try_lock_one(address) else { return false };
         let Some((place, key_hash)) = locked.partition(address).hash_to_look_at(now_ms) else { return false };
         let name = locked.partition(address).entry(place).key().to_vec();
         let key = Key { bytes: &name, hash: key_hash };
@@ -138,12 +138,12 @@ impl Pass<'_> {
                 discard(keyspace, partition, place, lazy);
             }
             if !fields.is_empty() {
-                tell_of_expiry(partition, self.effects, number, key);
+                self.effects.begin(keyspace.log.followed(), self.heard | keyspace.tracking.heard(), number);
+                tell_of_loss(partition, self.effects, number, key);
             }
             emptied
         });
         if !fields.is_empty() {
-            self.effects.begin(keyspace.log.followed(), self.heard, number);
             self.counters.expired_fields.add(fields.len() as u64);
             self.effects.fields_expired(key, &fields, emptied, lazy);
             self.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
@@ -151,11 +151,14 @@ impl Pass<'_> {
         true
     }
 
-    /// Looks at some buckets under the partition's lock, and drops the keys whose time has come.
+    /// Looks at some buckets under the partition's lock, and drops the keys whose time has come. A partition that somebody
+    /// works on is left for the next time round.
     fn step(&mut self, number: usize, partition: usize) -> Step {
         let keyspace = self.keyspace;
         let address = keyspace.address_of(keyspace.database_at(number), partition);
-        let mut locked = keyspace.lock_one(address);
+        let Some(mut locked) = keyspace.try_lock_one(address) else {
+            return Step { at_end: true, looked_at: 0, expired: 0 };
+        };
         let (mut looked_at, mut expired) = (0, Vec::new());
         let at_end = locked.with_partition(address, |partition| {
             partition.sweep(BUCKETS_PER_STEP, |entry| {
@@ -167,11 +170,11 @@ impl Pass<'_> {
         });
         for key in &expired {
             let key = keyspace.key(key);
-            self.effects.begin(keyspace.log.followed(), self.heard, number);
+            self.effects.begin(keyspace.log.followed(), self.heard | keyspace.tracking.heard(), number);
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, self.lazy);
-                    tell_of_expiry(partition, self.effects, number, key);
+                    tell_of_loss(partition, self.effects, number, key);
                 }
             });
             self.counters.expired.add(1);
@@ -199,6 +202,7 @@ mod tests {
     use crate::collections::hash::{FieldClock, Limits};
     use crate::db::{Db, Env, Expiry, WhenExpired};
     use crate::hash::KeyHasher;
+    use crate::log::Audience;
 
     const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -219,6 +223,7 @@ mod tests {
             access: &access,
             touch: true,
             lazy_expire: true,
+            lazy_overwrite: true,
             when_expired: WhenExpired::Drop,
             counters: &counters,
             effects: &mut effects,
@@ -292,7 +297,7 @@ mod tests {
     #[test]
     fn fields_are_dropped_when_their_time_has_come_and_the_key_with_the_last_one() {
         let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
-        let mut follower = keyspace.log.follow();
+        let mut follower = keyspace.log.follow(Audience::All);
         let limits = Limits { fields: 100, bytes: 100 };
         let put = |name: &str, fields: usize, volatile: usize, at: i64| {
             with_db(keyspace, 1, |db| {

@@ -11,14 +11,19 @@ use crate::entry::{self, Content, Entry};
 use crate::hash::KeyHasher;
 use crate::keyspace::Key;
 use crate::snapshot::{Capture, Snapshot};
-use crate::table::{Place, Pointer, Table};
+use crate::table::{Place, Pointer, Table, prefetch_address};
+use crate::tracking::TrackedKeys;
 use crate::value::Value;
 use crate::waiting::Queues;
 use crate::watching::Watchers;
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
 /// Buckets of a hash that are searched for expired fields under one lock.
 const FIELD_BUCKETS_PER_STEP: usize = 64;
+
+/// Entries of a sample that fit without an allocation.
+const SAMPLE: usize = 16;
 
 /// Who is interested in some of a partition's keys.
 #[derive(Default)]
@@ -27,6 +32,8 @@ pub(crate) struct Attention {
     pub(crate) queues: Queues,
     /// Those who watch.
     pub(crate) watchers: Watchers,
+    /// Those who have read.
+    pub(crate) tracked: TrackedKeys,
 }
 
 /// Entries under one lock.
@@ -37,7 +44,7 @@ pub struct Partition {
     epoch: bool,
     /// Where the sweep of keys goes on: see [`Table::scan`].
     swept_to: u64,
-    /// Those who wait for its keys or watch them, if any.
+    /// Those who wait for its keys, watch them or have read them, if any.
     attention: Option<Box<Attention>>,
     /// The hashes that have fields with an expiry: when to look at each, which it knows itself
     /// ([`Hash::queued_ms`]), and the hash of its key.
@@ -89,6 +96,12 @@ impl Partition {
     pub fn find(&self, key: Key<'_>) -> Option<Place> {
         // SAFETY: pointers in the table are live (see the module's documentation).
         self.table.find(key.hash, |pointer| unsafe { Entry::from_pointer(pointer) }.key() == key.bytes)
+    }
+
+    /// Where a key with this hash stands.
+    pub(crate) fn find_hash(&self, hash: u64) -> Option<Place> {
+        // SAFETY: live.
+        self.table.find(hash, |pointer| self.hasher.hash(unsafe { Entry::from_pointer(pointer) }.key()) == hash)
     }
 
     /// The entry at a place.
@@ -307,12 +320,13 @@ impl Partition {
     }
 
     /// Changes who is interested in its keys.
-    pub(crate) fn change_attention(&mut self, change: impl FnOnce(&mut Attention)) {
+    pub(crate) fn change_attention<T>(&mut self, change: impl FnOnce(&mut Attention) -> T) -> T {
         let attention = self.attention.get_or_insert_default();
-        change(attention);
-        if attention.queues.is_empty() && attention.watchers.is_empty() {
+        let result = change(attention);
+        if attention.queues.is_empty() && attention.watchers.is_empty() && attention.tracked.is_empty() {
             self.attention = None;
         }
+        result
     }
 
     /// Has those interested in keys of `self` be interested in keys of `other`, and the other way round.
@@ -389,6 +403,26 @@ impl Partition {
     pub fn scan_volatile(&self, position: u64, buckets: usize, mut visit: impl FnMut(Entry<'_>)) -> Option<u64> {
         // SAFETY: as above.
         self.table.scan_flagged(position, buckets, |pointer| visit(unsafe { Entry::from_pointer(pointer) }))
+    }
+
+    /// Visits some `wanted` entries, only such with an expiry if `volatile`, from `position` on: see [`Table::sample`]. They
+    /// are asked for in memory all at once.
+    pub(crate) fn sample(
+        &self,
+        position: u64,
+        buckets: usize,
+        wanted: usize,
+        volatile: bool,
+        mut visit: impl FnMut(Entry<'_>),
+    ) -> Option<u64> {
+        let mut found: SmallVec<[Pointer; SAMPLE]> = SmallVec::new();
+        let next = self.table.sample(position, buckets, wanted, volatile, |pointer| {
+            prefetch_address(pointer.as_ptr());
+            found.push(pointer);
+        });
+        // SAFETY: live, and borrowed from `self`.
+        found.iter().for_each(|pointer| visit(unsafe { Entry::from_pointer(*pointer) }));
+        next
     }
 
     /// An entry chosen with equal chances for all.

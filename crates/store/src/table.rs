@@ -295,6 +295,32 @@ impl Table {
         Some(position)
     }
 
+    /// Finds elements in buckets from `position` on: goes on over at most `buckets` buckets until `wanted` or somewhat more are
+    /// found, and says where the next bucket starts, as [`Table::scan`] does. With `flagged` only elements with that flag
+    /// are found.
+    pub fn sample(
+        &self,
+        mut position: u64,
+        buckets: usize,
+        wanted: usize,
+        flagged: bool,
+        mut found: impl FnMut(Pointer),
+    ) -> Option<u64> {
+        let mut count = 0;
+        for _ in 0..buckets {
+            position = self.scan(position, |pointer, flag| {
+                if flag || !flagged {
+                    count += 1;
+                    found(pointer);
+                }
+            })?;
+            if count >= wanted {
+                break;
+            }
+        }
+        Some(position)
+    }
+
     /// An element chosen with equal chances for all; `random` yields random numbers of 64 bits.
     pub fn random(&self, random: impl FnMut() -> u64) -> Option<Pointer> {
         self.random_place(random).map(|place| self.get(place))

@@ -97,6 +97,7 @@ mod tests {
             access: &access,
             touch: true,
             lazy_expire: true,
+            lazy_overwrite: true,
             when_expired: WhenExpired::Drop,
             counters: &counters,
             effects: &mut effects,

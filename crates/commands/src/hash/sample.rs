@@ -1,6 +1,7 @@
 //! Some of the fields of a hash: HRANDFIELD, HSCAN.
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Version};
@@ -36,6 +37,7 @@ fn hrandfield(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         None => None,
     };
     let (key, clock) = (cx.key(args, 1), cx.db.field_clock());
+    let end_max = cx.reply_end_max();
     let reply = &mut cx.reply;
     let hash = cx.db.read::<Hash>(key)?;
     let Some((count, with_values)) = request else {
@@ -62,6 +64,7 @@ fn hrandfield(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
             reply_string(reply, field.value);
             listed += usize::from(!pairs_apart);
         }
+        if reply.position() > end_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     cx.reply.set_array_len(header, listed);
     Ok(())
@@ -84,8 +87,9 @@ fn parse_count(text: &[u8], args: Args<'_>) -> Result<(i64, bool), Error> {
     }
 }
 
-/// Visits as many different fields as `count`, or for a negative one as many as that with repetitions.
-fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) {
+/// Visits as many different fields as `count`, or for a negative one as many as that with repetitions, until it is told
+/// to stop.
+fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> ControlFlow<()>) {
     /// From this share of all fields on, going through them beats drawing until there are enough different ones.
     const DRAWN_SHARE_MAX: usize = 3;
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
@@ -99,7 +103,9 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
         for field in seen() {
             if below(left) < wanted as u64 {
                 wanted -= 1;
-                visit(field);
+                if visit(field).is_break() {
+                    break;
+                }
             }
             left = left.saturating_sub(1).max(1);
         }
@@ -109,26 +115,25 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
 }
 
 /// Visits `count` fields drawn one by one.
-fn draw(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) {
-    if hash.as_listpack().is_none() || count == 1 {
-        (0..count).map_while(|_| hash.random(clock, random::next)).for_each(visit);
-        return;
-    }
-    let fields: Vec<Field<'_>> = hash.iter().collect();
-    (0..count).for_each(|_| visit(fields[below(fields.len() as u64) as usize]));
+fn draw(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> ControlFlow<()>) {
+    // Whether all were visited or it was told to stop makes no difference to the caller.
+    let _ = if hash.as_listpack().is_none() || count == 1 {
+        (0..count).map_while(|_| hash.random(clock, random::next)).try_for_each(visit)
+    } else {
+        let fields: Vec<Field<'_>> = hash.iter().collect();
+        (0..count).try_for_each(|_| visit(fields[below(fields.len() as u64) as usize]))
+    };
 }
 
 /// Visits `count` different fields drawn one by one, or fewer when many are drawn again and again.
-fn draw_different(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) {
+fn draw_different(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> ControlFlow<()>) {
     let mut names = HashSet::with_capacity(count);
     let mut text = IntBuf::default();
     for _ in 0..count.saturating_mul(10) {
         let Some(field) = hash.random(clock, random::next) else { break };
-        if names.insert(field.name.bytes(&mut text).to_vec()) {
-            visit(field);
-            if names.len() == count {
-                break;
-            }
+        let is_new = names.insert(field.name.bytes(&mut text).to_vec());
+        if is_new && (visit(field).is_break() || names.len() == count) {
+            break;
         }
     }
 }

@@ -5,7 +5,8 @@ use kvick_resp::format::parse_i64;
 
 use super::existing_database;
 use crate::context::{Context, Error, Handler};
-use crate::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use crate::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec, is_database};
+use smallvec::smallvec;
 
 /// DBSIZE
 pub const DBSIZE: Command<Handler> = Command::new(
@@ -82,6 +83,10 @@ pub const SWAPDB: Command<Handler> = Command::new(
     Spec::new("swapdb", 3)
         .flags(&[Flags::WRITE, Flags::FAST])
         .acl(&[Categories::KEYSPACE, Categories::DANGEROUS])
+        .databases(|args, count| {
+            let named = |at: usize| args.get(at).is_some_and(|number| is_database(number, count));
+            (named(1) && named(2)).then(|| smallvec![1, 2])
+        })
         .lock(LockRule::World)
         .doc(
             Group::Server,

@@ -30,10 +30,11 @@ pub const KEYS: Command<Handler> = Command::new(
 
 fn keys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let names = Names::like(&args[1]);
+    let end_max = cx.reply_end_max();
     let header = cx.reply.deferred();
     let mut found = 0;
     cx.db.for_each(|entry| {
-        if names.include(entry.key()) {
+        if cx.reply.position() <= end_max && names.include(entry.key()) {
             cx.reply.bulk(entry.key());
             found += 1;
         }

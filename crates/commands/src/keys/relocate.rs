@@ -7,7 +7,8 @@ use kvick_store::EventClass;
 
 use super::database_number;
 use crate::context::{Context, Error, Handler};
-use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, LockRule, Spec};
+use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, LockRule, Spec, is_database};
+use smallvec::{SmallVec, smallvec};
 
 const SAME_OBJECT: Error = Error::text("ERR source and destination objects are the same");
 const RENAMED_KEY: KeySpec = KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE]);
@@ -79,6 +80,7 @@ pub const COPY: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::DENYOOM])
         .acl(&[Categories::KEYSPACE])
         .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS]), KeySpec::at(2, &[KeyFlags::OW, KeyFlags::UPDATE])])
+        .databases(named_databases)
         .lock(LockRule::WorldIf(names_database))
         .doc(
             Group::Generic,
@@ -98,6 +100,22 @@ pub const COPY: Command<Handler> = Command::new(
 /// Whether a COPY may reach beyond the selected database.
 fn names_database(args: Args<'_>) -> bool {
     args.slice_from(3).iter().any(|word| word.eq_ignore_ascii_case(b"db"))
+}
+
+/// The arguments behind each DB, since the last one counts and all may be looked at.
+fn named_databases(args: Args<'_>, count: usize) -> Option<SmallVec<[usize; 2]>> {
+    let (mut found, mut at) = (SmallVec::new(), 3);
+    while let Some(word) = args.get(at) {
+        if word.eq_ignore_ascii_case(b"db") {
+            args.get(at + 1).filter(|number| is_database(number, count))?;
+            found.push(at + 1);
+            at += 1;
+        } else if !word.eq_ignore_ascii_case(b"replace") {
+            return None;
+        }
+        at += 1;
+    }
+    Some(found)
 }
 
 fn copy(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
@@ -143,6 +161,7 @@ pub const MOVE: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::FAST])
         .acl(&[Categories::KEYSPACE])
         .keys(&[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::UPDATE])])
+        .databases(|args, count| is_database(args.get(2)?, count).then(|| smallvec![2]))
         .lock(LockRule::World)
         .doc(Group::Generic, "1.0.0", "O(1)", "Moves a key to another database, unless that has such a key already.")
         .args(&[Arg::key("key"), Arg::integer("db")]),

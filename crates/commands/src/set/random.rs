@@ -207,7 +207,7 @@ fn several(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         let range = "value is out of range, value must between -9223372036854775807 and 9223372036854775807";
         return Err(Error::new(format!("ERR {range}")));
     }
-    let key = cx.key(args, 1);
+    let (key, end_max) = (cx.key(args, 1), cx.reply_end_max());
     let (Some(set), 1..) = (cx.db.read::<Set>(key)?, count.unsigned_abs()) else {
         cx.reply.array(0);
         return Ok(());
@@ -216,6 +216,9 @@ fn several(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         let draws = count.unsigned_abs() as usize;
         cx.reply.array(draws);
         for _ in 0..draws {
+            if cx.reply.position() > end_max {
+                break;
+            }
             if let Some(member) = set.random(random::next) {
                 reply_member(&mut cx.reply, member);
             }

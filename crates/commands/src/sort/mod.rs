@@ -71,7 +71,7 @@ pub const SORT: Command<Handler> = Command::new(
             ALPHA,
             Arg::key("destination").token("STORE").key_spec(2).optional(),
         ]),
-    |cx, args| run(cx, args, Request::parse(args, true)?),
+    |cx, args| run(cx, args, Request::parse(args, true, cx.reads_every_key)?),
 );
 
 /// SORT_RO key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
@@ -84,10 +84,11 @@ pub const SORT_RO: Command<Handler> = Command::new(
         .lock(LockRule::WorldIf(needs_world))
         .doc(Group::Generic, "7.0.0", COST, "Returns the elements of a list, a set or a sorted set in another order.")
         .args(&[Arg::key("key"), BY, LIMIT, GET, ORDER, ALPHA]),
-    |cx, args| run(cx, args, Request::parse(args, false)?),
+    |cx, args| run(cx, args, Request::parse(args, false, cx.reads_every_key)?),
 );
 
-/// The key to sort and the last one behind a STORE that is a word of its own.
+/// The key to sort and the last one behind a STORE, as [`Request::parse`] reads it: what is found here is what is locked and
+/// what a user has to have rights to.
 fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     let mut found: KeyPositions = smallvec![SORTED];
     let mut index = 2;
@@ -98,7 +99,7 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
             b"store" if index + 1 < args.len() => {
                 found.truncate(1);
                 found.push(KeyPosition { index: index + 1, flags: KeyFlags::OW | KeyFlags::UPDATE });
-                1
+                2
             }
             _ => 1,
         };
@@ -106,12 +107,9 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     Some(found)
 }
 
-/// Whether it may touch keys that [`find_keys`] does not find: those of patterns, and the destination behind a word that
-/// is taken for an option there.
+/// Whether it may touch keys that [`find_keys`] does not find: those of patterns.
 fn needs_world(args: Args<'_>) -> bool {
-    let Ok(request) = Request::parse(args, true) else { return false };
-    let finds = |store| find_keys(args).is_some_and(|found| found.iter().any(|key| key.index == store));
-    request.looks_elsewhere() || request.store.is_some_and(|store| !finds(store))
+    Request::parse(args, true, true).is_ok_and(|request| request.looks_elsewhere())
 }
 
 fn run(cx: &mut Context<'_>, args: Args<'_>, mut request: Request<'_>) -> Result<(), Error> {
@@ -145,7 +143,7 @@ fn load(cx: &mut Context<'_>, args: Args<'_>, request: &mut Request<'_>) -> Resu
         }
         Kind::Set => {
             // What is stored must be the same wherever the command is repeated.
-            request.order_sets();
+            request.order_sets(cx.in_script);
             entry.collection::<Set>().into_iter().flat_map(Set::iter).for_each(|member| words.push(member));
             if !request.sorts() {
                 let range = request.range(words.len());

@@ -7,6 +7,9 @@ use std::ops::Range;
 use super::pattern::Pattern;
 use crate::context::Error;
 
+const BY_DENIED: Error = Error::text("ERR BY option of SORT denied due to insufficient ACL permissions.");
+const GET_DENIED: Error = Error::text("ERR GET option of SORT denied due to insufficient ACL permissions.");
+
 /// What a request asks for.
 pub struct Request<'a> {
     /// What to sort by, when it is not the elements.
@@ -27,8 +30,9 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the words behind the key; STORE is known if `may_store`.
-    pub fn parse(args: Args<'a>, may_store: bool) -> Result<Request<'a>, Error> {
+    /// Reads the words behind the key; STORE is known if `may_store`, and unless the client `reads_every_key` it may not
+    /// be led to others.
+    pub fn parse(args: Args<'a>, may_store: bool, reads_every_key: bool) -> Result<Request<'a>, Error> {
         let mut request = Request {
             by: None,
             unsorted: false,
@@ -68,12 +72,19 @@ impl<'a> Request<'a> {
                 }
                 b"by" => {
                     let pattern = Pattern::parse(argument?);
+                    if pattern.looks_elsewhere() && !reads_every_key {
+                        return Err(BY_DENIED);
+                    }
                     request.unsorted |= !pattern.looks_elsewhere();
                     request.by = Some(pattern);
                     2
                 }
                 b"get" => {
                     request.get.push(Pattern::parse(argument?));
+                    // As in the reference, also `#`, which does not lead anywhere.
+                    if !reads_every_key {
+                        return Err(GET_DENIED);
+                    }
                     2
                 }
                 _ => return Err(Error::SYNTAX),
@@ -92,9 +103,9 @@ impl<'a> Request<'a> {
         !self.unsorted
     }
 
-    /// Has the members of a set, which are in no order, sorted if the result is to be stored.
-    pub fn order_sets(&mut self) {
-        if self.unsorted && self.store.is_some() {
+    /// Has the members of a set, which are in no order, sorted if the result is to be stored or is for a script.
+    pub fn order_sets(&mut self, for_script: bool) {
+        if self.unsorted && (self.store.is_some() || for_script) {
             (self.unsorted, self.alpha, self.by) = (false, true, None);
         }
     }

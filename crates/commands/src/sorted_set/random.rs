@@ -56,17 +56,23 @@ fn zrandmember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if with_scores && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(OUT_OF_RANGE);
     }
+    let end_max = cx.reply_end_max();
     match cx.db.read::<SortedSet>(key)? {
         None => cx.reply.array(0),
         Some(set) => {
             let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
             let wanted = if count > 0 { wanted.min(set.len()) } else { wanted };
             reply_list(&mut cx.reply, wanted, with_scores);
-            let mut emit = |entry| reply_element(&mut cx.reply, entry, with_scores);
             if count > 0 {
-                choose_different(set, wanted, emit);
+                choose_different(set, wanted, |entry| reply_element(&mut cx.reply, entry, with_scores));
             } else {
-                (0..wanted).filter_map(|_| nth(set, random_below(set.len()))).for_each(&mut emit);
+                let draws = (0..wanted).filter_map(|_| nth(set, random_below(set.len())));
+                for entry in draws {
+                    reply_element(&mut cx.reply, entry, with_scores);
+                    if cx.reply.position() > end_max {
+                        break;
+                    }
+                }
             }
         }
     }

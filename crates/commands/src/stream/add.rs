@@ -57,7 +57,7 @@ struct Options {
 }
 
 impl Options {
-    fn parse(args: Args<'_>, settings: &Settings) -> Result<Options, Error> {
+    fn parse(args: Args<'_>, settings: &Settings, from_log: bool) -> Result<Options, Error> {
         let mut options = Options { create: true, trimming: None, id: NewId::Auto, id_at: args.len() };
         let mut given = trim::Given::default();
         let mut at = 2;
@@ -77,13 +77,13 @@ impl Options {
             options.id_at = at;
             break;
         }
-        options.trimming = given.finish(settings)?;
+        options.trimming = given.finish(settings, from_log)?;
         Ok(options)
     }
 }
 
 fn xadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let options = Options::parse(args, cx.settings)?;
+    let options = Options::parse(args, cx.settings, cx.from_log)?;
     let fields = args.slice_from(options.id_at + 1);
     if fields.is_empty() || !fields.len().is_multiple_of(2) {
         return Err(Error::text("ERR wrong number of arguments for 'xadd' command"));

@@ -59,11 +59,13 @@ impl Given {
     }
 
     /// How to trim, if at all.
-    pub fn finish(self, settings: &Settings) -> Result<Option<Trimming>, Error> {
+    ///
+    /// A log holds trims as exact ones, and those of older servers may say `LIMIT` still.
+    pub fn finish(self, settings: &Settings, from_log: bool) -> Result<Option<Trimming>, Error> {
         if self.to.is_none() && self.limit.is_some_and(|limit| limit > 0) {
             return Err(Error::text("ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"));
         }
-        if self.limit.is_some() && !self.approximate {
+        if self.limit.is_some() && !self.approximate && !from_log {
             return Err(Error::text("ERR syntax error, LIMIT cannot be used without the special ~ option"));
         }
         let Given { to, approximate, threshold_at, limit, limits_at } = self;
@@ -156,7 +158,7 @@ fn xtrim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if given.to.is_none() && given.limit.is_none_or(|limit| limit == 0) {
         return Err(Error::text("ERR syntax error, XTRIM must be called with a trimming strategy"));
     }
-    let Some(trimming) = given.finish(cx.settings)? else { return Err(Error::SYNTAX) };
+    let Some(trimming) = given.finish(cx.settings, cx.from_log)? else { return Err(Error::SYNTAX) };
     let key = cx.key(args, 1);
     let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
     let Some(stream) = stream else {

@@ -51,6 +51,11 @@ impl CheckOptions {
 
 /// Checks a file and prints what was found to `out`; whether it is sound.
 pub fn check_file(options: &CheckOptions, out: &mut dyn Write) -> io::Result<bool> {
+    Ok(check_dump(options, out)?.is_some())
+}
+
+/// The same, of a dump that something may follow; where it ends, if it is sound.
+pub(crate) fn check_dump(options: &CheckOptions, out: &mut dyn Write) -> io::Result<Option<u64>> {
     let mut check = Check { out, options, offset: 0, found: Found::default() };
     check.say(format_args!("Checking RDB file {}", options.path.display()))?;
     let sound = match File::open(&options.path) {
@@ -67,7 +72,7 @@ pub fn check_file(options: &CheckOptions, out: &mut dyn Write) -> io::Result<boo
         }
         check.sum_up()?;
     }
-    Ok(sound)
+    Ok(sound.then_some(check.offset))
 }
 
 /// What a check found so far.

@@ -2,20 +2,20 @@
 //! is in [`client`](super::client).
 
 use super::client::names;
+use crate::acl::identity::{Identity, note};
+use crate::acl::log::{Cause, Context, Event};
+use crate::acl::user::DEFAULT_NAME;
 use crate::config::tables::{cluster, process};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::{clients::ClientFlags, version};
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec, is_database};
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Version};
-use std::hint::black_box;
+use smallvec::smallvec;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[PING, ECHO, HELLO, AUTH, SELECT, READONLY, READWRITE, QUIT, RESET];
-
-/// The only user that there is.
-pub const DEFAULT_USER: &str = "default";
 
 /// PING
 pub const PING: Command<SessionHandler> = Command::new(
@@ -90,8 +90,9 @@ struct Greeting<'a> {
 fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let greeting = read_greeting(cx.client, args)?;
     if let Some((user, password)) = greeting.credentials {
-        authenticate(cx, user, password)?;
-    } else if !cx.client.authenticated && cx.server.tunables().password.is_some() {
+        authenticate(cx, &args[0], user, password)?;
+    }
+    if !cx.client.identity.authenticated {
         return Err(Error::text(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
              <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
@@ -177,47 +178,47 @@ pub const AUTH: Command<SessionHandler> = Command::new(
 );
 
 fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    [1, 2].into_iter().for_each(|secret| cx.client.redact(secret));
+    (1..args.len()).for_each(|secret| cx.client.redact(secret));
+    if args.len() > 3 {
+        return Err(Error::SYNTAX);
+    }
     let (user, password) = match args.len() {
-        2 if cx.server.tunables().password.is_none() => {
+        2 if cx.server.acl.default_user().nopass => {
             return Err(Error::text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                  configuration is correct?",
             ));
         }
-        2 => (DEFAULT_USER.as_bytes(), &args[1]),
-        3 => (&args[1], &args[2]),
-        _ => return Err(Error::SYNTAX),
+        2 => (DEFAULT_NAME, &args[1]),
+        _ => (&args[1], &args[2]),
     };
-    authenticate(cx, user, password)?;
+    authenticate(cx, &args[0], user, password)?;
     cx.reply.ok();
     Ok(())
 }
 
-fn authenticate(cx: &mut Session<'_>, user: &[u8], password: &[u8]) -> Result<(), Error> {
-    let tunables = cx.server.tunables();
-    let known = user == DEFAULT_USER.as_bytes();
-    let right = tunables.password.as_ref().is_none_or(|expected| same_secret(password, expected));
-    if !(known && right) {
-        return Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."));
+fn authenticate(cx: &mut Session<'_>, word: &[u8], name: &[u8], password: &[u8]) -> Result<(), Error> {
+    let server = cx.server;
+    let epoch = server.persistence.gate.rights();
+    match server.acl.log_in(name, password) {
+        Some(user) => {
+            cx.client.log_in(user, epoch);
+            Ok(())
+        }
+        None => {
+            let context = if cx.in_transaction { Context::Multi } else { Context::TopLevel };
+            let event = Event { cause: Cause::Auth, context, object: word, user: name, now_ms: cx.now_ms };
+            cx.client.publish();
+            note(server, &cx.client.info, &event);
+            Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."))
+        }
     }
-    cx.client.set_authenticated(true);
-    Ok(())
-}
-
-/// Compares in a time that depends on what was given alone, so that it does not tell how much of it is right.
-fn same_secret(given: &[u8], expected: &[u8]) -> bool {
-    let mut difference = given.len() ^ expected.len();
-    for (index, byte) in given.iter().enumerate() {
-        let wanted = expected.get(index % expected.len().max(1)).copied().unwrap_or_default();
-        difference = black_box(difference | usize::from(byte ^ wanted));
-    }
-    difference == 0
 }
 
 /// SELECT index
 pub const SELECT: Command<SessionHandler> = Command::new(
     Spec::new("select", 2)
+        .databases(|args, count| is_database(args.get(1)?, count).then(|| smallvec![1]))
         .flags(&[Flags::ALLOW_BUSY, Flags::LOADING, Flags::STALE, Flags::FAST])
         .acl(&[Categories::CONNECTION])
         .doc(Group::Connection, "1.0.0", "O(1)", "Changes the database that commands work on.")
@@ -292,12 +293,13 @@ pub const RESET: Command<SessionHandler> = Command::new(
 );
 
 fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    let open = cx.server.tunables().password.is_none();
     let client = &mut *cx.client;
     client.unsubscribe_all(&cx.server.pubsub);
+    client.stop_tracking(cx.server);
+    client.end_monitor(cx.server);
     client.select(0);
     client.set_version(Version::Resp2);
-    client.set_authenticated(open);
+    client.assume(Identity::newcomer(cx.server));
     client.is_reset = true;
     names::set_name(client, b"");
     let chosen = ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE | ClientFlags::READONLY;
@@ -309,18 +311,4 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     cx.reply.set_version(Version::Resp2);
     cx.reply.simple("RESET");
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::same_secret;
-
-    #[test]
-    fn only_the_same_secret_is_the_same() {
-        assert!(same_secret(b"foobared", b"foobared") && same_secret(b"", b""));
-        for wrong in ["", "f", "foobare", "foobarex", "foobaredf", "foobaredfoobared", "xoobared"] {
-            assert!(!same_secret(wrong.as_bytes(), b"foobared"), "{wrong}");
-        }
-        assert!(!same_secret(b"x", b"") && !same_secret(b"\0", b""));
-    }
 }

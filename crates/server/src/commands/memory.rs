@@ -122,7 +122,7 @@ enum Figure {
 
 fn stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let overview = Overview::of(cx.server);
-    let (before, after) = figures(&overview);
+    let (before, after) = figures(&overview, cx.server.scripting.text_memory());
     cx.reply.map(before.len() + overview.databases.len() + after.len());
     reply_figures(cx, &before);
     for (number, usage) in &overview.databases {
@@ -154,26 +154,26 @@ fn reply_figures(cx: &mut Session<'_>, figures: &[(&str, Figure)]) {
 
 type Figures = Vec<(&'static str, Figure)>;
 
-/// The figures before and after those of single databases.
-fn figures(overview: &Overview) -> (Figures, Figures) {
+/// The figures before and after those of single databases, with what the texts of scripts and libraries take.
+fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, Figures) {
     use Figure::{Bytes, Ratio, Signed};
     let figures = &overview.figures;
     let (fragmentation, allocator_rss) = (overview.fragmentation(), overview.allocator_rss());
     let (rss_overhead, total) = (overview.rss_overhead(), overview.total_fragmentation());
     let before = vec![
         ("peak.allocated", Bytes(overview.peak)),
-        ("total.allocated", Bytes(figures.allocated)),
+        ("total.allocated", Bytes(figures.used)),
         ("startup.allocated", Bytes(overview.startup)),
         ("replication.backlog", Bytes(0)),
         ("replicas.repl.buffer", Bytes(0)),
-        ("clients.slaves", Bytes(0)),
+        ("clients.slaves", Bytes(overview.replicas)),
         ("clients.normal", Bytes(overview.clients)),
         ("cluster.links", Bytes(0)),
         ("cluster.slot_import", Bytes(0)),
         ("cluster.slot_export", Bytes(0)),
         ("aof.buffer", Bytes(0)),
-        ("lua.caches", Bytes(0)),
-        ("functions.caches", Bytes(0)),
+        ("lua.caches", Bytes(scripts)),
+        ("functions.caches", Bytes(libraries)),
     ];
     let tables = overview.databases.iter().map(|(_, usage)| usage.table_bytes).sum();
     let keys = overview.keys();
@@ -212,7 +212,7 @@ fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 /// What is remarkable about the use of memory. The limits are the reference's.
 fn diagnosis(overview: &Overview, clients: usize) -> String {
-    let allocated = overview.figures.allocated;
+    let allocated = overview.figures.used;
     if allocated < EMPTY_BELOW {
         return "Hello. This server holds next to nothing, so there is nothing to find yet: please ask again when there \
                 is data in it.\n"
@@ -294,18 +294,28 @@ mod tests {
     use crate::memory::Figures;
 
     fn overview(figures: Figures, peak: usize) -> Overview {
-        Overview { figures, peak, startup: 1 << 20, clients: 1000, databases: Vec::new() }
+        Overview { figures, peak, startup: 1 << 20, clients: 1000, replicas: 0, databases: Vec::new() }
     }
 
     const MB: usize = 1 << 20;
 
     fn sound() -> Figures {
-        Figures { allocated: 100 * MB, active: 101 * MB, resident: 102 * MB, rss: 104 * MB, muzzy: 0, small_free: MB }
+        Figures {
+            used: 100 * MB,
+            allocated: 100 * MB,
+            active: 101 * MB,
+            resident: 102 * MB,
+            rss: 104 * MB,
+            muzzy: 0,
+            small_free: MB,
+        }
     }
 
     #[test]
     fn the_doctor_finds_what_is_wrong_and_nothing_else() {
-        assert!(diagnosis(&overview(Figures { allocated: MB, ..sound() }, MB), 1).contains("next to nothing"));
+        assert!(
+            diagnosis(&overview(Figures { used: MB, allocated: MB, ..sound() }, MB), 1).contains("next to nothing")
+        );
         assert!(diagnosis(&overview(sound(), 100 * MB), 1).contains("nothing wrong"));
         let peak = diagnosis(&overview(sound(), 200 * MB), 1);
         assert!(peak.contains("Peak") && !peak.contains("Fragmentation"));
@@ -317,7 +327,7 @@ mod tests {
 
     #[test]
     fn there_are_as_many_figures_as_the_reference_has() {
-        let (before, after) = figures(&overview(sound(), 100 * MB));
+        let (before, after) = figures(&overview(sound(), 100 * MB), [0, 0]);
         assert_eq!(before.len() + after.len(), 34);
     }
 }

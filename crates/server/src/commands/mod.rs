@@ -1,5 +1,7 @@
 //! The session commands: those about connections and the server.
 
+pub mod acl;
+pub mod appendonly;
 pub mod client;
 pub mod command;
 pub mod commandlog;
@@ -12,9 +14,11 @@ pub mod latency;
 pub mod lolwut;
 pub mod memory;
 pub mod migrate;
+pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
-pub mod role;
+pub mod replication;
+pub mod scripting;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -25,20 +29,25 @@ use kvick_commands::spec::Command;
 /// The commands of all families.
 pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
     vec![
+        appendonly::COMMANDS,
         connection::COMMANDS,
+        acl::COMMANDS,
         client::COMMANDS,
         command::COMMANDS,
         info::COMMANDS,
         config::COMMANDS,
         memory::COMMANDS,
         migrate::COMMANDS,
+        monitor::COMMANDS,
         commandlog::COMMANDS,
         latency::COMMANDS,
         debug::COMMANDS,
         lolwut::COMMANDS,
         persistence::COMMANDS,
         pubsub::COMMANDS,
-        role::COMMANDS,
+        scripting::script::COMMANDS,
+        scripting::function::COMMANDS,
+        replication::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,
     ]

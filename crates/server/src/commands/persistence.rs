@@ -1,8 +1,8 @@
 //! SAVE, BGSAVE and LASTSAVE: dumps on demand.
 
 use crate::logging;
-use crate::persistence::background::{self, Busy};
-use crate::persistence::save;
+use crate::persistence::snapshots::{Busy, Purpose};
+use crate::persistence::{background, save};
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
@@ -54,8 +54,14 @@ pub const LASTSAVE: Command<SessionHandler> = Command::new(
 );
 
 impl From<Busy> for Error {
-    fn from(Busy: Busy) -> Self {
-        Error::text("ERR Background save already in progress")
+    fn from(Busy(purpose): Busy) -> Self {
+        Error::text(match purpose {
+            Purpose::Save => "ERR Background save already in progress",
+            _ => {
+                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
+                 schedule a BGSAVE whenever possible."
+            }
+        })
     }
 }
 
@@ -67,10 +73,10 @@ fn save_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 }
 
 fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let mut may_wait = false;
     match (args.len(), args.get(1)) {
         (1, _) => {}
-        // There is nothing but another save that it would have to wait for.
-        (2, Some(word)) if word.eq_ignore_ascii_case(b"schedule") => {}
+        (2, Some(word)) if word.eq_ignore_ascii_case(b"schedule") => may_wait = true,
         (2, Some(word)) if word.eq_ignore_ascii_case(b"cancel") => return cancel(cx),
         _ => return Err(Error::text("ERR syntax error")),
     }
@@ -81,8 +87,16 @@ fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
         cx.reply.simple("Background saving scheduled");
         return Ok(());
     }
-    background::begin(cx.server, cx.locked)?;
-    cx.reply.simple("Background saving started");
+    match background::begin(cx.server, cx.locked) {
+        Err(Busy(purpose)) if may_wait && purpose != Purpose::Save => {
+            background::schedule(&cx.server.persistence)?;
+            cx.reply.simple("Background saving scheduled");
+        }
+        begun => {
+            begun?;
+            cx.reply.simple("Background saving started");
+        }
+    }
     Ok(())
 }
 

@@ -105,12 +105,23 @@ impl fmt::Display for LoadError {
         match self {
             Self::Line { origin, number, line, reason } => {
                 writeln!(f, "Reading the configuration file, at line {number} of {origin}")?;
-                writeln!(f, ">>> '{}'", String::from_utf8_lossy(line))?;
+                writeln!(f, ">>> '{}'", String::from_utf8_lossy(&without_passwords(line)))?;
                 write!(f, "{reason}")
             }
             Self::Whole(reason) | Self::Open { reason, .. } => write!(f, "{reason}"),
         }
     }
+}
+
+/// A line as it may be shown: one about a user without that user's passwords.
+fn without_passwords(line: &[u8]) -> Vec<u8> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    if !words[0].eq_ignore_ascii_case(b"user") {
+        return line.to_vec();
+    }
+    let hide = |word: &&[u8]| word.iter().find(|byte| !matches!(byte, b'"' | b'\'')).is_some_and(|b| b"><".contains(b));
+    let shown: Vec<&[u8]> = words.into_iter().map(|word| if hide(&word) { b"(redacted)" } else { word }).collect();
+    shown.join(&b' ')
 }
 
 impl std::error::Error for LoadError {}
@@ -294,7 +305,7 @@ impl Reader<'_> {
 }
 
 /// Cuts blanks off both ends.
-pub(super) fn trim(line: &[u8]) -> &[u8] {
+pub(crate) fn trim(line: &[u8]) -> &[u8] {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     let start = line.iter().position(|byte| !blank(byte)).unwrap_or(line.len());
     let end = line.iter().rposition(|byte| !blank(byte)).map_or(start, |last| last + 1);

@@ -18,7 +18,7 @@ mod glob;
 pub mod load;
 pub mod numbers;
 pub mod proc_title;
-mod quoting;
+pub mod quoting;
 #[cfg(test)]
 mod reference;
 pub mod rewrite;
@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 pub use directive::{Directive, Effect, Flags, Id, Key, Kind};
+pub(crate) use load::trim;
 pub use set::{Apply, Caller, Changed, ConfigError};
 pub use value::{Refusal, Setting, Text};
 pub use values::Values;

@@ -131,6 +131,14 @@ impl Default for OutputLimits {
 }
 
 impl OutputLimits {
+    /// A reply of more bytes than this is too much for a client and for a subscriber.
+    pub fn reply_bytes_max(&self) -> [usize; 2] {
+        [self.normal, self.pubsub].map(|limit| match limit.hard_bytes {
+            0 => usize::MAX,
+            bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+        })
+    }
+
     /// These limits with those of some classes changed: groups of class, hard limit, soft limit and
     /// seconds.
     pub(super) fn changed(&self, args: &[&[u8]]) -> Result<Self, Refusal> {

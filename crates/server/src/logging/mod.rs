@@ -115,6 +115,7 @@ pub fn open(values: &Values) {
 /// can be no thread, who logs writes.
 pub fn start() -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("log".into()).spawn(|| {
+        crate::memory::enrol();
         while LOG.queue.wait() {
             flush();
         }

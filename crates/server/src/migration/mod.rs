@@ -126,6 +126,7 @@ impl Migration {
 pub fn start(server: &'static Server) -> io::Result<()> {
     let (sender, departures) = mpsc::channel::<Box<Departure>>();
     std::thread::Builder::new().name("migrator".into()).spawn(move || {
+        crate::memory::enrol();
         for mut departure in departures {
             exchange::run(server, &mut departure);
             server.send(departure.client.info.worker, Message::Returned(departure));

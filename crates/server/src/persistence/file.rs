@@ -37,6 +37,18 @@ pub enum SaveError {
     Cancelled,
 }
 
+impl SaveError {
+    /// The same for somebody else who is concerned: what befell one file is no more than an end to others.
+    pub(super) fn again(&self) -> SaveError {
+        if matches!(self, SaveError::Inexpressible) { SaveError::Inexpressible } else { SaveError::Cancelled }
+    }
+}
+
+/// A write failed. The name of the step is what tools know.
+pub(super) fn write_error(error: io::Error) -> SaveError {
+    SaveError::Write("rdbSaveRio", error)
+}
+
 impl std::error::Error for SaveError {}
 
 impl fmt::Display for SaveError {
@@ -142,6 +154,11 @@ impl DumpFile {
         })?;
         self.list.forget(&self.path);
         Ok(())
+    }
+
+    /// Its temporary name.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Tells the system that the file will not be read soon, so that it keeps other files in memory instead.

@@ -1,53 +1,91 @@
-//! Why commands may not run now. The dispatcher looks at one byte that is zero nearly always; the reasons are looked at
-//! one by one only when it is not.
+//! Why commands may not run now. The dispatcher looks at one word; the reasons are looked at one by one only when one of
+//! them holds.
+//!
+//! The word also has the rights epoch, a number that moves whenever the rights of users change. A client remembers the
+//! word under which it may do everything (see [`Client::is_free`](crate::session::Client::is_free)), so for most requests
+//! all of this costs one comparison.
 
+use crate::config::Refusal;
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
+use crate::config::tables::replication::{REPLICA_READ_ONLY, REPLICA_SERVE_STALE_DATA};
 use crate::server::Server;
 use crate::table::Registered;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The data set is not there yet.
-pub const LOADING: u8 = 1;
+pub const LOADING: u32 = 1;
 /// The last save failed.
-pub const UNSAVED: u8 = 2;
+pub const UNSAVED: u32 = 2;
 /// The data set was saved for the last time: what is changed now would be lost.
-pub const ENDING: u8 = 4;
+pub const ENDING: u32 = 4;
+/// The server is a replica.
+pub const REPLICA: u32 = 16;
+/// Fewer replicas are well than writes are to have.
+pub const FEW_REPLICAS: u32 = 32;
+/// There is a limit of memory, and commands have to make room first.
+pub const LIMITED: u32 = 8;
+/// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+pub const MONITORED: u32 = 128;
+
+/// The rights epoch stands above the reasons.
+const EPOCH_SHIFT: u32 = 32;
+
+/// The append-only file cannot be written.
+pub const UNWRITTEN: u32 = 64;
+/// A script has been running for longer than `busy-reply-threshold`.
+pub const BUSY: u32 = 256;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Gate(AtomicU8);
+pub struct Gate(AtomicU64);
 
 impl Gate {
-    /// Whether nothing keeps commands from running.
+    /// Reasons and rights epoch in one.
     #[inline]
-    pub fn is_open(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+    pub fn word(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The word when nothing keeps commands from running, in this rights epoch.
+    pub fn open_word(rights: u32) -> u64 {
+        u64::from(rights) << EPOCH_SHIFT
+    }
+
+    /// The rights epoch. What is read of users after it is at least as new.
+    #[inline]
+    pub fn rights(&self) -> u32 {
+        (self.0.load(Ordering::Acquire) >> EPOCH_SHIFT) as u32
+    }
+
+    /// Begins another rights epoch.
+    pub fn renew_rights(&self) {
+        // Beyond the last number the first comes again.
+        self.0.fetch_add(1 << EPOCH_SHIFT, Ordering::Release);
     }
 
     /// Whether this reason holds.
     #[inline]
-    pub fn has(&self, reason: u8) -> bool {
-        self.0.load(Ordering::Acquire) & reason != 0
+    pub fn has(&self, reason: u32) -> bool {
+        self.0.load(Ordering::Acquire) & u64::from(reason) != 0
     }
 
     /// Says whether this reason holds.
-    pub fn set(&self, reason: u8, holds: bool) {
+    pub fn set(&self, reason: u32, holds: bool) {
         if holds {
-            self.0.fetch_or(reason, Ordering::Release);
+            self.0.fetch_or(reason.into(), Ordering::Release);
         } else {
-            self.0.fetch_and(!reason, Ordering::Release);
+            self.0.fetch_and(!u64::from(reason), Ordering::Release);
         }
     }
 }
 
-/// Why a command may not run.
-pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
+/// Why a command may not run, with `flags` its own or those of all that it would execute.
+pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
-    let flags = &command.spec.flags;
     if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(
@@ -57,10 +95,43 @@ pub fn objection(server: &Server, command: &Registered) -> Option<Error> {
              details about the RDB error."
         )));
     }
+    if gate.has(REPLICA)
+        && let Some(error) = as_replica(server, flags)
+    {
+        return Some(error);
+    }
+    if gate.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
+        return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
+    }
+    if gate.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
+        let error = server.aof.status().write_error.unwrap_or(libc::EIO);
+        let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
+        return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
+    }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
         return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
     }
     None
+}
+
+/// Why a command may not run on a replica.
+fn as_replica(server: &Server, flags: Flags) -> Option<Error> {
+    let values = server.config.values();
+    if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
+        return Some(Error::text("READONLY You can't write against a read only replica."));
+    }
+    (is_stale(server) && !flags.contains(Flags::STALE)).then_some(STALE)
+}
+
+/// Why a replica that has lost its primary refuses what it is asked.
+pub const STALE: Error =
+    Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
+
+/// Whether the server is a replica that has lost its primary and is not to show what it has.
+pub fn is_stale(server: &Server) -> bool {
+    server.persistence.gate.has(REPLICA)
+        && !server.replication.upstream.is_connected()
+        && !server.config.read(REPLICA_SERVE_STALE_DATA)
 }
 
 /// Whether a failed save is a reason to refuse writes.
@@ -80,12 +151,24 @@ mod tests {
     #[test]
     fn it_is_open_when_no_reason_holds() {
         let gate = Gate::default();
-        assert!(gate.is_open());
+        let is_open = || gate.word() == Gate::open_word(gate.rights());
+        assert!(is_open());
         gate.set(LOADING, true);
         gate.set(UNSAVED, true);
         gate.set(LOADING, false);
-        assert!(!gate.is_open() && gate.has(UNSAVED) && !gate.has(LOADING));
+        assert!(!is_open() && gate.has(UNSAVED) && !gate.has(LOADING));
         gate.set(UNSAVED, false);
-        assert!(gate.is_open());
+        assert!(is_open());
+    }
+
+    #[test]
+    fn rights_and_reasons_leave_each_other_alone() {
+        let gate = Gate(AtomicU64::new(Gate::open_word(u32::MAX)));
+        gate.set(ENDING, true);
+        gate.renew_rights();
+        assert_eq!((gate.rights(), gate.has(ENDING), gate.has(LOADING)), (0, true, false));
+        gate.renew_rights();
+        gate.set(ENDING, false);
+        assert_eq!(gate.word(), Gate::open_word(1));
     }
 }

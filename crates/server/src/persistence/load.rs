@@ -11,6 +11,7 @@ use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDBCHECKSUM
 use crate::config::tables::process::DIR;
 use crate::config::words::LogLevel;
 use crate::logging;
+use crate::scripting::libraries::Join;
 use crate::server::Server;
 use kvick_commands::dump::{value_options, version_check};
 use kvick_rdb::check::{CheckOptions, check_file};
@@ -20,10 +21,9 @@ use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Val
 use smallvec::SmallVec;
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -96,6 +96,8 @@ pub enum LoadError {
         /// Where in the file.
         offset: u64,
     },
+    /// A function library cannot be loaded, for this reason.
+    Functions(String),
 }
 
 impl LoadError {
@@ -145,6 +147,9 @@ impl fmt::Display for LoadError {
                 }
                 write!(f, "in DB {database} (at offset {offset})")
             }
+            LoadError::Functions(reason) => {
+                write!(f, "Failed loading library, {}", reason.trim_start_matches("ERR "))
+            }
             LoadError::Database { databases, offset } => write!(
                 f,
                 "FATAL: Data file was created with a server configured to handle more than {databases} databases (at \
@@ -179,9 +184,39 @@ pub(super) fn load_own(server: &'static Server, participant: Participant) -> Res
     Ok(report)
 }
 
+/// Loads the dump that an append-only file begins with, behind files of `before` bytes; what stands behind it, and where
+/// that begins. Keys whose time has come are kept, since what stands behind may be about them.
+pub(crate) fn load_base(
+    server: &'static Server,
+    participant: Participant,
+    file: File,
+    before: u64,
+) -> Result<(impl Read, u64), LoadError> {
+    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: false });
+    (loader.before, loader.keeps_expired) = (before, true);
+    let (report, rest, offset) = loader.run(file)?;
+    report.log();
+    Ok((rest, offset))
+}
+
 /// Loads the dump with the world held. On an error the log has told why, and part of the data may be there.
 pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
     load(server, Locking::World(world), how).inspect_err(|error| logging::warning(format_args!("{error}")))
+}
+
+/// Loads a dump that a primary sent, in place of the data, which are gone already. `alive` is called again and again.
+pub fn load_received(
+    server: &'static Server,
+    participant: Participant,
+    file: File,
+    alive: Box<dyn FnMut()>,
+) -> Result<Report, LoadError> {
+    server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: false });
+    (loader.alive, loader.keeps_expired) = (Some(alive), true);
+    let (report, ..) = loader.run(file)?;
+    report.log();
+    Ok(report)
 }
 
 /// Whether there is a dump to load, or something in its place that cannot be looked at.
@@ -195,7 +230,7 @@ fn load(server: &'static Server, locking: Locking<'_>, how: Reload) -> Result<Op
     let path = values.read(DIR).resolve(&values.read(DBFILENAME));
     let Some(file) = open(&path)? else { return Ok(None) };
     server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-    let report = Loader::new(server, locking, how).run(file)?;
+    let (report, ..) = Loader::new(server, locking, how).run(file)?;
     report.log();
     Ok(Some(report))
 }
@@ -226,7 +261,8 @@ fn open(path: &Path) -> Result<Option<File>, LoadError> {
 }
 
 impl Loading {
-    fn begin(&self, total_bytes: u64) {
+    /// A load of so many bytes begins.
+    pub(crate) fn begin(&self, total_bytes: u64) {
         self.started_s.store(now_s(), Ordering::Relaxed);
         self.total_bytes.store(total_bytes, Ordering::Relaxed);
         [&self.loaded_bytes, &self.used_memory, &self.keys, &self.expired]
@@ -275,6 +311,10 @@ struct Loader<'a> {
     server: &'static Server,
     place: Place<'a>,
     how: Reload,
+    /// Whether keys whose time has come are loaded.
+    keeps_expired: bool,
+    /// Bytes of what was loaded before the file.
+    before: u64,
     now_ms: i64,
     database: u64,
     /// Keys of the database that are to be entered.
@@ -283,6 +323,8 @@ struct Loader<'a> {
     names: Vec<Vec<u8>>,
     report: Report,
     delay: Delay,
+    /// Called as the dump is read.
+    alive: Option<Box<dyn FnMut()>>,
 }
 
 /// Where keys go.
@@ -305,22 +347,30 @@ impl<'a> Loader<'a> {
             server,
             place,
             how,
+            keeps_expired: false,
+            before: 0,
             now_ms,
             database: 0,
             pending: Vec::with_capacity(BATCH),
             names: Vec::with_capacity(BATCH),
             report: Report::default(),
             delay: Delay::new(server, KEY_LOAD_DELAY),
+            alive: None,
         }
     }
 
-    fn run(mut self, file: File) -> Result<Report, LoadError> {
-        let server = self.server;
+    /// Loads all; with what it found, what stands behind the dump in the file, and where that begins.
+    fn run(mut self, file: File) -> Result<(Report, impl Read, u64), LoadError> {
+        let (server, before) = (self.server, self.before);
+        let mut alive = self.alive.take();
         let progress = move |offset| {
-            server.persistence.loading.loaded_bytes.store(offset, Ordering::Relaxed);
+            if let Some(alive) = &mut alive {
+                alive();
+            }
+            server.persistence.loading.loaded_bytes.store(before + offset, Ordering::Relaxed);
             if server.is_ending() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let options = read_options(server, self.now_ms);
+        let options = read_options(server, (!self.keeps_expired).then_some(self.now_ms));
         let mut reader = Reader::with_progress(file, options, Box::new(progress))?;
         if self.how.flush {
             logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
@@ -344,7 +394,7 @@ impl<'a> Loader<'a> {
                     let keys = keys.min(server.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
                     self.place.reserve(self.database as usize, keys as usize);
                 }
-                Event::Function(source) => functions.push(Arc::from(source)),
+                Event::Function(source) => functions.push(source),
                 Event::End(Checksum::Absent) => {
                     logging::notice(format_args!("RDB file was saved with checksum disabled: no check performed."))
                 }
@@ -352,26 +402,20 @@ impl<'a> Loader<'a> {
             }
         }
         self.enter_pending()?;
-        self.keep_functions(functions);
-        Ok(self.report)
+        self.load_functions(&functions)?;
+        let offset = reader.offset();
+        Ok((self.report, reader.into_rest(), offset))
     }
 
-    /// Keeps function libraries for the next dump.
-    fn keep_functions(&self, mut found: Vec<Arc<[u8]>>) {
-        if !found.is_empty() {
-            logging::warning(format_args!(
-                "The RDB file holds {} function libraries. They are kept and saved again, but functions are not \
-                 supported yet.",
-                found.len()
-            ));
-        }
-        let mut kept = self.server.persistence.functions.lock();
-        if !self.how.flush {
-            found.retain(|library| !kept.contains(library));
-            kept.append(&mut found);
-        } else {
-            *kept = found;
-        }
+    /// Loads function libraries, in place of those that there are if these are to go.
+    fn load_functions(&self, sources: &[Vec<u8>]) -> Result<(), LoadError> {
+        let join = match self.how {
+            Reload { flush: true, .. } => Join::Flush,
+            Reload { merge: true, .. } => Join::Replace,
+            _ => Join::Append,
+        };
+        let joined = self.server.scripting.join_libraries(self.server, sources, join);
+        joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
     }
 
     /// Has a key entered soon, unless its time has come or it has no value.
@@ -388,7 +432,7 @@ impl<'a> Loader<'a> {
             Loaded::Module(module) => {
                 return Err(kvick_rdb::Error { offset, kind: ErrorKind::Module(module) }.into());
             }
-            Loaded::Value(_) if record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
+            Loaded::Value(_) if !self.keeps_expired && record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
                 self.report.expired += 1;
                 loading.expired.store(self.report.expired, Ordering::Relaxed);
             }
@@ -495,6 +539,7 @@ impl Place<'_> {
             access,
             touch: false,
             lazy_expire: false,
+            lazy_overwrite: false,
             // Keys whose time came since the load began are as good as others.
             when_expired: WhenExpired::ImportSource,
             counters: &self.counters,
@@ -549,13 +594,13 @@ fn clock(usage: Usage, access: &Access) -> Option<u32> {
     }
 }
 
-/// How the settings have dumps read.
-fn read_options(server: &Server, now_ms: i64) -> ReadOptions {
+/// How the settings have dumps read, without fields that expired before this time.
+fn read_options(server: &Server, expired_before_ms: Option<i64>) -> ReadOptions {
     let settings = &server.tunables().commands;
     ReadOptions {
         version_check: version_check(settings),
         checksum: server.config.read(RDBCHECKSUM),
         skip_modules: false,
-        values: ValueOptions { expire_fields_before_ms: Some(now_ms), ..value_options(settings) },
+        values: ValueOptions { expire_fields_before_ms: expired_before_ms, ..value_options(settings) },
     }
 }

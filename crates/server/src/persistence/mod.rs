@@ -1,8 +1,9 @@
 //! The data set as a file: dumps that are saved, in the foreground or behind the backs of the workers, and loaded.
 //!
-//! - [`save`]: what a dump is written with, and the foreground save, with the world locked.
-//! - [`background`]: BGSAVE. One thread walks through a point-in-time [snapshot](kvick_store::snapshot); workers hand it
-//!   what they are about to change, and never touch a file.
+//! - [`form`]: what the data set is written as. [`save`]: the foreground save, with the world locked.
+//! - [`snapshots`]: one thread walks through a point-in-time [snapshot](kvick_store::snapshot) for whoever wants one;
+//!   workers hand it what they are about to change, and never touch a file. [`capture`]: what they hand over.
+//! - [`background`]: BGSAVE, which is a snapshot that goes to a file.
 //! - [`file`]: the file itself: written under a temporary name, synced bit by bit, put in place of the old one at the end.
 //! - [`schedule`]: save points.
 //! - [`load`]: reading a dump, at the start or for DEBUG RELOAD.
@@ -13,12 +14,15 @@
 //! cancelled replaces nothing: its last step and the wish to cancel it exclude each other by the lock on the status.
 
 pub mod background;
-mod delay;
-mod file;
+pub mod capture;
+pub(crate) mod delay;
+pub mod file;
+pub mod form;
 pub mod gate;
 pub mod load;
 pub mod save;
 pub mod schedule;
+pub mod snapshots;
 pub mod status;
 
 use crate::config::Values;
@@ -26,14 +30,15 @@ use crate::config::tables::memory::{LFU_DECAY_TIME, MAXMEMORY_POLICY};
 use crate::config::tables::persistence::SAVE;
 use crate::config::words::EvictionPolicy;
 use crate::server::Server;
-use background::{Busy, Job};
 use gate::Gate;
 use kvick_store::{Access, Locked};
 use load::Loading;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use snapshots::{Busy, Job, Purpose};
 use status::Status;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
 
 /// What a server knows of its dumps.
 #[derive(Default)]
@@ -42,14 +47,11 @@ pub struct Persistence {
     pub gate: Gate,
     /// How far a load has come.
     pub loading: Loading,
+    /// Bytes that snapshots have captured and that are not written yet.
+    pub unwritten_bytes: AtomicUsize,
     status: Mutex<Status>,
-    /// Signalled when a background save is over.
-    idle: Condvar,
     /// Where the snapshot thread takes its work from.
     jobs: OnceLock<Sender<Job>>,
-    /// The sources of function libraries that the dump held. They cannot be called in this version, but the next dump
-    /// holds them again.
-    functions: Mutex<Vec<Arc<[u8]>>>,
     /// The files that are being written, under their temporary names.
     temporary: file::Temporary,
 }
@@ -71,11 +73,16 @@ impl Persistence {
     /// Takes note that a save in the foreground begins, unless there is one in the background.
     pub fn begin_save(&self) -> Result<(), Busy> {
         let mut status = self.status.lock();
-        if status.running.is_some() {
-            return Err(Busy);
+        if status.is_saving() {
+            return Err(Busy(Purpose::Save));
         }
         status.saves += 1;
         Ok(())
+    }
+
+    /// Takes the data as it is for saved.
+    pub fn forget_changes(&self, server: &Server) {
+        self.status.lock().changes_saved = changes(server);
     }
 
     /// Begins to count what CONFIG RESETSTAT resets anew.

@@ -1,8 +1,12 @@
 //! What is known of the saves that were and of the one that is under way.
 
-use super::background::Progress;
+use super::capture::Progress;
+use super::file::SaveError;
+use super::snapshots::Purpose;
+use crate::logging;
 use kvick_store::snapshot::Snapshot;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// See the module's documentation. Times are Unix times in seconds.
 #[derive(Clone)]
@@ -23,14 +27,20 @@ pub struct Status {
     pub changes_saved: u64,
     /// Whether a background save is to begin as soon as possible.
     pub scheduled: bool,
-    /// The background save that is under way.
+    /// Memory of what writers captured for the last rewrite of the append-only file, in bytes.
+    pub last_rewrite_captured_bytes: u64,
+    /// Snapshots that were begun, for whatever purpose.
+    pub snapshots: u64,
+    /// The snapshot that is under way.
     pub running: Option<Running>,
 }
 
-/// A background save under way.
+/// A snapshot under way.
 #[derive(Clone)]
 pub struct Running {
-    /// The snapshot that it writes.
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The snapshot itself.
     pub snapshot: Arc<Snapshot>,
     /// How far it is.
     pub progress: Arc<Progress>,
@@ -38,7 +48,7 @@ pub struct Running {
     pub started_s: i64,
     /// Changes made before it began.
     pub changes: u64,
-    /// Keys that it saves.
+    /// Keys that it holds.
     pub keys: u64,
 }
 
@@ -50,6 +60,8 @@ impl Default for Status {
             last_try_s: 0,
             last_duration_s: -1,
             last_captured_bytes: 0,
+            last_rewrite_captured_bytes: 0,
+            snapshots: 0,
             saves: 0,
             changes_saved: 0,
             scheduled: false,
@@ -58,7 +70,57 @@ impl Default for Status {
     }
 }
 
+impl Running {
+    /// Memory of what writers captured so far, in bytes.
+    pub fn captured_bytes(&self) -> u64 {
+        self.progress.captured_bytes.load(Ordering::Relaxed)
+    }
+}
+
 impl Status {
+    /// What is under way for this purpose.
+    pub fn running_for(&self, purpose: Purpose) -> Option<&Running> {
+        self.running.as_ref().filter(|running| running.purpose == purpose)
+    }
+
+    /// Whether a background save is under way.
+    pub fn is_saving(&self) -> bool {
+        self.running_for(Purpose::Save).is_some()
+    }
+
+    /// A snapshot begins.
+    pub(super) fn began(&mut self, running: Running) {
+        self.snapshots += 1;
+        if running.purpose == Purpose::Save {
+            self.saves += 1;
+            self.last_try_s = running.started_s;
+            self.scheduled = false;
+        }
+        self.running = Some(running);
+    }
+
+    /// A background save is over; whether it went well, unless somebody called it off.
+    pub(super) fn save_ended(&mut self, running: &Running, outcome: &Result<(), SaveError>) -> Option<bool> {
+        self.last_duration_s = super::now_s() - running.started_s;
+        self.last_captured_bytes = running.captured_bytes();
+        match outcome {
+            Ok(()) => {
+                logging::notice(format_args!("Background saving terminated with success"));
+                self.saved(running.changes);
+                Some(true)
+            }
+            Err(SaveError::Cancelled) => {
+                logging::warning(format_args!("Background saving terminated: cancelled"));
+                None
+            }
+            Err(_) => {
+                logging::warning(format_args!("Background saving error"));
+                self.last_ok = false;
+                Some(false)
+            }
+        }
+    }
+
     /// The data set was saved, with the first `changes` changes.
     pub(super) fn saved(&mut self, changes: u64) {
         self.changes_saved = changes;

@@ -8,6 +8,7 @@ mod banner;
 mod daemon;
 pub mod limits;
 mod memory_test;
+pub mod oom_score;
 pub mod shutdown;
 mod start;
 mod system;

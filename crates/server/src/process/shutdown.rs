@@ -5,11 +5,13 @@
 //! the data set is saved if that is wanted, the workers are told, and the rest is up to the main thread, which waits for
 //! them. What was saved last is what the clients were told: no command runs between the save and the end.
 
+use crate::aof::{self, State};
 use crate::clients::ClientInfo;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::persistence::SAVE;
 use crate::config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM};
 use crate::config::words::ShutdownFlags;
+use crate::persistence::snapshots::Purpose;
 use crate::persistence::{background, gate, save};
 use crate::server::Server;
 use crate::{logging, supervise};
@@ -91,10 +93,13 @@ fn save_last(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) 
     if background::cancel(&server.persistence) {
         logging::warning(format_args!("There is a background save. Cancelling it!"));
     }
-    // Half a data set must not take the place of the whole one.
-    let is_loading = server.persistence.gate.has(gate::LOADING);
+    // Half a data set must not take the place of the whole one, nor one that a script is changing.
+    let is_incomplete = server.persistence.gate.has(gate::LOADING | gate::BUSY);
+    if !is_incomplete {
+        end_files(server, flags)?;
+    }
     let by_default = !flags.contains(ShutdownFlags::NOSAVE) && !server.config.read(SAVE).points().is_empty();
-    if is_loading || !(flags.contains(ShutdownFlags::SAVE) || by_default) {
+    if is_incomplete || !(flags.contains(ShutdownFlags::SAVE) || by_default) {
         return Ok(());
     }
     logging::notice(format_args!("Saving the final RDB snapshot before exiting."));
@@ -110,6 +115,33 @@ fn save_last(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) 
     supervise::notify("STATUS=Error trying to save the DB, can't exit.\n");
     logging::warning(format_args!("Errors trying to shut down the server. Check the logs for more information."));
     Err(Refused)
+}
+
+/// Has the append-only file hold all that was done.
+fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refused> {
+    let state = server.aof.status().state;
+    if state == State::Off {
+        return Ok(());
+    }
+    if server.persistence.status().running_for(Purpose::AofBase).is_some() {
+        // Until the first base is there, the files hold nothing.
+        if state == State::Waiting && !flags.contains(ShutdownFlags::FORCE) {
+            logging::warning(format_args!("Writing initial AOF, can't exit."));
+            logging::warning(format_args!(
+                "Errors trying to shut down the server. Check the logs for more information."
+            ));
+            return Err(Refused);
+        }
+        if state == State::Waiting {
+            logging::warning(format_args!("Writing initial AOF. Exit anyway."));
+        }
+        logging::warning(format_args!("There is a child rewriting the AOF. Killing it!"));
+        aof::rewrite::cancel(server);
+    }
+    logging::notice(format_args!("Calling fsync() on the AOF file."));
+    // The log has told why, if it could not be written; nobody can do anything about it now.
+    aof::flush(server);
+    Ok(())
 }
 
 /// The last line of a log; Valkey's words, since tools wait for them.

@@ -1,24 +1,28 @@
 //! How a server begins and ends: one step after the other, in the order that each needs.
 
 use super::daemon::PidFile;
-use super::{banner, daemon, limits, shutdown, system, title, version};
+use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
+use crate::acl::file::{self as acl_file, UserLine};
+use crate::acl::rules::Reader;
 use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
 use crate::config::tables::memory::MAXMEMORY;
-use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
+use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
+use crate::config::tables::persistence::APPENDONLY;
 use crate::config::tables::process::{DIR, SUPERVISED};
-use crate::config::tables::security::ACLFILE;
+use crate::config::tables::replication::REPLICAOF;
 use crate::config::{Effect, Id, Refusal, Values};
-use crate::listen::Listeners;
-use crate::persistence::background::{self, Job};
+use crate::listen::{Listeners, Transport};
 use crate::persistence::gate;
 use crate::persistence::load::{self as dump, LoadError};
+use crate::persistence::snapshots::{self, Job};
+use crate::replication::upstream::Target;
 use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
-use crate::{clock, crash, logging, migration, signals, supervise};
+use crate::{aof, clock, crash, logging, memory, migration, replication, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,14 +34,15 @@ const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
 /// Runs a server from its configuration to its end.
 pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     let mut table = CommandTable::new();
-    let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, entry)) {
+    let mut users = Vec::new();
+    let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, &mut users, entry)) {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    let outcome = run(program, loaded, table, sources == &Sources::default());
+    let outcome = run(program, loaded, table, &users, sources == &Sources::default());
     if let Err(error) = &outcome {
         logging::warning(format_args!("{error}"));
         if error.is::<LoadError>() {
@@ -48,9 +53,9 @@ pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Takes in the lines of the configuration that are no settings. Those about users and modules are refused: to start
-/// without the restrictions or the commands that they ask for would be worse than not to start.
-fn accept(table: &mut CommandTable, entry: Entry) -> Result<(), Refusal> {
+/// Takes in the lines of the configuration that are no settings. Those about modules are refused: to start without the
+/// commands that they ask for would be worse than not to start.
+fn accept(table: &mut CommandTable, users: &mut Vec<UserLine>, entry: Entry) -> Result<(), Refusal> {
     match entry {
         Entry::RenameCommand { from, to } => {
             let (from, to) = (String::from_utf8_lossy(&from), String::from_utf8_lossy(&to));
@@ -60,18 +65,19 @@ fn accept(table: &mut CommandTable, entry: Entry) -> Result<(), Refusal> {
             let renamed = table.rename(&from, &to);
             renamed.then_some(()).ok_or(Refusal::new("Target command name already exists"))
         }
-        Entry::User(_) => Err(Refusal::new("ACL users are not supported yet: remove the line, and use requirepass")),
+        Entry::User(words) => {
+            let line = UserLine::read(&words, users, Reader { table, all_channels: false })?;
+            users.push(line);
+            Ok(())
+        }
         Entry::LoadModule(_) | Entry::ModuleSetting { .. } => {
             Err(Refusal::new("Modules are not supported: remove the line"))
         }
     }
 }
 
-/// Refuses settings that would let in whom they are meant to keep out, and tells of those that have no effect.
+/// Tells of settings that have no effect.
 fn check(values: &Values) -> Result<(), Failure> {
-    if !values.read(ACLFILE).is_empty() {
-        return Err("aclfile is set, but ACL users are not supported yet: remove it, and use requirepass".into());
-    }
     let defaults = Values::defaults()?;
     let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
     let idle: Vec<&str> = tables::ids().filter(is_idle).map(|id| id.directive().name).collect();
@@ -87,6 +93,7 @@ fn run(
     program: &OsStr,
     Loaded { values, file }: Loaded,
     table: CommandTable,
+    users: &[UserLine],
     only_defaults: bool,
 ) -> Result<(), Failure> {
     std::env::set_current_dir(values.read(DIR).path())?;
@@ -102,6 +109,7 @@ fn run(
     // From here on there may be threads.
     signals::block();
     crash::watch(&values);
+    memory::enrol();
     logging::start()?;
     clock::calibrate();
     greet(program, only_defaults);
@@ -119,6 +127,7 @@ fn run(
     if clients < server.config.read(MAXCLIENTS) {
         server.config.put(MAXCLIENTS, clients);
     }
+    acl_file::load_at_start(server, users)?;
     crash::attach(server);
     signals::listen(server)?;
     let outcome = work(server, listeners);
@@ -153,8 +162,11 @@ fn greet(program: &OsStr, only_defaults: bool) {
 /// Starts the workers and waits for them to end.
 fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let values = server.config.values();
+    server.tls.configure(&values).map_err(|_| "Failed to configure TLS. Check logs for more info.")?;
     server.set_listeners(listeners.clone());
     title::apply(&values);
+    // The log tells if it cannot be, and then it stays as it is.
+    let _ = oom_score::apply(&values);
     banner::show(&values, &server.listening.read());
     system::warn_of_backlog(&values);
     let mut listeners = Some(listeners);
@@ -163,20 +175,26 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         workers.push(Worker::new(server, number, listeners.take().unwrap_or_default())?);
     }
     server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
-    background::start(server)?;
+    snapshots::start(server)?;
+    aof::start(server)?;
     migration::start(server)?;
+    replication::link::start(server)?;
     logging::notice(format_args!("Server initialized"));
     // From their first request on the workers answer that the data set is not there yet, if there is one.
-    let to_load = dump::is_there(&values);
+    let keeps_files = values.read(APPENDONLY);
+    let to_load = keeps_files || dump::is_there(&values);
     server.persistence.gate.set(gate::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         threads.push(thread.spawn(move || worker.run())?);
     }
-    let loaded = if to_load { load_data(server) } else { Ok(()) };
+    let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
-        Ok(()) if !server.is_ending() => tell_ready(&values),
+        Ok(()) if !server.is_ending() => {
+            follow_primary(server);
+            tell_ready(&values);
+        }
         Ok(()) => {}
         Err(_) => server.end(),
     }
@@ -187,12 +205,35 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     loaded
 }
 
-/// Has the dump loaded, and then the workers serve the data set. After an error they must not: part of it is not there.
-fn load_data(server: &'static Server) -> Result<(), Failure> {
+/// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an error
+/// they must not: part of it is not there.
+fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
+    if keeps_files {
+        let opened = aof::load(server).and_then(|()| aof::open(server));
+        if opened.is_err() && server.is_ending() {
+            return Ok(());
+        }
+        opened?;
+        server.persistence.gate.set(gate::LOADING, false);
+        return Ok(());
+    }
+    aof::look(server)?;
+    if !to_load {
+        return Ok(());
+    }
     let (answer, outcome) = mpsc::channel();
     server.persistence.ask(Job::Load(answer));
     match outcome.recv()? {
-        Ok(_) => {
+        Ok(report) => {
+            if let Some(dump::Replication { id: Some(id), offset: Some(offset), database }) =
+                report.map(|report| report.replication)
+                && let Ok(offset) = u64::try_from(offset)
+                && id.len() == 40
+            {
+                let database = database.and_then(|number| usize::try_from(number).ok());
+                let database = database.filter(|number| *number < server.keyspace.databases());
+                server.go_on_from_dump(&id, offset, database.unwrap_or(0));
+            }
             server.persistence.gate.set(gate::LOADING, false);
             Ok(())
         }
@@ -201,12 +242,24 @@ fn load_data(server: &'static Server) -> Result<(), Failure> {
     }
 }
 
-fn tell_ready(values: &Values) {
-    if values.read(PORT) != 0 {
-        logging::notice(format_args!("Ready to accept connections tcp"));
+/// Follows the primary that the configuration names, if it does.
+fn follow_primary(server: &'static Server) {
+    if let Some(primary) = server.config.read(REPLICAOF) {
+        let target = Target { host: String::from_utf8_lossy(&primary.host).into_owned(), port: primary.port };
+        let mut world = server.keyspace.lock_world();
+        server.become_replica(target, &mut world, &server.stats[0]);
     }
-    if values.read(UNIXSOCKET).is_some() {
-        logging::notice(format_args!("Ready to accept connections unix"));
+}
+
+fn tell_ready(values: &Values) {
+    let is_open = |transport: Transport| transport.port(values) != 0;
+    let names = [
+        is_open(Transport::Plain).then_some("tcp"),
+        values.read(UNIXSOCKET).map(|_| "unix"),
+        is_open(Transport::Tls).then_some("tls"),
+    ];
+    for name in names.into_iter().flatten() {
+        logging::notice(format_args!("Ready to accept connections {name}"));
     }
     supervise::notify("STATUS=Ready to accept connections\n");
     supervise::notify("READY=1\n");

@@ -1,6 +1,6 @@
 //! A message on its way to those who hear it.
 
-use super::{Kind, Name};
+use super::{Audience, Kind, Name};
 use kvick_resp::{Reply, Version};
 
 /// Where a message is published.
@@ -14,7 +14,8 @@ pub enum Address {
 
 /// A message, shared by all workers that deliver it.
 pub struct Publication {
-    address: Address,
+    /// Nowhere if it is lines for monitors, whose payload is sent as it is.
+    address: Option<Address>,
     channel: Box<[u8]>,
     payload: Box<[u8]>,
     /// The patterns with subscribers that the channel matches.
@@ -26,19 +27,25 @@ pub struct Publication {
 impl Publication {
     /// A message for subscriptions with stamps below `horizon`.
     pub fn new(address: Address, channel: &[u8], payload: &[u8], patterns: Box<[Name]>, horizon: u64) -> Self {
-        Publication { address, channel: channel.into(), payload: payload.into(), patterns, horizon }
+        Publication { address: Some(address), channel: channel.into(), payload: payload.into(), patterns, horizon }
     }
 
-    fn audience(&self, number: usize) -> Option<(Kind, &[u8])> {
+    /// Lines for monitors with stamps below `horizon`.
+    pub fn lines(lines: &[u8], horizon: u64) -> Self {
+        Publication { address: None, channel: Box::default(), payload: lines.into(), patterns: Box::default(), horizon }
+    }
+
+    fn audience(&self, number: usize) -> Option<Audience<'_>> {
         match (number.checked_sub(1), self.address) {
-            (None, Address::Channel) => Some((Kind::Channel, &self.channel)),
-            (None, Address::Shard) => Some((Kind::Shard, &self.channel)),
-            (Some(pattern), _) => self.patterns.get(pattern).map(|pattern| (Kind::Pattern, &**pattern)),
+            (None, Some(Address::Channel)) => Some(Audience::Subscribers(Kind::Channel, &self.channel)),
+            (None, Some(Address::Shard)) => Some(Audience::Subscribers(Kind::Shard, &self.channel)),
+            (None, None) => Some(Audience::Monitors),
+            (Some(at), _) => self.patterns.get(at).map(|pattern| Audience::Subscribers(Kind::Pattern, pattern)),
         }
     }
 
-    /// What its audiences are subscribed to, in the order in which they hear it: first the channel, then each pattern.
-    pub fn audiences(&self) -> impl Iterator<Item = (Kind, &[u8])> {
+    /// Who hears it, in the order in which they do: first those of the channel, then those of each pattern.
+    pub fn audiences(&self) -> impl Iterator<Item = Audience<'_>> {
         (0..).map_while(|number| self.audience(number))
     }
 
@@ -48,19 +55,20 @@ impl Publication {
     }
 
     /// Writes what an audience gets.
-    pub fn write(&self, audience: (Kind, &[u8]), version: Version, out: &mut Vec<u8>) {
+    pub fn write(&self, audience: Audience<'_>, version: Version, out: &mut Vec<u8>) {
         let mut reply = Reply::new(out, version);
         match audience {
-            (Kind::Pattern, pattern) => {
+            Audience::Monitors => return reply.raw(&self.payload),
+            Audience::Subscribers(Kind::Pattern, pattern) => {
                 reply.push(4);
                 reply.bulk(b"pmessage");
                 reply.bulk(pattern);
             }
-            (Kind::Channel, _) => {
+            Audience::Subscribers(Kind::Channel, _) => {
                 reply.push(3);
                 reply.bulk(b"message");
             }
-            (Kind::Shard, _) => {
+            Audience::Subscribers(Kind::Shard, _) => {
                 reply.push(3);
                 reply.bulk(b"smessage");
             }

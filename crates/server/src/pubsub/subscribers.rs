@@ -1,37 +1,63 @@
-//! The connections of one worker that are subscribed to something.
+//! The connections of one worker that are subscribed to something, and its monitors.
 
-use super::{Kind, Name};
-use std::collections::{BTreeMap, HashMap};
+use super::{Audience, Kind, Name};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 /// The stamps of subscriptions by the tokens of their connections.
-type Audience = BTreeMap<usize, u64>;
+type Stamps = BTreeMap<usize, u64>;
 
 /// See the module's documentation.
 #[derive(Default)]
-pub struct Subscribers([HashMap<Name, Audience>; Kind::COUNT]);
+pub struct Subscribers {
+    named: [HashMap<Name, Stamps>; Kind::COUNT],
+    monitors: Stamps,
+}
 
 impl Subscribers {
     /// The connections with tokens in a range, with the stamps of their subscriptions.
-    pub fn of(&self, (kind, name): (Kind, &[u8]), tokens: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-        let audience = self.0[kind as usize].get(name);
-        audience
-            .into_iter()
-            .flat_map(move |audience| audience.range(tokens.clone()))
-            .map(|(token, stamp)| (*token, *stamp))
+    pub fn of(&self, audience: Audience<'_>, tokens: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+        let stamps = self.stamps(audience).into_iter();
+        stamps.flat_map(move |stamps| stamps.range(tokens.clone())).map(|(token, stamp)| (*token, *stamp))
+    }
+
+    /// The tokens of the connections that are subscribed to some name that is meant.
+    pub fn connections_to(&self, is_meant: impl Fn(Kind, &[u8]) -> bool) -> HashSet<usize> {
+        let kinds = [Kind::Channel, Kind::Pattern, Kind::Shard].into_iter();
+        let names =
+            kinds.flat_map(|kind| self.named[kind as usize].iter().map(move |(name, stamps)| (kind, name, stamps)));
+        names
+            .filter(|(kind, name, _)| is_meant(*kind, name))
+            .flat_map(|(_, _, stamps)| stamps.keys().copied())
+            .collect()
     }
 
     /// How many there are.
-    pub fn count(&self, (kind, name): (Kind, &[u8])) -> usize {
-        self.0[kind as usize].get(name).map_or(0, Audience::len)
+    pub fn count(&self, audience: Audience<'_>) -> usize {
+        self.stamps(audience).map_or(0, Stamps::len)
+    }
+
+    fn stamps(&self, audience: Audience<'_>) -> Option<&Stamps> {
+        match audience {
+            Audience::Subscribers(kind, name) => self.named[kind as usize].get(name),
+            Audience::Monitors => Some(&self.monitors),
+        }
+    }
+
+    pub(super) fn add_monitor(&mut self, token: usize, stamp: u64) {
+        self.monitors.insert(token, stamp);
+    }
+
+    pub(super) fn remove_monitor(&mut self, token: usize) {
+        self.monitors.remove(&token);
     }
 
     pub(super) fn add(&mut self, kind: Kind, name: Name, token: usize, stamp: u64) {
-        self.0[kind as usize].entry(name).or_default().insert(token, stamp);
+        self.named[kind as usize].entry(name).or_default().insert(token, stamp);
     }
 
     pub(super) fn remove(&mut self, kind: Kind, name: &[u8], token: usize) {
-        let audiences = &mut self.0[kind as usize];
+        let audiences = &mut self.named[kind as usize];
         if let Some(audience) = audiences.get_mut(name) {
             audience.remove(&token);
             if audience.is_empty() {

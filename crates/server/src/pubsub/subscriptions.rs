@@ -3,6 +3,9 @@
 use super::{Kind, Name};
 use std::collections::HashMap;
 
+/// Bytes that a subscription takes where those who are subscribed are looked up.
+const LISTED: usize = 2 * size_of::<(Name, u64)>();
+
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Subscriptions {
@@ -14,6 +17,12 @@ impl Subscriptions {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.stamps.iter().all(HashMap::is_empty)
+    }
+
+    /// Bytes that they take: here, and where those who are subscribed are looked up. Names are shared by all of these.
+    pub fn memory(&self) -> usize {
+        let entry = size_of::<(Name, u64)>() + 1;
+        self.stamps.iter().map(|stamps| stamps.capacity() * entry + stamps.len() * LISTED).sum()
     }
 
     /// How many there are of a kind.

@@ -1,18 +1,23 @@
 use super::*;
 use kvick_resp::Version;
 
-/// Publishes and returns the number of receivers and the workers that were woken.
-fn publish(pubsub: &PubSub, address: Address, channel: &str, payload: &str) -> (usize, Vec<usize>) {
-    let mut woken = Vec::new();
-    let receivers = pubsub.publish(address, channel.as_bytes(), payload.as_bytes(), |worker| woken.push(worker));
-    woken.sort_unstable();
-    (receivers, woken)
+/// Messages for workers.
+type Sent = Vec<(usize, Arc<Publication>)>;
+
+/// Publishes to `sent`; how many hear it, and which workers got it.
+fn publish(pubsub: &PubSub, sent: &mut Sent, address: Address, channel: &str, payload: &str) -> (usize, Vec<usize>) {
+    let before = sent.len();
+    let put = |worker, message| sent.push((worker, message));
+    let receivers = pubsub.publish(address, channel.as_bytes(), payload.as_bytes(), put);
+    let mut workers: Vec<usize> = sent[before..].iter().map(|(worker, _)| *worker).collect();
+    workers.sort_unstable();
+    (receivers, workers)
 }
 
-/// What the connections of a worker hear of what is in its inbox: tokens and bytes.
-fn heard(pubsub: &PubSub, worker: usize) -> Vec<(usize, String)> {
+/// What the connections of a worker hear of what was sent: tokens and bytes.
+fn heard(pubsub: &PubSub, sent: &Sent, worker: usize) -> Vec<(usize, String)> {
     let (subscribers, mut heard) = (pubsub.subscribers(worker), Vec::new());
-    for message in pubsub.inbox(worker).take() {
+    for (_, message) in sent.iter().filter(|(to, _)| *to == worker) {
         for audience in message.audiences() {
             let mut bytes = Vec::new();
             message.write(audience, Version::Resp2, &mut bytes);
@@ -20,47 +25,46 @@ fn heard(pubsub: &PubSub, worker: usize) -> Vec<(usize, String)> {
             let hearers = subscribers.of(audience, 0..usize::MAX).filter(|(_, stamp)| *stamp < message.horizon);
             heard.extend(hearers.map(|(token, _)| (token, text.clone())));
         }
-        pubsub.delivered(worker);
     }
     heard
 }
 
 #[test]
-fn each_worker_with_subscribers_is_told_once_and_woken_once() {
+fn each_worker_with_subscribers_gets_a_message_once() {
     let pubsub = PubSub::new(3);
     let mut clients: Vec<_> = (0..4).map(|_| Subscriptions::default()).collect();
     pubsub.subscribe(Kind::Channel, b"c", (0, 10), &mut clients[0]);
     pubsub.subscribe(Kind::Pattern, b"c*", (0, 11), &mut clients[1]);
     pubsub.subscribe(Kind::Channel, b"c", (2, 10), &mut clients[2]);
     pubsub.subscribe(Kind::Shard, b"c", (1, 10), &mut clients[3]);
-    assert_eq!(publish(&pubsub, Address::Channel, "c", "1"), (3, vec![0, 2]));
-    assert_eq!(publish(&pubsub, Address::Channel, "c", "2"), (3, vec![]));
-    assert_eq!(publish(&pubsub, Address::Channel, "cc", "3"), (1, vec![]));
-    assert_eq!(publish(&pubsub, Address::Shard, "c", "4"), (1, vec![1]));
-    assert_eq!(publish(&pubsub, Address::Shard, "cc", "5"), (0, vec![]));
+    let mut sent = Sent::new();
+    assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "1"), (3, vec![0, 2]));
+    assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "2"), (3, vec![0, 2]));
+    assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "cc", "3"), (1, vec![0]));
+    assert_eq!(publish(&pubsub, &mut sent, Address::Shard, "c", "4"), (1, vec![1]));
+    assert_eq!(publish(&pubsub, &mut sent, Address::Shard, "cc", "5"), (0, vec![]));
     let message = |n| format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n{n}\r\n");
     let matched = |channel: &str, n| {
         format!("*4\r\n$8\r\npmessage\r\n$2\r\nc*\r\n${}\r\n{channel}\r\n$1\r\n{n}\r\n", channel.len())
     };
     let expected =
         [(10, message(1)), (11, matched("c", 1)), (10, message(2)), (11, matched("c", 2)), (11, matched("cc", 3))];
-    assert_eq!(heard(&pubsub, 0), expected);
-    assert_eq!(heard(&pubsub, 1), [(10, "*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\n4\r\n".to_owned())]);
-    assert_eq!(heard(&pubsub, 2), [(10, message(1)), (10, message(2))]);
-    assert_eq!(publish(&pubsub, Address::Channel, "c", "6").1, [0, 2]);
+    assert_eq!(heard(&pubsub, &sent, 0), expected);
+    assert_eq!(heard(&pubsub, &sent, 1), [(10, "*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\n4\r\n".to_owned())]);
+    assert_eq!(heard(&pubsub, &sent, 2), [(10, message(1)), (10, message(2))]);
 }
 
 #[test]
 fn a_message_is_for_those_who_had_subscribed_when_it_was_published() {
-    let pubsub = PubSub::new(1);
+    let (pubsub, mut sent) = (PubSub::new(1), Sent::new());
     let (mut early, mut late) = (Subscriptions::default(), Subscriptions::default());
     pubsub.subscribe(Kind::Channel, b"c", (0, 1), &mut early);
-    assert_eq!(publish(&pubsub, Address::Channel, "c", "1").0, 1);
+    assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "1").0, 1);
     pubsub.subscribe(Kind::Channel, b"c", (0, 2), &mut late);
-    assert_eq!(publish(&pubsub, Address::Channel, "c", "2").0, 2);
+    assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "2").0, 2);
     pubsub.unsubscribe(Kind::Channel, b"c", (0, 1), &mut early);
     pubsub.subscribe(Kind::Channel, b"c", (0, 1), &mut early);
-    let tokens: Vec<usize> = heard(&pubsub, 0).into_iter().map(|(token, _)| token).collect();
+    let tokens: Vec<usize> = heard(&pubsub, &sent, 0).into_iter().map(|(token, _)| token).collect();
     assert_eq!(tokens, [2], "who left and came back has missed what was published before");
 }
 
@@ -80,28 +84,8 @@ fn names_are_forgotten_with_their_last_subscriber() {
     pubsub.unsubscribe_all((0, 1), &mut one);
     assert!(one.is_empty());
     assert_eq!(sizes(), [1, 0, 0]);
-    assert_eq!(publish(&pubsub, Address::Channel, "a", "1"), (1, vec![1]));
+    assert_eq!(publish(&pubsub, &mut Sent::new(), Address::Channel, "a", "1"), (1, vec![1]));
     pubsub.unsubscribe(Kind::Channel, b"nothing", (1, 1), &mut other);
     pubsub.unsubscribe(Kind::Channel, b"a", (1, 1), &mut other);
     assert!(sizes() == [0; 3] && !pubsub.directory().has_listeners());
-}
-
-#[test]
-fn publishers_are_held_back_from_a_long_backlog_until_half_of_it_is_delivered() {
-    let pubsub = PubSub::new(2);
-    let mut own = Subscriptions::default();
-    pubsub.subscribe(Kind::Channel, b"c", (1, 1), &mut own);
-    for _ in 0..BACKLOG_MAX {
-        publish(&pubsub, Address::Channel, "c", "x");
-    }
-    assert!(!pubsub.is_congested());
-    publish(&pubsub, Address::Channel, "c", "x");
-    assert!(pubsub.is_congested());
-    let messages: Vec<_> = pubsub.inbox(1).take().collect();
-    assert_eq!(messages.len(), BACKLOG_MAX + 1);
-    let until_half = messages.len() - BACKLOG_MAX / 2;
-    (0..until_half).for_each(|_| pubsub.delivered(1));
-    assert!(pubsub.is_congested());
-    pubsub.delivered(1);
-    assert!(!pubsub.is_congested());
 }

@@ -9,7 +9,7 @@ use kvick_store::Keyspace;
 use std::ops::Range;
 
 /// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
-const SPANS_KEPT: usize = 64 * 1024;
+const SPANS_KEPT: usize = 8 * 1024;
 
 /// Where a request's input lies.
 #[derive(Clone, Copy)]
@@ -74,19 +74,21 @@ impl Batch {
         Args::new(input, &self.spans[request.spans.clone()], &self.big)
     }
 
-    /// Asks the processor for the memory that the requests will touch.
+    /// Asks the processor for the memory that the requests will touch; for how many keys.
     #[inline]
-    pub fn prefetch(&self, keyspace: &'static Keyspace) {
+    pub fn prefetch(&self, keyspace: &'static Keyspace) -> usize {
+        let mut keys = 0;
         if self.requests.len() < 2 {
-            return;
+            return keys;
         }
         for stretch in self.requests.chunk_by(|a, b| a.db == b.db) {
             let hashes = stretch.iter().filter_map(|request| match request.asks {
                 Asks::For(_, hash) => hash,
                 _ => None,
             });
-            keyspace.prefetch(stretch[0].db, hashes);
+            keys += keyspace.prefetch(stretch[0].db, hashes);
         }
+        keys
     }
 
     /// The buffer of the large argument that the request's command would keep, moved out. Until it is put back the argument

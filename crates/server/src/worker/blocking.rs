@@ -11,12 +11,15 @@
 use super::Worker;
 use super::engine::{Call, Engine};
 use super::output::Run;
+use crate::acl::check::Request;
+use crate::acl::log::Context as AclContext;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
+use crate::inbox::Delivery;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
-use kvick_commands::context::Block;
+use kvick_commands::context::{Block, Error};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::collections::BTreeMap;
@@ -36,6 +39,8 @@ pub struct Blocked {
     pub db: usize,
     version: Version,
     until_ms: Option<i64>,
+    /// The gate's rights epoch in which the request was allowed.
+    rights: u32,
 }
 
 impl Blocked {
@@ -48,6 +53,11 @@ impl Blocked {
     pub fn key_names(&self) -> impl Iterator<Item = &[u8]> {
         let args = self.request.args();
         self.keys.iter().filter_map(move |index| args.get(*index))
+    }
+
+    /// Bytes that its request takes.
+    pub fn memory(&self) -> usize {
+        self.request.memory()
     }
 
     /// Whether its time is limited.
@@ -140,6 +150,7 @@ impl Engine {
             db: call.client.db,
             version: call.client.version,
             until_ms: block.until_ms,
+            rights: call.client.identity.epoch(),
         };
         let waiter = Waiter::new(kind, heeds_loss, rivals, Box::new(blocked));
         if let Some(blocked) = Blocked::of(&waiter) {
@@ -149,14 +160,11 @@ impl Engine {
         waiter
     }
 
-    /// Serves those who wait for keys that commands have changed, until nobody is left who can be. Called within a batch
-    /// and without locks.
-    #[cold]
+    /// Serves those who wait for keys that commands have changed. Their own commands may change some that others wait for.
+    /// Called within a batch and without locks.
     pub(super) fn serve_awaited(&mut self) {
-        while self.effects.has_awaited() {
-            for (db, key) in self.effects.take_awaited() {
-                self.serve_key(db, &key);
-            }
+        for (db, key) in self.effects.take_awaited() {
+            self.serve_key(db, &key);
         }
     }
 
@@ -165,7 +173,7 @@ impl Engine {
         let key = keyspace.key(key);
         let (mut after, mut fruitless) = (0, Vec::new());
         loop {
-            let locked = keyspace.lock_one(keyspace.address(db, key));
+            let locked = self.lock_patiently(|_| vec![keyspace.address(db, key)]);
             let kind = locked.kind_at(db, key, self.now_ms);
             let Some(waiter) = locked.next_waiter(db, key, after, kind, &fruitless) else { return };
             drop(locked);
@@ -182,7 +190,7 @@ impl Engine {
         let Some(blocked) = Blocked::of(waiter) else { return true };
         let (keyspace, args) = (self.server.keyspace, blocked.request.args());
         let Some(Handler::Data(handler)) = blocked.command.handler else { return true };
-        let mut locked = self.lock_keys(blocked.db, blocked.command, args);
+        let mut locked = self.lock_keys_patiently(blocked.db, blocked.command, args);
         if waiter.has_left() {
             return true;
         }
@@ -192,8 +200,21 @@ impl Engine {
             return true;
         }
         let (mut reply, began) = (Vec::new(), Ticks::now());
+        if let Some(error) = self.denied_meanwhile(blocked) {
+            blocked.leave(waiter, &mut locked);
+            drop(locked);
+            self.stats.commands[blocked.command.id as usize].rejected.add(1);
+            self.stats.count_error(error.0.as_bytes());
+            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+            let (client, ticket) = (blocked.client.clone(), waiter.ticket());
+            self.answer_waiter(Served { client, ticket, reply });
+            return true;
+        }
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
+        let author = self.effects.set_author(blocked.client.unheeded_author());
         let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
+        self.effects.set_author(author);
+        self.remember_reads(&blocked.client, blocked.db, (blocked.command, args), &mut locked);
         if self.block.take().is_some() {
             self.effects.commit(&keyspace.log, args);
             return false;
@@ -204,28 +225,39 @@ impl Engine {
         blocked.leave(waiter, &mut locked);
         self.effects.commit(&keyspace.log, args);
         drop(locked);
-        self.count(blocked.command, &result);
+        let ticks = self.count(blocked.command, began, &result);
         let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
-        self.offer_to_logs(executed, blocked.command, Ticks::now().since(began), reply.len());
+        self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply });
         true
     }
 
-    /// Sends an answer to the worker that has the client.
-    pub(super) fn answer_waiter(&mut self, served: Served) {
-        if served.client.worker == self.worker {
-            self.served.push(served);
-        } else {
-            self.server.send(served.client.worker, super::Message::Served(served));
+    /// Why a request that waited may not run any more, if rights have changed since and this is among what they forbid.
+    fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
+        if self.server.persistence.gate.rights() == blocked.rights {
+            return None;
         }
+        let name = blocked.client.names.lock().user.clone();
+        let (command, args) = (blocked.command, blocked.request.args());
+        // Whose user is gone is gone himself.
+        let user = self.server.acl.find(&name)?;
+        let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
+        let denied = user.check(&request).err()?;
+        self.note_denied(&blocked.client, &user, (denied, AclContext::TopLevel), (command, args));
+        Some(denied.error(&user, command))
+    }
+
+    /// Has the worker that has the client answer it.
+    pub(super) fn answer_waiter(&mut self, served: Served) {
+        self.server.deliver(self.worker, served.client.worker, Delivery::Served(served));
     }
 
     /// Takes a waiter out of its queues; false when somebody has served it.
     fn withdraw(&mut self, waiter: &Waiter) -> bool {
         let Some(blocked) = Blocked::of(waiter) else { return false };
         self.within_batch(|engine| {
-            let mut locked = engine.lock_keys(blocked.db, blocked.command, blocked.request.args());
+            let mut locked = engine.lock_keys_patiently(blocked.db, blocked.command, blocked.request.args());
             blocked.leave(waiter, &mut locked)
         })
     }
@@ -257,16 +289,8 @@ impl Worker {
                 && let Some(blocked) = Blocked::of(&waiter)
             {
                 let served = blocked.end(&waiter, None, &self.engine.stats);
-                self.engine.served.push(served);
+                self.deliver(served);
             }
-        }
-        self.deliver_served();
-    }
-
-    /// Delivers the answers to this worker's own clients.
-    pub(super) fn deliver_served(&mut self) {
-        for served in std::mem::take(&mut self.engine.served) {
-            self.deliver(served);
         }
     }
 
@@ -281,6 +305,7 @@ impl Worker {
         client.info.set_flags(ClientFlags::BLOCKED, false);
         *client.info.waiter.lock() = None;
         client.commands += 1;
+        client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;
         let start = self.replies.len();
         self.replies.extend_from_slice(&served.reply);

@@ -1,20 +1,29 @@
-//! Writing published messages to the connections that are subscribed.
+//! Writing what is in the worker's [inbox](crate::inbox) to its connections: published messages to those that are
+//! subscribed, invalidations to those that cache keys, and answers to those that waited.
 //!
 //! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears it gets
 //! a [`Run`] that points there. So a push stands between replies of its connection, behind those of commands that were
 //! executed before.
 //!
-//! What takes long is not to make runs but to write to the connections. So messages are delivered in waves, each of all that
-//! wait in the worker's inbox, and a wave goes through the connections slice by slice, in the order of their tokens: those
-//! of a slice get all messages of the wave, which are then written with one call each. Only so many connections are reached
-//! between two writes of replies; the next slice waits for the next turn, and the next wave for the end of this.
+//! What takes long is not to make runs but to write to the connections. So messages and invalidations are delivered in
+//! waves, each of all that wait in the worker's inbox, and a wave goes through the connections slice by slice, in the order
+//! of their tokens: those of a slice get all messages of the wave, which are then written with one call each. Only so many
+//! connections are reached between two writes of replies; the next slice waits for the next turn, and the next wave for
+//! the end of this. So nobody has to wait long because a message is for very many, and what is published meanwhile goes
+//! to each of them with one call.
+//!
+//! Messages have numbers, and every connection knows up to which number it has got those that are for it. One whose requests
+//! are about to be executed while a wave is under way gets the rest of its messages before.
 
 use super::Worker;
 use super::output::Run;
-use crate::pubsub::Kind;
+use crate::inbox::Delivery;
+use crate::persistence::gate::MONITORED;
+use crate::pubsub::Audience;
 use crate::pubsub::publication::Publication;
 use crate::pubsub::subscribers::Subscribers;
-use crate::session::Fate;
+use crate::session::{Fate, ReplyMode};
+use crate::tracking::Invalidation;
 use kvick_commands::spec::Flags;
 use kvick_resp::Version;
 use std::collections::VecDeque;
@@ -22,16 +31,41 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Connections that messages reach between two writes of replies, and tokens in a slice.
-const REACHED_MAX: usize = 1024;
+const REACHED_MAX: usize = 128;
 /// Messages in a wave.
 const WAVE_MAX: usize = 64;
 /// Bytes of messages after which no more are added to a wave.
 const WAVE_BYTES: usize = 1024 * 1024;
 
-/// Messages that are being delivered.
+/// What is told to many.
+enum Pending {
+    Message(Arc<Publication>),
+    Invalidation(Invalidation),
+}
+
+impl Pending {
+    fn bytes(&self) -> usize {
+        match self {
+            Pending::Message(message) => message.bytes(),
+            Pending::Invalidation(invalidation) => invalidation.bytes(),
+        }
+    }
+
+    /// How many connections get it.
+    fn hearers(&self, subscribers: &Subscribers) -> usize {
+        match self {
+            Pending::Message(message) => message.audiences().map(|audience| subscribers.count(audience)).sum(),
+            Pending::Invalidation(invalidation) => invalidation.count(),
+        }
+    }
+}
+
+/// What is being delivered.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    queue: VecDeque<Arc<Publication>>,
+    queue: VecDeque<Pending>,
+    /// The number of the first of them.
+    first: u64,
     /// How many messages of the queue, from its front, are in the present wave; 0 between waves.
     wave: usize,
     /// Where the wave's next slice begins.
@@ -53,7 +87,7 @@ impl Deliveries {
         for message in self.queue.iter().take(WAVE_MAX) {
             self.wave += 1;
             bytes += message.bytes();
-            hearers += message.audiences().map(|audience| subscribers.count(audience)).sum::<usize>();
+            hearers += message.hearers(subscribers);
             if bytes > WAVE_BYTES {
                 break;
             }
@@ -67,13 +101,25 @@ impl Deliveries {
         let end = self.next_token.saturating_add(self.width);
         std::mem::replace(&mut self.next_token, end)..end
     }
+
+    /// Ends a wave; how many messages were in it.
+    fn end_wave(&mut self) -> usize {
+        let wave = std::mem::take(&mut self.wave);
+        self.queue.drain(..wave);
+        self.first += wave as u64;
+        wave
+    }
 }
 
 impl Worker {
-    /// Delivers published messages to as many connections as a turn allows.
-    pub(super) fn deliver_published(&mut self) {
+    /// Makes deliveries to as many connections as a turn allows.
+    pub(super) fn make_deliveries(&mut self) {
+        self.open_inbox();
+        if self.understudy.is_none() {
+            // A script takes too long, whose own client is elsewhere: messages wait for its end.
+            return;
+        }
         let mut deliveries = std::mem::take(&mut self.deliveries);
-        deliveries.queue.extend(self.engine.inbox().take());
         let bytes_max = self.replies.len() + WAVE_BYTES;
         let subscribers = self.server.pubsub.subscribers(self.number);
         while !deliveries.is_empty() && self.reached < REACHED_MAX && self.replies.len() < bytes_max {
@@ -81,59 +127,142 @@ impl Worker {
                 deliveries.begin_wave(&subscribers);
             }
             let slice = deliveries.next_slice();
-            for message in deliveries.queue.range(..deliveries.wave) {
-                for audience in message.audiences() {
-                    self.deliver_to(message, audience, subscribers.of(audience, slice.clone()));
-                }
+            for (number, pending) in (deliveries.first..).zip(deliveries.queue.range(..deliveries.wave)) {
+                self.make_delivery(number, pending, &subscribers, &slice);
             }
             if slice.end >= self.connections.capacity() {
-                deliveries.queue.drain(..deliveries.wave).for_each(|_| self.server.pubsub.delivered(self.number));
-                deliveries.wave = 0;
+                (0..deliveries.end_wave()).for_each(|_| self.server.inboxes.delivered(self.number));
             }
         }
         self.deliveries = deliveries;
     }
 
-    /// Delivers a message to those of an audience that had subscribed when it was published.
-    fn deliver_to(
-        &mut self,
-        message: &Publication,
-        audience: (Kind, &[u8]),
-        connections: impl Iterator<Item = (usize, u64)>,
-    ) {
-        // What was written for connections of either protocol.
-        let mut written = [None, None];
-        for (token, stamp) in connections {
-            let Some(connection) = self.connections.get_mut(token) else { continue };
-            let client = &connection.client;
-            if stamp >= message.horizon || client.fate != Fate::Open || client.info.is_doomed() {
-                continue;
+    /// Makes those deliveries to a connection that others have got before it, or will get together with it.
+    #[inline]
+    pub(super) fn catch_up(&mut self, token: usize) {
+        if !self.deliveries.is_empty()
+            && let Some(connection) = self.connections.get(token)
+            && (connection.client.subscriptions.is_some() || connection.client.tracking.is_some())
+        {
+            self.catch_up_slowly(token, connection.heard_to);
+        }
+    }
+
+    #[cold]
+    fn catch_up_slowly(&mut self, token: usize, heard_to: u64) {
+        let deliveries = std::mem::take(&mut self.deliveries);
+        let subscribers = self.server.pubsub.subscribers(self.number);
+        let known = usize::try_from(heard_to.saturating_sub(deliveries.first)).unwrap_or(usize::MAX);
+        // The slices of the present wave have got as far as `next_token`.
+        let passed = if token < deliveries.next_token { deliveries.wave } else { 0 };
+        let known = known.max(passed);
+        for (number, pending) in (deliveries.first..).zip(&deliveries.queue).skip(known) {
+            self.make_delivery(number, pending, &subscribers, &(token..token + 1));
+        }
+        if let Some(connection) = self.connections.get_mut(token) {
+            connection.heard_to = deliveries.first + deliveries.queue.len() as u64;
+        }
+        self.deliveries = deliveries;
+    }
+
+    /// Delivers the message with a number to connections with tokens in a range.
+    fn make_delivery(&mut self, number: u64, pending: &Pending, subscribers: &Subscribers, tokens: &Range<usize>) {
+        match pending {
+            Pending::Message(message) => {
+                for audience in message.audiences() {
+                    self.deliver_to((number, message), audience, subscribers.of(audience, tokens.clone()));
+                }
             }
-            let known = &mut written[usize::from(client.version == Version::Resp3)];
-            let (start, end) = *known.get_or_insert_with(|| {
-                let start = self.replies.len();
-                message.write(audience, client.version, &mut self.replies);
-                (start, self.replies.len())
-            });
-            self.runs.push(Run { token, start, end });
-            if connection.reached_in != self.writes {
-                connection.reached_in = self.writes;
-                self.reached += 1;
+            Pending::Invalidation(invalidation) => self.deliver_invalidation(number, invalidation, tokens.clone()),
+        }
+    }
+
+    /// Takes what is in the inbox: what is for one connection alone is delivered at once.
+    fn open_inbox(&mut self) {
+        for delivery in self.engine.inbox().take() {
+            match delivery {
+                Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),
+                Delivery::Invalidated(invalidation) => {
+                    self.deliveries.queue.push_back(Pending::Invalidation(invalidation))
+                }
+                Delivery::Served(served) => {
+                    self.deliver(served);
+                    self.server.inboxes.delivered(self.number);
+                }
+                Delivery::Disconnected(client) => {
+                    self.deliver_disconnection(&client);
+                    self.server.inboxes.delivered(self.number);
+                }
             }
         }
     }
 
-    /// Whether a connection has to wait because it publishes more than can be delivered; then it is told to go on when that
+    /// Delivers a message to those of an audience that had subscribed when it was published.
+    fn deliver_to(
+        &mut self,
+        (number, message): (u64, &Publication),
+        audience: Audience<'_>,
+        connections: impl Iterator<Item = (usize, u64)>,
+    ) {
+        let mut written = [None, None];
+        for (token, stamp) in connections {
+            let Some(connection) = self.connections.get(token) else { continue };
+            let client = &connection.client;
+            if connection.heard_to > number || stamp >= message.horizon {
+                continue;
+            }
+            if client.fate != Fate::Open || client.info.is_doomed() {
+                continue;
+            }
+            if audience == Audience::Monitors && client.reply_mode == ReplyMode::Off {
+                continue;
+            }
+            let version = client.version;
+            self.push(token, version, &mut written, |out| message.write(audience, version, out));
+        }
+    }
+
+    /// Gives a connection, which is there, what others may have got already: `written` is where that stands for either
+    /// protocol, once it was written.
+    pub(super) fn push(
+        &mut self,
+        token: usize,
+        version: Version,
+        written: &mut [Option<(usize, usize)>; 2],
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let (start, end) = *written[usize::from(version == Version::Resp3)].get_or_insert_with(|| {
+            let start = self.replies.len();
+            write(&mut self.replies);
+            (start, self.replies.len())
+        });
+        let connection = &mut self.connections[token];
+        if connection.reached_in != self.writes {
+            connection.reached_in = self.writes;
+            self.reached += 1;
+        } else if let Some(last) = self.runs.get_mut(connection.last_run)
+            && (last.token, last.end) == (token, start)
+        {
+            // Messages of a wave that go to the same connections stand side by side.
+            last.end = end;
+            return;
+        }
+        connection.last_run = self.runs.len();
+        self.runs.push(Run { token, start, end });
+    }
+
+    /// Whether a connection has to wait because it causes more than can be delivered; then it is told to go on when that
     /// has changed.
     #[inline]
     pub(super) fn holds_back(&mut self, token: usize) -> bool {
-        self.server.pubsub.is_congested() && self.hold_back(token)
+        self.server.inboxes.is_congested() && self.hold_back(token)
     }
 
     #[cold]
     fn hold_back(&mut self, token: usize) -> bool {
         let last = self.connections.get(token).and_then(|held| self.server.table.get(held.client.last_command));
-        let publishes = last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
+        let publishes = self.server.persistence.gate.has(MONITORED)
+            || last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
         if publishes {
             self.held_back.push(token);
         }
@@ -142,7 +271,7 @@ impl Worker {
 
     /// Lets go on who was held back, once there is no reason any more.
     pub(super) fn release_held_back(&mut self) {
-        if !self.held_back.is_empty() && !self.server.pubsub.is_congested() {
+        if !self.held_back.is_empty() && !self.server.inboxes.is_congested() {
             for token in std::mem::take(&mut self.held_back) {
                 self.queue(token);
             }

@@ -4,20 +4,28 @@
 //! since clients see which error comes first.
 
 use super::batch::Asks;
-use super::blocking::Served;
 use super::cross_protocol;
+use super::evicting::Evicting;
+use super::program::{Attend, Scratch};
+use super::transaction::{Control, is_exec};
+use crate::acl::identity::note_denied;
+use crate::acl::log::Context as AclContext;
+use crate::acl::{Denied, User};
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::commands::pubsub::subscribe::is_listening;
+use crate::inbox::Inbox;
+use crate::monitor::Lines;
 use crate::persistence::{self, gate};
-use crate::pubsub::Inbox;
 use crate::pubsub::events::Publisher;
+use crate::scripting::scripts::RecentSum;
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
-use kvick_commands::context::{Block, Context, Error, Handler as DataHandler};
+use crate::tracking::broadcast::Changed;
+use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
 use kvick_store::world::Participant;
@@ -26,10 +34,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The keys of one command.
-type Keys<'k> = SmallVec<[Key<'k>; 4]>;
-
-/// Keys of one command that the processor is asked for in advance.
-const PREFETCHED_MAX: usize = 64;
+pub(super) type Keys<'k> = SmallVec<[Key<'k>; 4]>;
 
 /// A command that takes longer than this makes the worker read the clock again.
 const LONG_US: u64 = 500;
@@ -57,13 +62,35 @@ pub struct Engine {
     pub(super) block: Option<Block>,
     /// What the client of the present session command waits for, if it does.
     waits: Option<Arc<Waiter>>,
-    /// Answers to clients of this worker that waited, not yet delivered.
-    pub(super) served: Vec<Served>,
-    /// Whether a transaction is being executed, in which no command may wait.
+    /// The keys that commands have changed, for clients that are told of prefixes.
+    pub(super) changed: Changed,
+    /// Most keys of which it was forgotten in the last turn who has read them, as there were too many.
+    pub(super) forgotten_in_turn: usize,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
+    /// Whether a transaction or a script is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
+    /// Whether a script is, for which time stands still.
+    pub(super) in_script: bool,
+    /// Requests of this worker that wait for a script to end.
+    pub(super) held: usize,
+    /// Whether a script has ended just now that others knew of: what it held may be waited for.
+    pub(super) ended_long_script: bool,
+    /// Whether the error of the present command was counted already, as that of one that its script called.
+    pub(super) error_is_counted: bool,
+    /// The script of EVAL that came last, with its sum.
+    pub(super) recent_sum: RecentSum,
+    /// Buffers for the commands that scripts call.
+    pub(super) scratch: Scratch,
+    /// Whether what commands do is kept from the write log: a script asked for that.
+    pub(super) is_muted: bool,
+    /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
+    reads_every_key: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
-    in_batch: bool,
-    last: Ticks,
+    pub(super) in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
+    pub(super) last: Ticks,
 }
 
 /// A request that is being executed.
@@ -77,9 +104,25 @@ pub(super) struct Call<'a> {
 pub enum Outcome {
     /// It was, or answered an error.
     Done,
+    /// It is to be executed once more, after what is in the worker's inbox is delivered.
+    Again,
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
+    /// It has to wait for a script that holds what it needs.
+    Held,
+    /// This command, which came after that, may run a script: it has to be [executed](Engine::execute_program) apart from the worker.
+    Program(&'static Registered, u32),
     /// It waits for a key, and will be answered later.
+    Waits(Arc<Waiter>),
+}
+
+/// What became of a command.
+pub(super) enum Called {
+    /// It ran.
+    Done,
+    /// A script holds what it needs; nothing has happened.
+    Held,
+    /// It waits for a key.
     Waits(Arc<Waiter>),
 }
 
@@ -99,9 +142,20 @@ impl Engine {
             events,
             block: None,
             waits: None,
-            served: Vec::new(),
+            changed: Changed::default(),
+            forgotten_in_turn: 0,
+            shown: Lines::default(),
             in_transaction: false,
+            in_script: false,
+            held: 0,
+            ended_long_script: false,
+            error_is_counted: false,
+            recent_sum: RecentSum::default(),
+            scratch: Scratch::default(),
+            is_muted: false,
+            reads_every_key: true,
             in_batch: false,
+            evicting: Evicting::new(worker),
             last: Ticks::now(),
         };
         engine.apply_settings();
@@ -118,29 +172,6 @@ impl Engine {
         self.last
     }
 
-    /// Enters a batch: until it is left, nobody has the world.
-    pub fn enter(&mut self) {
-        self.server.keyspace.world.enter(self.participant);
-        self.in_batch = true;
-    }
-
-    /// Leaves it.
-    pub fn leave(&mut self) {
-        self.in_batch = false;
-        self.server.keyspace.world.leave(self.participant);
-    }
-
-    /// Runs `work`, which takes locks, within the present batch or one of its own.
-    pub(super) fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        if self.in_batch {
-            return work(self);
-        }
-        self.enter();
-        let result = work(self);
-        self.leave();
-        result
-    }
-
     /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
     /// sent hold for them.
     pub fn begin_batch(&mut self) {
@@ -150,6 +181,7 @@ impl Engine {
             self.access.set_now(self.now_ms);
         }
         self.last = now;
+        self.evicting.begin_batch();
         self.update_settings();
     }
 
@@ -166,19 +198,22 @@ impl Engine {
         self.access.lfu_log_factor = self.tunables.lfu_log_factor;
         self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
         self.events.set_channels(self.tunables.keyspace_events);
+        self.renew_eviction();
     }
 
-    /// The classes of keyspace events that somebody may hear of.
+    /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
     #[inline]
     pub(super) fn heard(&self) -> EventClass {
         let heard = self.tunables.heard_events;
-        if heard.is_empty() || !self.server.pubsub.directory().has_listeners() { EventClass::empty() } else { heard }
+        let no_events = heard.is_empty() || !self.server.pubsub.directory().has_listeners();
+        let heard = if no_events { EventClass::empty() } else { heard };
+        heard | self.server.keyspace.tracking.heard()
     }
 
-    /// The published messages that the worker has to deliver.
+    /// What the worker has yet to deliver.
     #[inline]
     pub(super) fn inbox(&self) -> &'static Inbox {
-        self.server.pubsub.inbox(self.worker)
+        self.server.inboxes.of(self.worker)
     }
 
     /// Scratch space for background work between batches.
@@ -204,7 +239,7 @@ impl Engine {
                 None => return self.finish(client, start, out),
             },
         };
-        client.last_command = command.id;
+        let previous = std::mem::replace(&mut client.last_command, command.id);
         let plain = self.is_plainly_allowed(client, command, args);
         if !plain {
             if self.server.persistence.gate.has(gate::ENDING) {
@@ -212,32 +247,105 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
+            // When a script has had the world for too long, what needs nothing of that goes on without a batch.
+            let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
+            if self.is_held_by_script(client, command) {
+                return Outcome::Held;
+            }
+            if shut_out {
+                return self.conclude(client, (command, args), Called::Held, start, out);
+            }
+            let gone = !client.renew_rights(self.server);
+            let limited = self.server.persistence.gate.has(gate::LIMITED) && !self.is_busy();
+            if gone || limited && !self.mind_memory(client, args, taken.as_deref()) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            if client.tracking.is_some() && self.effects.concern_others() && !self.is_busy() {
+                // What was evicted just now is not what the command will read, and has to be told before.
+                self.settle_consequences();
+                client.last_command = previous;
+                return Outcome::Again;
+            }
             if let Some(error) = self.objection(client, command, args) {
-                self.refuse(client, Some(command), &error, out);
+                self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
         }
-        if self.server.pause.holds(command, client, self.now_ms) {
+        if !plain && client.is_primary() {
+            // What the primary did is done.
+        } else if self.server.pause.holds(command, client, self.now_ms) && !self.passes_pause(command, args) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
             self.queue(client, command, args, taken.take(), out);
             return self.finish(client, start, out);
         }
-        match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() => {
-                self.call_keyed(client, command, handler, hash, args, out);
-            }
-            _ => {
-                if let Some(waiter) = self.call(client, command, args, taken.take(), out) {
-                    return Outcome::Waits(waiter);
+        let called = match (hash, command.handler) {
+            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || self.is_unobserved(client)) => {
+                match self.call_keyed(client, command, handler, hash, args, out) {
+                    true => Called::Done,
+                    false => Called::Held,
                 }
             }
+            _ if client.may_run_program(command) => return Outcome::Program(command, previous),
+            _ if client.tracking.is_none() => self.call(client, command, args, taken, &mut (), out),
+            _ => self.call_tracked(client, previous, (command, args), taken, &mut (), out),
+        };
+        self.conclude(client, (command, args), called, start, out)
+    }
+
+    /// Executes a request that may run a script. `attendant` serves others while a script takes long.
+    pub(super) fn execute_program(
+        &mut self,
+        client: &mut Client,
+        (command, previous): (&'static Registered, u32),
+        args: Args<'_>,
+        attendant: &mut dyn Attend,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let start = out.len();
+        let called = match client.tracking {
+            None => self.call(client, command, args, &mut None, attendant, out),
+            Some(_) => self.call_tracked(client, previous, (command, args), &mut None, attendant, out),
+        };
+        self.conclude(client, (command, args), called, start, out)
+    }
+
+    /// What is to be done after a command.
+    #[inline]
+    fn conclude(
+        &mut self,
+        client: &mut Client,
+        (command, args): (&'static Registered, Args<'_>),
+        called: Called,
+        start: usize,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        match called {
+            Called::Done if self.ended_long_script => self.end_long_script(),
+            Called::Done => {}
+            Called::Held => match self.busy_error() {
+                Some(error)
+                    if !command.spec.flags.contains(Flags::ALLOW_BUSY) && !self.is_held_by_script(client, command) =>
+                {
+                    self.refuse(client, Some((command, args)), &error, out);
+                }
+                _ => return Outcome::Held,
+            },
+            Called::Waits(waiter) => return Outcome::Waits(waiter),
         }
-        if self.effects.has_awaited() {
-            self.serve_awaited();
+        if self.effects.concern_others() {
+            self.settle_consequences();
         }
         self.finish(client, start, out)
+    }
+
+    /// Has the workers go on with the requests that had to wait for a script. Called without its locks.
+    #[cold]
+    fn end_long_script(&mut self) {
+        self.ended_long_script = false;
+        self.server.send_all(|| super::Message::Resume);
     }
 
     /// Finds out what a request asks for that could not be told from its first word, or answers that it is nothing.
@@ -260,6 +368,8 @@ impl Engine {
                 client.fate = Fate::Close;
                 return None;
             }
+            // Who has not logged in learns nothing about commands.
+            _ if client.must_log_in(self.server) => MUST_LOG_IN,
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };
@@ -267,33 +377,87 @@ impl Engine {
         None
     }
 
+    /// Whether nobody has to be shown a client's command, and the client need not be told later of what it reads.
+    #[inline]
+    fn is_unobserved(&self, client: &Client) -> bool {
+        client.tracking.is_none() && !self.is_monitored()
+    }
+
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = client.authenticated
-            && client.transaction.is_none()
-            && !client.only_listens()
-            && self.server.persistence.gate.is_open();
+        // Looked at together, not one after the other.
+        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
+        let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch) && !unusual;
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
     /// Why a command may not run.
     #[cold]
     fn objection(&self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+        if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
+            return Some(MUST_LOG_IN);
+        }
         if !command.spec.accepts(args.len()) {
             return Some(wrong_arity(command));
         }
-        if !client.authenticated && !command.spec.flags.contains(Flags::NO_AUTH) && self.tunables.password.is_some() {
-            return Some(Error::text("NOAUTH Authentication required."));
+        if client.is_primary() {
+            return None;
+        }
+        if command.spec.flags.contains(Flags::PROTECTED)
+            && let Some(refusal) = self.server.protected_refusal(client, command)
+        {
+            return Some(refusal);
         }
         if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {
             return Some(Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name)));
         }
-        let refusal =
-            command.spec.flags.contains(Flags::PROTECTED).then(|| self.server.protected_refusal(client, command));
+        if let Err(denied) = self.permits(client, command, args) {
+            let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
+            client.publish();
+            self.note_denied(&client.info, &client.identity.user, (denied, context), (command, args));
+            return Some(denied.error(&client.identity.user, command));
+        }
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        refusal.flatten().or_else(confined).or_else(|| gate::objection(self.server, command))
+        let flags = client.flags_asked(command);
+        let short = || {
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        let closed = || gate::objection(self.server, command, flags);
+        let busy = || if self.concerns_script(client, command) { self.busy_error() } else { None };
+        confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
+    }
+
+    /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
+    /// tell and to [note](Self::note_denied).
+    #[inline]
+    pub fn permits(&self, client: &Client, command: &Registered, args: Args<'_>) -> Result<(), Denied> {
+        client.check(self.server, command, args)
+    }
+
+    /// Counts a refused command, and has ACL LOG show it.
+    #[cold]
+    pub fn note_denied(
+        &self,
+        info: &ClientInfo,
+        user: &User,
+        denied: (Denied, AclContext),
+        request: (&Registered, Args<'_>),
+    ) {
+        note_denied(self.server, info, user, denied, request, self.now_ms);
+    }
+
+    /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before each
+    /// command that may come across others.
+    #[inline]
+    pub fn confine(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+        self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
     }
 
     /// A request broke the protocol: tells the client why, and has it closed.
@@ -307,18 +471,36 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(&mut self, client: &mut Client, command: Option<&Registered>, error: &Error, out: &mut Vec<u8>) {
-        if let Some(command) = command {
+    pub(super) fn refuse(
+        &mut self,
+        client: &mut Client,
+        request: Option<(&Registered, Args<'_>)>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((command, _)) = request {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
+        self.tell(client, aborted.as_ref().unwrap_or(error), out);
+    }
+
+    pub(super) fn tell(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
 
-    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for.
+    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for. False when a
+    /// script has that.
     #[inline]
     fn call_keyed(
         &mut self,
@@ -328,64 +510,83 @@ impl Engine {
         hash: u64,
         args: Args<'_>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         let (keyspace, start) = (self.server.keyspace, out.len());
-        let mut locked = keyspace.lock_one(keyspace.address_of_hash(client.db, hash));
+        let Some(mut locked) = self.lock_hash(client.db, hash) else { return false };
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         drop(locked);
         self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
+        true
     }
 
     /// Takes the locks that the command asks for, and runs it.
     #[inline(never)]
-    fn call(
+    pub(super) fn call(
         &mut self,
         client: &mut Client,
         command: &'static Registered,
         args: Args<'_>,
-        taken: Option<Vec<u8>>,
+        taken: &mut Option<Vec<u8>>,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Option<Arc<Waiter>> {
+    ) -> Called {
         let (keyspace, start) = (self.server.keyspace, out.len());
         if let Some(Handler::Control(control)) = command.handler {
-            let result = self.control(client, control, command, args, out);
+            let Some(result) = self.control(client, control, command, args, attendant, out) else {
+                return Called::Held;
+            };
             let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
-            return None;
+            return Called::Done;
         }
-        let taken_head = self.remember_taken(command, taken.as_deref());
+        self.confine(client, command, args);
         let world = self.needs_world(command, args);
+        let Some(scripts) = self.settle_scripts(command, world) else { return Called::Held };
         let keys = if world { Keys::new() } else { self.keys_of(command, args) };
-        let mut locked = if world {
-            self.leave();
-            keyspace.lock_world()
-        } else {
-            self.lock_hashed(client.db, &keys)
-        };
+        let locked = if world { self.lock_world() } else { self.lock_hashed(client.db, &keys) };
+        let Some(mut locked) = locked else { return Called::Held };
+        let taken_head = self.remember_taken(command, taken.as_deref());
         let result = match command.handler {
-            Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &keys), taken, &mut locked, out),
+            Some(Handler::Data(handler)) => {
+                self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
+            }
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, attendant, out),
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
+        if client.tracking.is_some() {
+            self.remember_reads(&client.info, client.db, (command, args), &mut locked);
+        }
         let block = self.block.take();
         let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
-        self.effects.commit(&keyspace.log, args);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
         self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
         drop(locked);
+        drop(scripts);
         if world {
             self.enter();
         }
-        if waiter.is_some() {
+        if let Some(waiter) = waiter {
             client.redacted = 0;
-            return waiter;
+            return Called::Waits(waiter);
         }
         let executed = Executed::by(client, args, taken_head.as_ref());
         self.account(executed, command, out.len() - start, result);
@@ -394,7 +595,7 @@ impl Engine {
         if client.is_reset {
             self.end_reset(client);
         }
-        None
+        Called::Done
     }
 
     /// What the logs need of a large argument that the command may keep.
@@ -405,19 +606,16 @@ impl Engine {
 
     pub(super) fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
         match command.spec.lock {
+            // SHUTDOWN: a script that takes too long may have the world.
+            _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
             LockRule::Keys => false,
             LockRule::World => true,
             LockRule::WorldIf(decide) => decide(args),
         }
     }
 
-    /// Locks the keys that a command names.
-    pub(super) fn lock_keys(&self, db: usize, command: &Registered, args: Args<'_>) -> Locked {
-        self.lock_hashed(db, &self.keys_of(command, args))
-    }
-
     /// The keys that a command names.
-    fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
+    pub(super) fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
             return Keys::new();
         }
@@ -425,20 +623,6 @@ impl Engine {
         let positions = command.spec.key_positions(args).unwrap_or_default();
         let keys = positions.iter().filter_map(|position| args.get(position.index));
         keys.map(|key| self.server.keyspace.key(key)).collect()
-    }
-
-    /// Locks keys, and asks the processor for what several of them will touch.
-    pub(super) fn lock_hashed(&self, db: usize, keys: &[Key<'_>]) -> Locked {
-        let keyspace = self.server.keyspace;
-        match keys {
-            [] => keyspace.lock_nothing(),
-            [key] => keyspace.lock_one(keyspace.address(db, *key)),
-            keys => {
-                let ahead = &keys[..keys.len().min(PREFETCHED_MAX)];
-                keyspace.prefetch(db, ahead.iter().map(|key| key.hash));
-                keyspace.lock_all(keys.iter().map(|key| keyspace.address(db, *key)).collect())
-            }
-        }
     }
 
     #[inline]
@@ -467,13 +651,14 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, db);
+        let (heard, is_logged, flags) = (self.heard(), self.is_logged(client), client.flags());
+        self.effects.begin(is_logged, heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
-            touch: client.touches(),
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
@@ -481,8 +666,22 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let may_block = !self.in_transaction;
-        let mut context = Context { db, reply, taken, settings, may_block, block: None, remark: None };
+        let (may_block, in_script, reads_every_key) = (!self.in_transaction, self.in_script, self.reads_every_key);
+        let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
+        let from_log = flags.contains(ClientFlags::FROM_LOG);
+        let mut context = Context {
+            db,
+            reply,
+            taken,
+            settings,
+            receiver,
+            may_block,
+            in_script,
+            from_log,
+            reads_every_key,
+            block: None,
+            remark: None,
+        };
         let result = handler(&mut context, args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
@@ -503,8 +702,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let heard = self.heard();
-        self.effects.begin(self.server.keyspace.log.followed(), heard, client.db);
+        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, heard, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -517,6 +716,7 @@ impl Engine {
             when_expired,
             settings: &self.tunables.commands,
             in_transaction: self.in_transaction,
+            in_script: self.in_script,
             worker: self.worker,
             stats: &self.stats,
             waits: &mut self.waits,
@@ -530,7 +730,7 @@ impl Engine {
     /// Has dumps know of FLUSHALL.
     #[inline]
     pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.name == "flushall" && result.is_ok() {
+        if command.spec.name == "flushall" && result.is_ok() && !self.server.persistence.gate.has(gate::LOADING) {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
         }
     }
@@ -544,9 +744,27 @@ impl Engine {
         result
     }
 
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
+    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    #[inline]
+    fn is_logged(&self, client: &ClientInfo) -> bool {
+        self.server.keyspace.log.followed() && !client.is_from_log() && !self.is_muted
+    }
+
     /// What becomes of expired keys that a command of this client meets.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if client.is_from_log() {
+            return WhenExpired::ImportSource;
+        }
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go.
+            return WhenExpired::Import;
+        }
         if self.tunables.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
@@ -563,24 +781,7 @@ impl Engine {
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
-        let now = Ticks::now();
-        let ticks = now.since(self.last);
-        self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
-        if let Err(error) = result {
-            stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
-        }
+        let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
@@ -601,10 +802,18 @@ impl Engine {
         }
     }
 
-    /// Counts a command that had waited, with its result. The time that it took is that of whoever served it.
-    pub(super) fn count(&self, command: &Registered, result: &Result<(), Error>) {
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
         let stats = &self.stats.commands[command.id as usize];
         stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if self.tunables.latency_tracking {
+            stats.durations.record(ticks);
+        }
         self.stats.requests.add(1);
         let dirty = self.effects.dirty();
         if dirty > 0 {
@@ -612,13 +821,16 @@ impl Engine {
         }
         if let Err(error) = result {
             stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
+            if !std::mem::take(&mut self.error_is_counted) {
+                self.stats.count_error(error.0.as_bytes());
+            }
         }
+        ticks
     }
 
     #[cold]
     fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
-        if us >= LONG_US {
+        if us >= LONG_US && !self.in_script {
             self.now_ms = clock::unix_ms();
             self.access.set_now(self.now_ms);
         }
@@ -660,6 +872,8 @@ impl Engine {
     }
 }
 
+const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
+
 /// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages
 /// cannot be told apart.
 fn allowed_to_listeners(command: &Registered) -> bool {
@@ -678,7 +892,7 @@ pub(super) fn wrong_arity(command: &Registered) -> Error {
 }
 
 /// Valkey's text, which shows the beginning of the arguments within 128 characters.
-fn unknown_command(args: Args<'_>) -> Error {
+pub(super) fn unknown_command(args: Args<'_>) -> Error {
     const SHOWN_MAX: usize = 128;
     let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
     let mut shown = String::new();
@@ -692,7 +906,7 @@ fn unknown_command(args: Args<'_>) -> Error {
     Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
-fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+pub(super) fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.full_name.to_ascii_uppercase();

@@ -3,6 +3,7 @@
 use super::Worker;
 use super::blocking::Served;
 use super::engine::Engine;
+use crate::clock::Ticks;
 use crate::migration::{Departure, parcel};
 use kvick_resp::{OwnedArgs, Reply};
 use kvick_store::{Db, Env, Key, Watcher};
@@ -28,7 +29,8 @@ impl Engine {
         let (keyspace, db) = (self.server.keyspace, departure.db);
         let names: Vec<Box<[u8]>> = departure.parcels.iter().map(|parcel| parcel.key.clone()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
-        let mut locked = self.lock_hashed(db, &keys);
+        let addresses = |_: &Engine| keys.iter().map(|key| keyspace.address(db, *key)).collect();
+        let mut locked = self.lock_patiently(addresses);
         let when_expired = self.when_expired(&departure.client.info);
         let heard = self.heard();
         self.effects.begin(keyspace.log.followed(), heard, db);
@@ -37,6 +39,7 @@ impl Engine {
             access: &self.access,
             touch: false,
             lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
             when_expired,
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
@@ -52,8 +55,8 @@ impl Engine {
         // What is propagated was said above.
         self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
         drop(locked);
-        if self.effects.has_awaited() {
-            self.serve_awaited();
+        if self.effects.concern_others() {
+            self.settle_consequences();
         }
         if departure.parcels.is_empty() {
             return Some(self.answer_departure(&departure));
@@ -70,7 +73,7 @@ impl Engine {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());
         }
         if let Some(command) = self.server.table.get(client.command) {
-            self.count(command, &result);
+            self.count(command, Ticks::now(), &result);
         }
         Served { client: client.info.clone(), ticket: client.ticket, reply }
     }

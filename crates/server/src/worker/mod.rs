@@ -7,19 +7,30 @@
 //! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
 //! any other is put on the `ready` list and read again in the next turn.
 
+mod attending;
 pub mod batch;
 pub mod blocking;
 pub mod connection;
 mod cross_protocol;
 mod delivery;
 pub mod engine;
+pub mod evicting;
+pub mod feeding;
+mod handshake;
+mod held;
 mod input;
+mod locking;
 mod migrating;
+mod monitoring;
 mod output;
+pub mod program;
+pub mod replay;
 mod timers;
+mod tracking;
 pub mod transaction;
 mod violation;
 
+use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
@@ -52,8 +63,6 @@ pub enum Message {
     Connection(Socket, Arc<ClientInfo>),
     /// Close this client's connection, which is doomed, if it is still there.
     Close(Arc<ClientInfo>),
-    /// The answer to a client that waited.
-    Served(blocking::Served),
     /// Keys that were sent to another server, and what it said.
     Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
@@ -62,6 +71,8 @@ pub enum Message {
     Wake,
     /// There are new sockets to listen on.
     Listen,
+    /// Sockets that took nothing may take something, without that the poll tells.
+    Unclog,
 }
 
 /// See the module's documentation.
@@ -73,9 +84,11 @@ pub struct Worker {
     connections: Slab<Connection>,
     /// Connections that may have input.
     ready: VecDeque<usize>,
+    /// Connections with TLS that may go on with their handshake.
+    handshakes: handshake::Handshakes,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
-    /// Published messages on their way to this worker's connections.
+    /// What is on its way to this worker's connections.
     deliveries: delivery::Deliveries,
     /// Connections that publish faster than can be delivered, and have to wait.
     held_back: Vec<usize>,
@@ -83,20 +96,40 @@ pub struct Worker {
     /// Listeners from which nothing could be accepted for lack of something.
     unaccepted: Vec<usize>,
     engine: Engine,
+    /// Stands in for the engine while that runs a script.
+    understudy: Option<Engine>,
     batch: Batch,
     /// Input of the present batch.
     shared: Vec<u8>,
     shared_used: usize,
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
+    /// The reply of a request that runs a script.
+    replies_apart: Vec<u8>,
+    /// Requests that were held for a script and are tried again in this turn.
+    resumed: usize,
+    /// Connections that are to be closed when a script lets go of its locks.
+    postponed: Vec<usize>,
+    /// How much memory these take, as far as others know of it.
+    scratch: usize,
     runs: Vec<output::Run>,
+    /// Whether a connection has been closed for too much output since replies were written last.
+    cut_off_any: bool,
     /// Connections that have got messages since replies were written last.
     reached: usize,
     /// Times that replies were written.
     writes: u64,
+    /// Replies that wait for the disk.
+    held: held::Held,
+    /// Where the write log ended when it was last looked at.
+    log_seen: u64,
+    /// Whether no requests are read until others have caught up.
+    rests: bool,
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
     returned: Vec<Departure>,
+    /// Connections of replicas.
+    feeds: Vec<usize>,
 }
 
 impl Worker {
@@ -107,6 +140,8 @@ impl Worker {
         let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
+        let engine = Engine::new(server, number, stats, participant);
+        let understudy = Some(Self::understudy(&engine)?);
         Ok(Worker {
             server,
             number,
@@ -114,21 +149,32 @@ impl Worker {
             mailbox,
             connections: Slab::new(),
             ready: VecDeque::new(),
+            handshakes: handshake::Handshakes::default(),
             paused: Vec::new(),
             deliveries: delivery::Deliveries::default(),
             held_back: Vec::new(),
             listeners,
             unaccepted: Vec::new(),
-            engine: Engine::new(server, number, stats, participant),
+            engine,
+            understudy,
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::new(),
+            replies_apart: Vec::new(),
+            resumed: 0,
+            postponed: Vec::new(),
+            scratch: 0,
             runs: Vec::new(),
+            cut_off_any: false,
             reached: 0,
             writes: 0,
+            held: held::Held::default(),
+            log_seen: 0,
+            rests: false,
             timers: timers::Timers::new(),
             returned: Vec::new(),
+            feeds: Vec::new(),
         })
     }
 
@@ -139,9 +185,13 @@ impl Worker {
 
     /// Runs until the server ends.
     pub fn run(mut self) {
+        crate::memory::enrol();
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
-            let timeout = if self.ready.is_empty() && self.deliveries.is_empty() {
+            let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
+            let timeout = if self.rests {
+                Some(HELD_BACK)
+            } else if self.ready.is_empty() && !delivers && self.handshakes.is_empty() && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -161,6 +211,7 @@ impl Worker {
 
     fn turn(&mut self, events: &Events) {
         let began = self.engine.update_clock();
+        self.keep_up_with_log();
         let requests = self.engine.stats.requests.get();
         for event in events {
             match event.token() {
@@ -179,15 +230,57 @@ impl Worker {
             }
         }
         self.read_messages();
-        self.settle_returned();
-        self.serve_ready();
-        self.run_timers();
-        self.end_waits();
-        self.deliver_published();
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
+        }
+        // What takes locks by itself waits until no script takes too long, which may have them.
+        let is_busy = self.engine.is_busy();
+        if !is_busy {
+            self.settle_returned();
+        }
+        if !self.rests {
+            self.serve_ready();
+            self.forget_resumed();
+        }
+        self.shake_hands();
+        if !is_busy && !self.engine.is_busy() {
+            self.go_on_evicting();
+            self.run_timers();
+            self.end_waits();
+            self.settle_turn();
+        }
+        self.make_deliveries();
         self.write_replies();
+        self.feed_replicas();
         self.release_held_back();
         let stats = &self.engine.stats;
         stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
+    }
+
+    /// Begins a turn as far as the write log is concerned: tells files the time, sends what had to wait for the disk, and
+    /// rests when there is too much that does.
+    fn keep_up_with_log(&mut self) {
+        let log = &self.server.keyspace.log;
+        if !log.followed() {
+            self.rests = false;
+            return self.release_held();
+        }
+        if self.engine.tunables.aof_timestamps {
+            self.server.aof.mark_time(log, self.engine.now_ms / 1000);
+        }
+        self.release_held();
+        self.rests = self.held.is_full() || self.server.aof.is_behind(log);
+    }
+
+    /// Wakes who follows the write log if it has moved; whether the turn's replies are to wait for that.
+    #[inline]
+    fn note_log(&mut self) -> bool {
+        let end = self.server.keyspace.log.offset();
+        if end == self.log_seen {
+            return false;
+        }
+        self.log_seen = end;
+        self.server.log_moved(self.number)
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for
@@ -195,7 +288,8 @@ impl Worker {
     fn note_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
-            connection.stopped
+            // What a client sends right behind its handshake is executed all the same.
+            connection.stopped && !connection.socket.is_handshaking()
         })
     }
 
@@ -214,10 +308,13 @@ impl Worker {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
-                Message::Served(served) => self.deliver(served),
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
+                Message::Unclog => {
+                    let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
+                    tokens.into_iter().for_each(|token| self.write_waiting(token));
+                }
                 Message::Listen => {
                     if let Err(error) = self.listeners.register(self.poll.registry(), FIRST_LISTENER) {
                         crate::logging::warning(format_args!("Cannot listen: {error}"));
@@ -229,12 +326,12 @@ impl Worker {
 
     /// Takes a connection over.
     fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
-        let authenticated = self.engine.tunables.password.is_none();
+        let identity = Identity::newcomer(self.server);
         let id = info.id;
         let entry = self.connections.vacant_entry();
         let token = entry.key();
         info.token.store(token, Ordering::Relaxed);
-        let connection = entry.insert(Connection::new(socket, Client::new(info, authenticated)));
+        let connection = entry.insert(Connection::new(socket, Client::new(info, identity)));
         self.engine.stats.connections.add(1);
         let registered = connection.socket.register(self.poll.registry(), Token(token));
         // Whoever wanted it closed before it was here could not reach it.
@@ -246,18 +343,34 @@ impl Worker {
 
     /// Ends a connection.
     fn close(&mut self, token: usize) {
+        if self.postpones_closing(token) {
+            return;
+        }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
+        if let Socket::Tls(stream) = &mut connection.socket {
+            stream.say_goodbye();
+        }
+        if connection.held > 0 {
+            self.forget_held(token);
+        }
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
+        self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
+        connection.client.stop_tracking(self.server);
+        connection.client.end_monitor(self.server);
         if connection.queued {
             self.ready.retain(|ready| *ready != token);
         }
         if connection.stopped {
             self.paused.retain(|paused| *paused != token);
+            self.handshakes.remove(token);
         }
         self.stop_waiting(connection.waiter.take());
+        if let Some(feed) = connection.client.feed.take() {
+            self.stop_feeding(token, feed);
+        }
         self.engine.unwatch(&mut connection.client);
     }
 
@@ -271,19 +384,28 @@ impl Worker {
     }
 
     fn resume_paused(&mut self) {
-        for token in std::mem::take(&mut self.paused) {
+        self.resumed = self.engine.held;
+        for token in std::mem::take(&mut self.paused).into_iter().rev() {
             if let Some(connection) = self.connections.get_mut(token) {
                 connection.stopped = false;
                 connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, false);
-                self.queue(token);
+                if !connection.queued {
+                    // Before those that came later.
+                    connection.queued = true;
+                    self.ready.push_front(token);
+                }
             }
+        }
+        if !self.engine.is_busy() {
+            // A script may have ended that kept the worker from this.
+            self.close_postponed();
         }
     }
 
     /// Accepts what waits on a listener, and hands the connections to the workers in turn.
     fn accept(&mut self, listener: usize) {
         loop {
-            let (socket, peer) = match self.listeners.accept(listener) {
+            let (socket, peer) = match self.listeners.accept(listener, &self.server.tls) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {

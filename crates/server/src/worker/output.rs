@@ -22,6 +22,8 @@ pub struct Run {
 /// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
 /// keep the worker to itself.
 const WRITE: usize = 1024 * 1024;
+/// Bytes that may wait for a connection that has never logged in, and would have to.
+const STRANGERS_OUTPUT: u64 = 1024;
 /// Runs of one connection that are written with one call.
 const SLICES_PER_WRITE: usize = 128;
 /// Runs after which they are written before the batch goes on.
@@ -29,7 +31,7 @@ pub const RUNS_MAX: usize = 64 * 1024;
 /// Room for runs that is kept between batches.
 const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
-const REPLIES_KEPT: usize = 4 * 1024 * 1024;
+const REPLIES_KEPT: usize = 512 * 1024;
 
 /// What is left of a connection's runs when `written` bytes of them are written.
 fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
@@ -41,9 +43,18 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 }
 
 impl Worker {
-    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    /// Sends the batch's replies, unless they have to wait for the disk.
     pub(super) fn write_replies(&mut self) {
         crate::logging::settle();
+        self.tell_before_replies();
+        let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
+        if !waits || self.runs.is_empty() || !self.hold_replies() {
+            self.write_out();
+        }
+    }
+
+    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    pub(super) fn write_out(&mut self) {
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
@@ -71,10 +82,13 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
-        if replies.capacity() <= REPLIES_KEPT {
+        // What was made for a client that was cut off was more than is needed as a rule.
+        let is_usual = !std::mem::take(&mut self.cut_off_any);
+        if replies.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
             self.replies.clear();
         }
+        self.publish_scratch();
     }
 
     /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get
@@ -128,20 +142,25 @@ impl Worker {
     /// Writes output that is waiting.
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        if !connection.output.is_empty() {
+        if !connection.has_written_all() {
             let Connection { output, socket, client, .. } = connection;
-            let Ok(written) = output.flush(socket, WRITE) else { return self.close(token) };
+            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITE)) else {
+                return self.close(token);
+            };
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
             client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
-            client.info.output.store(output.len(), Ordering::Relaxed);
-            client.info.output_blocks.store(output.blocks(), Ordering::Relaxed);
+            connection.publish_output();
             if !connection.output.is_empty() && written >= WRITE {
                 connection.unwritten = true;
                 self.queue(token);
             }
         }
         self.after_write(token);
+        let is_fed = self.connections.get(token).is_some_and(|connection| connection.client.feed.is_some());
+        if is_fed {
+            self.feed(token);
+        }
     }
 
     /// Closes a connection that is done, or whose output is more than it may be.
@@ -149,20 +168,27 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.output.is_empty() => return self.close(token),
+            Fate::CloseAfterReply if connection.has_written_all() => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
+        }
+        if connection.socket.held_output() > 0 {
+            connection.publish_output();
         }
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {
             self.enforce_output_limit(token);
         }
+        self.account_client(token);
     }
 
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        let limit = connection.output_limit(&self.engine.tunables);
-        let waiting = connection.output.len() as u64;
+        let mut limit = connection.output_limit(&self.engine.tunables);
+        let waiting = connection.waiting();
+        if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
+            limit.hard_bytes = STRANGERS_OUTPUT;
+        }
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
             above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
@@ -179,6 +205,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         let info = &connection.client.info;
         info.set_flags(ClientFlags::CLOSE_ASAP, true);
+        self.cut_off_any = true;
         self.engine.stats.output_limit_disconnections.add(1);
         crate::logging::warning(format_args!(
             "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
@@ -189,9 +216,11 @@ impl Worker {
 
     /// Tries once more to write everything that waits, before the process ends.
     pub(super) fn flush_everything(&mut self) {
+        self.release_held();
         for (_, connection) in &mut self.connections {
+            let Connection { output, socket, .. } = connection;
             // The process is ending: what cannot be written now is lost with the connection.
-            let _ = connection.output.flush(&mut connection.socket, usize::MAX);
+            let _ = socket.flush().and_then(|()| output.flush(socket, usize::MAX));
         }
     }
 }

@@ -5,6 +5,10 @@
 //! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
 
 use super::engine::Engine;
+use super::locking::Scripts;
+use super::program::Attend;
+use crate::acl::log::Context as AclContext;
+use crate::acl::{Denied, Reason};
 use crate::clients::ClientFlags;
 use crate::commandlog::Executed;
 use crate::session::{Client, Fate};
@@ -13,7 +17,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply};
-use kvick_store::{Key, Locked, Watcher};
+use kvick_store::{Address, Key, Locked, Watcher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -33,16 +37,27 @@ pub enum Control {
 }
 
 /// A transaction that has begun.
-#[derive(Default)]
 pub struct Transaction {
     queue: Vec<(&'static Registered, OwnedArgs)>,
     /// Bytes that the queue takes.
     bytes: usize,
     /// Whether a command was refused, so that EXEC runs none.
     aborted: bool,
+    /// The database that will be selected when the next command runs.
+    db: usize,
 }
 
 impl Transaction {
+    /// One that begins in database `db`.
+    fn new(db: usize) -> Self {
+        Transaction { queue: Vec::new(), bytes: 0, aborted: false, db }
+    }
+
+    /// The database that will be selected when the next command runs.
+    pub fn db(&self) -> usize {
+        self.db
+    }
+
     /// Commands queued.
     pub fn len(&self) -> usize {
         self.queue.len()
@@ -53,22 +68,46 @@ impl Transaction {
         self.queue.is_empty()
     }
 
-    /// Whether one of its commands may write.
-    pub fn may_write(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.spec.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)))
+    /// The flags of its commands together with those of one: what allows something, only if it allows it to all of them.
+    fn flags_with(&self, flags: Flags) -> Flags {
+        const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
+        let all = self.queue.iter().map(|(command, _)| command.spec.flags);
+        all.fold(flags, |sum, one| (sum & one & ALLOWING) | ((sum | one) - ALLOWING))
+    }
+
+    /// Bytes that its commands take.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.queue.capacity() * size_of::<(&Registered, OwnedArgs)>()
+    }
+
+    /// Whether one of its commands runs a script or function.
+    pub(super) fn may_run_program(&self) -> bool {
+        self.queue.iter().any(|(command, _)| matches!(command.handler, Some(Handler::Program(_))))
+    }
+
+    /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
+    /// databases the others work on.
+    fn may_be_refused_database(&self, client: &Client) -> bool {
+        let has = |names: &[&str]| self.queue.iter().any(|(command, _)| names.contains(&&*command.full_name));
+        has(&["select"]) && (!client.is_unrestricted() || has(&["auth", "hello"]))
     }
 
     /// A command was refused.
     pub fn abort(&mut self) {
-        *self = Transaction { aborted: true, ..Transaction::default() };
+        *self = Transaction { aborted: true, ..Transaction::new(self.db) };
     }
 }
+
+/// Bytes that a watched key takes where those who watch are looked up, but for its name: some words and pointers.
+const LISTED: usize = size_of::<[usize; 8]>();
 
 /// The keys that a client watches.
 #[derive(Default)]
 pub struct Watching {
     watcher: Arc<Watcher>,
     keys: Vec<WatchedKey>,
+    /// Bytes of their names.
+    key_bytes: usize,
 }
 
 struct WatchedKey {
@@ -87,6 +126,15 @@ impl Watching {
         self.keys.is_empty()
     }
 
+    fn addresses(&self, engine: &Engine) -> Vec<Address> {
+        self.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key)).collect()
+    }
+
+    /// Bytes that they take, here and where they are looked up.
+    fn memory(&self) -> usize {
+        self.key_bytes + self.keys.capacity() * size_of::<WatchedKey>() + self.keys.len() * LISTED
+    }
+
     fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
         self.keys.iter().map(|watched| (watched, engine.server.keyspace.key(&watched.key)))
     }
@@ -98,7 +146,26 @@ fn is_immediate(command: &Registered) -> bool {
         || matches!(&*command.full_name, "quit" | "reset")
 }
 
+/// The database that a command selects, if it is SELECT.
+fn selected_by(command: &Registered, args: Args<'_>, databases: usize) -> Option<usize> {
+    let selects = command.full_name == "select";
+    let number = selects.then(|| args.get(1).and_then(parse_i64)).flatten();
+    number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
+}
+
+/// Whether a command ends a transaction by running it.
+pub(super) fn is_exec(command: &Registered) -> bool {
+    matches!(command.handler, Some(Handler::Control(Control::Exec)))
+}
+
 impl Engine {
+    /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
+    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
+        self.give_up(client);
+        let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
+        Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
+    }
+
     /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
     pub(super) fn queue(
         &mut self,
@@ -117,6 +184,7 @@ impl Engine {
                     OwnedArgs::new(words.map(|(at, word)| if at == index { bytes } else { word }))
                 }
             };
+            transaction.db = selected_by(command, args, self.server.keyspace.databases()).unwrap_or(transaction.db);
             transaction.bytes += owned.memory();
             transaction.queue.push((command, owned));
             if self.tunables.limits.query_buffer_exceeded(transaction.bytes) {
@@ -131,27 +199,33 @@ impl Engine {
         client.publish_transaction();
     }
 
-    /// Ends what RESET began and needs locks for.
-    pub(super) fn end_reset(&mut self, client: &mut Client) {
-        client.is_reset = false;
+    /// Ends a transaction that cannot be executed.
+    pub(super) fn give_up(&mut self, client: &mut Client) {
         client.transaction = None;
         self.unwatch(client);
         client.publish_transaction();
     }
 
-    /// Runs one of the commands about transactions.
+    /// Ends what RESET began and needs locks for.
+    pub(super) fn end_reset(&mut self, client: &mut Client) {
+        client.is_reset = false;
+        self.give_up(client);
+    }
+
+    /// Runs one of the commands about transactions; `None` when a script holds what it needs.
     pub(super) fn control(
         &mut self,
         client: &mut Client,
         control: Control,
         command: &'static Registered,
         args: Args<'_>,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Option<Result<(), Error>> {
         self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
         let done = match control {
             Control::Multi => {
-                client.transaction = Some(Box::default());
+                client.transaction = Some(Box::new(Transaction::new(client.db)));
                 Ok(())
             }
             Control::Discard => match client.transaction.take() {
@@ -162,7 +236,7 @@ impl Engine {
                 }
             },
             Control::Watch => {
-                self.watch(client, command, args);
+                self.watch(client, command, args)?;
                 Ok(())
             }
             Control::Unwatch => {
@@ -170,34 +244,35 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, out);
+                let result = self.exec(client, (command, args), attendant, out);
                 client.publish_transaction();
                 return result;
             }
         };
         client.publish_transaction();
-        done.map(|()| Reply::new(out, client.version).ok())
+        Some(done.map(|()| Reply::new(out, client.version).ok()))
     }
 
-    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) {
-        let mut locked = self.lock_keys(client.db, command, args);
+    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Option<()> {
+        let mut locked = self.lock_keys(client.db, command, args)?;
         let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
         let watching = client.watching.get_or_insert_default();
         for word in args.iter().skip(1) {
             if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
                 locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
                 watching.keys.push(WatchedKey { db, key: word.into() });
+                // The name is kept twice: here, and where it is looked up.
+                watching.key_bytes += 2 * word.len();
             }
         }
+        Some(())
     }
 
     /// Has a client watch nothing any more. Called without locks.
     pub(super) fn unwatch(&mut self, client: &mut Client) {
         let Some(watching) = client.watching.take() else { return };
         self.within_batch(|engine| {
-            let addresses =
-                watching.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key));
-            let mut locked = engine.server.keyspace.lock_all(addresses.collect());
+            let mut locked = engine.lock_patiently(|engine| watching.addresses(engine));
             engine.unwatch_locked(&watching, &mut locked);
         });
     }
@@ -206,61 +281,76 @@ impl Engine {
         watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
     }
 
-    fn exec(&mut self, client: &mut Client, out: &mut Vec<u8>) -> Result<(), Error> {
+    /// Runs EXEC. What is executed is shown to monitors together, and EXEC last, so that they see the transaction end.
+    fn exec(
+        &mut self,
+        client: &mut Client,
+        (command, args): (&'static Registered, Args<'_>),
+        attendant: &mut dyn Attend,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<(), Error>> {
         let Some(transaction) = client.transaction.take() else {
-            return Err(Error::text("ERR EXEC without MULTI"));
+            self.show(client, command, args);
+            return Some(Err(Error::text("ERR EXEC without MULTI")));
         };
         if transaction.aborted {
             self.unwatch(client);
-            return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
+            self.show(client, command, args);
+            return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
         }
         let watching = client.watching.take().unwrap_or_default();
         // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
         let world = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
-        });
-        let mut locked = if world {
-            self.leave();
-            self.server.keyspace.lock_world()
-        } else {
-            self.lock_transaction(client.db, &transaction, &watching)
+        }) || transaction.may_be_refused_database(client);
+        let scripts =
+            if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
+        let locked = match &scripts {
+            None => None,
+            Some(_) if world => self.lock_world(),
+            Some(_) => self.lock_several(|engine| engine.transaction_addresses(client.db, &transaction, &watching)),
+        };
+        let Some(mut locked) = locked else {
+            client.transaction = Some(transaction);
+            client.watching = (!watching.is_empty()).then_some(watching);
+            return None;
         };
         let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
             locked.became_overdue(watched.db, key, &watching.watcher, self.now_ms)
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
+        self.shown.begin_group();
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
-            self.run_transaction(client, &transaction, &mut locked, out);
+            self.run_transaction(client, &transaction, &mut locked, attendant, out);
         }
+        self.shown.end_group();
+        self.show(client, command, args);
+        self.show_lines();
         drop(locked);
+        drop(scripts);
         if world {
             self.enter();
         }
-        Ok(())
+        Some(Ok(()))
     }
 
-    /// Takes the locks of all keys that the commands name, each in the database that is selected by then, and of the
-    /// watched ones.
-    fn lock_transaction(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Locked {
+    /// Where all keys are that the commands name, each in the database that is selected by then, and the watched ones.
+    fn transaction_addresses(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Vec<Address> {
         let keyspace = self.server.keyspace;
-        let mut addresses: Vec<_> =
-            watching.hashed(self).map(|(watched, key)| keyspace.address(watched.db, key)).collect();
+        let mut addresses = watching.addresses(self);
         let mut selected = db;
         for (command, request) in &transaction.queue {
             let args = request.args();
-            if command.full_name == "select" {
-                let number = args.get(1).and_then(parse_i64).and_then(|number| usize::try_from(number).ok());
-                selected = number.filter(|number| *number < keyspace.databases()).unwrap_or(selected);
-            }
+            selected = selected_by(command, args, keyspace.databases()).unwrap_or(selected);
             // As for a command by itself: what does not say where its keys are will answer an error.
             let positions = command.spec.key_positions(args).unwrap_or_default();
             let keys = positions.iter().filter_map(|position| args.get(position.index));
             addresses.extend(keys.map(|key| keyspace.address(selected, keyspace.key(key))));
         }
-        keyspace.lock_all(addresses)
+        addresses
     }
 
     fn run_transaction(
@@ -268,6 +358,7 @@ impl Engine {
         client: &mut Client,
         transaction: &Transaction,
         locked: &mut Locked,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
     ) {
         Reply::new(out, client.version).array(transaction.len());
@@ -275,9 +366,15 @@ impl Engine {
         self.effects.begin_group();
         for (command, request) in &transaction.queue {
             let (args, start) = (request.args(), out.len());
+            if let Err(error) = self.may_still_run(client, command, args) {
+                self.tell(client, &error, out);
+                continue;
+            }
+            self.confine(client, command, args);
             let result = match command.handler {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
+                Some(Handler::Program(program)) => self.run_program(client, program, args, locked, attendant, out),
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
                     Reply::new(out, client.version).ok();
@@ -285,18 +382,58 @@ impl Engine {
                 }
                 None => self.answer(client, Err(super::engine::wrong_arity(command)), out),
             };
+            if client.tracking.is_some() {
+                self.remember_reads(&client.info, client.db, (command, args), locked);
+            }
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
+            self.show(client, command, args);
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
         }
         self.effects.end_group(&self.server.keyspace.log);
+        client.write_offset = self.server.keyspace.log.offset();
         self.in_transaction = false;
+    }
+
+    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a command
+    /// before it too.
+    fn may_still_run(&self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Result<(), Error> {
+        let denied = if client.renew_rights(self.server) {
+            let Err(denied) = self.permits(client, command, args) else { return Ok(()) };
+            denied
+        } else {
+            // The user is gone.
+            Denied { reason: Reason::Command, at: 0 }
+        };
+        client.publish();
+        self.note_denied(&client.info, &client.identity.user, (denied, AclContext::Multi), (command, args));
+        Err(denied.error_in_exec())
     }
 }
 
 impl Client {
+    /// Whether a command may run a script or function, by itself or as the end of a transaction.
+    #[inline]
+    pub(super) fn may_run_program(&self, command: &Registered) -> bool {
+        match command.handler {
+            Some(Handler::Program(_)) => true,
+            Some(Handler::Control(Control::Exec)) => {
+                self.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
+            }
+            _ => false,
+        }
+    }
+
+    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
+    pub fn flags_asked(&self, command: &Registered) -> Flags {
+        match &self.transaction {
+            Some(transaction) if is_exec(command) => transaction.flags_with(command.spec.flags),
+            _ => command.spec.flags,
+        }
+    }
+
     /// Whether a transaction has begun that this command is to be part of.
     pub(super) fn is_queueing(&self, command: &Registered) -> bool {
         self.transaction.is_some() && !is_immediate(command)
@@ -307,7 +444,12 @@ impl Client {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
         self.info.queued.store(queued, Ordering::Relaxed);
         let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
-        self.info.watched.store(watched, Ordering::Relaxed);
+        let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
+            + self.watching.as_ref().map_or(0, |watching| watching.memory());
+        self.info.transaction_memory.store(memory, Ordering::Relaxed);
+        if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
+            *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
+        }
         self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
     }
 }

@@ -217,6 +217,11 @@ impl Raw {
         self.stream.write_all(bytes.as_ref()).expect("a connection that takes bytes");
     }
 
+    /// The port that it comes from.
+    pub fn port(&self) -> u16 {
+        self.stream.local_addr().expect("its address").port()
+    }
+
     /// Sends no more.
     pub fn end(&mut self) {
         self.stream.shutdown(Shutdown::Write).expect("an open connection");

@@ -1,6 +1,6 @@
 //! Walking through a database: SCAN, and keys drawn at random.
 
-use super::{Db, Env, WhenExpired, discard, tell_of_expiry};
+use super::{Db, Env, WhenExpired, discard, tell_of_loss};
 use crate::entry::Entry;
 use crate::keyspace::{Address, Keyspace};
 use crate::partition::Partition;
@@ -100,7 +100,7 @@ fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, k
     let Some(place) = partition.find(key) else { return };
     discard(keyspace, partition, place, env.lazy_expire);
     let number = env.effects.works_on();
-    tell_of_expiry(partition, env.effects, number, key);
+    tell_of_loss(partition, env.effects, number, key);
     env.counters.expired.add(1);
     env.effects.expired(key, env.lazy_expire);
     env.effects.commit_records(&keyspace.log);

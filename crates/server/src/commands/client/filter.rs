@@ -4,8 +4,9 @@
 //! then they must not hold. Of a condition that is given twice, the latter counts, but `ID` and `NOT-ID` gather numbers.
 
 use super::list;
+use crate::acl::Acl;
 use crate::clients::{ClientFlags, ClientInfo};
-use crate::commands::connection::DEFAULT_USER;
+use crate::server::Server;
 use kvick_commands::context::Error;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -28,6 +29,15 @@ pub struct Filter<'a> {
     idle_min: Option<i64>,
     /// Whether to leave out the client that asks.
     skip_me: bool,
+}
+
+/// What a filter may name.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// So many databases.
+    pub databases: usize,
+    /// These users.
+    pub acl: &'a Acl,
 }
 
 /// Conditions that may be negated. Of those that are `None` nothing is asked.
@@ -58,7 +68,15 @@ enum Kind {
 
 impl Kind {
     fn of(flags: ClientFlags) -> Kind {
-        if flags.contains(ClientFlags::PUBSUB) { Kind::PubSub } else { Kind::Normal }
+        if flags.contains(ClientFlags::PRIMARY) {
+            Kind::Primary
+        } else if flags.contains(ClientFlags::REPLICA) {
+            Kind::Replica
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            Kind::PubSub
+        } else {
+            Kind::Normal
+        }
     }
 
     fn parse(word: &[u8]) -> Option<Kind> {
@@ -74,14 +92,19 @@ impl Kind {
     }
 }
 
+/// What a filter may name at a server.
+pub fn known(server: &Server) -> Known<'_> {
+    Known { databases: server.keyspace.databases(), acl: &server.acl }
+}
+
 impl<'a> Filter<'a> {
     /// The client with this address, whoever asks.
     pub fn by_address(address: &'a [u8]) -> Self {
         Filter { wanted: Conditions { addr: Some(address), ..Default::default() }, ..Default::default() }
     }
 
-    /// Reads options; `skip_me` is what holds when they do not say. There are `databases` databases.
-    pub fn parse(args: Args<'a>, skip_me: bool, databases: usize) -> Result<Self, Error> {
+    /// Reads options; `skip_me` is what holds when they do not say.
+    pub fn parse(args: Args<'a>, skip_me: bool, known: Known<'_>) -> Result<Self, Error> {
         let mut filter = Filter { skip_me, ..Default::default() };
         let mut at = 0;
         while let Some(option) = args.get(at) {
@@ -98,7 +121,7 @@ impl<'a> Filter<'a> {
             let value = args.get(at + 1).ok_or(Error::SYNTAX)?;
             if negated || !filter.read_plain(name, value)? {
                 let prefix = if negated { "NOT-" } else { "" };
-                filter.side(negated).read(name, value, prefix, databases)?;
+                filter.side(negated).read(name, value, prefix, known)?;
             }
             at += 2;
         }
@@ -136,7 +159,7 @@ impl<'a> Filter<'a> {
 }
 
 impl<'a> Conditions<'a> {
-    fn read(&mut self, name: &[u8], value: &'a [u8], prefix: &str, databases: usize) -> Result<(), Error> {
+    fn read(&mut self, name: &[u8], value: &'a [u8], prefix: &str, known: Known<'_>) -> Result<(), Error> {
         let shown = || String::from_utf8_lossy(value);
         match name {
             b"type" => {
@@ -146,7 +169,7 @@ impl<'a> Conditions<'a> {
             b"addr" => self.addr = Some(value),
             b"laddr" => self.laddr = Some(value),
             b"ip" => self.ip = Some(value),
-            b"user" if value != DEFAULT_USER.as_bytes() => {
+            b"user" if known.acl.find(value).is_none() => {
                 return Err(Error::new(format!("ERR No such user '{}'", shown())));
             }
             b"user" => self.user = Some(value),
@@ -155,7 +178,7 @@ impl<'a> Conditions<'a> {
             b"lib-ver" => self.lib_ver = Some(value),
             b"flags" => self.flags = Some(letters(value, FLAG_LETTERS, "flags", prefix)?),
             b"capa" => self.capa = Some(letters(value, CAPA_LETTERS, "capa", prefix)?),
-            b"db" => self.db = Some(database(value, prefix, databases)?),
+            b"db" => self.db = Some(database(value, prefix, known.databases)?),
             _ => return Err(Error::SYNTAX),
         }
         Ok(())
@@ -163,7 +186,7 @@ impl<'a> Conditions<'a> {
 
     /// For each condition that was given, whether it holds.
     fn asked(&self, client: &ClientInfo) -> impl Iterator<Item = bool> {
-        let flags = client.flags();
+        let flags = client.shown_flags();
         let names = client.names.lock();
         // A name that was not given is none, and equals nothing.
         let named = |name: &[u8], wanted: &[u8]| !name.is_empty() && name == wanted;
@@ -173,7 +196,7 @@ impl<'a> Conditions<'a> {
             self.addr.map(|addr| addr == client.peer.as_bytes()),
             self.laddr.map(|addr| addr == client.local.as_bytes()),
             self.ip.map(|ip| has_ip(client.peer.as_bytes(), ip)),
-            self.user.map(|user| user == DEFAULT_USER.as_bytes()),
+            self.user.map(|user| user == &*names.user),
             self.name.map(|name| named(&names.name, name)),
             self.lib_name.map(|name| named(&names.lib_name, name)),
             self.lib_ver.map(|version| named(&names.lib_ver, version)),
@@ -245,7 +268,8 @@ mod tests {
 
     fn matches(words: &[&str], client: &ClientInfo) -> Result<bool, String> {
         let owned = OwnedArgs::new(words.iter().map(|word| word.as_bytes()));
-        let filter = Filter::parse(owned.args(), true, 16).map_err(|error| error.0.into_owned())?;
+        let filter = Filter::parse(owned.args(), true, Known { databases: 16, acl: &Acl::default() })
+            .map_err(|error| error.0.into_owned())?;
         Ok(filter.matches(client, 1, 15_500))
     }
 

@@ -4,7 +4,7 @@
 //! told to close the connection. The client that asks is replied to before its own connection ends.
 
 use super::arguments;
-use super::filter::Filter;
+use super::filter::{Filter, known};
 use crate::session::{Fate, Session, SessionHandler};
 use crate::worker::Message;
 use kvick_commands::context::Error;
@@ -40,7 +40,7 @@ fn kill(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let filter = if by_address {
         Filter::by_address(&args[2])
     } else {
-        Filter::parse(args.slice_from(2), true, cx.server.keyspace.databases())?
+        Filter::parse(args.slice_from(2), true, known(cx.server))?
     };
     let me = cx.client.info.id;
     let mut killed = 0;

@@ -2,15 +2,13 @@
 //!
 //! The fields and their order are the reference's. A connection here owns no reply buffer (replies go from the worker's
 //! buffer to the socket, and what does not fit there into blocks), so `rbs`, `rbp` and `obl` are 0, and arguments are
-//! executed where they were read, so `argv-mem` is 0.
+//! executed where they were read, so `argv-mem` is 0 unless the request waits for a key.
 
 use super::arguments;
-use super::filter::Filter;
+use super::filter::{Filter, known};
 use crate::clients::{ClientFlags, ClientInfo, Names};
-use crate::commands::connection::DEFAULT_USER;
 use crate::session::{Session, SessionHandler};
 use crate::table::CommandTable;
-use crate::worker::connection::Connection;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
@@ -61,7 +59,7 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() == 3 {
         return Err(Error::SYNTAX);
     }
-    let filter = Filter::parse(args.slice_from(2), false, cx.server.keyspace.databases())?;
+    let filter = Filter::parse(args.slice_from(2), false, known(cx.server))?;
     cx.client.publish();
     let mut text = Vec::new();
     for client in cx.server.clients.all() {
@@ -76,8 +74,16 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 /// The letters that stand for a client's state, in the reference's order; `N` when there is none.
 pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
+        (ClientFlags::MONITOR, b'O'),
+        (ClientFlags::REPLICA, b'S'),
+        (ClientFlags::PRIMARY, b'M'),
         (ClientFlags::PUBSUB, b'P'),
+        (ClientFlags::MULTI, b'x'),
         (ClientFlags::BLOCKED, b'b'),
+        (ClientFlags::TRACKING, b't'),
+        (ClientFlags::BROKEN_REDIRECT, b'R'),
+        (ClientFlags::BROADCAST, b'B'),
+        (ClientFlags::DIRTY, b'd'),
         (ClientFlags::CLOSE_AFTER_REPLY, b'c'),
         (ClientFlags::CLOSE_ASAP, b'A'),
         (ClientFlags::UNIX, b'U'),
@@ -94,13 +100,14 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
 }
 
 /// Appends the line of a client.
-fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Vec<u8>) {
+pub(crate) fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Vec<u8>) {
     let ClientInfo { id, peer, local, fd, .. } = client;
-    let Names { name, lib_name, lib_ver } = &*client.names.lock();
-    let [name, lib_name, lib_ver] = [name, lib_name, lib_ver].map(|name| String::from_utf8_lossy(name));
+    let Names { name, lib_name, lib_ver, user } = &*client.names.lock();
+    let [name, lib_name, lib_ver, user] =
+        [name, lib_name, lib_ver, &user[..]].map(|name| String::from_utf8_lossy(name));
     let age = now_ms / 1000 - client.connected_ms / 1000;
     let idle = now_ms / 1000 - client.active_ms.load(Ordering::Relaxed) / 1000;
-    let flags = client.flags();
+    let flags = client.shown_flags();
     let letters: String = flag_letters(flags).map(char::from).collect();
     let capa = if flags.contains(ClientFlags::CAPA_REDIRECT) { "r" } else { "" };
     let db = client.db.load(Ordering::Relaxed);
@@ -110,7 +117,9 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let input_free = input_memory - input;
     let output = client.output.load(Ordering::Relaxed);
     let blocks = client.output_blocks.load(Ordering::Relaxed);
-    let memory = size_of::<Connection>() + size_of::<ClientInfo>() + input_memory + output;
+    let (args, total) = (client.arguments(), client.memory());
+    let queue = client.transaction_memory.load(Ordering::Relaxed);
+    let redirection = client.redirection();
     let events = if output > 0 { "rw" } else { "r" };
     let command = table.get(client.command.load(Ordering::Relaxed)).map_or("NULL", |command| &command.full_name);
     let (queued, watched) = (client.queued.load(Ordering::Relaxed), client.watched.load(Ordering::Relaxed));
@@ -122,8 +131,8 @@ fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Ve
     let _ = writeln!(
         out,
         "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
-         sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
-         obl=0 oll={blocks} omem={output} tot-mem={memory} events={events} cmd={command} user={DEFAULT_USER} redir=-1 \
+         sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem={args} multi-mem={queue} rbs=0 rbp=0 \
+         obl=0 oll={blocks} omem={output} tot-mem={total} events={events} cmd={command} user={user} redir={redirection} \
          resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
          tot-cmds={commands}"
     );
@@ -138,5 +147,6 @@ mod tests {
         let letters = |flags| flag_letters(flags).map(char::from).collect::<String>();
         assert_eq!(letters(ClientFlags::AUTHENTICATED), "N");
         assert_eq!(letters(ClientFlags::NO_TOUCH | ClientFlags::BLOCKED | ClientFlags::UNIX), "bUT");
+        assert_eq!(letters(ClientFlags::all()), "OSMPxbtRBdcAUreTI");
     }
 }

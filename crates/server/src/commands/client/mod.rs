@@ -7,6 +7,7 @@
 //! - [`kill`]: ending connections.
 //! - [`modes`]: how a connection is treated: its replies, eviction, access clocks, capabilities.
 //! - [`pause`]: holding clients up, and letting them go.
+//! - [`tracking`]: telling clients that cache keys when these change.
 //!
 //! Another connection is read through its [`ClientInfo`](crate::clients::ClientInfo), whichever worker it belongs to, and
 //! acted upon by a message to that worker.
@@ -18,6 +19,7 @@ pub mod list;
 pub mod modes;
 pub mod names;
 pub mod pause;
+pub mod tracking;
 
 use super::help;
 use crate::session::{Session, SessionHandler};
@@ -32,8 +34,10 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[CLIENT];
 pub const CLIENT: Command<SessionHandler> = Command::container(
     Spec::new("client", -2).doc(Group::Connection, "2.4.0", "Depends on subcommand.", "Commands about connections."),
     &[
+        tracking::CACHING,
         modes::CAPA,
         names::GETNAME,
+        tracking::GETREDIR,
         HELP,
         names::ID,
         modes::IMPORT_SOURCE,
@@ -46,6 +50,8 @@ pub const CLIENT: Command<SessionHandler> = Command::container(
         modes::REPLY,
         names::SETINFO,
         names::SETNAME,
+        tracking::TRACKING,
+        tracking::TRACKINGINFO,
         pause::UNBLOCK,
         pause::UNPAUSE,
     ],
@@ -81,10 +87,14 @@ fn client_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         cx,
         "client",
         &[
+            "CACHING (YES|NO)",
+            "    Tell whether this connection caches what the next command reads, where tracking is OPTIN or OPTOUT.",
             "CAPA <option> [options...]",
             "    Tell the server what the client is able to do: REDIRECT, follow a redirection to another server.",
             "GETNAME",
             "    The name of this connection.",
+            "GETREDIR",
+            "    The number of the connection that invalidations are sent to, 0 if it is this one, -1 without tracking.",
             "ID",
             "    The number of this connection.",
             "IMPORT-SOURCE (ON|OFF)",
@@ -122,6 +132,11 @@ fn client_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
             "    Tell the server which library the client uses.",
             "SETNAME <name>",
             "    Name this connection.",
+            "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]]",
+            "         [OPTIN] [OPTOUT] [NOLOOP]",
+            "    Have this connection, or another one, told when keys change that it has read or that have a prefix.",
+            "TRACKINGINFO",
+            "    How this connection is told of changes.",
             "UNBLOCK <clientid> [TIMEOUT|ERROR]",
             "    End the waiting of a client that a command blocks.",
             "UNPAUSE",

@@ -95,6 +95,6 @@ fn release(cx: &mut Session<'_>, waiter: &Waiter, error: bool) -> bool {
     }
     let error = error.then_some("UNBLOCKED client unblocked via CLIENT UNBLOCK");
     let served = blocked.end(waiter, error, cx.stats);
-    cx.server.send(served.client.worker, Message::Served(served));
+    cx.server.answer(served);
     true
 }

@@ -3,9 +3,12 @@
 mod apply;
 
 use super::help;
+use crate::acl;
+use crate::aof;
 use crate::config::rewrite::{Add, Extras, rewrite};
 use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
 use crate::logging;
+use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
@@ -51,6 +54,8 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
                 )
                 .history(&[("7.0.0", "Several settings can be changed at once.")])
                 .tips(TIPS)
+                // The append-only file begins between all other commands.
+                .lock(LockRule::WorldIf(sets_appendonly))
                 .args(&[Arg::block("data", &[Arg::string("parameter"), Arg::string("value")]).multiple()]),
             set,
         ),
@@ -91,6 +96,15 @@ fn get(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+fn sets_appendonly(args: Args<'_>) -> bool {
+    sets(args, b"appendonly")
+}
+
+/// Whether CONFIG SET changes this setting.
+fn sets(args: Args<'_>, name: &[u8]) -> bool {
+    args.slice_from(2).iter().step_by(2).any(|given| given.eq_ignore_ascii_case(name))
+}
+
 fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if !args.len().is_multiple_of(2) {
         return Err(Error::SYNTAX);
@@ -103,10 +117,17 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         }
     }
     let server = cx.server;
-    let caller = Caller { is_local: cx.client.is_local(), is_loading: false };
+    let is_loading = server.persistence.gate.has(gate::LOADING);
+    let caller = Caller { is_local: cx.client.is_local(), is_loading };
     let mut apply = |id, values: &_| apply::apply(server, id, values);
     match server.config.set_many(caller, &pairs, &mut apply) {
         Ok(_) => {
+            if sets(args, b"aof-disable-auto-gc") {
+                aof::collect_history(server);
+            }
+            if sets_appendonly(args) {
+                aof::switch::follow_setting(server, cx.locked, cx.in_transaction);
+            }
             cx.reply.ok();
             Ok(())
         }
@@ -132,7 +153,12 @@ pub fn rewrite_file(server: &Server, add: Add) -> Result<(), Error> {
     let Some(file) = &server.config_file else {
         return Err(Error::text("ERR The server is running without a config file"));
     };
-    match rewrite(file, &server.config.values(), Extras::default(), add) {
+    // Users that have a file of their own stand in no other.
+    let in_own_file = acl::file::path(server).is_some();
+    let users = if in_own_file { Vec::new() } else { server.acl.all() };
+    let users: Vec<Vec<u8>> = users.iter().map(|user| user.line()).collect();
+    let extras = Extras { users: Some(&users), ..Extras::default() };
+    match rewrite(file, &server.config.values(), extras, add) {
         Ok(()) => {
             logging::notice(format_args!("CONFIG REWRITE executed with success."));
             Ok(())

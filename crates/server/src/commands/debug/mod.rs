@@ -1,5 +1,6 @@
 //! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows it.
 
+mod appendonly;
 mod crash;
 mod digest;
 mod keys;
@@ -13,6 +14,8 @@ use super::help;
 use crate::config::rewrite::Add;
 use crate::logging;
 use crate::session::{Session, SessionHandler};
+use crate::tls;
+use crate::worker::Message;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
@@ -54,15 +57,18 @@ const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcomma
 }
 
 const SUBCOMMANDS: &[Subcommand] = &[
+    sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
     world("digest", 2, 2, digest::all),
     world("digest-value", 2, usize::MAX, digest::values),
     sub("error", 3, 3, error),
+    sub("force-tls-write-error", 3, 3, clog_tls),
     sub("help", 2, 2, debug_help),
     sub("htstats", 3, 4, keys::tables),
     world("htstats-key", 3, 4, values::table),
     world("listpack", 3, 3, values::listpack),
+    world("loadaof", 2, 2, appendonly::load),
     sub("log", 3, 3, log),
     world("object", 3, 4, values::object),
     sub("oom", 2, usize::MAX, crash::out_of_memory),
@@ -72,9 +78,11 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("protocol", 3, 3, protocol::reply),
     world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     world("reload", 2, usize::MAX, reload::reload),
+    sub("replybuffer", 4, 4, reply_buffer),
     world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
+    sub("set-disable-deny-scripts", 3, 3, set_disable_deny_scripts),
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
     // All of the server is to stand still, not one worker alone.
     world("sleep", 3, 3, sleep),
@@ -110,6 +118,28 @@ fn set_active_expire(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
+/// Has sockets with TLS take nothing, or again what they can.
+fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let on = match &args[2] {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Error::text("ERR Value must be 0 or 1")),
+    };
+    tls::stream::clog(on);
+    if !on {
+        cx.server.send_all(|| Message::Unclog);
+    }
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Lets scripts call commands that they may not call otherwise.
+fn set_disable_deny_scripts(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.server.scripting.may_call_all.store(&args[2] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
 fn set_skip_checksums(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     kvick_commands::dump::skip_checksums(&args[2] != b"0");
     cx.reply.ok();
@@ -118,6 +148,16 @@ fn set_skip_checksums(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
 
 fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.server.timers_stopped.store(&args[2] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Connections own no buffers of replies that could be resized: what is asked for here holds already.
+fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let known = ["peak-reset-time", "resizing"].iter().any(|known| known.as_bytes().eq_ignore_ascii_case(&args[2]));
+    if !known {
+        return Err(wrong_number("DEBUG", &args[2]));
+    }
     cx.reply.ok();
     Ok(())
 }
@@ -144,6 +184,8 @@ fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
+        "AOF-FLUSH-SLEEP <microseconds>",
+        "    Wait so long before each write to the append-only file.",
         "ASSERT",
         "    Crash because an assertion does not hold.",
         "CONFIG-REWRITE-FORCE-ALL",
@@ -154,6 +196,10 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Show a checksum of the value of each <key>.",
         "ERROR <string>",
         "    Reply the error <string>.",
+        "FORCE-TLS-WRITE-ERROR <0|1>",
+        "    Whether connections with TLS behave as if their sockets took nothing.",
+        "LOADAOF",
+        "    Write out the append-only file, drop the data and load it from there.",
         "LOG <message>",
         "    Write <message> to the log.",
         "HTSTATS <dbid> [full]",
@@ -182,6 +228,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
         "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
         "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",
+        "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
+        "    Do nothing: connections own no buffers of replies.",
         "SDSLEN <key>",
         "    Show how much memory the string at <key> takes, and how much it could.",
         "SEGFAULT",

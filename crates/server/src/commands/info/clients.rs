@@ -39,14 +39,15 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let output_max = clients.iter().map(|client| client.output.load(Ordering::Relaxed)).max();
     let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED));
     page.section("Clients");
-    page.field("connected_clients", clients.len());
+    let replicas = clients.iter().filter(|client| client.flags().contains(ClientFlags::REPLICA)).count();
+    page.field("connected_clients", clients.len() - replicas);
     page.field("cluster_connections", 0);
     page.field("maxclients", server.tunables().maxclients);
     page.field("client_recent_max_input_buffer", input_max.unwrap_or(0));
     page.field("client_recent_max_output_buffer", output_max.unwrap_or(0));
     page.field("blocked_clients", blocked.count());
     let waits = Waits::of(&clients);
-    page.field("tracking_clients", 0);
+    page.field("tracking_clients", server.tracking.clients());
     let subscribed = clients.iter().filter(|client| client.flags().contains(ClientFlags::PUBSUB));
     page.field("pubsub_clients", subscribed.count());
     let watched = || clients.iter().map(|client| client.watched.load(Ordering::Relaxed));

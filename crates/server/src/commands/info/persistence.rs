@@ -1,21 +1,25 @@
-//! The section on dumps and the append-only file, of which there is none.
+//! The section on dumps and the append-only file.
 
 use super::Subject;
 use super::page::Page;
+use crate::aof::{self, State};
 use crate::clock;
 use crate::persistence::gate;
 use crate::persistence::load::Loading;
+use crate::persistence::snapshots::Purpose;
+use crate::persistence::status::Status;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub fn write(subject: &Subject, page: &mut Page) {
     let persistence = &subject.server.persistence;
     let (status, now_s) = (persistence.status(), clock::unix_ms() / 1000);
+    let aof = subject.server.aof.status();
     let is_loading = persistence.gate.has(gate::LOADING);
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
     page.field("async_loading", 0);
     let running = status.running.as_ref();
-    let captured = running.map_or(0, |running| running.progress.captured_bytes.load(Relaxed));
+    let captured = running.map_or(0, |running| running.captured_bytes());
     let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
     page.fields([("current_cow_peak", captured), ("current_cow_size", captured), ("current_cow_size_age", 0)]);
     let percent = if keys > 0 { 100.0 * saved as f64 / keys as f64 } else { 0.0 };
@@ -23,33 +27,60 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.fields([("current_save_keys_processed", saved), ("current_save_keys_total", keys)]);
     let changes: u64 = subject.server.stats.iter().map(|stats| stats.dirty.get()).sum();
     page.field("rdb_changes_since_last_save", changes.saturating_sub(status.changes_saved));
-    page.field("rdb_bgsave_in_progress", u8::from(running.is_some()));
+    let save = status.running_for(Purpose::Save);
+    page.field("rdb_bgsave_in_progress", u8::from(save.is_some()));
     page.field("rdb_last_save_time", status.last_save_s);
     page.field("rdb_last_bgsave_status", if status.last_ok { "ok" } else { "err" });
     page.field("rdb_last_bgsave_time_sec", status.last_duration_s);
-    page.field("rdb_current_bgsave_time_sec", running.map_or(-1, |running| now_s - running.started_s));
+    page.field("rdb_current_bgsave_time_sec", save.map_or(-1, |save| now_s - save.started_s));
     page.fields([("rdb_saves", status.saves), ("rdb_last_cow_size", status.last_captured_bytes)]);
     page.fields([
         ("rdb_last_load_keys_expired", persistence.loading.expired.load(Relaxed)),
         ("rdb_last_load_keys_loaded", persistence.loading.keys.load(Relaxed)),
     ]);
-    page.fields(["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"].map(|name| (name, 0)));
-    page.fields(["aof_last_rewrite_time_sec", "aof_current_rewrite_time_sec"].map(|name| (name, -1)));
-    page.field("aof_last_bgrewrite_status", "ok");
-    page.fields(["aof_rewrites", "aof_rewrites_consecutive_failures"].map(|name| (name, 0)));
-    page.field("aof_last_write_status", "ok");
+    write_aof(subject, &status, now_s, page);
     page.fields(
-        [
-            "aof_last_cow_size",
-            "module_fork_in_progress",
-            "module_fork_last_cow_size",
-            "slot_migration_fork_in_progress",
-        ]
-        .map(|name| (name, 0)),
+        ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"]
+            .map(|name| (name, 0)),
     );
+    if aof.state != State::Off {
+        write_files(subject, &aof, page);
+    }
     if is_loading {
         write_loading(&persistence.loading, now_s, page);
     }
+}
+
+/// Whether there is an append-only file, and what became of its rewrites.
+fn write_aof(subject: &Subject, status: &Status, now_s: i64, page: &mut Page) {
+    let aof = subject.server.aof.status();
+    let rewrite = status.running_for(Purpose::AofBase);
+    let verdict = |well: bool| if well { "ok" } else { "err" };
+    page.fields([
+        ("aof_enabled", u8::from(aof.state != State::Off)),
+        ("aof_rewrite_in_progress", u8::from(rewrite.is_some())),
+        ("aof_rewrite_scheduled", u8::from(aof.scheduled)),
+    ]);
+    page.field("aof_last_rewrite_time_sec", aof.last_duration_s);
+    page.field("aof_current_rewrite_time_sec", rewrite.map_or(-1, |rewrite| now_s - rewrite.started_s));
+    page.field("aof_last_bgrewrite_status", verdict(aof.last_rewrite_ok));
+    page.field("aof_rewrites", aof.rewrites);
+    page.field("aof_rewrites_consecutive_failures", aof.failures);
+    page.field("aof_last_write_status", verdict(aof.write_error.is_none() && !aof.sync_failed));
+    page.field("aof_last_cow_size", status.last_rewrite_captured_bytes);
+}
+
+/// How large the append-only file is, and what waits for the disk.
+fn write_files(subject: &Subject, status: &aof::Status, page: &mut Page) {
+    let aof = &subject.server.aof;
+    page.fields([
+        ("aof_current_size", aof.current_size.load(Relaxed)),
+        ("aof_base_size", aof.base_size.load(Relaxed)),
+        ("aof_pending_rewrite", u64::from(status.scheduled)),
+        ("aof_buffer_length", aof.unwritten(&subject.server.keyspace.log)),
+        ("aof_pending_bio_fsync", u64::from(aof.sync_pending.load(Relaxed))),
+        ("aof_delayed_fsync", aof.delayed_syncs.load(Relaxed)),
+    ]);
 }
 
 /// How far the load is, and in how many seconds it may be done.

@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::page::Page;
+use crate::acl::log::Cause;
 use crate::clock::ticks_to_us;
 use crate::pubsub::Kind;
 use crate::stats::Totals;
@@ -18,8 +19,9 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_errors(&totals, page);
     write_io(&workers, &totals, page);
     write_loops(subject, &totals, page);
-    let denied = ["auth", "cmd", "key", "channel", "tls_cert", "db"];
-    denied.iter().for_each(|what| page.field(format_args!("acl_access_denied_{what}"), 0));
+    for (cause, name) in Cause::NAMES {
+        page.field(format_args!("acl_access_denied_{name}"), subject.server.acl.log.count(cause));
+    }
 }
 
 fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
@@ -43,7 +45,13 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("instantaneous_output_kbps", kilobytes(rates.bytes_out));
     page.fields(["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"].map(|name| (name, "0.00")));
     page.field("rejected_connections", subject.server.rejected_connections.load(Ordering::Relaxed));
-    page.fields(["sync_full", "sync_partial_ok", "sync_partial_err"].map(|name| (name, 0)));
+    let counts = &subject.server.replication.counts;
+    let fields = [
+        ("sync_full", &counts.full),
+        ("sync_partial_ok", &counts.partial),
+        ("sync_partial_err", &counts.partial_refused),
+    ];
+    page.fields(fields.map(|(name, count)| (name, count.load(Ordering::Relaxed))));
 }
 
 fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
@@ -52,23 +60,16 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.fields(["expired_stale_perc", "expired_keys_with_volatile_items_stale_perc"].map(|name| (name, "0.00")));
     page.field("expired_time_cap_reached_count", totals.expire_cap_reached);
     page.field("expire_cycle_cpu_milliseconds", totals.expire_us / 1000);
-    page.fields(
-        [
-            "evicted_keys",
-            "evicted_clients",
-            "evicted_scripts",
-            "total_eviction_exceeded_time",
-            "current_eviction_exceeded_time",
-        ]
-        .map(|name| (name, 0)),
-    );
+    write_evicted(subject, totals, page);
     page.field("keyspace_hits", totals.hits);
     page.field("keyspace_misses", totals.misses);
     let subscribed = subject.server.pubsub.directory();
     page.field("pubsub_channels", subscribed.size(Kind::Channel));
     page.field("pubsub_patterns", subscribed.size(Kind::Pattern));
     page.field("pubsubshard_channels", subscribed.size(Kind::Shard));
-    page.fields(["latest_fork_usec", "total_forks"].map(|name| (name, 0)));
+    page.field("latest_fork_usec", 0);
+    // What others fork for is a snapshot here.
+    page.field("total_forks", subject.server.persistence.status().snapshots);
     page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
     page.fields(
         [
@@ -79,12 +80,23 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
             "active_defrag_key_misses",
             "total_active_defrag_time",
             "current_active_defrag_time",
-            "tracking_total_keys",
-            "tracking_total_items",
-            "tracking_total_prefixes",
         ]
         .map(|name| (name, 0)),
     );
+    let tracked = &subject.server.keyspace.tracking;
+    page.field("tracking_total_keys", tracked.keys());
+    page.field("tracking_total_items", tracked.items());
+    page.field("tracking_total_prefixes", subject.server.tracking.prefixes());
+}
+
+fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {
+    let eviction = &subject.server.eviction;
+    page.field("evicted_keys", totals.evicted);
+    page.field("evicted_clients", eviction.clients.evicted());
+    page.field("evicted_scripts", 0);
+    let (current, total) = eviction.exceeded();
+    page.field("total_eviction_exceeded_time", total.as_millis());
+    page.field("current_eviction_exceeded_time", current.as_millis());
 }
 
 fn write_errors(totals: &Totals, page: &mut Page) {
@@ -101,15 +113,11 @@ fn write_io(workers: &[Totals], totals: &Totals, page: &mut Page) {
     page.field("io_threaded_reads_processed", others.reads);
     page.field("io_threaded_writes_processed", others.writes);
     page.fields(
-        [
-            "io_threaded_freed_objects",
-            "io_threaded_accept_processed",
-            "io_threaded_poll_processed",
-            "io_threaded_total_prefetch_batches",
-            "io_threaded_total_prefetch_entries",
-        ]
-        .map(|name| (name, 0)),
+        ["io_threaded_freed_objects", "io_threaded_accept_processed", "io_threaded_poll_processed"]
+            .map(|name| (name, 0)),
     );
+    page.field("io_threaded_total_prefetch_batches", totals.prefetched_batches);
+    page.field("io_threaded_total_prefetch_entries", totals.prefetched_keys);
     page.field("client_query_buffer_limit_disconnections", totals.input_limit_disconnections);
     page.field("client_output_buffer_limit_disconnections", totals.output_limit_disconnections);
     page.fields(["reply_buffer_shrinks", "reply_buffer_expands"].map(|name| (name, 0)));

@@ -3,7 +3,7 @@
 use crate::pubsub::publication::Address;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_commands::spec::{Arg, Channels, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_resp::Args;
 
 const PUBLISHING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::MAY_REPLICATE];
@@ -12,6 +12,7 @@ const PUBLISHING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE, Flag
 pub const PUBLISH: Command<SessionHandler> = Command::new(
     Spec::new("publish", 3)
         .flags(PUBLISHING)
+        .channels(Channels::Published)
         .doc(
             Group::PubSub,
             "2.0.0",
@@ -26,6 +27,7 @@ pub const PUBLISH: Command<SessionHandler> = Command::new(
 pub const SPUBLISH: Command<SessionHandler> = Command::new(
     Spec::new("spublish", 3)
         .flags(PUBLISHING)
+        .channels(Channels::Published)
         .keys(&[KeySpec::at(1, &[KeyFlags::NOT_KEY])])
         .doc(Group::PubSub, "7.0.0", "O(N), N being the channel's subscribers", "Sends a message to a shard channel.")
         .args(&[Arg::string("shardchannel"), Arg::string("message")]),
@@ -34,6 +36,9 @@ pub const SPUBLISH: Command<SessionHandler> = Command::new(
 
 fn publish(cx: &mut Session<'_>, address: Address, args: Args<'_>) -> Result<(), Error> {
     let receivers = cx.server.publish(cx.worker, address, &args[1], &args[2]);
+    // Those who are subscribed at replicas hear it as well.
+    let name: &[u8] = if address == Address::Shard { b"SPUBLISH" } else { b"PUBLISH" };
+    cx.effects.propagate_aside(&[name, &args[1], &args[2]]);
     cx.reply.uint(receivers as u64);
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::pubsub::{Kind, Name};
 use crate::session::{Session, SessionHandler};
 use crate::table::Registered;
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_commands::spec::{Arg, Channels, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_resp::Args;
 use std::sync::atomic::Ordering;
 
@@ -23,6 +23,7 @@ const fn listening(name: &'static str, arity: i16) -> Spec {
 /// SUBSCRIBE channel [channel ...]
 pub const SUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("subscribe", -2)
+        .channels(Channels::Subscribed)
         .doc(Group::PubSub, "2.0.0", "O(N), N being the channels", "Begins to listen to channels.")
         .args(&[Arg::string("channel").multiple()]),
     |cx, args| subscribe(cx, Kind::Channel, args),
@@ -31,6 +32,7 @@ pub const SUBSCRIBE: Command<SessionHandler> = Command::new(
 /// PSUBSCRIBE pattern [pattern ...]
 pub const PSUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("psubscribe", -2)
+        .channels(Channels::SubscribedPatterns)
         .doc(Group::PubSub, "2.0.0", "O(N), N being the patterns", "Begins to listen to channels that match patterns.")
         .args(&[Arg::pattern("pattern").multiple()]),
     |cx, args| subscribe(cx, Kind::Pattern, args),
@@ -39,6 +41,7 @@ pub const PSUBSCRIBE: Command<SessionHandler> = Command::new(
 /// SSUBSCRIBE shardchannel [shardchannel ...]
 pub const SSUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("ssubscribe", -2)
+        .channels(Channels::Subscribed)
         .keys(SHARD_CHANNELS)
         .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Begins to listen to shard channels.")
         .args(&[Arg::string("shardchannel").multiple()]),

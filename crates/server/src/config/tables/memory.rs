@@ -8,11 +8,11 @@ use crate::config::words::EvictionPolicy;
 
 theme! {
     after logging::END;
-    MAXMEMORY: u64 = memory("maxmemory", 0, U64_MAX, 0);
+    MAXMEMORY: u64 = memory("maxmemory", 0, U64_MAX, 0).works();
     MAXMEMORY_POLICY: EvictionPolicy = word("maxmemory-policy", EvictionPolicy::NoEviction as u8).works();
-    MAXMEMORY_SAMPLES: u32 = integer("maxmemory-samples", 1, 64, 5);
-    MAXMEMORY_EVICTION_TENACITY: u32 = integer("maxmemory-eviction-tenacity", 0, 100, 10);
-    MAXMEMORY_CLIENTS: MemoryOrPercent = number("maxmemory-clients", -100, I64_MAX, 0, Form::MemoryOrPercent);
+    MAXMEMORY_SAMPLES: u32 = integer("maxmemory-samples", 1, 64, 5).works();
+    MAXMEMORY_EVICTION_TENACITY: u32 = integer("maxmemory-eviction-tenacity", 0, 100, 10).works();
+    MAXMEMORY_CLIENTS: MemoryOrPercent = number("maxmemory-clients", -100, I64_MAX, 0, Form::MemoryOrPercent).works();
     LFU_LOG_FACTOR: u32 = integer("lfu-log-factor", 0, I32_MAX, 10).works();
     LFU_DECAY_TIME: u32 = integer("lfu-decay-time", 0, I32_MAX, 1).works();
     ACTIVE_EXPIRE_EFFORT: u32 = integer("active-expire-effort", 1, 10, 1).works();

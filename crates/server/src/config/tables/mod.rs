@@ -118,7 +118,7 @@ pub struct FileWord {
 pub const FILE_WORDS: [FileWord; 4] = [
     FileWord { name: "include", effect: Effect::Works },
     FileWord { name: "rename-command", effect: Effect::Works },
-    FileWord { name: "user", effect: Effect::Kept },
+    FileWord { name: "user", effect: Effect::Works },
     FileWord { name: "loadmodule", effect: Effect::Kept },
 ];
 

@@ -30,16 +30,16 @@ theme! {
     MAXCLIENTS: u32 = integer("maxclients", 1, U32_MAX, 10000).works();
     TIMEOUT: u32 = integer("timeout", 0, I32_MAX, 0).works();
     MAX_NEW_CONNECTIONS_PER_CYCLE: u32 = integer("max-new-connections-per-cycle", 1, 1000, 10);
-    MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: u32 = integer("max-new-tls-connections-per-cycle", 1, 1000, 1);
+    MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: u32 = integer("max-new-tls-connections-per-cycle", 1, 1000, 1).works();
     CLIENT_OUTPUT_BUFFER_LIMIT: OutputLimits =
         special("client-output-buffer-limit", Special::OutputLimits).multi_arg().works();
     CLIENT_QUERY_BUFFER_LIMIT: u64 = memory("client-query-buffer-limit", MB, I64_MAX, GB).works();
     PROTO_MAX_BULK_LEN: u64 = memory("proto-max-bulk-len", MB, I64_MAX, 512 * MB).works();
-    TRACKING_TABLE_MAX_KEYS: u64 = integer("tracking-table-max-keys", 0, I64_MAX, 1_000_000);
+    TRACKING_TABLE_MAX_KEYS: u64 = integer("tracking-table-max-keys", 0, I64_MAX, 1_000_000).works();
 
     IO_THREADS: u32 = cores("io-threads", 256).works();
     IO_THREADS_ALWAYS_ACTIVE: bool = boolean("io-threads-always-active", false).hidden();
-    PREFETCH_BATCH_MAX_SIZE: u32 = integer("prefetch-batch-max-size", 0, 128, 16);
+    PREFETCH_BATCH_MAX_SIZE: u32 = integer("prefetch-batch-max-size", 0, 128, 16).works();
     MIN_IO_THREADS_AVOID_COPY_REPLY: u32 = integer("min-io-threads-avoid-copy-reply", 0, I32_MAX, 7).hidden();
     MIN_STRING_SIZE_AVOID_COPY_REPLY: u32 = integer("min-string-size-avoid-copy-reply", 0, I32_MAX, 16384).hidden();
     MIN_STRING_SIZE_AVOID_COPY_REPLY_THREADED: u32 =

@@ -21,18 +21,18 @@ theme! {
     RDB_SAVE_INCREMENTAL_FSYNC: bool = boolean("rdb-save-incremental-fsync", true).works();
     STOP_WRITES_ON_BGSAVE_ERROR: bool = boolean("stop-writes-on-bgsave-error", true).works();
 
-    APPENDONLY: bool = boolean("appendonly", false).deny_loading();
-    APPENDFILENAME: Text = text("appendfilename", "appendonly.aof").immutable().checked(checks::appendfilename);
-    APPENDDIRNAME: Text = text("appenddirname", "appendonlydir").immutable().checked(checks::appenddirname);
-    APPENDFSYNC: AppendFsync = word("appendfsync", AppendFsync::Everysec as u8);
-    NO_APPENDFSYNC_ON_REWRITE: bool = boolean("no-appendfsync-on-rewrite", false);
-    AUTO_AOF_REWRITE_PERCENTAGE: u32 = integer("auto-aof-rewrite-percentage", 0, I32_MAX, 100);
-    AUTO_AOF_REWRITE_MIN_SIZE: u64 = memory("auto-aof-rewrite-min-size", 0, I64_MAX, 64 * MB);
-    AOF_LOAD_TRUNCATED: bool = boolean("aof-load-truncated", true);
-    AOF_USE_RDB_PREAMBLE: bool = boolean("aof-use-rdb-preamble", true);
-    AOF_TIMESTAMP_ENABLED: bool = boolean("aof-timestamp-enabled", false);
-    AOF_REWRITE_INCREMENTAL_FSYNC: bool = boolean("aof-rewrite-incremental-fsync", true);
-    AOF_DISABLE_AUTO_GC: bool = boolean("aof-disable-auto-gc", false).hidden();
+    APPENDONLY: bool = boolean("appendonly", false).deny_loading().works();
+    APPENDFILENAME: Text = text("appendfilename", "appendonly.aof").immutable().checked(checks::appendfilename).works();
+    APPENDDIRNAME: Text = text("appenddirname", "appendonlydir").immutable().checked(checks::appenddirname).works();
+    APPENDFSYNC: AppendFsync = word("appendfsync", AppendFsync::Everysec as u8).works();
+    NO_APPENDFSYNC_ON_REWRITE: bool = boolean("no-appendfsync-on-rewrite", false).works();
+    AUTO_AOF_REWRITE_PERCENTAGE: u32 = integer("auto-aof-rewrite-percentage", 0, I32_MAX, 100).works();
+    AUTO_AOF_REWRITE_MIN_SIZE: u64 = memory("auto-aof-rewrite-min-size", 0, I64_MAX, 64 * MB).works();
+    AOF_LOAD_TRUNCATED: bool = boolean("aof-load-truncated", true).works();
+    AOF_USE_RDB_PREAMBLE: bool = boolean("aof-use-rdb-preamble", true).works();
+    AOF_TIMESTAMP_ENABLED: bool = boolean("aof-timestamp-enabled", false).works();
+    AOF_REWRITE_INCREMENTAL_FSYNC: bool = boolean("aof-rewrite-incremental-fsync", true).works();
+    AOF_DISABLE_AUTO_GC: bool = boolean("aof-disable-auto-gc", false).hidden().works();
 
     RDB_KEY_SAVE_DELAY: i32 = integer("rdb-key-save-delay", I32_MIN, I32_MAX, 0).hidden().works();
     KEY_LOAD_DELAY: i32 = integer("key-load-delay", I32_MIN, I32_MAX, 0).hidden().works();

@@ -35,8 +35,8 @@ theme! {
     AOF_REWRITE_CPULIST: Option<Text> = optional("aof-rewrite-cpulist").alias("aof_rewrite_cpulist").immutable();
     BGSAVE_CPULIST: Option<Text> = optional("bgsave-cpulist").alias("bgsave_cpulist").immutable();
     DISABLE_THP: bool = boolean("disable-thp", true).immutable();
-    OOM_SCORE_ADJ: OomScoreAdj = word("oom-score-adj", OomScoreAdj::No as u8);
-    OOM_SCORE_ADJ_VALUES: OomScores = special("oom-score-adj-values", Special::OomScores).multi_arg();
+    OOM_SCORE_ADJ: OomScoreAdj = word("oom-score-adj", OomScoreAdj::No as u8).works();
+    OOM_SCORE_ADJ_VALUES: OomScores = special("oom-score-adj-values", Special::OomScores).multi_arg().works();
 
     USE_EXIT_ON_PANIC: bool = boolean("use-exit-on-panic", false).hidden();
     ENABLE_DEBUG_ASSERT: bool = boolean("enable-debug-assert", false).immutable().hidden();

@@ -1,0 +1,214 @@
+//! Whether a user may do what a request asks for.
+//!
+//! A selector looks at a request in this order: the databases that it uses, the command, its keys, its channels. When no
+//! selector allows all of it, the reason told is the furthest that any selector came.
+
+use super::user::{KeyAccess, Selector, User};
+use crate::table::Registered;
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Categories, Channels, Flags, KeyFlags, KeyPositions};
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+
+/// What a request is, as far as rights are concerned.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The command.
+    pub command: &'a Registered,
+    /// Its arguments.
+    pub args: Args<'a>,
+    /// The database that it is for.
+    pub db: usize,
+    /// How many databases there are.
+    pub databases: usize,
+}
+
+/// What a user may not use; a later one is told rather than an earlier one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Reason {
+    /// A database.
+    Database,
+    /// The command.
+    Command,
+    /// A key.
+    Key,
+    /// A channel.
+    Channel,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Denied {
+    /// What may not be used.
+    pub reason: Reason,
+    /// The argument that names it; 0 when none does.
+    pub at: usize,
+}
+
+impl Denied {
+    /// The error that a client is told.
+    pub fn error(self, user: &User, command: &Registered) -> Error {
+        Error::new(format!("NOPERM {}", self.text(user, command)))
+    }
+
+    /// The error that a script is told of a command that it calls.
+    pub fn error_in_script(self, user: &User, command: &Registered) -> Error {
+        Error::new(format!("NOPERM ACL failure in script: {}", self.text(user, command)))
+    }
+
+    /// The error that EXEC tells of a command that was still allowed when it was queued.
+    pub fn error_in_exec(self) -> Error {
+        let reason = match self.reason {
+            Reason::Command => "no permission to execute the command or subcommand",
+            Reason::Key => "no permission to touch the specified keys",
+            Reason::Channel => "no permission to access one of the channels used as arguments",
+            Reason::Database => "no permission",
+        };
+        Error::new(format!(
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
+             is no longer allowed for the following reason: {reason}"
+        ))
+    }
+
+    /// What may not be used, without its name: whoever is refused may not learn more than he knew.
+    fn text(self, user: &User, command: &Registered) -> String {
+        match self.reason {
+            Reason::Command => self.full_text(user, command, b""),
+            Reason::Key => "No permissions to access a key".to_string(),
+            Reason::Channel => "No permissions to access a channel".to_string(),
+            Reason::Database => "No permissions to access database".to_string(),
+        }
+    }
+
+    /// What may not be used, by the name that stands at `at` of the arguments.
+    pub fn full_text(self, user: &User, command: &Registered, name: &[u8]) -> String {
+        let (user, name) = (String::from_utf8_lossy(&user.name), String::from_utf8_lossy(name));
+        match self.reason {
+            Reason::Command => format!("User {user} has no permissions to run the '{}' command", command.full_name),
+            Reason::Key => format!("User {user} has no permissions to access the '{name}' key"),
+            Reason::Channel => format!("User {user} has no permissions to access the '{name}' channel"),
+            Reason::Database => format!("User {user} has no permissions to access database {name}"),
+        }
+    }
+
+    /// What the log calls the thing that was refused.
+    pub fn object<'a>(self, command: &'a Registered, args: Args<'a>) -> &'a [u8] {
+        let named = (self.reason != Reason::Command && self.at > 0).then(|| args.get(self.at)).flatten();
+        named.unwrap_or(command.full_name.as_bytes())
+    }
+}
+
+impl User {
+    /// Whether it may do this.
+    pub fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
+        let mut keys = Keys::default();
+        let mut worst = Denied { reason: Reason::Database, at: 0 };
+        for selector in self.all_selectors() {
+            match selector.check(request, &mut keys) {
+                Ok(()) => return Ok(()),
+                Err(denied) => worst = worst.max(denied),
+            }
+        }
+        Err(worst)
+    }
+
+    /// Whether it may do this and read every key, by leave of one selector: for requests that come across keys that they
+    /// do not name.
+    pub fn check_with_every_key(&self, request: &Request<'_>) -> bool {
+        let mut keys = Keys::default();
+        self.all_selectors().any(|selector| selector.reads_every_key() && selector.check(request, &mut keys).is_ok())
+    }
+}
+
+/// The keys of a request, found when the first selector asks for them.
+#[derive(Default)]
+struct Keys(Option<KeyPositions>);
+
+impl Keys {
+    /// Arguments that do not say where the keys are make the command answer an error before it looks at any.
+    fn of(&mut self, request: &Request<'_>) -> &KeyPositions {
+        self.0.get_or_insert_with(|| request.command.spec.key_positions(request.args).unwrap_or_default())
+    }
+}
+
+impl Selector {
+    fn check(&self, request: &Request<'_>, keys: &mut Keys) -> Result<(), Denied> {
+        self.check_databases(request)?;
+        self.check_command(request)?;
+        self.check_keys(request, keys)?;
+        self.check_channels(request)
+    }
+
+    fn check_databases(&self, request: &Request<'_>) -> Result<(), Denied> {
+        let Request { command, args, db, databases } = *request;
+        let spec = command.spec;
+        let denied = |at| Err(Denied { reason: Reason::Database, at });
+        if let Some(find) = spec.databases {
+            for at in find(args, databases).unwrap_or_default() {
+                let number = args.get(at).and_then(parse_i64).and_then(|number| usize::try_from(number).ok());
+                if !number.is_some_and(|number| self.allows_database(number)) {
+                    return denied(at);
+                }
+            }
+            // What it takes keys from is the present database, whichever others it names.
+            return if has_keys(command) && !self.allows_database(db) { denied(0) } else { Ok(()) };
+        }
+        if spec.flags.contains(Flags::ALL_DBS) {
+            return if (0..databases).all(|db| self.allows_database(db)) { Ok(()) } else { denied(0) };
+        }
+        let about_data = Categories::KEYSPACE.union(Categories::READ).union(Categories::WRITE);
+        let is_about_data = spec.categories().intersects(about_data) || has_keys(command);
+        if is_about_data && !self.allows_database(db) { denied(0) } else { Ok(()) }
+    }
+
+    fn check_command(&self, request: &Request<'_>) -> Result<(), Denied> {
+        let Request { command, args, .. } = *request;
+        let allowed = self.allows_command(command.id)
+            || command.spec.flags.contains(Flags::NO_AUTH)
+            || args.get(1).is_some_and(|arg| self.allows_first_arg(command.id, arg));
+        if allowed { Ok(()) } else { Err(Denied { reason: Reason::Command, at: 0 }) }
+    }
+
+    fn check_keys(&self, request: &Request<'_>, keys: &mut Keys) -> Result<(), Denied> {
+        if self.all_keys || !has_keys(request.command) {
+            return Ok(());
+        }
+        for position in keys.of(request) {
+            let key = request.args.get(position.index).unwrap_or_default();
+            if !self.allows_key(key, access(position.flags)) {
+                return Err(Denied { reason: Reason::Key, at: position.index });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_channels(&self, request: &Request<'_>) -> Result<(), Denied> {
+        let args = request.args;
+        let (until, is_pattern) = match request.command.spec.channels {
+            None => return Ok(()),
+            Some(Channels::Published) => (2, false),
+            Some(Channels::Subscribed) => (args.len(), false),
+            Some(Channels::SubscribedPatterns) => (args.len(), true),
+        };
+        let refused = |at: &usize| !args.get(*at).is_some_and(|channel| self.allows_channel(channel, is_pattern));
+        match (1..until).find(refused) {
+            None => Ok(()),
+            Some(at) => Err(Denied { reason: Reason::Channel, at }),
+        }
+    }
+}
+
+/// Whether a command may have keys.
+fn has_keys(command: &Registered) -> bool {
+    let spec = command.spec;
+    spec.find_keys.is_some() || spec.keys.iter().any(|keys| !keys.flags.contains(KeyFlags::NOT_KEY))
+}
+
+/// The ways in which a command uses a key.
+fn access(flags: KeyFlags) -> KeyAccess {
+    let mut access = KeyAccess::empty();
+    access.set(KeyAccess::READ, flags.contains(KeyFlags::ACCESS));
+    let changes = KeyFlags::INSERT.union(KeyFlags::DELETE).union(KeyFlags::UPDATE);
+    access.set(KeyAccess::WRITE, flags.intersects(changes));
+    access
+}

@@ -1,0 +1,249 @@
+//! ACL LOG: what was refused, latest first, and how often.
+//!
+//! What is refused again within a minute of the last time is counted in the entry that there is, if that is one of the
+//! latest few, which then comes first again.
+
+use super::check::Reason;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Entries that are looked at for one to count in.
+const LOOKED_AT: usize = 10;
+/// Entries that are further apart are not the same.
+const APART_MS_MAX: u64 = 60_000;
+
+/// What was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// To log in.
+    Auth,
+    /// To run a command as a user.
+    Denied(Reason),
+    /// To take a certificate's name for a user's.
+    TlsCertificate,
+}
+
+impl Cause {
+    /// How many there are.
+    const COUNT: usize = 6;
+
+    /// All of them with their names in INFO, in its order.
+    pub const NAMES: [(Cause, &'static str); Cause::COUNT] = [
+        (Cause::Auth, "auth"),
+        (Cause::Denied(Reason::Command), "cmd"),
+        (Cause::Denied(Reason::Key), "key"),
+        (Cause::Denied(Reason::Channel), "channel"),
+        (Cause::TlsCertificate, "tls_cert"),
+        (Cause::Denied(Reason::Database), "db"),
+    ];
+
+    /// Its name in ACL LOG.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Auth => "auth",
+            Cause::Denied(Reason::Command) => "command",
+            Cause::Denied(Reason::Key) => "key",
+            Cause::Denied(Reason::Channel) => "channel",
+            Cause::Denied(Reason::Database) => "database",
+            Cause::TlsCertificate => "tls-cert",
+        }
+    }
+
+    fn number(self) -> usize {
+        Cause::NAMES.iter().position(|(cause, _)| *cause == self).unwrap_or_default()
+    }
+}
+
+/// Where something was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Context {
+    /// To a client.
+    TopLevel,
+    /// In a transaction, while it was queued or executed.
+    Multi,
+    /// To a script.
+    Lua,
+}
+
+impl Context {
+    /// Its name in ACL LOG.
+    pub fn name(self) -> &'static str {
+        match self {
+            Context::TopLevel => "toplevel",
+            Context::Multi => "multi",
+            Context::Lua => "lua",
+        }
+    }
+}
+
+/// Something that was refused.
+#[derive(Clone, Copy)]
+pub struct Event<'a> {
+    /// What.
+    pub cause: Cause,
+    /// Where.
+    pub context: Context,
+    /// The key, the channel, the database, or the command.
+    pub object: &'a [u8],
+    /// To whom.
+    pub user: &'a [u8],
+    /// Unix time in ms.
+    pub now_ms: i64,
+}
+
+/// Something that was refused, once or many times.
+#[derive(Clone)]
+pub struct Entry {
+    /// How many times.
+    pub count: u64,
+    /// What.
+    pub cause: Cause,
+    /// Where.
+    pub context: Context,
+    /// The key, the channel, the database, or the command.
+    pub object: Box<[u8]>,
+    /// To whom.
+    pub user: Box<[u8]>,
+    /// The connection that it was refused to last, as CLIENT LIST shows it.
+    pub client: Vec<u8>,
+    /// Unlike that of any other entry since the start.
+    pub id: u64,
+    /// Unix time in ms of the first time.
+    pub created_ms: i64,
+    /// Unix time in ms of the last time.
+    pub updated_ms: i64,
+}
+
+impl Entry {
+    fn is_of(&self, event: &Event<'_>) -> bool {
+        self.cause == event.cause
+            && self.context == event.context
+            && event.now_ms.abs_diff(self.updated_ms) <= APART_MS_MAX
+            && *self.object == *event.object
+            && *self.user == *event.user
+    }
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct AclLog {
+    entries: Mutex<Entries>,
+    counts: [AtomicU64; Cause::COUNT],
+}
+
+#[derive(Default)]
+struct Entries {
+    latest_first: VecDeque<Entry>,
+    next_id: u64,
+}
+
+impl AclLog {
+    /// Takes note of something, and keeps `len_max` entries. `client` describes the connection.
+    pub fn record(&self, event: &Event<'_>, len_max: u64, client: impl FnOnce() -> Vec<u8>) {
+        self.counts[event.cause.number()].fetch_add(1, Ordering::Relaxed);
+        let len_max = usize::try_from(len_max).unwrap_or(usize::MAX);
+        let mut entries = self.entries.lock();
+        let Entries { latest_first, next_id } = &mut *entries;
+        if len_max > 0 {
+            let known = latest_first.iter().take(LOOKED_AT).position(|entry| entry.is_of(event));
+            let entry = match known.and_then(|at| latest_first.remove(at)) {
+                Some(entry) => Entry { count: entry.count + 1, client: client(), updated_ms: event.now_ms, ..entry },
+                None => {
+                    *next_id += 1;
+                    Entry {
+                        count: 1,
+                        cause: event.cause,
+                        context: event.context,
+                        object: event.object.into(),
+                        user: event.user.into(),
+                        client: client(),
+                        id: *next_id - 1,
+                        created_ms: event.now_ms,
+                        updated_ms: event.now_ms,
+                    }
+                }
+            };
+            latest_first.push_front(entry);
+        }
+        latest_first.truncate(len_max);
+    }
+
+    /// The latest entries, latest first.
+    pub fn latest(&self, count: usize) -> Vec<Entry> {
+        self.entries.lock().latest_first.iter().take(count).cloned().collect()
+    }
+
+    /// Forgets all entries.
+    pub fn clear(&self) {
+        self.entries.lock().latest_first.clear();
+    }
+
+    /// How often things were refused, for INFO.
+    pub fn count(&self, cause: Cause) -> u64 {
+        self.counts[cause.number()].load(Ordering::Relaxed)
+    }
+
+    /// Begins to count anew.
+    pub fn reset_counts(&self) {
+        self.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(object: &'static str, now_ms: i64) -> Event<'static> {
+        let cause = Cause::Denied(Reason::Key);
+        Event { cause, context: Context::TopLevel, object: object.as_bytes(), user: b"bob", now_ms }
+    }
+
+    fn shown(log: &AclLog) -> Vec<(String, u64, u64)> {
+        let entries = log.latest(usize::MAX).into_iter();
+        entries.map(|entry| (String::from_utf8_lossy(&entry.object).into_owned(), entry.count, entry.id)).collect()
+    }
+
+    fn entry(object: &str, count: u64, id: u64) -> (String, u64, u64) {
+        (object.to_string(), count, id)
+    }
+
+    #[test]
+    fn what_is_refused_again_is_counted_and_comes_first() {
+        let log = AclLog::default();
+        for object in ["a", "b", "a"] {
+            log.record(&event(object, 1000), 10, Vec::new);
+        }
+        assert_eq!(shown(&log), [entry("a", 2, 0), entry("b", 1, 1)]);
+        log.record(&event("a", 1000 + 60_001), 10, Vec::new);
+        assert_eq!(shown(&log), [entry("a", 1, 2), entry("a", 2, 0), entry("b", 1, 1)]);
+        assert_eq!(log.count(Cause::Denied(Reason::Key)), 4);
+    }
+
+    #[test]
+    fn where_and_to_whom_make_a_difference() {
+        let log = AclLog::default();
+        log.record(&event("a", 0), 10, Vec::new);
+        log.record(&Event { context: Context::Multi, ..event("a", 0) }, 10, Vec::new);
+        log.record(&Event { user: b"al", ..event("a", 0) }, 10, Vec::new);
+        log.record(&Event { cause: Cause::Auth, ..event("a", 0) }, 10, Vec::new);
+        assert_eq!(log.latest(9).len(), 4);
+    }
+
+    #[test]
+    fn as_many_entries_are_kept_as_wanted() {
+        let log = AclLog::default();
+        ["a", "b", "c"].into_iter().for_each(|object| log.record(&event(object, 0), 2, Vec::new));
+        assert_eq!(shown(&log), [entry("c", 1, 2), entry("b", 1, 1)]);
+        log.record(&event("d", 0), 0, || unreachable!("nothing is kept"));
+        assert!(shown(&log).is_empty());
+        assert_eq!(log.count(Cause::Denied(Reason::Key)), 4);
+    }
+
+    #[test]
+    fn causes_have_numbers_of_their_own() {
+        for (number, (cause, _)) in Cause::NAMES.into_iter().enumerate() {
+            assert_eq!(cause.number(), number);
+        }
+    }
+}

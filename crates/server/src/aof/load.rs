@@ -1,0 +1,302 @@
+//! Replaying what the files hold, by the thread that has them. Workers answer meanwhile that the data is being loaded.
+//!
+//! Commands go the way that those of clients go, for a client that is none: it may do everything, never waits, sees keys
+//! whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off at the
+//! very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
+
+use super::shelf::{reason, shown};
+use super::writer::{Order, Writer};
+use crate::clients::ClientInfo;
+use crate::config::tables::persistence::{AOF_LOAD_TRUNCATED, KEY_LOAD_DELAY};
+use crate::logging;
+use crate::persistence::delay::Delay;
+use crate::persistence::gate;
+use crate::persistence::load::load_base;
+use crate::server::Server;
+use crate::worker::blocking::Served;
+use crate::worker::replay::{Player, Replayed};
+use kvick_rdb::aof::{Item, Part, PartKind, ReadError, Reader};
+use kvick_resp::{Reply, Version};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Commands after which others may have the world.
+const COMMANDS_PER_BATCH: u64 = 64;
+
+/// The files could not be read, for a reason that the log has told; or the server ends.
+#[derive(Debug)]
+pub struct Failed;
+
+impl std::error::Error for Failed {}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("The append-only file could not be loaded or opened: see above. Exiting.")
+    }
+}
+
+/// DEBUG LOADAOF: whom to tell that it is done.
+pub struct Reload {
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    /// The ticket of its wait.
+    pub ticket: u64,
+    /// The protocol of its reply.
+    pub version: Version,
+}
+
+/// Has the files replayed in place of the data, which was dropped, and a client told.
+pub fn order_reload(server: &'static Server, reload: Reload) {
+    server.aof.order(Order::Reload(reload));
+}
+
+/// What became of one file, or of all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loaded {
+    Whole,
+    /// What was cut off at its end was cut away.
+    Mended,
+    Empty,
+    Missing,
+}
+
+/// Replays the files at the start.
+pub(super) fn load_own(writer: &mut Writer) -> Result<(), Failed> {
+    let began = Instant::now();
+    writer.shelf.read().map_err(|_| Failed)?;
+    if load_parts(writer)? != Loaded::Missing {
+        logging::notice(format_args!("DB loaded from append only file: {:.3} seconds", began.elapsed().as_secs_f64()));
+    }
+    Ok(())
+}
+
+/// See [`Reload`].
+pub(super) fn reload(writer: &mut Writer, reload: Reload) {
+    let server = writer.server;
+    let read = writer.shelf.read().map_err(|_| Failed);
+    writer.shelf.collect();
+    let loaded = read.and_then(|()| load_parts(writer));
+    let mut out = Vec::new();
+    let mut reply = Reply::new(&mut out, reload.version);
+    match loaded {
+        Ok(Loaded::Missing) | Err(Failed) => {
+            reply.error("ERR Error trying to load the AOF files, check server logs.");
+        }
+        Ok(_) => {
+            logging::notice(format_args!("Append Only File loaded by DEBUG LOADAOF"));
+            server.persistence.forget_changes(server);
+            reply.ok();
+        }
+    }
+    server.persistence.gate.set(gate::LOADING, false);
+    let served = Served { client: reload.client.clone(), ticket: reload.ticket, reply: out };
+    server.answer(served);
+}
+
+fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
+    let server = writer.server;
+    writer.shelf.upgrade().map_err(|_| Failed)?;
+    let parts: Vec<(PartKind, Part)> = writer.shelf.manifest.parts().map(|(kind, part)| (kind, part.clone())).collect();
+    if parts.is_empty() {
+        return Ok(Loaded::Missing);
+    }
+    let mut total = 0;
+    for (_, part) in &parts {
+        total += writer.shelf.size(&part.name).map_err(|_| Failed)?;
+    }
+    if total == 0 {
+        return Ok(Loaded::Empty);
+    }
+    server.persistence.loading.begin(total);
+    let mut last = Loaded::Whole;
+    let mut before = 0;
+    for (index, (kind, part)) in parts.iter().enumerate() {
+        let (began, name) = (Instant::now(), shown(&part.name));
+        let is_last = index + 1 == parts.len();
+        last = load_file(writer, part, before)?;
+        before += writer.shelf.size(&part.name).map_err(|_| Failed)?;
+        if last == Loaded::Mended && !is_last {
+            logging::warning(format_args!("Fatal error: the truncated file is not the last file"));
+            return Err(Failed);
+        }
+        if last != Loaded::Empty {
+            let what = if *kind == PartKind::Base { "base" } else { "incr" };
+            let seconds = began.elapsed().as_secs_f64();
+            logging::notice(format_args!("DB loaded from {what} file {name}: {seconds:.3} seconds"));
+        }
+    }
+    Ok(if last == Loaded::Empty { Loaded::Whole } else { last })
+}
+
+/// Replays one file, behind files of `before` bytes.
+fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Failed> {
+    let (server, name) = (writer.server, shown(&part.name));
+    let path = writer.shelf.path(&part.name);
+    let file = File::open(&path).map_err(|error| {
+        let why = reason(&error);
+        logging::warning(format_args!("Fatal error: can't open the append log file {name} for reading: {why}"));
+        Failed
+    })?;
+    let len = file.metadata().map_or(0, |metadata| metadata.len());
+    if len == 0 {
+        return Ok(Loaded::Empty);
+    }
+    let mut replay = Replay {
+        server,
+        name: &name,
+        player: Player::new(server, writer.participant),
+        delay: Delay::new(server, KEY_LOAD_DELAY),
+        before,
+        valid: 0,
+        before_multi: 0,
+    };
+    let read = if begins_with_dump(&path) {
+        let old_style = part.name == writer.shelf.file_name();
+        logging::notice(format_args!(
+            "{}",
+            if old_style { "Reading RDB preamble from AOF file..." } else { "Reading RDB base file on AOF loading..." }
+        ));
+        let (rest, offset) = load_base(server, writer.participant, file, before).map_err(|error| {
+            logging::warning(format_args!("{error}"));
+            let what = if old_style { "RDB preamble of the AOF file" } else { "RDB base file" };
+            logging::warning(format_args!("Error reading the {what} {name}, AOF loading aborted"));
+            Failed
+        })?;
+        if old_style {
+            logging::notice(format_args!("Reading the remaining AOF tail..."));
+        }
+        replay.valid = offset;
+        replay.commands(rest, offset)
+    } else {
+        replay.commands(file, 0)
+    };
+    match read {
+        Ok(()) => Ok(Loaded::Whole),
+        Err(Stop::Failed) => Err(Failed),
+        Err(Stop::Unreadable(error)) if !error.is_cut_off() => {
+            logging::warning(format_args!(
+                "Bad file format reading the append only file {name}: make a backup of your AOF file, then use \
+                 ./kvick-check-aof --fix <filename.manifest>. {error}"
+            ));
+            Err(Failed)
+        }
+        Err(Stop::Unreadable(_) | Stop::InTransaction) => {
+            let valid = replay.valid_end();
+            mend(server, &path, &name, valid)
+        }
+    }
+}
+
+/// Cuts away what is behind `valid` bytes, if the user allows it.
+fn mend(server: &Server, path: &std::path::Path, name: &str, valid: u64) -> Result<Loaded, Failed> {
+    if server.config.read(AOF_LOAD_TRUNCATED) {
+        logging::warning(format_args!("!!! Warning: short read while loading the AOF file {name}!!!"));
+        logging::warning(format_args!("!!! Truncating the AOF {name} at offset {valid} !!!"));
+        let cut = OpenOptions::new().write(true).open(path).and_then(|file| {
+            file.set_len(valid)?;
+            file.sync_all()
+        });
+        match cut {
+            Ok(()) => {
+                logging::warning(format_args!("AOF {name} loaded anyway because aof-load-truncated is enabled"));
+                return Ok(Loaded::Mended);
+            }
+            Err(error) => {
+                logging::warning(format_args!("Error truncating the AOF file {name}: {}", reason(&error)));
+            }
+        }
+    }
+    logging::warning(format_args!(
+        "Unexpected end of file reading the append only file {name}. You can: 1) Make a backup of your AOF file, then use \
+         ./kvick-check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' configuration \
+         option to yes and restart the server."
+    ));
+    Err(Failed)
+}
+
+fn begins_with_dump(path: &std::path::Path) -> bool {
+    let mut signature = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(6).read_to_end(&mut signature));
+    read.is_ok() && matches!(&signature[..], b"REDIS0" | b"VALKEY")
+}
+
+/// Why a file is not replayed to its end.
+enum Stop {
+    /// The log has told.
+    Failed,
+    /// It makes no sense, or ends too early.
+    Unreadable(ReadError),
+    /// It ends within a transaction.
+    InTransaction,
+}
+
+/// The replay of one file.
+struct Replay<'a> {
+    server: &'static Server,
+    name: &'a str,
+    player: Player,
+    delay: Delay,
+    /// Bytes of the files before.
+    before: u64,
+    /// Up to here commands were replayed or queued.
+    valid: u64,
+    /// The same before the transaction that has begun.
+    before_multi: u64,
+}
+
+impl Replay<'_> {
+    fn commands(&mut self, input: impl Read, offset: u64) -> Result<(), Stop> {
+        let mut reader = Reader::new(input, offset);
+        let mut commands = 0u64;
+        self.player.enter();
+        let outcome = loop {
+            let item = match reader.next_item() {
+                Ok(None) => break Ok(()),
+                Ok(Some(item)) => item,
+                Err(error) => break Err(Stop::Unreadable(error)),
+            };
+            let Item::Request(args) = item else { continue };
+            match self.player.play(args) {
+                Ok(Replayed::Begun) => self.before_multi = self.valid,
+                Ok(Replayed::Done) => {}
+                Err(error) => {
+                    logging::warning(format_args!(
+                        "Error reading the append only file {}, error: {}",
+                        self.name, error.0
+                    ));
+                    break Err(Stop::Failed);
+                }
+            }
+            self.valid = reader.offset();
+            commands += 1;
+            if commands.is_multiple_of(COMMANDS_PER_BATCH) {
+                self.player.leave();
+                self.server.persistence.loading.loaded_bytes.store(self.before + self.valid, Ordering::Relaxed);
+                if self.server.is_ending() {
+                    return Err(Stop::Failed);
+                }
+                self.player.enter();
+            }
+            let server = self.server;
+            self.delay.after(1, || server.is_ending());
+        };
+        self.player.leave();
+        match outcome {
+            Ok(()) if self.player.is_in_transaction() => Err(Stop::InTransaction),
+            outcome => outcome,
+        }
+    }
+
+    /// Up to where the file is to be kept when it ends too early.
+    fn valid_end(&self) -> u64 {
+        if !self.player.is_in_transaction() {
+            return self.valid;
+        }
+        logging::warning(format_args!("Revert incomplete MULTI/EXEC transaction in AOF file {}", self.name));
+        self.before_multi
+    }
+}

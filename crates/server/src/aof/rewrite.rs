@@ -1,0 +1,386 @@
+//! Rewrites: a new base for the append-only file, and what becomes of the files before it.
+//!
+//! [`begin`] takes a snapshot for the base, and has the [writer](super::writer) go over to a new increment at the offset of
+//! the log that the snapshot is of. When the base is complete, it takes its place together with the manifest that lists it;
+//! everything older becomes history and is deleted. A rewrite that fails leaves nothing but one increment more.
+//!
+//! Where there were no files, the increment has a temporary name until the base is there.
+
+use super::shelf::{Told, reason, shown, tell};
+use super::writer::{Increment, Order, Writer};
+use super::{Aof, State};
+use crate::clock;
+use crate::config::tables::persistence::{
+    AOF_REWRITE_INCREMENTAL_FSYNC, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
+};
+use crate::logging;
+use crate::persistence::file::{self, DumpFile, SaveError};
+use crate::persistence::form::Form;
+use crate::persistence::gate;
+use crate::persistence::save::{self, Place};
+use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
+use crate::server::Server;
+use kvick_store::Locked;
+use kvick_store::log::{Audience, Follower};
+use std::io::{self, Write};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Sender};
+
+/// Failures after which rewrites that begin by themselves pause.
+const FAILURES_MAX: u32 = 3;
+/// The longest pause.
+const PAUSE_MINUTES_MAX: i64 = 60;
+
+/// Where the log goes from the moment on that the new base is of.
+pub enum Onward {
+    /// Nowhere: there are no files but what a rewrite makes.
+    Nowhere,
+    /// To a new increment, from this offset on.
+    Increment(u64),
+    /// To a temporary increment, as this follower reads it.
+    Temporary(Follower),
+}
+
+/// A base that is complete.
+pub struct Finished {
+    number: u64,
+    file: DumpFile,
+    is_dump: bool,
+    /// Whether it has taken its place.
+    answer: Sender<bool>,
+}
+
+/// Begins a rewrite of the data set as it is now.
+pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
+    // Only who holds the world begins a snapshot.
+    if let Some(running) = server.persistence.status().running {
+        return Err(Busy(running.purpose));
+    }
+    let (aof, log) = (&server.aof, &server.keyspace.log);
+    let mut status = aof.status.lock();
+    status.last_rewrite += 1;
+    let number = status.last_rewrite;
+    let onward = match status.state {
+        State::Off => Onward::Nowhere,
+        State::On => Onward::Increment(log.offset()),
+        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly)),
+    };
+    // Each file says itself which database it begins with.
+    log.forget_selected();
+    (status.scheduled, status.started_s) = (false, clock::unix_ms() / 1000);
+    status.rewrites += 1;
+    drop(status);
+    // Before the snapshot begins, which may be over soon.
+    aof.order(Order::Begin(number, onward));
+    let form = Form::aof_base(server);
+    let base = Base { server, number, is_dump: form.is_dump(), file: None };
+    let destinations: Vec<Box<dyn Destination>> = vec![Box::new(base)];
+    snapshots::begin(server, world, Request { purpose: Purpose::AofBase, form, destinations })?;
+    logging::notice(format_args!("Background append only file rewriting started by pid {}", std::process::id()));
+    Ok(())
+}
+
+/// Has a rewrite begin as soon as possible.
+pub fn schedule(aof: &Aof) {
+    aof.status.lock().scheduled = true;
+}
+
+/// The same by the user's wish, however often it failed.
+pub fn schedule_by_user(aof: &Aof) {
+    let mut status = aof.status.lock();
+    (status.scheduled, status.failures) = (true, 0);
+}
+
+/// Has the rewrite that is under way, if any, come to nothing; whether there was one.
+pub fn cancel(server: &'static Server) -> bool {
+    let cancelled = snapshots::cancel(&server.persistence, Purpose::AofBase);
+    if cancelled {
+        logging::notice(format_args!("Killing running AOF rewrite child: {}", std::process::id()));
+    }
+    cancelled
+}
+
+/// Begins a rewrite if one is due. Called from time to time by a worker that is in no batch.
+pub fn tick(server: &'static Server) {
+    if server.persistence.gate.has(gate::LOADING | gate::ENDING) || server.persistence.status().running.is_some() {
+        return;
+    }
+    let aof = &server.aof;
+    let status = aof.status();
+    let growth = (status.state == State::On && !status.scheduled).then(|| growth_percent(server)).flatten();
+    if !(status.scheduled || growth.is_some()) || (status.failures > 0 && is_paused(aof)) {
+        return;
+    }
+    if let Some(percent) = growth {
+        logging::notice(format_args!("Starting automatic rewriting of AOF on {percent}% growth"));
+    }
+    // Somebody else may have begun a snapshot just now: then later.
+    let _ = begin(server, &mut server.keyspace.lock_world());
+}
+
+/// By how much the files have grown, in percent, if that is enough for a rewrite.
+fn growth_percent(server: &'static Server) -> Option<u64> {
+    let values = server.config.values();
+    let percentage = u64::from(values.read(AUTO_AOF_REWRITE_PERCENTAGE));
+    let size = server.aof.current_size.load(Ordering::Relaxed);
+    if percentage == 0 || size <= values.read(AUTO_AOF_REWRITE_MIN_SIZE) {
+        return None;
+    }
+    let base = server.aof.base_size.load(Ordering::Relaxed).max(1);
+    let growth = (size as u128 * 100 / base as u128).saturating_sub(100) as u64;
+    (growth >= percentage).then_some(growth)
+}
+
+/// Whether rewrites have failed so often that the next one has to wait: for a minute, and twice as long each time.
+fn is_paused(aof: &Aof) -> bool {
+    let (mut status, now_s) = (aof.status.lock(), clock::unix_ms() / 1000);
+    if status.failures < FAILURES_MAX {
+        (status.pause_minutes, status.pause_until_s) = (0, 0);
+        return false;
+    }
+    if status.pause_until_s != 0 {
+        let is_over = now_s >= status.pause_until_s;
+        if is_over {
+            status.pause_until_s = 0;
+        }
+        return !is_over;
+    }
+    status.pause_minutes = (status.pause_minutes * 2).clamp(1, PAUSE_MINUTES_MAX);
+    status.pause_until_s = now_s + status.pause_minutes * 60;
+    logging::warning(format_args!(
+        "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {} minutes",
+        status.pause_minutes
+    ));
+    true
+}
+
+/// Where the base is written: the server's folder, until it is complete.
+fn place(server: &Server) -> Place {
+    Place::of(server, Default::default(), AOF_REWRITE_INCREMENTAL_FSYNC)
+}
+
+/// The file of a base that is being written.
+struct Base {
+    server: &'static Server,
+    number: u64,
+    is_dump: bool,
+    file: Option<DumpFile>,
+}
+
+impl Destination for Base {
+    fn open(&mut self) -> Result<(), SaveError> {
+        let name = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
+        self.file = Some(place(self.server).create(self.server, &name)?);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+        let Base { server, number, is_dump, file } = *self;
+        let complete = outcome.and_then(|()| file.ok_or(SaveError::Cancelled)).and_then(|file| {
+            file.sync()?;
+            file.let_go_of_cache();
+            Ok(file)
+        });
+        let file = match complete {
+            Ok(file) => file,
+            Err(error) => {
+                let failed = !matches!(error, SaveError::Cancelled);
+                if failed {
+                    file::report(&error);
+                    logging::warning(format_args!("Background AOF rewrite terminated with error"));
+                }
+                server.aof.order(Order::Abandon(number, failed));
+                return Err(error);
+            }
+        };
+        logging::notice(format_args!("Background AOF rewrite terminated with success"));
+        let (answer, outcome) = mpsc::channel();
+        server.aof.order(Order::Install(Finished { number, file, is_dump, answer }));
+        if outcome.recv().unwrap_or(false) { Ok(()) } else { Err(SaveError::Cancelled) }
+    }
+}
+
+impl Writer {
+    /// Begins to write at the start of the server: to the last increment, or a new one behind a first base.
+    pub fn open(&mut self) -> Result<(), Told> {
+        self.shelf.make()?;
+        let mut manifest = self.shelf.manifest.clone();
+        let file_name = self.shelf.file_name();
+        let mut world = self.server.keyspace.lock_world();
+        if manifest.is_empty() {
+            let form = Form::aof_base(self.server);
+            let name = manifest.new_base(&file_name, form.is_dump()).name.clone();
+            self.write_base(&mut world, &form, &name)?;
+            logging::notice(format_args!("Creating AOF base file {} on server start", shown(&name)));
+        }
+        let is_new = manifest.increments.is_empty();
+        let name = match manifest.increments.last() {
+            Some(part) => part.name.clone(),
+            None => manifest.new_increment(&file_name).name.clone(),
+        };
+        let file = self.shelf.open(&name, false)?;
+        self.shelf.put(manifest)?;
+        let size = self.shelf.size(&name).map_err(|_| Told)?;
+        let follower = self.server.keyspace.log.follow(Audience::DataOnly);
+        self.begin(follower, Increment { file, size, synced: size });
+        drop(world);
+        self.aof.synced.store(self.aof.released.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.measure();
+        self.aof.status.lock().state = State::On;
+        let verb = if is_new { "Creating" } else { "Opening" };
+        logging::notice(format_args!("{verb} AOF incr file {} on server start", shown(&name)));
+        self.shelf.collect();
+        Ok(())
+    }
+
+    fn write_base(&self, world: &mut Locked, form: &Form, name: &[u8]) -> Result<(), Told> {
+        let temporary = format!("temp-rewriteaof-{}.aof", std::process::id());
+        let written = save::write(self.server, world, form, &place(self.server), &temporary);
+        let installed = written.and_then(|file| file.install(&self.shelf.path(name)));
+        installed.map_err(|error| tell(format_args!("Write error writing append only file on disk: {error}")))
+    }
+
+    /// Takes note of the sizes of the files that are there.
+    fn measure(&self) {
+        let sizes = self.shelf.manifest.parts().filter_map(|(_, part)| self.shelf.size(&part.name).ok());
+        self.aof.current_size.store(sizes.sum(), Ordering::Relaxed);
+        let base = self.shelf.manifest.base.as_ref().and_then(|base| self.shelf.size(&base.name).ok());
+        self.aof.base_size.store(base.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// A rewrite begins.
+    pub fn begin_rewrite(&mut self, number: u64, onward: Onward) {
+        self.rewriting = Some(number);
+        let begun = self.shelf.make().and_then(|()| match onward {
+            Onward::Nowhere => Ok(()),
+            Onward::Increment(at) => self.go_over(at),
+            Onward::Temporary(follower) => self.collect_in_temporary(follower),
+        });
+        if begun.is_err() {
+            snapshots::cancel(&self.server.persistence, Purpose::AofBase);
+            self.abandon(number, true);
+        }
+    }
+
+    /// Writes what comes from this offset on to a new increment, which the manifest lists.
+    fn go_over(&mut self, at: u64) -> Result<(), Told> {
+        self.write_available(at);
+        let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
+        let Some(increment) = self.increment.as_mut().filter(|_| is_whole) else {
+            return Err(tell(format_args!("The AOF cannot be rewritten while it cannot be written")));
+        };
+        // Only the last file may be cut off, so this one is to be whole before there is another.
+        increment
+            .file
+            .sync_data()
+            .map_err(|error| tell(format_args!("Fail to fsync the AOF file before its rewrite: {}", reason(&error))))?;
+        increment.synced = increment.size;
+        let mut manifest = self.shelf.manifest.clone();
+        let name = manifest.new_increment(&self.shelf.file_name()).name.clone();
+        let file = self.shelf.open(&name, true)?;
+        self.shelf.put(manifest)?;
+        self.increment = Some(Increment { file, size: 0, synced: 0 });
+        tell_of_increment(&name);
+        Ok(())
+    }
+
+    fn collect_in_temporary(&mut self, follower: Follower) -> Result<(), Told> {
+        let name = self.shelf.temporary_name();
+        let file = self.shelf.open(&name, true)?;
+        self.begin(follower, Increment { file, size: 0, synced: 0 });
+        tell_of_increment(&name);
+        Ok(())
+    }
+
+    /// Has a base take its place.
+    pub fn install(&mut self, finished: Finished) {
+        let Finished { number, file, is_dump, answer } = finished;
+        if self.rewriting != Some(number) {
+            // Whoever ended it has said so.
+            let _ = answer.send(false);
+            return;
+        }
+        let installed = self.try_install(file, is_dump);
+        if installed.is_ok() {
+            self.rewriting = None;
+            let mut status = self.aof.status.lock();
+            status.rewrite_ended(true);
+            if status.state == State::Waiting {
+                status.state = State::On;
+            }
+            logging::notice(format_args!("Background AOF rewrite finished successfully"));
+        } else {
+            self.abandon(number, true);
+        }
+        // The snapshot thread waits for it.
+        let _ = answer.send(installed.is_ok());
+    }
+
+    fn try_install(&mut self, file: DumpFile, is_dump: bool) -> Result<(), Told> {
+        let file_name = self.shelf.file_name();
+        let mut manifest = self.shelf.manifest.clone();
+        let base = manifest.new_base(&file_name, is_dump).name.clone();
+        let from = file.name();
+        file.install(&self.shelf.path(&base)).map_err(|error| tell(format_args!("{error}")))?;
+        logging::notice(format_args!("Successfully renamed the temporary AOF base file {from} into {}", shown(&base)));
+        let state = self.aof.status.lock().state;
+        let mut increment = None;
+        let put = (|| {
+            if state == State::Waiting {
+                let name = manifest.new_increment(&file_name).name.clone();
+                self.shelf.rename(&self.shelf.path(&self.shelf.temporary_name()), &name, "incr")?;
+                increment = Some(name);
+            }
+            manifest.retire_increments(usize::from(self.increment.is_some()));
+            self.shelf.put(manifest)
+        })();
+        if put.is_err() {
+            // No manifest lists them.
+            let _ = std::fs::remove_file(self.shelf.path(&base));
+            increment.iter().for_each(|name| _ = std::fs::remove_file(self.shelf.path(name)));
+            return put;
+        }
+        let written = self.increment.as_ref().map_or(0, |increment| increment.size);
+        let size = self.shelf.size(&base).unwrap_or(0) + written;
+        if self.increment.is_some() {
+            self.aof.current_size.store(size, Ordering::Relaxed);
+            self.aof.base_size.store(size, Ordering::Relaxed);
+        }
+        self.shelf.collect();
+        Ok(())
+    }
+
+    /// A rewrite came to nothing.
+    pub fn abandon(&mut self, number: u64, failed: bool) {
+        if self.rewriting != Some(number) {
+            return;
+        }
+        self.rewriting = None;
+        let state = self.aof.status.lock().state;
+        if state == State::Waiting {
+            self.close();
+        }
+        let mut status = self.aof.status.lock();
+        if failed {
+            status.rewrite_ended(false);
+        }
+        // There are no files without a base.
+        status.scheduled |= state == State::Waiting;
+    }
+}
+
+impl super::Status {
+    fn rewrite_ended(&mut self, well: bool) {
+        self.last_duration_s = clock::unix_ms() / 1000 - self.started_s;
+        self.last_rewrite_ok = well;
+        self.failures = if well { 0 } else { self.failures.saturating_add(1) };
+    }
+}
+
+fn tell_of_increment(name: &[u8]) {
+    logging::notice(format_args!("Creating AOF incr file {} on background rewrite", shown(name)));
+}

@@ -1,0 +1,104 @@
+//! WAIT and WAITAOF: clients that wait until replicas, or disks, have what they wrote.
+
+use super::{Aof, State};
+use crate::clients::ClientInfo;
+use crate::clock;
+use crate::server::Server;
+use crate::worker::blocking::Served;
+use kvick_resp::{Reply, Version};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client that waits.
+pub struct Waiting {
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    /// The ticket of its wait.
+    pub ticket: u64,
+    /// The protocol of its reply.
+    pub version: Version,
+    /// What they have to have it in.
+    pub place: Place,
+    /// Up to where in the log they have to have all.
+    pub offset: u64,
+    /// How many disks have to: 0 or 1, this server's own.
+    pub local: u64,
+    /// How many replicas' have to.
+    pub replicas: u64,
+    /// Unix time in ms until which it waits at most.
+    pub until_ms: Option<i64>,
+}
+
+/// Where a client wants what it wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// WAIT: applied by replicas.
+    Memory,
+    /// WAITAOF: on disks.
+    Disk,
+}
+
+/// What a client is told whose files are gone.
+pub const DISABLED: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+
+impl Waiting {
+    /// Its answer, if it need not wait any longer.
+    fn answer(&self, server: &Server, now_ms: i64) -> Option<Vec<u8>> {
+        let aof = &server.aof;
+        let mut out = Vec::new();
+        let mut reply = Reply::new(&mut out, self.version);
+        if self.local > 0 && aof.status.lock().state == State::Off {
+            reply.error(DISABLED);
+            return Some(out);
+        }
+        let local = u64::from(aof.synced() >= self.offset);
+        let replicas = server.replication.replicas.reached(self.offset, self.place == Place::Disk) as u64;
+        let is_enough = local >= self.local && replicas >= self.replicas;
+        if !is_enough && self.until_ms.is_none_or(|until_ms| until_ms > now_ms) {
+            return None;
+        }
+        if self.place == Place::Disk {
+            reply.array(2);
+            reply.uint(local);
+        }
+        reply.uint(replicas);
+        Some(out)
+    }
+}
+
+impl Aof {
+    /// Has a client wait.
+    pub fn wait(&self, waiting: Waiting) {
+        self.waiting.lock().push(waiting);
+        self.wake();
+    }
+
+    /// Replicas have come further: those who wait for that may have waited long enough.
+    pub fn replicas_moved(&self) {
+        if !self.waiting.lock().is_empty() {
+            self.wake();
+        }
+    }
+
+    /// Answers those who need not wait any longer. Those that are gone are found out by their workers.
+    pub(super) fn answer_waiting(&self, server: &Server) {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_empty() {
+            return;
+        }
+        let now_ms = clock::unix_ms();
+        waiting.retain(|one| {
+            let Some(reply) = one.answer(server, now_ms) else { return server.clients.get(one.client.id).is_some() };
+            let served = Served { client: one.client.clone(), ticket: one.ticket, reply };
+            server.answer(served);
+            false
+        });
+    }
+
+    /// How long until the first of them gives up.
+    pub(super) fn until_deadline(&self) -> Option<Duration> {
+        let until_ms = self.waiting.lock().iter().filter_map(|one| one.until_ms).min()?;
+        // One that is due within this millisecond is waited for a whole one.
+        Some(Duration::from_millis(until_ms.saturating_sub(clock::unix_ms()).max(1) as u64))
+    }
+}

@@ -1,0 +1,143 @@
+//! BGREWRITEAOF, WAIT and WAITAOF: the append-only file on demand, and waiting for what was written to be elsewhere.
+
+use crate::aof::waiting::{DISABLED, Place, Waiting};
+use crate::aof::{State, rewrite};
+use crate::logging;
+use crate::persistence::snapshots::{Busy, Purpose};
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_commands::timeout::until_ms;
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use kvick_store::{Kind, Waiter};
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[BGREWRITEAOF, WAIT, WAITAOF];
+
+/// BGREWRITEAOF
+pub const BGREWRITEAOF: Command<SessionHandler> = Command::new(
+    Spec::new("bgrewriteaof", 1)
+        .flags(&[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT])
+        .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
+        // The snapshot begins between all other commands.
+        .lock(LockRule::World)
+        .doc(Group::Server, "1.0.0", "O(1)", "Gives the append-only file a new base, in the background."),
+    rewrite_now,
+);
+
+/// WAIT numreplicas timeout
+pub const WAIT: Command<SessionHandler> = Command::new(
+    Spec::new("wait", 3)
+        .flags(&[Flags::BLOCKING])
+        .acl(&[Categories::BLOCKING, Categories::CONNECTION, Categories::SLOW])
+        .doc(Group::Generic, "3.0.0", "O(1)", "Waits until replicas have applied what the connection wrote.")
+        .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+        .args(&[Arg::integer("numreplicas"), Arg::integer("timeout")]),
+    wait_for_replicas,
+);
+
+/// WAITAOF numlocal numreplicas timeout
+pub const WAITAOF: Command<SessionHandler> = Command::new(
+    Spec::new("waitaof", 4)
+        .flags(&[Flags::BLOCKING])
+        .acl(&[Categories::BLOCKING, Categories::CONNECTION, Categories::SLOW])
+        .doc(
+            Group::Generic,
+            "7.2.0",
+            "O(1)",
+            "Waits until what the connection wrote is on the disks of the server and of replicas.",
+        )
+        .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+        .args(&[Arg::integer("numlocal"), Arg::integer("numreplicas"), Arg::integer("timeout")]),
+    wait,
+);
+
+fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let server = cx.server;
+    let begun = if cx.in_transaction { None } else { Some(rewrite::begin(server, cx.locked)) };
+    match begun {
+        Some(Ok(())) => cx.reply.simple("Background append only file rewriting started"),
+        Some(Err(Busy(Purpose::AofBase))) => {
+            return Err(Error::text("ERR Background append only file rewriting already in progress"));
+        }
+        _ => {
+            // What is written is of a moment between transactions, and begins when what runs now is over.
+            rewrite::schedule_by_user(&server.aof);
+            logging::notice(format_args!("Background append only file rewriting scheduled."));
+            cx.reply.simple("Background append only file rewriting scheduled");
+        }
+    }
+    Ok(())
+}
+
+fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    refuse_on_replica(cx, "WAIT")?;
+    let replicas = parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)?;
+    let replicas = u64::try_from(replicas).unwrap_or(0);
+    let until_ms = until_ms(&args[2], false, cx.now_ms)?;
+    let there = cx.server.replication.replicas.reached(cx.client.write_offset, false) as u64;
+    if cx.in_transaction || there >= replicas {
+        cx.reply.uint(there);
+        return Ok(());
+    }
+    begin_waiting(cx, Place::Memory, 0, replicas, until_ms);
+    Ok(())
+}
+
+/// A replica's own writes go nowhere.
+fn refuse_on_replica(cx: &Session<'_>, name: &str) -> Result<(), Error> {
+    if !cx.server.replication.upstream.is_replica() {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "ERR {name} cannot be used with replica instances. Please also note that writes to replicas are just local and \
+         are not propagated."
+    )))
+}
+
+/// Has the client wait, and replicas asked how far they are.
+fn begin_waiting(cx: &mut Session<'_>, place: Place, local: u64, replicas: u64, until_ms: Option<i64>) {
+    // It waits for no key: the thread that has the files ends this.
+    let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
+    if replicas > 0 {
+        cx.server.keyspace.log.append_aside(&[b"REPLCONF", b"GETACK", b"*"]);
+    }
+    cx.server.aof.wait(Waiting {
+        client: cx.client.info.clone(),
+        ticket: waiter.ticket(),
+        version: cx.client.version,
+        place,
+        offset: cx.client.write_offset,
+        local,
+        replicas,
+        until_ms,
+    });
+    *cx.waits = Some(waiter);
+}
+
+fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    refuse_on_replica(cx, "WAITAOF")?;
+    let local = match parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)? {
+        local @ (0 | 1) => local as u64,
+        _ => return Err(Error::text("ERR value is out of range, must be between 0 and 1")),
+    };
+    let replicas = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
+    let replicas = u64::try_from(replicas).map_err(|_| Error::text("ERR value is out of range, must be positive"))?;
+    let until_ms = until_ms(&args[3], false, cx.now_ms)?;
+    let aof = &cx.server.aof;
+    if local > 0 && aof.status().state == State::Off {
+        return Err(Error::text(DISABLED));
+    }
+    let offset = cx.client.write_offset;
+    let here = u64::from(aof.synced() >= offset);
+    let there = cx.server.replication.replicas.reached(offset, true) as u64;
+    if cx.in_transaction || (here >= local && there >= replicas) {
+        cx.reply.array(2);
+        cx.reply.uint(here);
+        cx.reply.uint(there);
+        return Ok(());
+    }
+    begin_waiting(cx, Place::Disk, local, replicas, until_ms);
+    Ok(())
+}

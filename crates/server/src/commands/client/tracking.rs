@@ -1,0 +1,247 @@
+//! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. How it works is told in [`crate::tracking`].
+
+use crate::clients::ClientFlags;
+use crate::session::{Client, Session, SessionHandler};
+use crate::tracking::prefixes::first_overlap;
+use crate::tracking::{Mode, OwnTracking};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
+pub const TRACKING: Command<SessionHandler> = Command::new(
+    Spec::new("tracking", -3)
+        .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "6.0.0", "O(N), N being the prefixes", "Has the client told when keys change.")
+        .args(&[
+            Arg::one_of("status", &[Arg::word("on", "ON"), Arg::word("off", "OFF")]),
+            Arg::integer("client-id").token("REDIRECT").optional(),
+            Arg::string("prefix").token("PREFIX").optional().multiple().multiple_token(),
+            Arg::word("bcast", "BCAST").optional(),
+            Arg::word("optin", "OPTIN").optional(),
+            Arg::word("optout", "OPTOUT").optional(),
+            Arg::word("noloop", "NOLOOP").optional(),
+        ]),
+    tracking,
+);
+
+/// What CLIENT TRACKING was asked for.
+struct Wish<'a> {
+    mode: Mode,
+    prefixes: Vec<&'a [u8]>,
+}
+
+fn tracking(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let wish = read_wish(cx, args)?;
+    if args[2].eq_ignore_ascii_case(b"on") {
+        check(cx.client, &wish)?;
+        cx.client.start_tracking(cx.server, &wish.mode, &wish.prefixes);
+    } else if args[2].eq_ignore_ascii_case(b"off") {
+        cx.client.stop_tracking(cx.server);
+    } else {
+        return Err(Error::SYNTAX);
+    }
+    cx.reply.ok();
+    Ok(())
+}
+
+fn read_wish<'a>(cx: &Session<'_>, args: Args<'a>) -> Result<Wish<'a>, Error> {
+    let mut wish = Wish { mode: Mode { flags: ClientFlags::empty(), redirect: 0 }, prefixes: Vec::new() };
+    let mut words = args.iter().skip(3);
+    while let Some(word) = words.next() {
+        let flags = [
+            (&b"bcast"[..], ClientFlags::BROADCAST),
+            (b"optin", ClientFlags::OPTIN),
+            (b"optout", ClientFlags::OPTOUT),
+            (b"noloop", ClientFlags::NOLOOP),
+        ];
+        if let Some((_, flag)) = flags.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) {
+            wish.mode.flags.insert(*flag);
+            continue;
+        }
+        let value = words.next().ok_or(Error::SYNTAX)?;
+        if word.eq_ignore_ascii_case(b"prefix") {
+            wish.prefixes.push(value);
+        } else if !word.eq_ignore_ascii_case(b"redirect") {
+            return Err(Error::SYNTAX);
+        } else if wish.mode.redirect != 0 {
+            return Err(Error::text("ERR A client can only redirect to a single other client"));
+        } else {
+            wish.mode.redirect = read_redirect(cx, value)?;
+        }
+    }
+    Ok(wish)
+}
+
+fn read_redirect(cx: &Session<'_>, value: &[u8]) -> Result<u64, Error> {
+    let id = parse_i64(value).ok_or(Error::NOT_INTEGER)?;
+    let client = u64::try_from(id).ok().and_then(|id| cx.server.clients.get(id));
+    client.map(|client| client.id).ok_or(Error::text("ERR The client ID you want redirect to does not exist"))
+}
+
+/// Refuses what does not go together, or with what the client has.
+fn check(client: &Client, wish: &Wish<'_>) -> Result<(), Error> {
+    let (flags, had) = (wish.mode.flags, client.info.flags());
+    let broadcasts = flags.contains(ClientFlags::BROADCAST);
+    let choices = ClientFlags::OPTIN | ClientFlags::OPTOUT;
+    if !broadcasts && !wish.prefixes.is_empty() {
+        return Err(Error::text("ERR PREFIX option requires BCAST mode to be enabled"));
+    }
+    if client.tracking.is_some() && broadcasts != had.contains(ClientFlags::BROADCAST) {
+        return Err(Error::text(
+            "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it \
+             with a different mode.",
+        ));
+    }
+    if broadcasts && flags.intersects(choices) {
+        return Err(Error::text("ERR OPTIN and OPTOUT are not compatible with BCAST"));
+    }
+    if flags.contains(choices) {
+        return Err(Error::text("ERR You can't specify both OPTIN mode and OPTOUT mode"));
+    }
+    if ((flags | had) & choices) == choices {
+        return Err(Error::text(
+            "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it \
+             with a different mode.",
+        ));
+    }
+    check_overlaps(client.tracking.as_deref(), &wish.prefixes)
+}
+
+/// Refuses prefixes of which one begins with another, or with one that the client has, or the other way round.
+fn check_overlaps(own: Option<&OwnTracking>, prefixes: &[&[u8]]) -> Result<(), Error> {
+    let among_them = first_overlap(prefixes);
+    // One that overlaps with what is there comes first if there are both.
+    let until = among_them.map_or(prefixes.len(), |(first, _)| first + 1);
+    let with_own =
+        own.and_then(|own| prefixes[..until].iter().find_map(|prefix| Some((*prefix, overlapping(own, prefix)?))));
+    let (prefix, which, other) = match (with_own, among_them) {
+        (Some((prefix, existing)), _) => (prefix, "an existing", &**existing),
+        (None, Some((first, second))) => (prefixes[first], "another provided", prefixes[second]),
+        (None, None) => return Ok(()),
+    };
+    let [prefix, other] = [prefix, other].map(String::from_utf8_lossy);
+    Err(Error::new(format!(
+        "ERR Prefix '{prefix}' overlaps with {which} prefix '{other}'. Prefixes for a single client must not overlap."
+    )))
+}
+
+/// The first prefix of a client that begins with another one or that this begins with.
+fn overlapping<'a>(own: &'a OwnTracking, prefix: &[u8]) -> Option<&'a Arc<[u8]>> {
+    let all = own.prefixes.first().filter(|first| first.is_empty());
+    // None of its others begins with one of its others, so what this begins with comes just before it.
+    let shorter = || own.prefixes.range::<[u8], _>((Bound::Unbounded, Bound::Included(prefix))).next_back();
+    let longer = || own.prefixes.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)).next();
+    all.or_else(|| shorter().filter(|existing| prefix.starts_with(existing)))
+        .or_else(|| longer().filter(|existing| existing.starts_with(prefix)))
+}
+
+/// CLIENT CACHING YES | NO
+pub const CACHING: Command<SessionHandler> = Command::new(
+    Spec::new("caching", 3)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "6.0.0", "O(1)", "Tells whether the client caches what the next command reads.")
+        .args(&[Arg::one_of("mode", &[Arg::word("yes", "YES"), Arg::word("no", "NO")])]),
+    caching,
+);
+
+fn caching(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let info = &cx.client.info;
+    if cx.client.tracking.is_none() {
+        return Err(Error::text(
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+        ));
+    }
+    if args[2].eq_ignore_ascii_case(b"yes") {
+        if !info.flags().contains(ClientFlags::OPTIN) {
+            return Err(Error::text("ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode."));
+        }
+    } else if !args[2].eq_ignore_ascii_case(b"no") {
+        return Err(Error::SYNTAX);
+    } else if !info.flags().contains(ClientFlags::OPTOUT) {
+        return Err(Error::text("ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode."));
+    }
+    info.set_flags(ClientFlags::CACHING, true);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// CLIENT GETREDIR
+pub const GETREDIR: Command<SessionHandler> = Command::new(
+    Spec::new("getredir", 2)
+        .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "6.0.0", "O(1)", "Tells which client hears of changes in this one's stead."),
+    |cx, _| {
+        cx.reply.int(cx.client.info.redirection());
+        Ok(())
+    },
+);
+
+/// CLIENT TRACKINGINFO
+pub const TRACKINGINFO: Command<SessionHandler> = Command::new(
+    Spec::new("trackinginfo", 2)
+        .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .acl(&[Categories::CONNECTION])
+        .doc(Group::Connection, "6.2.0", "O(N), N being the prefixes", "Tells how the client is told of changes."),
+    trackinginfo,
+);
+
+fn trackinginfo(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let flags = cx.client.info.flags();
+    let caching = flags.contains(ClientFlags::CACHING);
+    let words = [
+        (!flags.contains(ClientFlags::TRACKING), "off"),
+        (flags.contains(ClientFlags::TRACKING), "on"),
+        (flags.contains(ClientFlags::BROADCAST), "bcast"),
+        (flags.contains(ClientFlags::OPTIN), "optin"),
+        (flags.contains(ClientFlags::OPTIN) && caching, "caching-yes"),
+        (flags.contains(ClientFlags::OPTOUT), "optout"),
+        (flags.contains(ClientFlags::OPTOUT) && caching, "caching-no"),
+        (flags.contains(ClientFlags::NOLOOP), "noloop"),
+        (flags.contains(ClientFlags::BROKEN_REDIRECT), "broken_redirect"),
+    ];
+    let words = words.into_iter().filter_map(|(holds, word)| holds.then_some(word));
+    cx.reply.map(3);
+    cx.reply.bulk(b"flags");
+    cx.reply.set(words.clone().count());
+    words.for_each(|word| cx.reply.bulk(word.as_bytes()));
+    cx.reply.bulk(b"redirect");
+    cx.reply.int(cx.client.info.redirection());
+    cx.reply.bulk(b"prefixes");
+    let prefixes = cx.client.tracking.iter().flat_map(|own| &own.prefixes);
+    cx.reply.array(prefixes.clone().count());
+    prefixes.for_each(|prefix| cx.reply.bulk(prefix));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlap_is_told_with_what_is_there_first() {
+        let text = |own: &[&str], prefixes: &[&str]| {
+            let own = OwnTracking { prefixes: own.iter().map(|prefix| prefix.as_bytes().into()).collect() };
+            let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
+            let error = check_overlaps(Some(&own), &prefixes).err()?;
+            let words = error.0.split('\'').map(str::to_owned).collect::<Vec<_>>();
+            Some((words[1].clone(), words[3].clone(), error.0.contains("existing")))
+        };
+        let told = |prefix: &str, other: &str, existing| Some((prefix.to_owned(), other.to_owned(), existing));
+        assert_eq!(text(&[], &["a", "b"]), None);
+        assert_eq!(text(&["foo", "bar"], &["baz", "fo:"]), None);
+        assert_eq!(text(&["foo", "bar"], &["fo"]), told("fo", "foo", true));
+        assert_eq!(text(&["foo", "bar"], &["x", "barb"]), told("barb", "bar", true));
+        assert_eq!(text(&["foo", "fop"], &["f"]), told("f", "foo", true));
+        assert_eq!(text(&["", "foo"], &["foo"]), told("foo", "", true));
+        assert_eq!(text(&["c"], &["x", "xy", "c"]), told("x", "xy", false));
+        assert_eq!(text(&["x"], &["x", "xy"]), told("x", "x", true));
+        assert_eq!(text(&["c"], &["c", "x", "xy"]), told("c", "c", true));
+    }
+}

@@ -1,0 +1,36 @@
+//! DEBUG LOADAOF and AOF-FLUSH-SLEEP: the append-only file.
+
+use crate::aof;
+use crate::persistence::gate;
+use crate::session::Session;
+use kvick_commands::context::Error;
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use kvick_store::{Kind, Waiter};
+use std::sync::atomic::Ordering;
+
+/// DEBUG LOADAOF: the data set from the files, in place of what there is. Others are told meanwhile that it is being loaded.
+pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    if cx.in_transaction {
+        return Err(Error::text("ERR DEBUG LOADAOF is not possible within a transaction"));
+    }
+    let server = cx.server;
+    // The log has told why, if something could not be written.
+    aof::flush(server);
+    server.persistence.gate.set(gate::LOADING, true);
+    (0..server.keyspace.databases()).for_each(|number| _ = cx.locked.flush(number, false));
+    // It waits for no key: the thread that has the files ends this.
+    let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
+    let (client, ticket, version) = (cx.client.info.clone(), waiter.ticket(), cx.client.version);
+    aof::order_reload(server, aof::Reload { client, ticket, version });
+    *cx.waits = Some(waiter);
+    Ok(())
+}
+
+/// DEBUG AOF-FLUSH-SLEEP microseconds: how long to wait before each write.
+pub fn flush_sleep(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let us = parse_i64(&args[2]).and_then(|us| u64::try_from(us).ok()).ok_or(Error::NOT_INTEGER)?;
+    cx.server.aof.flush_sleep_us.store(us, Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! MONITOR: has a connection shown every command that is executed.
+
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[MONITOR];
+
+/// MONITOR
+pub const MONITOR: Command<SessionHandler> = Command::new(
+    Spec::new("monitor", 1)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        // No worker is amid a batch: what is executed after the reply is shown, and nothing from before.
+        .lock(LockRule::World)
+        .doc(Group::Server, "1.0.0", "", "Shows every command that the server executes."),
+    monitor,
+);
+
+/// A monitor that asks again gets no reply, nor does a replica.
+fn monitor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    if cx.in_transaction {
+        return Err(Error::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
+    if !cx.client.is_monitor() && cx.client.feed.is_none() {
+        cx.client.begin_monitor(cx.server);
+        cx.reply.ok();
+    }
+    Ok(())
+}

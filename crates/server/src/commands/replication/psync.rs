@@ -1,0 +1,114 @@
+//! PSYNC and SYNC: a replica asks to be synchronised.
+
+use crate::clients::ClientFlags;
+use crate::logging;
+use crate::replication::replicas::{Replica, Stage};
+use crate::replication::synchronise;
+use crate::session::{Session, SessionHandler};
+use crate::worker::feeding::Feed;
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use kvick_store::log::{Audience, Follower};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const FLAGS: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NO_MULTI, Flags::NOSCRIPT];
+const CATEGORIES: &[Categories] = &[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW];
+
+/// PSYNC replicationid offset
+pub const PSYNC: Command<SessionHandler> = Command::new(
+    Spec::new("psync", -3)
+        .flags(FLAGS)
+        .acl(CATEGORIES)
+        .lock(LockRule::World)
+        .doc(Group::Server, "2.8.0", "", "Asks to be sent all changes from a place in a history on.")
+        .args(&[Arg::string("replicationid"), Arg::integer("offset")]),
+    psync,
+);
+
+/// SYNC
+pub const SYNC: Command<SessionHandler> = Command::new(
+    Spec::new("sync", 1).flags(FLAGS).acl(CATEGORIES).lock(LockRule::World).doc(
+        Group::Server,
+        "1.0.0",
+        "",
+        "Asks to be sent a dump and then all changes.",
+    ),
+    psync,
+);
+
+fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let upstream = &cx.server.replication.upstream;
+    if cx.client.feed.is_some() || cx.client.info.flags().intersects(ClientFlags::REPLICA | ClientFlags::MONITOR) {
+        return Ok(());
+    }
+    if upstream.is_replica() && !upstream.is_connected() {
+        return Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"));
+    }
+    let info = &cx.client.info;
+    let replica = cx.client.replica.get_or_insert_with(|| Arc::new(Replica::new(info.clone()))).clone();
+    logging::notice(format_args!("Replica {} asks for synchronization", replica.name()));
+    replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
+    let continued = if args.len() >= 3 { go_on(cx, &replica, args) } else { None };
+    cx.client.feed = Some(Box::new(match continued {
+        Some(follower) => Feed::of_log(replica, follower),
+        None => {
+            synchronise::keep_backlog(cx.server);
+            cx.server.replication.counts.full.fetch_add(1, Ordering::Relaxed);
+            replica.set_stage(Stage::Waiting);
+            Feed::waiting(replica)
+        }
+    }));
+    Ok(())
+}
+
+/// Lets a replica go on from where it is, if what it has is the beginning of this server's history and what comes behind
+/// it is still kept.
+fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Follower> {
+    let replication = &cx.server.replication;
+    let (id, next) = (args.get(1)?, parse_i64(args.get(2)?)?);
+    if id == b"?" {
+        return None;
+    }
+    let found = (|| {
+        let end = u64::try_from(next).ok()?.checked_sub(1)?;
+        let history = replication.history.lock().clone();
+        if !replication.has_backlog.load(Ordering::SeqCst) || !history.shares(id, end) {
+            logging::notice(format_args!(
+                "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{}', my replication \
+                 IDs are '{}' and '{}')",
+                String::from_utf8_lossy(id),
+                history.id,
+                history.previous_id()
+            ));
+            return None;
+        }
+        let follower = cx.server.keyspace.log.follow_from(end, Audience::All);
+        if follower.is_none() {
+            logging::notice(format_args!(
+                "Unable to partial resync with replica {} for lack of backlog (Replica request was: {next}).",
+                replica.name()
+            ));
+        }
+        follower
+    })();
+    let Some(follower) = found else {
+        replication.counts.partial_refused.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    replication.counts.partial.fetch_add(1, Ordering::Relaxed);
+    replica.set_stage(Stage::Online);
+    logging::notice(format_args!(
+        "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {next}.",
+        replica.name(),
+        follower.lag()
+    ));
+    if replica.knows_second_id.load(Ordering::Relaxed) {
+        cx.reply.simple(format!("CONTINUE {}", replication.history.lock().id));
+    } else {
+        cx.reply.simple("CONTINUE");
+    }
+    Some(follower)
+}

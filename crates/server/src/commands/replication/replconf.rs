@@ -1,0 +1,93 @@
+//! REPLCONF: what a replica tells of itself, before it is synchronised and while it is.
+
+use crate::replication::replicas::Replica;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Longest address that a replica may announce.
+const ADDRESS_MAX: usize = 255;
+
+/// REPLCONF option value [option value ...]
+pub const REPLCONF: Command<SessionHandler> = Command::new(
+    Spec::new("replconf", -1)
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::ALLOW_BUSY])
+        .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
+        .doc(Group::Server, "3.0.0", "O(1)", "Tells a primary of its replica, and how far that is."),
+    replconf,
+);
+
+fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len().is_multiple_of(2) {
+        return Err(Error::SYNTAX);
+    }
+    let info = cx.client.info.clone();
+    let replica = cx.client.replica.get_or_insert_with(|| Arc::new(Replica::new(info))).clone();
+    let (mut is_answered, mut moved) = (true, false);
+    let mut at = 1;
+    while let (Some(option), Some(value)) = (args.get(at), args.get(at + 1)) {
+        match option.to_ascii_lowercase().as_slice() {
+            b"listening-port" => {
+                let port = parse_i64(value).and_then(|port| u16::try_from(port).ok()).ok_or(Error::NOT_INTEGER)?;
+                replica.port.store(port, Ordering::Relaxed);
+            }
+            b"ip-address" => {
+                if value.len() > ADDRESS_MAX {
+                    return Err(Error::new(format!(
+                        "ERR REPLCONF ip-address provided by replica instance is too long: {} bytes",
+                        value.len()
+                    )));
+                }
+                *replica.announced.lock() = String::from_utf8_lossy(value).into_owned();
+            }
+            b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.takes_streams.store(true, Ordering::Relaxed),
+            b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.knows_second_id.store(true, Ordering::Relaxed),
+            // What this server does not know it does not make use of.
+            b"capa" => {}
+            b"version" => {
+                let version = version(value).ok_or(Error::text("ERR Unrecognized version format"))?;
+                replica.version.store(version, Ordering::Relaxed);
+            }
+            b"ack" | b"fack" => {
+                if cx.client.feed.is_none() {
+                    return Ok(());
+                }
+                let place = if option.eq_ignore_ascii_case(b"ack") { &replica.applied } else { &replica.synced };
+                let offset =
+                    parse_i64(value).and_then(|offset| u64::try_from(offset).ok()).ok_or(Error::NOT_INTEGER)?;
+                place.fetch_max(offset, Ordering::AcqRel);
+                moved = true;
+                replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
+                is_answered = false;
+            }
+            // A primary asks: its own thread answers.
+            b"getack" => is_answered = false,
+            _ => {
+                let option = String::from_utf8_lossy(option);
+                return Err(Error::new(format!("ERR Unrecognized REPLCONF option: {option}")));
+            }
+        }
+        at += 2;
+    }
+    if moved {
+        cx.server.aof.replicas_moved();
+    }
+    if is_answered {
+        cx.reply.ok();
+    } else if let Some(feed) = &mut cx.client.feed {
+        feed.heard();
+    }
+    Ok(())
+}
+
+/// A version such as 9.1.2 as a number, a byte for each part.
+fn version(text: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(text).ok()?;
+    let parts: Vec<u32> = text.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let [major, minor, patch] = parts[..] else { return None };
+    (major < 256 && minor < 256 && patch < 256).then_some(major << 16 | minor << 8 | patch)
+}

@@ -1,0 +1,68 @@
+//! REPLICAOF and its old name: whom the server follows.
+
+use crate::logging;
+use crate::replication::upstream::Target;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
+
+const FLAGS: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT, Flags::STALE];
+const CATEGORIES: &[Categories] = &[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW];
+const ARGS: &[Arg] = &[Arg::one_of(
+    "args",
+    &[
+        Arg::block("host-port", &[Arg::string("host"), Arg::integer("port")]),
+        Arg::block("no-one", &[Arg::word("no", "NO"), Arg::word("one", "ONE")]),
+    ],
+)];
+
+/// REPLICAOF host port | NO ONE
+pub const REPLICAOF: Command<SessionHandler> = Command::new(
+    Spec::new("replicaof", 3)
+        .flags(FLAGS)
+        .acl(CATEGORIES)
+        .lock(LockRule::World)
+        .doc(Group::Server, "5.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
+        .args(ARGS),
+    replicaof,
+);
+
+/// SLAVEOF host port | NO ONE
+pub const SLAVEOF: Command<SessionHandler> = Command::new(
+    Spec::new("slaveof", 3)
+        .flags(FLAGS)
+        .acl(CATEGORIES)
+        .lock(LockRule::World)
+        .doc(Group::Server, "1.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
+        .deprecated("5.0.0", "`REPLICAOF`")
+        .args(ARGS),
+    replicaof,
+);
+
+fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let who = cx.client.info.described(false);
+    if args[1].eq_ignore_ascii_case(b"no") && args[2].eq_ignore_ascii_case(b"one") {
+        if cx.server.replication.upstream.is_replica() {
+            cx.server.become_primary();
+            logging::notice(format_args!("PRIMARY MODE enabled (user request from '{who}')"));
+        }
+        cx.reply.ok();
+        return Ok(());
+    }
+    if cx.client.feed.is_some() {
+        return Err(Error::text("ERR Command is not valid when client is a replica."));
+    }
+    let port = parse_i64(&args[2]).ok_or(Error::text("ERR Invalid master port"))?;
+    let port = u16::try_from(port).map_err(|_| Error::text("ERR Invalid master port"))?;
+    let target = Target { host: String::from_utf8_lossy(&args[1]).into_owned(), port };
+    if cx.server.replication.upstream.target().as_ref() == Some(&target) {
+        cx.reply.simple("OK Already connected to specified master");
+        return Ok(());
+    }
+    logging::notice(format_args!("REPLICAOF {}:{} enabled (user request from '{who}')", target.host, target.port));
+    cx.server.become_replica(target, cx.locked, cx.stats);
+    cx.reply.ok();
+    Ok(())
+}

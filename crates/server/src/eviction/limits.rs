@@ -1,0 +1,97 @@
+//! The settings about limits of memory, in the form in which workers go by them.
+
+use crate::config::Values;
+use crate::config::tables::memory;
+use crate::config::value::MemoryOrPercent;
+use crate::config::words::EvictionPolicy;
+use kvick_store::eviction::{Order, Policy, Scope};
+use std::time::Duration;
+
+/// The least that connections may take together: with less there would be no way to speak to the server.
+const CLIENTS_BYTES_MIN: u64 = 128 * 1024;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// `maxmemory`, in bytes; 0 for no limit.
+    pub bytes: u64,
+    /// `maxmemory-policy`; `None` when no key may go.
+    pub policy: Option<Policy>,
+    /// `maxmemory-samples`.
+    pub samples: usize,
+    /// How long a command may be held up by eviction, by `maxmemory-eviction-tenacity`.
+    pub patience: Duration,
+    /// `lazyfree-lazy-eviction`.
+    pub lazy: bool,
+    /// What connections may take together, in bytes, by `maxmemory-clients`; 0 for no limit.
+    pub clients_bytes: u64,
+}
+
+impl Limits {
+    /// What the settings say.
+    pub fn read(values: &Values) -> Self {
+        let bytes = values.read(memory::MAXMEMORY);
+        Limits {
+            bytes,
+            policy: policy(values.read(memory::MAXMEMORY_POLICY)),
+            samples: values.read(memory::MAXMEMORY_SAMPLES) as usize,
+            patience: patience(values.read(memory::MAXMEMORY_EVICTION_TENACITY)),
+            lazy: values.read(memory::LAZYFREE_LAZY_EVICTION),
+            clients_bytes: clients_bytes(values.read(memory::MAXMEMORY_CLIENTS), bytes),
+        }
+    }
+}
+
+fn policy(word: EvictionPolicy) -> Option<Policy> {
+    let (scope, order) = match word {
+        EvictionPolicy::VolatileLru => (Scope::Volatile, Order::LeastRecent),
+        EvictionPolicy::VolatileLfu => (Scope::Volatile, Order::LeastFrequent),
+        EvictionPolicy::VolatileRandom => (Scope::Volatile, Order::Random),
+        EvictionPolicy::VolatileTtl => (Scope::Volatile, Order::SoonestToExpire),
+        EvictionPolicy::AllkeysLru => (Scope::All, Order::LeastRecent),
+        EvictionPolicy::AllkeysLfu => (Scope::All, Order::LeastFrequent),
+        EvictionPolicy::AllkeysRandom => (Scope::All, Order::Random),
+        EvictionPolicy::NoEviction => return None,
+    };
+    Some(Policy { scope, order })
+}
+
+/// Up to ten, 50 us for each; from there on a factor of 1.15 for each; a hundred is without end.
+fn patience(tenacity: u32) -> Duration {
+    match tenacity {
+        0..=10 => Duration::from_micros(50 * u64::from(tenacity)),
+        11..=99 => Duration::from_secs_f64(500e-6 * 1.15f64.powi(tenacity as i32 - 10)),
+        _ => Duration::MAX,
+    }
+}
+
+fn clients_bytes(setting: MemoryOrPercent, maxmemory: u64) -> u64 {
+    let bytes = match setting {
+        MemoryOrPercent::Bytes(bytes) => bytes,
+        MemoryOrPercent::Percent(percent) => (u128::from(maxmemory) * u128::from(percent) / 100) as u64,
+    };
+    if bytes == 0 { 0 } else { bytes.max(CLIENTS_BYTES_MIN) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_grows_with_tenacity() {
+        assert_eq!([0, 1, 10].map(patience), [0, 50, 500].map(Duration::from_micros));
+        assert!(patience(11) > Duration::from_micros(574) && patience(11) < Duration::from_micros(576));
+        assert!(patience(99) > Duration::from_secs(100) && patience(99) < Duration::from_secs(180));
+        assert_eq!(patience(100), Duration::MAX);
+    }
+
+    #[test]
+    fn connections_may_take_bytes_or_a_share_of_the_memory_but_never_too_little() {
+        let bytes = |setting| clients_bytes(setting, 100 << 20);
+        assert_eq!(bytes(MemoryOrPercent::Bytes(0)), 0);
+        assert_eq!(bytes(MemoryOrPercent::Bytes(5 << 20)), 5 << 20);
+        assert_eq!(bytes(MemoryOrPercent::Bytes(1)), CLIENTS_BYTES_MIN);
+        assert_eq!(bytes(MemoryOrPercent::Percent(7)), 7 << 20);
+        assert_eq!(clients_bytes(MemoryOrPercent::Percent(7), 0), 0);
+    }
+}

@@ -1,0 +1,242 @@
+//! What a data set is written as: a dump, or the commands that rebuild it. Read from the settings when a snapshot begins:
+//! later changes are for the next one.
+
+use super::access;
+use super::file::{SaveError, write_error};
+use crate::config::tables::memory::MAXMEMORY_POLICY;
+use crate::config::tables::persistence::{
+    AOF_TIMESTAMP_ENABLED, AOF_USE_RDB_PREAMBLE, RDB_SAVE_VERSION, RDBCHECKSUM, RDBCOMPRESSION,
+};
+use crate::config::words::{EvictionPolicy, RdbSaveVersion};
+use crate::server::Server;
+use crate::version::VALKEY;
+use crate::{clock, memory};
+use kvick_rdb::aof::commands;
+use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOptions, Writer, save_record};
+use kvick_store::{Access, Entry};
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of commands that are passed on at once.
+const COMMANDS_BUFFER: usize = 64 * 1024;
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub struct Form {
+    kind: Kind,
+    /// Function libraries, as the last dump had them.
+    functions: Vec<Arc<[u8]>>,
+    created_s: i64,
+}
+
+/// How entries are written.
+#[derive(Clone)]
+pub(super) enum Kind {
+    /// As records of a dump.
+    Dump {
+        /// Version, compression, sum.
+        options: WriteOptions,
+        /// By what the dump tells how a key was used, if eviction goes by that.
+        access: Option<Access>,
+        /// Memory that the server uses, in bytes.
+        used_memory: usize,
+        /// Whether it is the base of an append-only file.
+        aof_base: bool,
+        /// The place in the replication stream that it is of.
+        replication: Option<Replication>,
+    },
+    /// As the commands that rebuild them.
+    Commands {
+        /// Whether the first line says when it was written.
+        timestamp: bool,
+    },
+}
+
+/// Where the data are in the history of changes, if that is followed. The world is held.
+fn place_in_history(server: &Server) -> Option<Replication> {
+    let replication = &server.replication;
+    let followed = replication.has_backlog.load(Ordering::SeqCst);
+    // Whoever goes on from here is told the database first, except by one who repeats what another says.
+    server.keyspace.log.forget_selected();
+    followed.then(|| Replication {
+        database: replication.upstream.database.load(Ordering::Relaxed) as i64,
+        id: replication.history.lock().id.clone(),
+        offset: server.keyspace.log.offset() as i64,
+    })
+}
+
+/// The place in the replication stream that a dump is of.
+#[derive(Clone, Debug)]
+pub struct Replication {
+    /// The database that the stream selects.
+    pub database: i64,
+    /// The replication ID.
+    pub id: String,
+    /// The offset.
+    pub offset: i64,
+}
+
+impl Form {
+    /// A dump that the user keeps.
+    pub fn dump(server: &Server) -> Form {
+        let version = match server.config.read(RDB_SAVE_VERSION) {
+            RdbSaveVersion::Valkey9 => VERSION,
+            RdbSaveVersion::Redis72 => VERSION_REDIS,
+        };
+        Form::new(server, Form::dump_kind(server, version, false))
+    }
+
+    /// The base of an append-only file.
+    pub fn aof_base(server: &Server) -> Form {
+        let values = server.config.values();
+        let kind = match values.read(AOF_USE_RDB_PREAMBLE) {
+            true => Form::dump_kind(server, VERSION, true),
+            false => Kind::Commands { timestamp: values.read(AOF_TIMESTAMP_ENABLED) },
+        };
+        Form::new(server, kind)
+    }
+
+    /// A dump for replicas, in a version that all of them read.
+    pub fn for_replicas(server: &Server, version: u16) -> Form {
+        Form::new(server, Form::dump_kind(server, version, false))
+    }
+
+    fn new(server: &Server, kind: Kind) -> Form {
+        let functions = server.scripting.library_sources();
+        Form { kind, functions, created_s: clock::unix_ms() / 1000 }
+    }
+
+    fn dump_kind(server: &Server, version: u16, aof_base: bool) -> Kind {
+        let values = server.config.values();
+        let by_usage = matches!(
+            values.read(MAXMEMORY_POLICY),
+            EvictionPolicy::AllkeysLru
+                | EvictionPolicy::VolatileLru
+                | EvictionPolicy::AllkeysLfu
+                | EvictionPolicy::VolatileLfu
+        );
+        Kind::Dump {
+            options: WriteOptions {
+                version,
+                compress: values.read(RDBCOMPRESSION),
+                checksum: values.read(RDBCHECKSUM),
+            },
+            access: by_usage.then(|| access(&values, clock::unix_ms())),
+            used_memory: memory::in_use(),
+            aof_base,
+            replication: place_in_history(server),
+        }
+    }
+
+    /// Whether it is a dump.
+    pub fn is_dump(&self) -> bool {
+        matches!(self.kind, Kind::Dump { .. })
+    }
+
+    /// How entries are written.
+    pub(super) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// Begins to write to `to`.
+    pub(super) fn begin<W: Write>(&self, to: W) -> Result<Output<W>, SaveError> {
+        self.begin_raw(to).map_err(write_error)
+    }
+
+    fn begin_raw<W: Write>(&self, to: W) -> io::Result<Output<W>> {
+        match &self.kind {
+            Kind::Dump { options, used_memory, aof_base, replication, .. } => {
+                let mut writer = Writer::new(to, *options)?;
+                writer.preface(&Preface {
+                    valkey_version: VALKEY,
+                    created_s: self.created_s as u64,
+                    used_memory: *used_memory as u64,
+                    replication: replication.as_ref().map(|at| (at.database, at.id.as_str(), at.offset)),
+                    aof_base: *aof_base,
+                })?;
+                self.functions.iter().try_for_each(|library| writer.function(library))?;
+                Ok(Output::Dump(writer))
+            }
+            Kind::Commands { timestamp } => {
+                let mut writer = BufWriter::with_capacity(COMMANDS_BUFFER, to);
+                if *timestamp {
+                    write!(writer, "#TS:{}\r\n", self.created_s)?;
+                }
+                let mut loads = Vec::new();
+                self.functions
+                    .iter()
+                    .for_each(|library| commands::request(&mut loads, &[b"FUNCTION", b"LOAD", library]));
+                writer.write_all(&loads)?;
+                Ok(Output::Commands(writer))
+            }
+        }
+    }
+}
+
+impl Kind {
+    /// Appends an entry.
+    pub(super) fn append(&self, bytes: &mut Vec<u8>, entry: Entry<'_>) -> Result<(), Inexpressible> {
+        let written = match self {
+            Kind::Dump { options, access, .. } => save_record(bytes, &record(entry, access.as_ref()), options),
+            Kind::Commands { .. } => {
+                commands::rebuild(bytes, &Record::new(entry));
+                Ok(())
+            }
+        };
+        written.map_err(|error| match error {
+            WriteError::Inexpressible => Inexpressible,
+            WriteError::Sink(never) => match never {},
+        })
+    }
+}
+
+/// The version of the format has no form for a value: fields of a hash that expire.
+#[derive(Debug)]
+pub(super) struct Inexpressible;
+
+/// What is written of an entry.
+fn record<'a>(entry: Entry<'a>, access: Option<&Access>) -> Record<'a> {
+    match access {
+        Some(access) => Record::with_usage(entry, access),
+        None => Record::new(entry),
+    }
+}
+
+/// A data set as far as it is written.
+pub(super) enum Output<W: Write> {
+    /// As a dump.
+    Dump(Writer<W>),
+    /// As commands.
+    Commands(BufWriter<W>),
+}
+
+impl<W: Write> Output<W> {
+    /// The database of the entries that follow, with the number of its keys and of those that expire.
+    pub fn select(&mut self, number: usize, keys: u64, volatile: u64) -> io::Result<()> {
+        match self {
+            Output::Dump(writer) => writer.select_db(number as u64, keys, volatile),
+            Output::Commands(writer) => {
+                let mut request = Vec::new();
+                commands::request(&mut request, &[b"SELECT", number.to_string().as_bytes()]);
+                writer.write_all(&request)
+            }
+        }
+    }
+
+    /// Entries that [`Form::append`] wrote.
+    pub fn write(&mut self, entries: &[u8]) -> io::Result<()> {
+        match self {
+            Output::Dump(writer) => writer.captured(entries),
+            Output::Commands(writer) => writer.write_all(entries),
+        }
+    }
+
+    /// Ends it, and returns where it went.
+    pub fn finish(self) -> io::Result<W> {
+        match self {
+            Output::Dump(writer) => writer.finish().map(|(to, _)| to),
+            Output::Commands(writer) => writer.into_inner().map_err(io::IntoInnerError::into_error),
+        }
+    }
+}

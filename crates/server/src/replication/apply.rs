@@ -1,0 +1,104 @@
+//! Executing what a primary sends.
+//!
+//! It goes through an engine like any client's requests, as a client who may do everything, to whom nothing is answered. What is
+//! written to the log is the primary's own bytes, under the locks of what they change: so the log's end is always the
+//! offset of exactly these data. A transaction's bytes are appended when all of it is executed.
+
+use crate::acl::identity::Identity;
+use crate::clients::{ClientFlags, ClientInfo};
+use crate::clock;
+use crate::server::Server;
+use crate::session::Client;
+use crate::worker::batch::Asks;
+use crate::worker::engine::Engine;
+use kvick_resp::Args;
+use kvick_store::world::Participant;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Room for a reply that nobody reads, kept between requests.
+const REPLY_KEPT: usize = 64 * 1024;
+
+/// See the module's documentation.
+pub struct Applier {
+    engine: Engine,
+    client: Client,
+    reply: Vec<u8>,
+    /// The number of the wish that the primary is followed by.
+    number: u64,
+}
+
+/// Another primary is to be followed, or none.
+#[derive(Debug)]
+pub struct Superseded;
+
+impl Applier {
+    /// For the thread with this place in the world lock.
+    pub fn new(server: &'static Server, participant: Participant) -> Self {
+        let worker = server.workers();
+        let mut engine = Engine::new(server, worker, server.stats[worker].clone(), participant);
+        engine.effects().repeat_others();
+        Applier { engine, client: primary(server, worker), reply: Vec::new(), number: 0 }
+    }
+
+    /// Begins to apply what the primary sends that the wish of this number is for. The next record says, or the dump said, in
+    /// which database it works.
+    pub fn begin(&mut self, number: u64, database: usize) {
+        let server = self.engine.server;
+        self.client = primary(server, server.workers());
+        self.client.select(database);
+        server.replication.upstream.database.store(database, Ordering::Relaxed);
+        self.number = number;
+    }
+
+    /// Takes note of the time.
+    pub fn tick(&mut self) {
+        self.engine.update_clock();
+    }
+
+    /// Executes requests, and appends them to the log, as long as `next` gives them: each with its bytes as they came.
+    pub fn run<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
+        self.engine.enter();
+        let outcome = self.run_entered(next);
+        self.engine.broadcast_changes();
+        self.engine.leave();
+        outcome
+    }
+
+    fn run_entered<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
+        let upstream = &self.engine.server.replication.upstream;
+        loop {
+            // A command may let go of the world and take it again, and anything may have happened meanwhile.
+            if upstream.number() != self.number {
+                return Err(Superseded);
+            }
+            let Some((args, bytes)) = next() else { return Ok(()) };
+            self.apply(args, bytes);
+        }
+    }
+
+    fn apply(&mut self, args: Args<'_>, bytes: &[u8]) {
+        let name = args.get(0).unwrap_or_default();
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let aside =
+            self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
+        self.engine.effects().repeat(bytes, aside);
+        self.engine.execute(&mut self.client, args, Asks::Unresolved, &mut None, &mut self.reply);
+        self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
+        self.reply.clear();
+        self.reply.shrink_to(REPLY_KEPT);
+        if self.client.transaction.is_none() {
+            // What no handler committed: requests that do nothing, or that this server does not know.
+            self.engine.commit_verbatim();
+        }
+    }
+}
+
+/// The client that a primary speaks through.
+fn primary(server: &'static Server, worker: usize) -> Client {
+    let id = server.clients.next_id();
+    let info = ClientInfo::new(id, worker, -1, String::new(), String::new(), false, clock::unix_ms());
+    let client = Client::new(Arc::new(info), Identity::superuser());
+    client.info.set_flags(ClientFlags::PRIMARY | ClientFlags::FROM_LOG, true);
+    client
+}

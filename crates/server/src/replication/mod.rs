@@ -1,0 +1,96 @@
+//! Replication, on either side of it.
+//!
+//! Both sides work on the one [write log](kvick_store::log): a primary sends its replicas the log's bytes as they stand
+//! there, and a replica appends the bytes that it gets to its own log, under the locks of what they change. So a server's
+//! log is its place in a [history] of changes, whichever role it plays, and offsets count the same bytes everywhere.
+//!
+//! - [`history`]: which history that is: the replication IDs.
+//! - [`replicas`]: the replicas that are attached, as everybody may see them; how far each is.
+//! - [`transfer`]: the bytes of a dump on their way to replicas that begin anew.
+//! - [`role`]: changing sides.
+//! - [`synchronise`]: takes the snapshot that these dumps are of.
+//! - [`upstream`]: what a replica knows of its primary, and what it is told to do.
+//! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
+//! - [`apply`]: how what a primary sends is executed.
+//!
+//! The connection of a replica belongs to a worker like any other. That worker writes the dump and then the log to it,
+//! straight from where they lie: see `worker/feeding.rs`.
+
+pub mod apply;
+pub mod history;
+pub mod link;
+pub mod replicas;
+pub mod role;
+pub mod synchronise;
+pub mod transfer;
+pub mod upstream;
+
+use crate::server::Server;
+use crate::worker::Message;
+use history::History;
+use parking_lot::Mutex;
+use replicas::Replicas;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use synchronise::Beginnings;
+use upstream::Upstream;
+
+/// What a server knows of replication.
+pub struct Replication {
+    /// The history that its data belong to.
+    pub history: Mutex<History>,
+    /// The replicas that are attached.
+    pub replicas: Replicas,
+    /// Its own primary, if it has one.
+    pub upstream: Upstream,
+    /// What replicas begin with.
+    pub beginnings: Beginnings,
+    /// Whether the log keeps a backlog.
+    pub has_backlog: AtomicBool,
+    /// How many replicas each worker has, by its number.
+    feeds: Box<[AtomicUsize]>,
+    /// Unix time in ms when replicas were pinged last.
+    pub pinged_ms: AtomicI64,
+    /// What INFO counts.
+    pub counts: Counts,
+}
+
+/// How often replicas were synchronised.
+#[derive(Default)]
+pub struct Counts {
+    /// From the beginning.
+    pub full: AtomicU64,
+    /// From where they were.
+    pub partial: AtomicU64,
+    /// Tried to be, but were too late or of another history.
+    pub partial_refused: AtomicU64,
+}
+
+impl Replication {
+    /// Of a server with so many workers.
+    pub fn new(workers: usize) -> Self {
+        Replication {
+            history: Mutex::default(),
+            replicas: Replicas::default(),
+            upstream: Upstream::default(),
+            beginnings: Beginnings::default(),
+            has_backlog: AtomicBool::new(false),
+            feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
+            pinged_ms: AtomicI64::new(0),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Wakes the workers that have replicas, except for one: there is something to send to them.
+    pub fn wake_feeders(&self, server: &Server, except: usize) {
+        for (worker, feeds) in self.feeds.iter().enumerate() {
+            if worker != except && feeds.load(Ordering::Relaxed) > 0 {
+                server.send(worker, Message::Wake);
+            }
+        }
+    }
+
+    /// A worker has so many replicas.
+    pub fn set_feeds(&self, worker: usize, count: usize) {
+        self.feeds[worker].store(count, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,176 @@
+//! The replicas that are attached to this server, as everybody may see them.
+
+use crate::clients::ClientInfo;
+use crate::clock;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// How far a replica's synchronisation is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Stage {
+    /// It has told something of itself, no more.
+    Introduced,
+    /// It waits for a snapshot to begin.
+    Waiting,
+    /// It waits for a snapshot that is being written to disk.
+    Saving,
+    /// It is sent a dump.
+    Receiving,
+    /// It follows the log.
+    Online,
+}
+
+impl Stage {
+    const ALL: [Stage; 5] = [Stage::Introduced, Stage::Waiting, Stage::Saving, Stage::Receiving, Stage::Online];
+
+    /// As INFO calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Introduced => "handshake",
+            Stage::Waiting | Stage::Saving => "wait_bgsave",
+            Stage::Receiving => "send_bulk",
+            Stage::Online => "online",
+        }
+    }
+}
+
+/// A replica. Its connection's worker writes this, anybody reads it.
+pub struct Replica {
+    /// Its connection.
+    pub client: Arc<ClientInfo>,
+    stage: AtomicU8,
+    /// The port that it listens on, as it says; 0 if it has not.
+    pub port: AtomicU16,
+    /// The address that it is to be reached at, if it says so.
+    pub announced: Mutex<String>,
+    /// Whether a dump of unknown length may be sent to it.
+    pub takes_streams: AtomicBool,
+    /// Whether it can go on with another ID of the history.
+    pub knows_second_id: AtomicBool,
+    /// The version of its program, as a number; 0 if it has not said.
+    pub version: AtomicU32,
+    /// The offset that it has applied, as it said last.
+    pub applied: AtomicU64,
+    /// The offset that its file holds, as it said last.
+    pub synced: AtomicU64,
+    /// Unix time in ms when it said so.
+    pub heard_ms: AtomicI64,
+}
+
+impl Replica {
+    /// A client that introduces itself as a replica.
+    pub fn new(client: Arc<ClientInfo>) -> Self {
+        Replica {
+            client,
+            stage: AtomicU8::new(Stage::Introduced as u8),
+            port: AtomicU16::new(0),
+            announced: Mutex::default(),
+            takes_streams: AtomicBool::new(false),
+            knows_second_id: AtomicBool::new(false),
+            version: AtomicU32::new(0),
+            applied: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            heard_ms: AtomicI64::new(clock::unix_ms()),
+        }
+    }
+
+    /// How far it is.
+    pub fn stage(&self) -> Stage {
+        Stage::ALL[self.stage.load(Ordering::Acquire) as usize]
+    }
+
+    /// It is that far now.
+    pub fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    /// The address to reach it at.
+    pub fn address(&self) -> String {
+        let announced = self.announced.lock();
+        if !announced.is_empty() {
+            return announced.clone();
+        }
+        let peer = &self.client.peer;
+        peer.rsplit_once(':').map_or(peer.as_str(), |(address, _)| address).trim_matches(['[', ']']).into()
+    }
+
+    /// Its address and port, as the log names it.
+    pub fn name(&self) -> String {
+        match self.port.load(Ordering::Relaxed) {
+            0 => format!("client id #{}", self.client.id),
+            port => format!("{}:{port}", self.address()),
+        }
+    }
+
+    /// Milliseconds since it was heard of.
+    pub fn silent_ms(&self, now_ms: i64) -> i64 {
+        now_ms - self.heard_ms.load(Ordering::Relaxed)
+    }
+}
+
+/// All that are attached: those that have asked to be synchronised.
+#[derive(Default)]
+pub struct Replicas {
+    all: RwLock<Vec<Arc<Replica>>>,
+    count: AtomicUsize,
+    /// Unix time in ms since which there has been none; 0 while there are some, or there never was one.
+    none_since_ms: AtomicI64,
+}
+
+impl Replicas {
+    /// How many there are.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// All, in the order in which they came.
+    pub fn all(&self) -> Vec<Arc<Replica>> {
+        self.all.read().clone()
+    }
+
+    /// One more.
+    pub fn attach(&self, replica: Arc<Replica>) {
+        let mut all = self.all.write();
+        if !all.iter().any(|known| Arc::ptr_eq(known, &replica)) {
+            all.push(replica);
+        }
+        self.count.store(all.len(), Ordering::Relaxed);
+        self.none_since_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// One less; whether it was attached.
+    pub fn detach(&self, replica: &Arc<Replica>) -> bool {
+        let mut all = self.all.write();
+        let before = all.len();
+        all.retain(|known| !Arc::ptr_eq(known, replica));
+        self.count.store(all.len(), Ordering::Relaxed);
+        if all.is_empty() && before > 0 {
+            self.none_since_ms.store(clock::unix_ms(), Ordering::Relaxed);
+        }
+        before > all.len()
+    }
+
+    /// Milliseconds for which there has been none, if there were some before.
+    pub fn none_for_ms(&self, now_ms: i64) -> Option<i64> {
+        let since = self.none_since_ms.load(Ordering::Relaxed);
+        (since != 0).then(|| now_ms - since)
+    }
+
+    /// Those that are online and were heard of within `lag_s` seconds.
+    pub fn good(&self, lag_s: u32, now_ms: i64) -> usize {
+        let good = |replica: &&Arc<Replica>| {
+            replica.stage() == Stage::Online && replica.silent_ms(now_ms) <= i64::from(lag_s) * 1000
+        };
+        self.all.read().iter().filter(good).count()
+    }
+
+    /// Those that have applied everything up to an offset, or keep it in a file with `synced`.
+    pub fn reached(&self, offset: u64, synced: bool) -> usize {
+        let place = |replica: &Replica| if synced { &replica.synced } else { &replica.applied }.load(Ordering::Acquire);
+        let all = self.all.read();
+        all.iter().filter(|replica| replica.stage() == Stage::Online && place(replica) >= offset).count()
+    }
+}

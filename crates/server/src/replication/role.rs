@@ -1,0 +1,169 @@
+//! Changing sides: from primary to replica, and back. All of this is done with the world held.
+
+use super::replicas::Stage;
+use super::synchronise;
+use super::upstream::Target;
+use crate::clock;
+use crate::config::Values;
+use crate::config::shapes::Primary;
+use crate::config::tables::replication::{
+    MIN_REPLICAS_MAX_LAG, MIN_REPLICAS_TO_WRITE, REPL_BACKLOG_SIZE, REPL_BACKLOG_TTL, REPL_PING_REPLICA_PERIOD,
+    REPL_TIMEOUT, REPLICAOF,
+};
+use crate::logging;
+use crate::persistence::gate;
+use crate::process::oom_score;
+use crate::server::Server;
+use crate::stats::WorkerStats;
+use crate::worker::Message;
+use crate::worker::blocking::Blocked;
+use kvick_store::Locked;
+use std::sync::atomic::Ordering;
+
+/// What those who wait are told when the server changes sides.
+const CHANGED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
+impl Server {
+    /// Follows a primary from now on.
+    pub fn become_replica(&self, target: Target, world: &mut Locked, stats: &WorkerStats) {
+        let replication = &self.replication;
+        if !replication.upstream.is_replica() {
+            logging::notice(format_args!(
+                "Before turning into a replica, using my own primary parameters to synthesize a cached primary: I may be \
+                 able to synchronize with the new primary with just a partial transfer."
+            ));
+        }
+        self.config.put(REPLICAOF, Some(Primary { host: target.host.as_bytes().into(), port: target.port }));
+        self.keyspace.log.set_repeats(true);
+        self.persistence.gate.set(gate::REPLICA, true);
+        self.adjust_oom_score();
+        replication.upstream.follow(Some(target));
+        self.end_waits(world, stats);
+        self.disconnect_replicas();
+    }
+
+    /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on who
+    /// followed it before it ended.
+    pub fn go_on_from_dump(&self, id: &str, offset: u64, database: usize) {
+        let (replication, log) = (&self.replication, &self.keyspace.log);
+        let _world = self.keyspace.lock_world();
+        log.reset(offset);
+        log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
+        replication.has_backlog.store(true, Ordering::SeqCst);
+        replication.upstream.database.store(database, Ordering::Relaxed);
+        let mut history = replication.history.lock();
+        history.adopt(id);
+        if self.config.read(REPLICAOF).is_none() {
+            history.branch_off(offset);
+        }
+    }
+
+    /// Goes on with the data by itself.
+    pub fn become_primary(&self) {
+        let replication = &self.replication;
+        replication.upstream.follow(None);
+        self.config.put(REPLICAOF, None);
+        let (log, mut history) = (&self.keyspace.log, replication.history.lock());
+        history.branch_off(log.offset());
+        logging::notice(format_args!(
+            "Setting secondary replication ID to {}, valid up to offset: {}. New replication ID is {}",
+            history.previous_id(),
+            history.previous_end(),
+            history.id
+        ));
+        drop(history);
+        log.set_repeats(false);
+        if !replication.has_backlog.swap(true, Ordering::SeqCst) {
+            log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
+        }
+        self.persistence.gate.set(gate::REPLICA, false);
+        self.adjust_oom_score();
+        // They follow by the ID of the history, which has changed.
+        self.disconnect_replicas();
+    }
+
+    /// Replicas may have another score for the kernel's out-of-memory killer. The log tells if it cannot be adjusted.
+    fn adjust_oom_score(&self) {
+        let _ = oom_score::apply(&self.config.values());
+    }
+
+    /// Has all replicas connect anew.
+    pub fn disconnect_replicas(&self) {
+        for replica in self.replication.replicas.all() {
+            replica.client.doomed.store(true, Ordering::SeqCst);
+            self.send(replica.client.worker, Message::Close(replica.client.clone()));
+        }
+    }
+
+    /// Tells those who wait for a key that the server is not what it was.
+    fn end_waits(&self, world: &mut Locked, stats: &WorkerStats) {
+        for client in self.clients.all() {
+            let Some(waiter) = client.waiter.lock().clone() else { continue };
+            if let Some(blocked) = Blocked::of(&waiter)
+                && blocked.leave(&waiter, world)
+            {
+                let served = blocked.end(&waiter, Some(CHANGED), stats);
+                self.answer(served);
+            }
+        }
+    }
+
+    /// Refuses writes if fewer replicas are well than these settings want for them.
+    pub fn require_replicas(&self, values: &Values) {
+        let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
+        let few = least > 0
+            && lag_s > 0
+            && !self.replication.upstream.is_replica()
+            && self.replication.replicas.good(lag_s, clock::unix_ms()) < least as usize;
+        self.persistence.gate.set(gate::FEW_REPLICAS, few);
+    }
+
+    /// What replication does ten times a second.
+    pub fn tick_replication(&'static self) {
+        synchronise::tick(self);
+        let (replicas, values, now_ms) = (&self.replication.replicas, self.config.values(), clock::unix_ms());
+        self.require_replicas(&values);
+        if replicas.count() > 0 && !self.replication.upstream.is_replica() {
+            let every_ms = i64::from(values.read(REPL_PING_REPLICA_PERIOD)) * 1000;
+            let last = self.replication.pinged_ms.load(Ordering::Relaxed);
+            if now_ms - last >= every_ms && !self.pause.keeps_data(now_ms) {
+                self.replication.pinged_ms.store(now_ms, Ordering::Relaxed);
+                self.keyspace.log.append_aside(&[b"PING"]);
+                self.log_moved(usize::MAX);
+            }
+        }
+        self.end_silent_replicas(now_ms);
+        self.drop_backlog(now_ms);
+    }
+
+    /// Closes the connections of replicas that have not been heard of for too long.
+    fn end_silent_replicas(&self, now_ms: i64) {
+        let timeout_ms = i64::from(self.config.read(REPL_TIMEOUT)) * 1000;
+        for replica in self.replication.replicas.all() {
+            if replica.stage() == Stage::Online && replica.silent_ms(now_ms) > timeout_ms {
+                logging::warning(format_args!("Disconnecting timedout replica (streaming sync): {}", replica.name()));
+                replica.client.doomed.store(true, Ordering::SeqCst);
+                self.send(replica.client.worker, Message::Close(replica.client.clone()));
+            }
+        }
+    }
+
+    /// Keeps no backlog any more when there has been no replica for long.
+    fn drop_backlog(&self, now_ms: i64) {
+        let replication = &self.replication;
+        let ttl_s = self.config.read(REPL_BACKLOG_TTL) as i64;
+        let is_idle = replication.replicas.none_for_ms(now_ms).is_some_and(|none_ms| none_ms / 1000 > ttl_s);
+        if ttl_s == 0 || !is_idle || replication.upstream.is_replica() {
+            return;
+        }
+        let _world = self.keyspace.lock_world();
+        if replication.replicas.count() == 0 && replication.has_backlog.swap(false, Ordering::SeqCst) {
+            // What changes from now on is counted by nobody.
+            replication.history.lock().begin_anew();
+            self.keyspace.log.keep_backlog(0);
+            logging::notice(format_args!(
+                "Replication backlog freed after {ttl_s} seconds without connected replicas."
+            ));
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The bytes of a dump on their way to replicas: written by one thread, sent by the workers that have the replicas.
+//!
+//! The bytes are kept once for all. Only so many wait at a time: whoever writes waits for the slowest of those who read,
+//! so a dump takes no more memory than that, however large it is.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes that may wait to be sent.
+const WAITING_MAX: usize = 8 * 1024 * 1024;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Transfer {
+    inner: Mutex<Inner>,
+    room: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    chunks: VecDeque<Arc<[u8]>>,
+    /// Number of the first of them.
+    first: u64,
+    bytes: usize,
+    /// The numbers of the chunks that readers read next, by reader.
+    readers: Vec<Option<u64>>,
+    /// How it ended.
+    ended: Option<Ended>,
+}
+
+/// How a transfer ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// All was written.
+    Complete,
+    /// The dump came to nothing.
+    Failed,
+}
+
+/// What comes next for a reader.
+pub enum Next {
+    /// These bytes.
+    Chunk(Arc<[u8]>),
+    /// Nothing yet.
+    Later,
+    /// Nothing any more.
+    Ended(Ended),
+}
+
+impl Transfer {
+    /// Gives everybody these bytes; waits while too many wait. An error when nobody is left who reads.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        while inner.bytes > WAITING_MAX && inner.has_readers() {
+            self.room.wait(&mut inner);
+        }
+        if !inner.has_readers() {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone"));
+        }
+        inner.bytes += bytes.len();
+        inner.chunks.push_back(bytes.into());
+        Ok(())
+    }
+
+    /// Ends it.
+    pub fn end(&self, how: Ended) {
+        self.inner.lock().ended = Some(how);
+    }
+
+    /// One more that reads, from the beginning. Nothing may have been written yet.
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        let mut inner = self.inner.lock();
+        inner.readers.push(Some(0));
+        Reader { transfer: self.clone(), number: inner.readers.len() - 1 }
+    }
+
+    /// How many read.
+    pub fn readers(&self) -> usize {
+        self.inner.lock().readers.iter().flatten().count()
+    }
+}
+
+impl Inner {
+    fn has_readers(&self) -> bool {
+        self.readers.iter().any(Option::is_some)
+    }
+
+    fn forget_read(&mut self) {
+        let needed = self.readers.iter().flatten().min().copied().unwrap_or(u64::MAX);
+        while self.first < needed {
+            let Some(chunk) = self.chunks.pop_front() else { return };
+            self.bytes -= chunk.len();
+            self.first += 1;
+        }
+    }
+}
+
+/// One that reads.
+pub struct Reader {
+    transfer: Arc<Transfer>,
+    number: usize,
+}
+
+impl Reader {
+    /// What comes next; a chunk counts as read.
+    pub fn take(&mut self) -> Next {
+        let mut inner = self.transfer.inner.lock();
+        let at = inner.readers[self.number].unwrap_or(u64::MAX);
+        let chunk = at.checked_sub(inner.first).and_then(|index| inner.chunks.get(index as usize)).cloned();
+        match (chunk, inner.ended) {
+            (Some(chunk), _) => {
+                inner.readers[self.number] = Some(at + 1);
+                inner.forget_read();
+                self.transfer.room.notify_one();
+                Next::Chunk(chunk)
+            }
+            (None, None) => Next::Later,
+            (None, Some(how)) => Next::Ended(how),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut inner = self.transfer.inner.lock();
+        inner.readers[self.number] = None;
+        inner.forget_read();
+        self.transfer.room.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_readers_get_all_bytes_and_the_writer_waits_for_the_slowest() {
+        let transfer = Arc::new(Transfer::default());
+        let mut readers = [transfer.reader(), transfer.reader()];
+        let writer = {
+            let transfer = transfer.clone();
+            std::thread::spawn(move || {
+                let written = (0..40u8).try_for_each(|n| transfer.write(&vec![n; 1 << 20]));
+                transfer.end(Ended::Complete);
+                written
+            })
+        };
+        let mut got = [0u8; 2];
+        let mut open = 2;
+        while open > 0 {
+            open = 0;
+            for (reader, got) in readers.iter_mut().zip(&mut got) {
+                match reader.take() {
+                    Next::Chunk(chunk) => {
+                        assert!(chunk.iter().all(|byte| byte == got));
+                        *got += 1;
+                        open += 1;
+                    }
+                    Next::Later => open += 1,
+                    Next::Ended(how) => assert_eq!(how, Ended::Complete),
+                }
+            }
+            assert!(transfer.inner.lock().bytes <= WAITING_MAX + (1 << 20));
+        }
+        assert_eq!(got, [40, 40]);
+        assert!(writer.join().expect("no panic").is_ok());
+    }
+
+    #[test]
+    fn a_writer_whom_nobody_reads_is_told() {
+        let transfer = Arc::new(Transfer::default());
+        let reader = transfer.reader();
+        assert!(transfer.write(b"x").is_ok());
+        drop(reader);
+        assert!(transfer.write(b"x").is_err());
+    }
+}

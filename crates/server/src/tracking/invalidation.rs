@@ -1,0 +1,151 @@
+//! What clients that cache keys are told.
+
+use crate::clients::ClientInfo;
+use kvick_resp::{Reply, Version};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The channel on which a client that speaks RESP2 hears what is redirected to it.
+const CHANNEL: &[u8] = b"__redis__:invalidate";
+
+/// Bytes that all invalidations take that have not been written yet.
+static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that all invalidations take that have not been written yet.
+pub fn unwritten_bytes() -> usize {
+    UNWRITTEN.load(Ordering::Relaxed)
+}
+
+/// What is stale.
+#[derive(Clone)]
+pub enum What {
+    /// These keys, as an array in RESP.
+    Keys(Arc<[u8]>),
+    /// All keys.
+    Everything,
+}
+
+impl What {
+    /// Some keys.
+    pub fn keys<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>) -> What {
+        let mut array = Vec::new();
+        // Arrays and bulk strings are the same in both versions.
+        let mut reply = Reply::new(&mut array, Version::Resp2);
+        reply.array(keys.len());
+        keys.for_each(|key| reply.bulk(key));
+        What::Keys(array.into())
+    }
+}
+
+/// Who is told.
+pub struct Target {
+    /// Where its worker keeps the connection.
+    pub token: usize,
+    /// The number of the client that has that connection.
+    pub client: u64,
+    /// The client that has its invalidations sent there, if that is another one.
+    pub origin: Option<Arc<ClientInfo>>,
+}
+
+/// Something to tell clients of one worker.
+pub struct Invalidation {
+    what: What,
+    /// In the order of their tokens.
+    targets: Box<[Target]>,
+}
+
+impl Drop for Invalidation {
+    fn drop(&mut self) {
+        UNWRITTEN.fetch_sub(self.memory(), Ordering::Relaxed);
+    }
+}
+
+impl Invalidation {
+    /// What these clients are told.
+    pub fn new(what: What, mut targets: Vec<Target>) -> Self {
+        targets.sort_by_key(|target| target.token);
+        let invalidation = Invalidation { what, targets: targets.into_boxed_slice() };
+        UNWRITTEN.fetch_add(invalidation.memory(), Ordering::Relaxed);
+        invalidation
+    }
+
+    /// How many clients are told.
+    pub fn count(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// Who is told of those with tokens in a range.
+    pub fn targets(&self, tokens: Range<usize>) -> &[Target] {
+        let place = |token| self.targets.partition_point(|target| target.token < token);
+        &self.targets[place(tokens.start)..place(tokens.end)]
+    }
+
+    /// Bytes of what they are told.
+    pub fn bytes(&self) -> usize {
+        match &self.what {
+            What::Keys(array) => array.len(),
+            What::Everything => 0,
+        }
+    }
+
+    fn memory(&self) -> usize {
+        size_of::<Self>() + self.bytes() + size_of_val(&*self.targets)
+    }
+
+    /// Writes what a client is told, as a push, or in RESP2 as a published message.
+    pub fn write(&self, version: Version, out: &mut Vec<u8>) {
+        let mut reply = Reply::new(out, version);
+        match version {
+            Version::Resp3 => {
+                reply.push(2);
+                reply.bulk(b"invalidate");
+            }
+            Version::Resp2 => {
+                reply.push(3);
+                reply.bulk(b"message");
+                reply.bulk(CHANNEL);
+            }
+        }
+        match &self.what {
+            What::Keys(array) => reply.raw(array),
+            What::Everything => reply.null(),
+        }
+    }
+}
+
+/// Writes what a client is told whose invalidations cannot be sent to where it wants them.
+pub fn write_disconnected(redirect: u64, out: &mut Vec<u8>) {
+    let mut reply = Reply::new(out, Version::Resp3);
+    reply.push(2);
+    reply.bulk(b"tracking-redir-broken");
+    reply.uint(redirect);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_pushed_or_published() {
+        let invalidation = Invalidation::new(What::keys([&b"a"[..], b"bc"].into_iter()), Vec::new());
+        let written = |version| {
+            let mut out = Vec::new();
+            invalidation.write(version, &mut out);
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        let keys = "*2\r\n$1\r\na\r\n$2\r\nbc\r\n";
+        assert_eq!(written(Version::Resp3), format!(">2\r\n$10\r\ninvalidate\r\n{keys}"));
+        let message = "*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n";
+        assert_eq!(written(Version::Resp2), format!("{message}{keys}"));
+    }
+
+    #[test]
+    fn targets_are_found_by_their_tokens() {
+        let target = |token| Target { token, client: token as u64, origin: None };
+        let invalidation = Invalidation::new(What::Everything, [7, 3, 9, 3].map(target).into());
+        let clients = |tokens| invalidation.targets(tokens).iter().map(|target| target.client).collect::<Vec<_>>();
+        assert_eq!(clients(0..usize::MAX), [3, 3, 7, 9]);
+        assert_eq!((clients(3..7), clients(4..9), clients(10..20)), (vec![3, 3], vec![7], vec![]));
+    }
+}

@@ -1,0 +1,129 @@
+//! Things by prefix, found for a name in as many lookups as there are lengths of prefixes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// See the module's documentation.
+pub struct Prefixes<T> {
+    things: HashMap<Arc<[u8]>, T>,
+    /// How many prefixes there are of each length.
+    lengths: BTreeMap<usize, usize>,
+}
+
+impl<T> Default for Prefixes<T> {
+    fn default() -> Self {
+        Prefixes { things: HashMap::new(), lengths: BTreeMap::new() }
+    }
+}
+
+impl<T: Default> Prefixes<T> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.things.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.things.is_empty()
+    }
+
+    /// What is known by a prefix, with the prefix as all share it.
+    pub fn get_or_add(&mut self, prefix: &[u8]) -> (Arc<[u8]>, &mut T) {
+        let shared = match self.things.get_key_value(prefix) {
+            Some((known, _)) => known.clone(),
+            None => {
+                *self.lengths.entry(prefix.len()).or_default() += 1;
+                Arc::from(prefix)
+            }
+        };
+        (shared.clone(), self.things.entry(shared).or_default())
+    }
+
+    /// Forgets a prefix if what is known by it is to go.
+    pub fn remove_if(&mut self, prefix: &[u8], is_to_go: impl FnOnce(&mut T) -> bool) {
+        if !self.things.get_mut(prefix).is_some_and(is_to_go) {
+            return;
+        }
+        self.things.remove(prefix);
+        if let Some(count) = self.lengths.get_mut(&prefix.len()) {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&prefix.len());
+            }
+        }
+    }
+
+    /// The prefixes that a name begins with, the shortest first, and what is known by them.
+    pub fn of<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (&'a Arc<[u8]>, &'a T)> {
+        self.lengths.range(..=name.len()).filter_map(|(len, _)| self.things.get_key_value(&name[..*len]))
+    }
+}
+
+/// The first two of some prefixes that overlap, one beginning with the other: of all such pairs the one whose earlier
+/// member comes first, and then whose later one does.
+pub fn first_overlap(prefixes: &[&[u8]]) -> Option<(usize, usize)> {
+    let mut first_places = HashMap::new();
+    for (place, prefix) in prefixes.iter().enumerate() {
+        first_places.entry(*prefix).or_insert(place);
+    }
+    let lengths: HashSet<usize> = prefixes.iter().map(|prefix| prefix.len()).collect();
+    let pairs = prefixes.iter().enumerate().flat_map(|(place, prefix)| {
+        let beginnings = lengths.iter().filter_map(|len| prefix.get(..*len));
+        let others = beginnings.filter_map(|beginning| first_places.get(beginning).copied());
+        others.filter(move |other| *other != place).map(move |other| (place.min(other), place.max(other)))
+    });
+    pairs.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_all_prefixes_that_it_begins_with() {
+        let mut prefixes = Prefixes::<u32>::default();
+        for (n, prefix) in ["", "a", "ab", "b", "abcd"].into_iter().enumerate() {
+            *prefixes.get_or_add(prefix.as_bytes()).1 = n as u32;
+        }
+        let of =
+            |prefixes: &Prefixes<u32>, name: &str| prefixes.of(name.as_bytes()).map(|(_, n)| *n).collect::<Vec<_>>();
+        assert_eq!(of(&prefixes, "abc"), [0, 1, 2]);
+        assert_eq!(of(&prefixes, "abcd"), [0, 1, 2, 4]);
+        assert_eq!(of(&prefixes, ""), [0]);
+        prefixes.remove_if(b"ab", |_| false);
+        prefixes.remove_if(b"", |_| true);
+        prefixes.remove_if(b"nothing", |_| true);
+        assert_eq!((of(&prefixes, "abc"), prefixes.len()), (vec![1, 2], 4));
+    }
+
+    #[test]
+    fn the_first_overlap_is_found() {
+        let overlap = |prefixes: &[&str]| first_overlap(&prefixes.iter().map(|p| p.as_bytes()).collect::<Vec<_>>());
+        assert_eq!(overlap(&[]), None);
+        assert_eq!(overlap(&["a", "b", "c"]), None);
+        assert_eq!(overlap(&["foobar", "foo"]), Some((0, 1)));
+        assert_eq!(overlap(&["foo", "foobar"]), Some((0, 1)));
+        assert_eq!(overlap(&["a", "b", "bc"]), Some((1, 2)));
+        assert_eq!(overlap(&["x", "y", "y", "xx"]), Some((0, 3)));
+        assert_eq!(overlap(&["ab", "abc", "a", "a"]), Some((0, 1)));
+        assert_eq!(overlap(&["q", "abc", "", "q"]), Some((0, 2)));
+    }
+
+    #[test]
+    fn the_first_overlap_is_that_of_a_plain_search() {
+        let words = ["", "a", "b", "aa", "ab", "ba", "aab", "abb"];
+        let plain = |prefixes: &[&[u8]]| {
+            let overlaps = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
+            let pairs = (0..prefixes.len()).flat_map(|i| (i + 1..prefixes.len()).map(move |j| (i, j)));
+            pairs.into_iter().find(|(i, j)| overlaps(prefixes[*i], prefixes[*j]))
+        };
+        for mut number in 0..words.len().pow(4) {
+            let mut chosen = Vec::new();
+            for _ in 0..4 {
+                chosen.push(words[number % words.len()].as_bytes());
+                number /= words.len();
+            }
+            assert_eq!(first_overlap(&chosen), plain(&chosen), "{chosen:?}");
+        }
+    }
+}

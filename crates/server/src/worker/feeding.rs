@@ -1,0 +1,231 @@
+//! Sending replicas what they are to have: the dump that they begin with, and the log.
+//!
+//! A replica's connection reads and answers like any other. Beside that it is fed, when no answer waits to be written: first
+//! with the chunks of a dump, if it begins anew, then with the bytes of the log as they stand there. Nothing is copied;
+//! what the socket does not take stays where it is, and how much that may be is what `client-output-buffer-limit` says of
+//! replicas.
+
+use super::Worker;
+use super::connection::Connection;
+use crate::clients::ClientFlags;
+use crate::logging;
+use crate::replication::replicas::{Replica, Stage};
+use crate::replication::transfer::{Ended, Next, Reader};
+use kvick_store::log::{Follower, Piece};
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes written to a replica in a turn.
+const TURN_BYTES: usize = 4 * 1024 * 1024;
+
+/// What a replica is fed with.
+pub struct Feed {
+    /// The replica.
+    pub replica: Arc<Replica>,
+    food: Food,
+    /// What is being written, and how much of it is.
+    plate: Option<(Plate, usize)>,
+}
+
+enum Food {
+    /// Nothing until a snapshot begins.
+    Nothing,
+    /// A dump, and the log behind it.
+    Dump(Reader, Follower),
+    /// The log, once the replica says that it has loaded the dump.
+    Loading(Follower),
+    /// The log.
+    Log(Follower),
+}
+
+enum Plate {
+    Chunk(Arc<[u8]>),
+    Piece(Piece),
+}
+
+impl Deref for Plate {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Plate::Chunk(chunk) => chunk,
+            Plate::Piece(piece) => piece,
+        }
+    }
+}
+
+/// What became of an attempt to feed.
+enum Fed {
+    /// There is nothing more for now, or the socket takes no more.
+    Enough,
+    /// There is more, and a turn's share was written.
+    More,
+    /// The connection cannot go on.
+    Broken,
+}
+
+impl Feed {
+    /// A replica that waits for a snapshot.
+    pub fn waiting(replica: Arc<Replica>) -> Self {
+        Feed { replica, food: Food::Nothing, plate: None }
+    }
+
+    /// A replica that goes on where it was.
+    pub fn of_log(replica: Arc<Replica>, follower: Follower) -> Self {
+        Feed { replica, food: Food::Log(follower), plate: None }
+    }
+
+    /// Bytes of the log that it has not been sent.
+    pub fn lag(&self) -> u64 {
+        let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
+        match &self.food {
+            Food::Nothing => 0,
+            Food::Dump(_, follower) | Food::Loading(follower) => follower.lag(),
+            Food::Log(follower) => follower.lag() + unwritten,
+        }
+    }
+
+    /// The replica says how far it is: a dump that was sent to it is loaded.
+    pub fn heard(&mut self) {
+        self.food = match std::mem::replace(&mut self.food, Food::Nothing) {
+            Food::Loading(follower) => {
+                self.replica.set_stage(Stage::Online);
+                logging::notice(format_args!(
+                    "Streamed replica with replica {} has succeeded in loading the dump",
+                    self.replica.name()
+                ));
+                Food::Log(follower)
+            }
+            food => food,
+        }
+    }
+
+    /// Takes the next helping; false when there is none yet, `None` when there will be none.
+    fn help_itself(&mut self) -> Option<bool> {
+        let plate = match &mut self.food {
+            Food::Nothing | Food::Loading(_) => return Some(false),
+            Food::Log(follower) => match follower.next(u64::MAX) {
+                Ok(Some(piece)) => Plate::Piece(piece),
+                Ok(None) => return Some(false),
+                Err(_) => return None,
+            },
+            Food::Dump(reader, _) => match reader.take() {
+                Next::Chunk(chunk) => Plate::Chunk(chunk),
+                Next::Later => return Some(false),
+                Next::Ended(Ended::Failed) => return None,
+                Next::Ended(Ended::Complete) => {
+                    if let Food::Dump(_, follower) = std::mem::replace(&mut self.food, Food::Nothing) {
+                        self.food = Food::Loading(follower);
+                    }
+                    return Some(false);
+                }
+            },
+        };
+        self.plate = Some((plate, 0));
+        Some(true)
+    }
+}
+
+impl Connection {
+    /// Writes to a replica what is there for it.
+    fn feed(&mut self) -> Fed {
+        let Some(feed) = &mut self.client.feed else { return Fed::Enough };
+        let mut left = TURN_BYTES;
+        while left > 0 {
+            let Some((plate, written)) = &mut feed.plate else {
+                match feed.help_itself() {
+                    Some(true) => continue,
+                    Some(false) => return Fed::Enough,
+                    None => return Fed::Broken,
+                }
+            };
+            match self.socket.write(&plate[*written..]) {
+                Ok(0) => return Fed::Broken,
+                Ok(n) => {
+                    self.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    *written += n;
+                    left = left.saturating_sub(n);
+                    if *written == plate.len() {
+                        feed.plate = None;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fed::Enough,
+                Err(_) => return Fed::Broken,
+            }
+        }
+        Fed::More
+    }
+}
+
+impl Worker {
+    /// Takes note of a connection that has become a replica's.
+    pub(super) fn begin_feeding(&mut self, token: usize) {
+        if !self.feeds.contains(&token) {
+            self.feeds.push(token);
+            self.server.replication.set_feeds(self.number, self.feeds.len());
+        }
+    }
+
+    /// A replica's connection is closed.
+    pub(super) fn stop_feeding(&mut self, token: usize, feed: Box<Feed>) {
+        self.feeds.retain(|fed| *fed != token);
+        self.server.replication.set_feeds(self.number, self.feeds.len());
+        let replica = feed.replica.clone();
+        drop(feed);
+        // What was prepared for it would never be read, and its dump would wait for it.
+        drop(self.server.replication.beginnings.take(replica.client.id));
+        if self.server.replication.replicas.detach(&replica) {
+            logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
+        }
+    }
+
+    /// Feeds this worker's replicas.
+    pub(super) fn feed_replicas(&mut self) {
+        for at in (0..self.feeds.len()).rev() {
+            if let Some(token) = self.feeds.get(at).copied() {
+                self.feed(token);
+            }
+        }
+    }
+
+    /// Feeds a replica.
+    pub(super) fn feed(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        if let Some(Feed { food: food @ Food::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
+            && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
+        {
+            let reply = format!("+FULLRESYNC {} {}\r\n", beginning.history, beginning.offset);
+            connection.output.push(reply.as_bytes());
+            *food = Food::Dump(beginning.reader, beginning.follower);
+            return self.write_waiting(token);
+        }
+        // Replies that wait for the disk come first as well.
+        if !connection.output.is_empty() || connection.held > 0 {
+            return;
+        }
+        match connection.feed() {
+            Fed::Enough => {}
+            Fed::More => {
+                connection.unwritten = true;
+                self.queue(token);
+            }
+            Fed::Broken => return self.close(token),
+        }
+        self.enforce_output_limit(token);
+    }
+
+    /// Has a connection show that it is a replica's.
+    pub(super) fn note_new_feed(&mut self, token: usize) {
+        let Some(connection) = self.connections.get(token) else { return };
+        if let Some(feed) = &connection.client.feed
+            && !connection.client.info.flags().contains(ClientFlags::REPLICA)
+        {
+            connection.client.info.set_flags(ClientFlags::REPLICA, true);
+            self.server.replication.replicas.attach(feed.replica.clone());
+            self.begin_feeding(token);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Executing requests that come from a log instead of a connection: an append-only file that is replayed.
+//!
+//! They are executed as those of clients are, but nobody is asked whether they may be, and nobody gets a reply.
+
+use super::engine::{Engine, wrong_arity};
+use crate::clients::ClientFlags;
+use crate::logging;
+use crate::server::Server;
+use crate::session::Client;
+use crate::stats::WorkerStats;
+use crate::table::Resolved;
+use kvick_commands::context::Error;
+use kvick_resp::Args;
+use kvick_store::world::Participant;
+use std::sync::Arc;
+
+/// Executes requests one after the other.
+pub struct Player {
+    engine: Engine,
+    client: Client,
+    reply: Vec<u8>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replayed {
+    /// It was executed or queued.
+    Done,
+    /// It began a transaction.
+    Begun,
+}
+
+impl Player {
+    /// A player for a thread that is no worker. What it does is counted nowhere.
+    pub fn new(server: &'static Server, participant: Participant) -> Player {
+        let stats = Arc::new(WorkerStats::new(server.table.all().len()));
+        let client = Client::detached();
+        client.info.set_flags(ClientFlags::FROM_LOG, true);
+        Player { engine: Engine::new(server, usize::MAX, stats, participant), client, reply: Vec::new() }
+    }
+
+    /// Enters a batch: until it is left, nobody has the world.
+    pub fn enter(&mut self) {
+        self.engine.update_clock();
+        self.engine.enter();
+    }
+
+    /// Leaves it.
+    pub fn leave(&mut self) {
+        self.engine.leave();
+    }
+
+    /// Executes a request, within a batch. An error means that there is no such command; what a command itself has to
+    /// complain of is told to the log.
+    pub fn play(&mut self, args: Args<'_>) -> Result<Replayed, Error> {
+        let Player { engine, client, reply } = self;
+        let command = match engine.server.table.resolve(args) {
+            Resolved::Command(command) => command,
+            Resolved::Unknown => return Err(super::engine::unknown_command(args)),
+            Resolved::UnknownSubcommand(container) => return Err(super::engine::unknown_subcommand(container, args)),
+        };
+        if !command.spec.accepts(args.len()) {
+            return Err(wrong_arity(command));
+        }
+        reply.clear();
+        let was_in_transaction = client.transaction.is_some();
+        if client.is_queueing(command) {
+            engine.queue(client, command, args, None, reply);
+            return Ok(Replayed::Done);
+        }
+        // Nobody would end a wait.
+        engine.in_transaction = true;
+        engine.call(client, command, args, &mut None, &mut (), reply);
+        engine.forget_awaited();
+        if reply.starts_with(b"-") {
+            let told = String::from_utf8_lossy(reply);
+            logging::warning(format_args!(
+                "== CRITICAL == The append-only file holds a command '{}' that failed: {}",
+                command.full_name,
+                told.trim_end()
+            ));
+        }
+        let begun = client.transaction.is_some() && !was_in_transaction;
+        Ok(if begun { Replayed::Begun } else { Replayed::Done })
+    }
+
+    /// Whether a transaction has begun and not ended.
+    pub fn is_in_transaction(&self) -> bool {
+        self.client.transaction.is_some()
+    }
+}
+
+impl Engine {
+    /// Those who wait for keys are served when all is replayed and somebody changes these keys.
+    fn forget_awaited(&mut self) {
+        if self.effects.has_awaited() {
+            self.effects.take_awaited();
+        }
+    }
+}

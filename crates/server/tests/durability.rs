@@ -1,0 +1,545 @@
+//! The append-only file, end to end: what was acknowledged is there after a crash, whatever moment that comes at; rewrites
+//! lose nothing; what is cut off is mended and what is damaged is refused; a disk that is full stops writes and no reads.
+//!
+//! The number of crashes is `KVICK_CRASHES`, 10 unless that is set.
+
+mod common;
+
+use common::{Server, wait_until};
+use redis::{Commands, Connection, RedisResult, Value, cmd};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Clients that write at a time.
+const WRITERS: usize = 4;
+
+/// A folder that outlives servers.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Folder(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
+        let dir = self.0.path().to_str().expect("a plain path");
+        [&["--dir", dir, "--enable-debug-command", "yes", "--appendonly", "yes"], args].concat()
+    }
+
+    fn start(&self, args: &[&str]) -> Server {
+        Server::start(&self.args(args))
+    }
+
+    /// Runs the server until it ends; its exit code and what it told.
+    fn run(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_kvick-server"))
+            .args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""]))
+            .args(args)
+            .output()
+            .expect("the server's binary");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn part(&self, name: &str) -> PathBuf {
+        self.0.path().join("appendonlydir").join(name)
+    }
+
+    fn manifest(&self) -> String {
+        fs::read_to_string(self.part("appendonly.aof.manifest")).expect("a manifest")
+    }
+
+    /// The names of the parts that the manifest lists as one of these types.
+    fn parts(&self, kind: &str) -> Vec<String> {
+        let manifest = self.manifest();
+        let lines = manifest.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        lines.filter(|words| words[5] == kind).map(|words| words[1].to_string()).collect()
+    }
+
+    fn last_increment(&self) -> PathBuf {
+        self.part(self.parts("i").last().expect("an increment"))
+    }
+}
+
+fn run(client: &mut Connection, line: &str) -> RedisResult<Value> {
+    let mut words = line.split(' ');
+    let mut command = cmd(words.next().unwrap_or_default());
+    words.for_each(|word| _ = command.arg(word));
+    command.query(client)
+}
+
+#[track_caller]
+fn ok(client: &mut Connection, line: &str) {
+    run(client, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+}
+
+#[track_caller]
+fn refusal(client: &mut Connection, line: &str) -> String {
+    match run(client, line) {
+        Err(error) => format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
+        Ok(value) => panic!("{line}: {value:?}"),
+    }
+}
+
+fn info(client: &mut Connection, name: &str) -> String {
+    let text: String = cmd("INFO").arg("persistence").query(client).expect("INFO");
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    found.unwrap_or_else(|| panic!("no {name}")).trim().to_string()
+}
+
+fn digest(client: &mut Connection) -> String {
+    cmd("DEBUG").arg("DIGEST").query(client).expect("a digest")
+}
+
+fn wait_for_rewrite(client: &mut Connection) {
+    wait_until("the rewrite is over", || {
+        info(client, "aof_rewrite_in_progress") == "0" && info(client, "aof_rewrite_scheduled") == "0"
+    });
+}
+
+/// Values of every type, in two databases.
+fn fill(client: &mut Connection) {
+    for line in [
+        "SET text hello",
+        "SET number 42",
+        "SET bounded soon PXAT 99999999999999",
+        "HSET hash a 1 b 2",
+        "HSETEX hash PXAT 99999999999999 FIELDS 1 c 3",
+        "XADD stream 5-1 a 1",
+        "XADD stream 6-1 b 2 c 3",
+        "XDEL stream 5-1",
+        "XGROUP CREATE stream readers 0",
+        "XGROUP CREATE stream idle $ ENTRIESREAD 2",
+        "XGROUP CREATECONSUMER stream readers nobody",
+        "XREADGROUP GROUP readers somebody COUNT 1 STREAMS stream >",
+        "XADD empty 1-1 a 1",
+        "XDEL empty 1-1",
+        "ZADD scores 1.5 a -inf b 3e300 c",
+        "SELECT 3",
+        "SET elsewhere 1",
+        "SELECT 0",
+    ] {
+        ok(client, line);
+    }
+    let words: Vec<String> = (0..700).map(|n| format!("word-{n}")).collect();
+    ok(client, &format!("RPUSH list {}", words.join(" ")));
+    ok(client, &format!("SADD set {}", words.join(" ")));
+    ok(client, &format!("HSET large {}", words.join(" ")));
+    let scored: Vec<String> = words.iter().enumerate().map(|(n, word)| format!("{} {word}", n % 5)).collect();
+    ok(client, &format!("ZADD sorted {}", scored.join(" ")));
+    ok(client, "SADD integers 1 2 300 70000");
+}
+
+#[test]
+fn what_was_written_is_there_after_a_restart_in_every_form() {
+    for (workers, preamble) in [("1", "yes"), ("4", "no")] {
+        let folder = Folder::new();
+        let args = ["--io-threads", workers, "--aof-use-rdb-preamble", preamble];
+        let server = folder.start(&args);
+        let mut client = server.client();
+        fill(&mut client);
+        let before = digest(&mut client);
+        ok(&mut client, "DEBUG LOADAOF");
+        assert_eq!(digest(&mut client), before, "as commands");
+        ok(&mut client, "BGREWRITEAOF");
+        wait_for_rewrite(&mut client);
+        ok(&mut client, "INCR number");
+        let before = digest(&mut client);
+        assert_eq!(
+            folder.parts("b"),
+            [format!("appendonly.aof.2.base.{}", if preamble == "yes" { "rdb" } else { "aof" })]
+        );
+        ok(&mut client, "DEBUG LOADAOF");
+        assert_eq!(digest(&mut client), before, "behind a base");
+        let summary =
+            cmd("XINFO").arg("STREAM").arg("stream").arg("FULL").query::<Value>(&mut client).expect("a stream");
+        drop(server);
+        let server = folder.start(&args);
+        let mut client = server.client();
+        assert_eq!(digest(&mut client), before, "after the end");
+        let again = cmd("XINFO").arg("STREAM").arg("stream").arg("FULL").query::<Value>(&mut client).expect("a stream");
+        let counted = |value: &Value| format!("{value:?}").matches("pending").count();
+        assert_eq!(counted(&summary), counted(&again));
+    }
+}
+
+/// What a writer was told, by its number: the last counter, and the last transaction.
+type Told = BTreeMap<usize, (i64, i64)>;
+
+/// Writes until the server is gone: a counter, and transactions of two keys that must stay the same. The server has done
+/// at least what is returned.
+fn write(server: &Server, number: usize, from: i64, goes_on: &AtomicBool) -> (i64, i64) {
+    let Some(mut client) = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port()))
+        .and_then(|client| client.get_connection())
+        .ok()
+    else {
+        return (from, from);
+    };
+    let (mut counted, mut paired) = (from, from);
+    for n in from + 1.. {
+        if !goes_on.load(Ordering::Relaxed) || client.set::<_, _, ()>(format!("counter:{number}"), n).is_err() {
+            break;
+        }
+        counted = n;
+        let mut pair = redis::pipe();
+        pair.atomic().set(format!("left:{number}"), n).ignore().rpush(format!("right:{number}"), n).ignore();
+        if pair.query::<()>(&mut client).is_err() {
+            break;
+        }
+        paired = n;
+    }
+    (counted, paired)
+}
+
+/// Has clients write until the server is killed after this time; what they were told.
+fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOnce(&Server)) -> Told {
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let shared: &Server = server;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|number| {
+                let (goes_on, from) = (goes_on.clone(), told.get(&number).map_or(0, |(counted, _)| *counted));
+                scope.spawn(move || (number, write(shared, number, from, &goes_on)))
+            })
+            .collect();
+        meanwhile(shared);
+        std::thread::sleep(after.saturating_sub(began.elapsed()));
+        shared.signal(libc::SIGKILL);
+        let told = writers.into_iter().map(|writer| writer.join().expect("a writer")).collect();
+        goes_on.store(false, Ordering::Relaxed);
+        told
+    })
+}
+
+/// Checks that nothing that was told is missing, and no transaction is half there.
+fn check(server: &Server, told: &Told) {
+    let mut client = server.client();
+    for (number, (counted, paired)) in told {
+        let counter: i64 = client.get(format!("counter:{number}")).unwrap_or(0);
+        assert!(counter >= *counted, "writer {number} was told of {counted}, and {counter} is there");
+        let left: i64 = client.get(format!("left:{number}")).unwrap_or(0);
+        let right: i64 = client.lindex(format!("right:{number}"), -1).unwrap_or(0);
+        assert!(left >= *paired, "writer {number} was told of the pair {paired}, and {left} is there");
+        assert_eq!(left, right, "half of a transaction of writer {number}");
+    }
+}
+
+fn crashes() -> u64 {
+    std::env::var("KVICK_CRASHES").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_lost_in_a_crash() {
+    let folder = Folder::new();
+    let (mut told, mut seed) = (Told::new(), 12345u64);
+    for round in 0..crashes() {
+        let args = ["--appendfsync", "always", "--io-threads", if round % 2 == 0 { "4" } else { "1" }];
+        let mut server = folder.start(&args);
+        check(&server, &told);
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let after = Duration::from_millis(30 + (seed >> 33) % 170);
+        told = crash(&mut server, &told, after, |server| {
+            // A base and a manifest may just be about to be swapped.
+            if round % 3 == 1 {
+                std::thread::sleep(after / 2);
+                ok(&mut server.client(), "BGREWRITEAOF");
+            }
+        });
+        assert!(told.values().any(|(counted, _)| *counted > 0), "nobody could write");
+    }
+    let server = folder.start(&["--appendfsync", "always"]);
+    check(&server, &told);
+}
+
+#[test]
+fn with_everysec_a_crash_of_the_process_loses_a_moment_at_most() {
+    let folder = Folder::new();
+    let mut server = folder.start(&["--appendfsync", "everysec"]);
+    let mut client = server.client();
+    // The writer's last words of more than a second ago.
+    let (mut last, mut old) = (0i64, 0i64);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1500) {
+        last = client.incr("counter", 1).expect("a reply");
+        if began.elapsed() < Duration::from_millis(450) {
+            old = last;
+        }
+    }
+    server.signal(libc::SIGKILL);
+    server.end();
+    let server = folder.start(&[]);
+    let counter: i64 = server.client().get("counter").unwrap_or(0);
+    assert!((old..=last).contains(&counter), "{counter} of {old} to {last}");
+}
+
+#[test]
+fn a_rewrite_that_is_killed_leaves_the_files_that_were_there() {
+    let folder = Folder::new();
+    let mut server = folder.start(&["--appendfsync", "always"]);
+    let mut client = server.client();
+    ok(&mut client, "DEBUG POPULATE 2000 many 50");
+    ok(&mut client, "BGREWRITEAOF");
+    wait_for_rewrite(&mut client);
+    ok(&mut client, "CONFIG SET rdb-key-save-delay 1000");
+    ok(&mut client, "BGREWRITEAOF");
+    ok(&mut client, "SET during 1");
+    let before = digest(&mut client);
+    wait_until("there is a second increment", || folder.parts("i").len() == 2);
+    server.signal(libc::SIGKILL);
+    server.end();
+    let server = folder.start(&[]);
+    let mut client = server.client();
+    assert_eq!(digest(&mut client), before);
+    ok(&mut client, "BGREWRITEAOF");
+    wait_for_rewrite(&mut client);
+    assert_eq!((folder.parts("i").len(), folder.parts("h").len()), (1, 0));
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(digest(&mut client), before);
+}
+
+#[test]
+fn a_file_that_is_cut_off_in_its_last_record_is_mended() {
+    let folder = Folder::new();
+    let mut server = folder.start(&[]);
+    let mut client = server.client();
+    ok(&mut client, "SET a 1");
+    let file = folder.last_increment();
+    wait_until("the record is written", || fs::metadata(&file).is_ok_and(|file| file.len() > 30));
+    let whole = fs::metadata(&file).expect("a file").len();
+    ok(&mut client, "SET b 2");
+    server.signal(libc::SIGTERM);
+    server.end();
+    let bytes = fs::read(&file).expect("a file");
+    for len in whole + 1..bytes.len() as u64 {
+        fs::write(&file, &bytes[..len as usize]).expect("a file");
+        if len == whole + 3 {
+            let (code, told) = folder.run(&["--aof-load-truncated", "no"]);
+            assert_eq!(code, Some(1));
+            assert!(told.contains("Unexpected end of file reading the append only file"), "{told}");
+        }
+        let server = folder.start(&[]);
+        let mut client = server.client();
+        let found: (Option<i32>, Option<i32>) = (client.get("a").expect("a"), client.get("b").expect("b"));
+        assert_eq!(found, (Some(1), None), "cut at {len}");
+        assert_eq!(fs::metadata(&file).expect("a file").len(), whole, "cut at {len}");
+    }
+}
+
+#[test]
+fn a_damaged_file_is_refused_with_its_place() {
+    let folder = Folder::new();
+    let mut server = folder.start(&[]);
+    let mut client = server.client();
+    ok(&mut client, "SET a 1");
+    ok(&mut client, "SET b 2");
+    server.signal(libc::SIGTERM);
+    server.end();
+    let file = folder.last_increment();
+    let mut bytes = fs::read(&file).expect("a file");
+    let at = bytes.windows(5).position(|window| window == b"*3\r\n$").expect("a request");
+    bytes[at] = b'!';
+    fs::write(&file, &bytes).expect("a file");
+    let (code, told) = folder.run(&[]);
+    assert_eq!(code, Some(1));
+    assert!(told.contains("Bad file format reading the append only file"), "{told}");
+    assert!(told.contains(&format!("{at:x}: Expected prefix")), "{told}");
+    assert_eq!(fs::read(&file).expect("a file"), bytes, "nothing is cut away");
+}
+
+#[test]
+fn an_unfinished_transaction_is_dropped_as_a_whole() {
+    let folder = Folder::new();
+    let mut server = folder.start(&[]);
+    let mut client = server.client();
+    ok(&mut client, "SET a 1");
+    let mut pair = redis::pipe();
+    pair.atomic().set("b", 1).ignore().set("c", 1).ignore();
+    pair.query::<()>(&mut client).expect("a transaction");
+    server.signal(libc::SIGTERM);
+    server.end();
+    let file = folder.last_increment();
+    let bytes = fs::read(&file).expect("a file");
+    let end = b"*1\r\n$4\r\nEXEC\r\n".len();
+    fs::write(&file, &bytes[..bytes.len() - end]).expect("a file");
+    let server = folder.start(&[]);
+    let mut client = server.client();
+    assert_eq!(client.exists::<_, i32>(&["a", "b", "c"][..]).expect("a count"), 1);
+    assert!(server.log().contains("Revert incomplete MULTI/EXEC transaction"));
+}
+
+#[test]
+fn a_single_file_of_an_old_version_is_taken_in() {
+    let folder = Folder::new();
+    let old = folder.0.path().join("appendonly.aof");
+    fs::write(&old, "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n").expect("a file");
+    let server = folder.start(&[]);
+    assert_eq!(server.client().get::<_, i32>("a").expect("a"), 1);
+    assert!(!old.exists());
+    let expected = "file appendonly.aof seq 1 type b\nfile appendonly.aof.1.incr.aof seq 1 type i\n";
+    assert_eq!(folder.manifest(), expected);
+}
+
+#[test]
+fn files_are_begun_and_ended_while_the_server_runs() {
+    let folder = Folder::new();
+    let dir = folder.0.path().to_str().expect("a plain path");
+    let server = Server::start(&["--dir", dir, "--enable-debug-command", "yes"]);
+    let mut client = server.client();
+    fill(&mut client);
+    ok(&mut client, "CONFIG SET appendonly yes");
+    wait_for_rewrite(&mut client);
+    ok(&mut client, "SET later 1");
+    let before = digest(&mut client);
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(digest(&mut client), before);
+    ok(&mut client, "CONFIG SET appendonly no");
+    let manifest = folder.manifest();
+    ok(&mut client, "SET unseen 1");
+    assert_eq!(info(&mut client, "aof_enabled"), "0");
+    assert!(refusal(&mut client, "WAITAOF 1 0 10").contains("appendonly is disabled"));
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(digest(&mut client), before, "what was written without files is in none");
+    assert_eq!(folder.manifest(), manifest);
+}
+
+#[test]
+fn whoever_waits_for_the_disk_is_answered_when_it_has_all() {
+    let folder = Folder::new();
+    let server = folder.start(&["--appendfsync", "everysec"]);
+    let mut client = server.client();
+    ok(&mut client, "SET a 1");
+    let ask = |client: &mut Connection, line: &str| match run(client, line) {
+        Ok(Value::Array(counts)) => counts,
+        other => panic!("{line}: {other:?}"),
+    };
+    assert_eq!(ask(&mut client, "WAITAOF 1 0 0"), [Value::Int(1), Value::Int(0)]);
+    ok(&mut client, "CONFIG SET appendfsync no");
+    ok(&mut client, "SET a 2");
+    assert_eq!(ask(&mut client, "WAITAOF 1 0 20"), [Value::Int(0), Value::Int(0)]);
+    ok(&mut client, "CONFIG SET appendfsync always");
+    assert_eq!(ask(&mut client, "WAITAOF 1 0 0"), [Value::Int(1), Value::Int(0)]);
+    assert_eq!(ask(&mut client, "WAITAOF 1 1 20"), [Value::Int(1), Value::Int(0)]);
+}
+
+/// Starts a server that may not write files beyond this size.
+fn start_confined(folder: &Folder, args: &[&str], bytes: u64) -> Server {
+    Server::start_prepared(&folder.args(args), &mut |command| {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: only async-signal-safe calls, on memory of their own.
+        unsafe {
+            command.pre_exec(move || {
+                // A write that goes too far is an error then, not a signal that ends the process.
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+                Ok(())
+            });
+        }
+    })
+}
+
+fn release(server: &Server) {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the process is a child, and the call reads the limit alone.
+    let result = unsafe { libc::prlimit(server.pid() as i32, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn a_full_disk_stops_writes_until_there_is_room() {
+    let folder = Folder::new();
+    let mut server = start_confined(&folder, &["--appendfsync", "everysec"], 100_000);
+    let mut client = server.client();
+    let large = "x".repeat(1000);
+    let mut accepted = 0;
+    wait_until("writes are refused", || {
+        let result = client.rpush::<_, _, ()>("list", &large);
+        accepted += u64::from(result.is_ok());
+        result.is_err()
+    });
+    let why = refusal(&mut client, "SET a 1");
+    assert!(why.starts_with("MISCONF Errors writing to the AOF file"), "{why}");
+    assert_eq!(client.llen::<_, u64>("list").expect("reads go on"), accepted);
+    assert_eq!(info(&mut client, "aof_last_write_status"), "err");
+    release(&server);
+    wait_until("writes are taken again", || client.set::<_, _, ()>("a", 1).is_ok());
+    assert!(server.log().contains("AOF write error looks solved"));
+    let before = digest(&mut client);
+    server.signal(libc::SIGTERM);
+    server.end();
+    let server = folder.start(&[]);
+    assert_eq!(digest(&mut server.client()), before);
+}
+
+#[test]
+fn with_always_a_full_disk_ends_the_server_and_no_reply_is_a_lie() {
+    let folder = Folder::new();
+    let mut server = start_confined(&folder, &["--appendfsync", "always"], 100_000);
+    let mut client = server.client();
+    let (large, mut accepted) = ("x".repeat(1000), 0u64);
+    while client.rpush::<_, _, ()>("list", &large).is_ok() {
+        accepted += 1;
+        assert!(accepted < 1000, "the disk is not full");
+    }
+    assert_eq!(server.end(), Some(1));
+    assert!(server.log().contains("Can't recover from AOF write error"));
+    let server = folder.start(&[]);
+    let there: u64 = server.client().llen("list").expect("a length");
+    assert!(there >= accepted, "{there} of {accepted}");
+}
+
+#[test]
+fn the_file_is_rewritten_when_it_has_grown() {
+    let folder = Folder::new();
+    let server = folder.start(&["--auto-aof-rewrite-min-size", "20kb", "--auto-aof-rewrite-percentage", "100"]);
+    let mut client = server.client();
+    let large = "x".repeat(1000);
+    wait_until("the file is rewritten", || {
+        (0..10).for_each(|_| client.set("a", &large).expect("a reply"));
+        info(&mut client, "aof_rewrites") != "0"
+    });
+    wait_for_rewrite(&mut client);
+    assert!(server.log().contains("Starting automatic rewriting of AOF on"));
+    assert_eq!(folder.parts("b"), ["appendonly.aof.2.base.rdb"]);
+}
+
+#[test]
+fn a_transaction_and_a_blocked_client_get_their_replies_in_order_behind_the_disk() {
+    let folder = Folder::new();
+    let server = folder.start(&["--appendfsync", "always", "--io-threads", "4"]);
+    let (mut waiting, mut pushing) = (server.raw(), server.raw());
+    waiting.request(&["BLPOP", "list", "0"]);
+    pushing.send(
+        b"*1\r\n$5\r\nMULTI\r\n*3\r\n$5\r\nRPUSH\r\n$4\r\nlist\r\n$1\r\na\r\n*1\r\n$4\r\nEXEC\r\n*1\r\n$4\r\nPING\r\n",
+    );
+    pushing.expect("+OK\r\n+QUEUED\r\n*1\r\n:1\r\n+PONG\r\n");
+    waiting.expect("*2\r\n$4\r\nlist\r\n$1\r\na\r\n");
+    // A client that sends no more gets what it asked for all the same.
+    let mut last = server.raw();
+    last.request(&["SET", "last", "1"]);
+    last.end();
+    last.expect("+OK\r\n");
+    last.expect_end();
+    let mut quitting = server.raw();
+    quitting.send(b"*3\r\n$3\r\nSET\r\n$1\r\nq\r\n$1\r\n1\r\n*1\r\n$4\r\nQUIT\r\n");
+    quitting.expect("+OK\r\n+OK\r\n");
+    quitting.expect_end();
+}
+
+#[test]
+fn a_manifest_that_makes_no_sense_is_refused() {
+    let folder = Folder::new();
+    drop(folder.start(&[]));
+    let path: &Path = &folder.part("appendonly.aof.manifest");
+    let mut manifest = OpenOptions::new().append(true).open(path).expect("a manifest");
+    std::io::Write::write_all(&mut manifest, b"!!!\n").expect("a manifest");
+    let (code, told) = folder.run(&[]);
+    assert_eq!(code, Some(1));
+    assert!(told.contains("FATAL AOF MANIFEST FILE ERROR") && told.contains(">>> '!!!'"), "{told}");
+}

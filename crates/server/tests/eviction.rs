@@ -1,0 +1,330 @@
+//! Limits of memory: which keys go, who is told, what is refused, and which connections are closed.
+
+mod common;
+
+use common::{Server, for_workers, wait_until};
+use redis::{Connection, cmd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const POLICIES: [&str; 7] =
+    ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"];
+const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+fn info(client: &mut Connection, field: &str) -> u64 {
+    let text: String = cmd("INFO").arg("everything").query(client).expect("a text");
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no field {field}")).parse().expect("a number")
+}
+
+fn set_config(client: &mut Connection, pairs: &[(&str, &str)]) {
+    let mut command = cmd("CONFIG");
+    command.arg("SET");
+    pairs.iter().for_each(|pair| _ = command.arg(pair));
+    command.exec(client).expect("settings that are taken");
+}
+
+/// Allows so many bytes beyond what is in use; the limit.
+fn leave(client: &mut Connection, bytes: u64) -> u64 {
+    let limit = info(client, "used_memory") + bytes;
+    set_config(client, &[("maxmemory", &limit.to_string())]);
+    limit
+}
+
+/// Sets so many keys with this prefix, pipelined; those that were refused do not matter.
+fn fill(client: &mut Connection, prefix: &str, count: usize, volatile: bool) {
+    let mut pipe = redis::pipe();
+    for n in 0..count {
+        pipe.cmd("SET").arg(format!("{prefix}{n}")).arg("x".repeat(200)).ignore();
+        if volatile {
+            pipe.cmd("EXPIRE").arg(format!("{prefix}{n}")).arg(1000 + n).ignore();
+        }
+    }
+    let _ = pipe.exec(client);
+}
+
+fn count(client: &mut Connection, prefix: &str, of: usize) -> usize {
+    let names: Vec<String> = (0..of).map(|n| format!("{prefix}{n}")).collect();
+    cmd("EXISTS").arg(names).query(client).expect("a number")
+}
+
+#[test]
+fn each_policy_keeps_memory_below_its_limit_and_takes_no_key_that_is_not_its_own() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        for policy in POLICIES {
+            cmd("FLUSHALL").arg("SYNC").exec(&mut client).expect("an empty server");
+            set_config(&mut client, &[("maxmemory", "0"), ("maxmemory-policy", policy)]);
+            fill(&mut client, "lasting:", 1000, false);
+            fill(&mut client, "volatile:", 1000, true);
+            let before = info(&mut client, "evicted_keys");
+            let limit = leave(&mut client, 100_000);
+            fill(&mut client, "more:", 2000, true);
+            let used = info(&mut client, "used_memory");
+            assert!(used < limit + 16_384, "{policy}: {used} of {limit}");
+            assert!(info(&mut client, "evicted_keys") > before + 500, "{policy}");
+            let lasting = count(&mut client, "lasting:", 1000);
+            assert_eq!(lasting == 1000, policy.starts_with("volatile"), "{policy}: {lasting}");
+        }
+    });
+}
+
+#[test]
+fn what_was_used_recently_often_or_expires_late_stays() {
+    for_workers(&["--maxmemory-samples", "10"], |server| {
+        let mut client = server.client();
+        for policy in ["allkeys-lru", "allkeys-lfu", "volatile-ttl"] {
+            cmd("FLUSHALL").arg("SYNC").exec(&mut client).expect("an empty server");
+            set_config(&mut client, &[("maxmemory", "0"), ("maxmemory-policy", policy)]);
+            fill(&mut client, "cold:", 1000, policy == "volatile-ttl");
+            if policy == "allkeys-lru" {
+                // The clock has seconds.
+                let began = Instant::now();
+                wait_until("time has passed", || began.elapsed() > Duration::from_millis(2100));
+            }
+            fill(&mut client, "hot:", 1000, policy == "volatile-ttl");
+            let uses = if policy == "allkeys-lfu" { 20 } else { 0 };
+            for _ in 0..uses {
+                let mut pipe = redis::pipe();
+                (0..1000).for_each(|n| _ = pipe.cmd("GET").arg(format!("hot:{n}")).ignore());
+                pipe.exec(&mut client).expect("values");
+            }
+            if policy == "volatile-ttl" {
+                let mut pipe = redis::pipe();
+                (0..1000).for_each(|n| _ = pipe.cmd("EXPIRE").arg(format!("hot:{n}")).arg(90_000).ignore());
+                pipe.exec(&mut client).expect("keys");
+            }
+            let counted =
+                |client: &mut Connection| info(client, "used_memory") - info(client, "mem_not_counted_for_evict");
+            let limit = counted(&mut client) - 130_000;
+            set_config(&mut client, &[("maxmemory", &limit.to_string())]);
+            wait_until("enough keys have gone", || counted(&mut client) <= limit + 4096);
+            let (cold, hot) = (count(&mut client, "cold:", 1000), count(&mut client, "hot:", 1000));
+            assert!(cold < 600 && hot >= 980, "{policy}: {cold} cold ones, {hot} hot ones");
+        }
+    });
+}
+
+#[test]
+fn memory_stays_within_bounds_under_several_writers() {
+    for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
+        let mut client = server.client();
+        let limit = leave(&mut client, 8 << 20);
+        let done = AtomicBool::new(false);
+        let most = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4u64)
+                .map(|writer| {
+                    scope.spawn(move || {
+                        let mut client = server.client();
+                        let mut random = writer + 1;
+                        for _ in 0..150 {
+                            let mut pipe = redis::pipe();
+                            for _ in 0..100 {
+                                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                                pipe.cmd("SET").arg((random >> 40).to_string()).arg("x".repeat(1000)).ignore();
+                            }
+                            pipe.exec(&mut client).expect("none is refused");
+                        }
+                    })
+                })
+                .collect();
+            let watcher = scope.spawn(|| {
+                let mut most = 0;
+                while !done.load(Ordering::Relaxed) {
+                    most = most.max(info(&mut client, "used_memory"));
+                }
+                most
+            });
+            writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+            done.store(true, Ordering::Relaxed);
+            watcher.join().expect("no panic")
+        });
+        // Buffers of the requests and replies under way are not held up by anything.
+        assert!(most < limit + (2 << 20), "{most} of {limit}");
+        let mut client = server.client();
+        assert!(info(&mut client, "evicted_keys") > 40_000);
+        assert!(cmd("DBSIZE").query::<usize>(&mut client).expect("a number") > 4000);
+    });
+}
+
+#[test]
+fn what_would_take_more_memory_is_refused_when_no_key_may_go() {
+    for_workers(&["--maxmemory-policy", "noeviction"], |server| {
+        let (mut client, mut raw) = (server.client(), server.raw());
+        raw.send("SET key value\r\nMULTI\r\nSET other value\r\n");
+        raw.expect("+OK\r\n+OK\r\n+QUEUED\r\n");
+        set_config(&mut client, &[("maxmemory", "1")]);
+        // What was queued while there was memory is not executed when there is none.
+        raw.ask(&["EXEC"], &format!("-EXECABORT Transaction discarded because of: {OOM}\r\n"));
+        raw.ask(&["EXEC"], "-ERR EXEC without MULTI\r\n");
+        raw.ask(&["SET", "key", "x"], &format!("-{OOM}\r\n"));
+        raw.ask(&["GET", "key"], "$5\r\nvalue\r\n");
+        raw.send("MULTI\r\nGET key\r\nSET key x\r\nEXEC\r\n");
+        raw.expect(&format!("+OK\r\n+QUEUED\r\n-{OOM}\r\n"));
+        raw.expect("-EXECABORT Transaction discarded because of previous errors.\r\n");
+        // Transactions that need no memory are executed.
+        raw.send("MULTI\r\nGET key\r\nDEL key\r\nEXEC\r\n");
+        raw.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$5\r\nvalue\r\n:1\r\n");
+        assert!(info(&mut client, "current_eviction_exceeded_time") < 20_000);
+        set_config(&mut client, &[("maxmemory", "0")]);
+        raw.ask(&["SET", "key", "x"], "+OK\r\n");
+        let text: String = cmd("INFO").arg("errorstats").query(&mut client).expect("a text");
+        assert!(text.contains("errorstat_OOM:count=2\r\n"), "{text}");
+        assert_eq!(info(&mut client, "current_eviction_exceeded_time"), 0);
+    });
+}
+
+#[test]
+fn a_limit_that_is_lowered_takes_effect_at_once_and_listeners_are_told() {
+    for_workers(&["--maxmemory-policy", "allkeys-random", "--notify-keyspace-events", "Ee"], |server| {
+        let mut client = server.client();
+        fill(&mut client, "key:", 200, false);
+        let mut listener = server.raw();
+        listener.ask(&["SUBSCRIBE", "__keyevent@0__:evicted"], "*3\r\n$9\r\nsubscribe\r\n$22\r\n");
+        listener.skip_to(":1");
+        set_config(&mut client, &[("maxmemory", "1")]);
+        // Nobody asks for anything meanwhile.
+        for _ in 0..200 {
+            listener.expect("*3\r\n$7\r\nmessage\r\n$22\r\n__keyevent@0__:evicted\r\n$");
+            listener.line();
+            assert!(listener.line().starts_with("key:"));
+        }
+        assert_eq!(info(&mut client, "evicted_keys"), 200);
+    });
+}
+
+#[test]
+fn a_watched_key_that_is_evicted_has_changed() {
+    for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
+        let (mut client, mut raw) = (server.client(), server.raw());
+        raw.send("SET key value\r\nWATCH key\r\nMULTI\r\nPING\r\n");
+        raw.expect("+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n");
+        set_config(&mut client, &[("maxmemory", "1")]);
+        wait_until("it has gone", || info(&mut client, "evicted_keys") == 1);
+        raw.ask(&["EXEC"], "*-1\r\n");
+    });
+}
+
+#[test]
+fn nothing_is_evicted_in_import_mode_or_during_a_pause() {
+    for_workers(&["--maxmemory-policy", "allkeys-lru", "--import-mode", "yes"], |server| {
+        let (mut client, mut raw) = (server.client(), server.raw());
+        raw.ask(&["SET", "key", "value"], "+OK\r\n");
+        set_config(&mut client, &[("maxmemory", "1")]);
+        raw.ask(&["DBSIZE"], ":1\r\n");
+        raw.ask(&["SET", "key", "x"], &format!("-{OOM}\r\n"));
+        cmd("CLIENT").arg("PAUSE").arg(100_000).arg("WRITE").exec(&mut client).expect("a pause");
+        set_config(&mut client, &[("import-mode", "no")]);
+        raw.ask(&["DBSIZE"], ":1\r\n");
+        cmd("CLIENT").arg("UNPAUSE").exec(&mut client).expect("its end");
+        raw.ask(&["DBSIZE"], ":0\r\n");
+    });
+}
+
+#[test]
+fn large_values_that_are_evicted_or_overwritten_are_freed_in_the_background() {
+    for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
+        let mut client = server.client();
+        let members: Vec<String> = (0..2000).map(|n| format!("member-{n}")).collect();
+        for kind in ["SADD", "RPUSH", "ZADD", "HSET"] {
+            let mut command = cmd(kind);
+            command.arg("large");
+            for (n, member) in members.iter().enumerate() {
+                match kind {
+                    "ZADD" => _ = command.arg(n).arg(member),
+                    "HSET" => _ = command.arg(member).arg("x".repeat(100)),
+                    "RPUSH" => _ = command.arg(member.repeat(100)),
+                    _ => _ = command.arg(member),
+                }
+            }
+            let before = info(&mut client, "lazyfreed_objects");
+            let freed = |client: &mut Connection| info(client, "lazyfreed_objects") - before;
+            command.exec(&mut client).expect("a large value");
+            cmd("SET").arg("large").arg("small").exec(&mut client).expect("another value");
+            wait_until("what was overwritten is freed", || freed(&mut client) == 1);
+            cmd("DEL").arg("large").exec(&mut client).expect("no key");
+            command.exec(&mut client).expect("a large value");
+            set_config(&mut client, &[("maxmemory", "1")]);
+            wait_until("what was evicted is freed", || freed(&mut client) == 2);
+            set_config(&mut client, &[("maxmemory", "0")]);
+            assert_eq!(info(&mut client, "lazyfree_pending_objects"), 0, "{kind}");
+        }
+    });
+}
+
+#[test]
+fn the_largest_connections_are_closed_but_not_those_that_are_spared() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut client).expect("a flag");
+        // Beginnings of requests, which are held.
+        let mut holding = |bytes: usize, spared: bool| {
+            let mut raw = server.raw();
+            if spared {
+                raw.ask(&["CLIENT", "NO-EVICT", "ON"], "+OK\r\n");
+            }
+            raw.ask(&["CLIENT", "SETNAME", &format!("holds-{bytes}")], "+OK\r\n");
+            raw.send(format!("*2\r\n$4\r\nECHO\r\n${bytes}\r\n{}", "x".repeat(bytes - 1)));
+            wait_until("it is received", || info(&mut client, "mem_clients_normal") as usize > bytes);
+            raw
+        };
+        let mut small = holding(400_000, false);
+        let mut middle = holding(1_000_000, false);
+        let mut spared = holding(3_000_000, true);
+        let mut large = holding(2_000_000, false);
+        wait_until("all is received", || info(&mut client, "mem_clients_normal") > 6_400_000);
+        set_config(&mut client, &[("maxmemory-clients", "5500000")]);
+        large.expect_end();
+        small.send("x\r\n");
+        small.skip_to("$400000");
+        assert_eq!(info(&mut client, "evicted_clients"), 1);
+        // The limit may be a share of the data's.
+        set_config(&mut client, &[("maxmemory", "100mb"), ("maxmemory-clients", "3%")]);
+        middle.expect_end();
+        spared.send("x\r\n");
+        spared.skip_to("$3000000");
+        assert_eq!(info(&mut client, "evicted_clients"), 2);
+        let log = server.log();
+        assert_eq!(log.matches("Evicting client: id=").count(), 2, "{log}");
+    });
+}
+
+#[test]
+fn a_reply_that_is_not_read_ends_its_connection_when_connections_take_too_much() {
+    for_workers(&["--maxmemory-clients", "2mb"], |server: &Server| {
+        let mut client = server.client();
+        cmd("SETRANGE").arg("key").arg(200_000).arg("x").exec(&mut client).expect("a value");
+        let mut raw = server.raw();
+        // More than sockets take, but not in one reply.
+        (0..100).for_each(|_| raw.send("GET key\r\n"));
+        wait_until("it is closed", || info(&mut client, "evicted_clients") == 1);
+    });
+}
+
+#[test]
+fn telling_of_evicted_keys_costs_no_further_keys() {
+    for_workers(&["--maxmemory-policy", "allkeys-lru", "--maxmemory-eviction-tenacity", "100"], |server| {
+        let mut client = server.client();
+        let name = |n: usize| format!("{n}{}", "x".repeat(1000));
+        (0..300).for_each(|n| cmd("SET").arg(name(n)).arg("v").exec(&mut client).expect("a key"));
+        let _caching: Vec<_> = (0..10)
+            .map(|_| {
+                let mut raw = server.raw();
+                raw.send("HELLO 3\r\nCLIENT TRACKING ON\r\n");
+                raw.skip_to("+OK");
+                for n in 0..300 {
+                    raw.ask(&["GET", &name(n)], "$1\r\nv\r\n");
+                }
+                raw
+            })
+            .collect();
+        // Ten times as much as what goes is sent.
+        let limit = info(&mut client, "used_memory") - 40_000;
+        set_config(&mut client, &[("maxmemory", &limit.to_string())]);
+        wait_until("keys have gone", || info(&mut client, "evicted_keys") > 20);
+        for _ in 0..20 {
+            let evicted = info(&mut client, "evicted_keys");
+            assert!(evicted < 120, "{evicted}");
+        }
+    });
+}

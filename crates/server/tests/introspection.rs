@@ -1,0 +1,163 @@
+//! What the server tells of its connections, commands and workers while they are at it.
+
+mod common;
+
+use common::{Server, for_workers, wait_until};
+use redis::{Connection, Value, cmd};
+use std::collections::HashMap;
+
+fn text(connection: &mut Connection, words: &[&str]) -> String {
+    cmd(words[0]).arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
+
+/// The fields of INFO's sections.
+fn info(connection: &mut Connection, section: &str) -> HashMap<String, String> {
+    let page = text(connection, &["INFO", section]);
+    let fields = page.lines().filter_map(|line| line.split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// What CLIENT LIST says of the client with this name.
+fn client(connection: &mut Connection, name: &str) -> HashMap<String, String> {
+    let line = text(connection, &["CLIENT", "LIST", "NAME", name]);
+    let fields = line.trim_end().split(' ').filter_map(|field| field.split_once('='));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[test]
+fn clients_are_shown_with_what_they_are_amid() {
+    for_workers(&[], |server| {
+        let (mut raw, mut control) = (server.raw(), server.client());
+        let value = "x".repeat(1000);
+        raw.ask(&["CLIENT", "SETNAME", "shown"], "+OK\r\n");
+        assert_eq!(client(&mut control, "shown")["flags"], "N");
+        raw.ask(&["WATCH", "a", "b"], "+OK\r\n");
+        raw.ask(&["MULTI"], "+OK\r\n");
+        raw.ask(&["SET", "c", &value], "+QUEUED\r\n");
+        let shown = client(&mut control, "shown");
+        assert_eq!(["flags", "watch", "multi"].map(|field| &*shown[field]), ["x", "2", "1"]);
+        let bytes = |shown: &HashMap<String, String>, field: &str| shown[field].parse::<usize>().expect("a number");
+        assert!((1000..2000).contains(&bytes(&shown, "multi-mem")), "{shown:?}");
+        let before = bytes(&shown, "tot-mem");
+        text(&mut control, &["SET", "b", "1"]);
+        assert_eq!(client(&mut control, "shown")["flags"], "xd");
+        let changed = text(&mut control, &["CLIENT", "LIST", "FLAGS", "xd"]);
+        assert!(changed.lines().count() == 1 && changed.contains(" name=shown "), "{changed}");
+        raw.ask(&["EXEC"], "*-1\r\n");
+        let shown = client(&mut control, "shown");
+        assert_eq!(["flags", "watch", "multi", "multi-mem"].map(|field| &*shown[field]), ["N", "0", "-1", "0"]);
+        assert!(bytes(&shown, "tot-mem") + 1000 <= before);
+        raw.request(&["BLPOP", &value, "0"]);
+        wait_until("it waits", || client(&mut control, "shown")["flags"] == "b");
+        let shown = client(&mut control, "shown");
+        assert!((1000..2000).contains(&bytes(&shown, "argv-mem")) && shown["cmd"] == "blpop", "{shown:?}");
+    });
+}
+
+#[test]
+fn a_command_that_waited_counts_with_the_time_that_it_took() {
+    for_workers(&[], |server| {
+        let (mut raw, mut control) = (server.raw(), server.client());
+        raw.request(&["BLPOP", "list", "0"]);
+        wait_until("it waits", || info(&mut control, "clients")["blocked_clients"] == "1");
+        assert!(!info(&mut control, "commandstats").contains_key("cmdstat_blpop"));
+        let _: Value = cmd("LPUSH").arg("list").arg("x").query(&mut control).expect("a number");
+        raw.expect("*2\r\n$4\r\nlist\r\n$1\r\nx\r\n");
+        assert!(info(&mut control, "commandstats")["cmdstat_blpop"].starts_with("calls=1,usec="));
+        assert!(info(&mut control, "latencystats")["latency_percentiles_usec_blpop"].starts_with("p50="));
+    });
+}
+
+#[test]
+fn workers_are_told_apart_and_known_to_be_idle() {
+    let server = Server::start(&["--io-threads", "3"]);
+    let mut control = server.client();
+    let names = ["used_active_time_main_thread", "used_active_time_io_thread_1", "used_active_time_io_thread_2"];
+    wait_until("all have done something", || {
+        let shown = info(&mut control, "cpu");
+        assert!(!shown.contains_key("used_active_time_io_thread_3"));
+        names.iter().all(|name| shown[*name].parse::<f64>().is_ok_and(|seconds| seconds > 0.0))
+    });
+    // Connections are dealt out in turn, so these are on all workers.
+    let mut others: Vec<Connection> = (0..3).map(|_| server.client()).collect();
+    wait_until("workers are active", || {
+        others.iter_mut().for_each(|other| _ = text(other, &["PING"]));
+        info(&mut control, "server")["io_threads_active"] == "1"
+    });
+    wait_until("they are idle", || info(&mut control, "server")["io_threads_active"] == "0");
+}
+
+#[test]
+fn memory_is_fetched_ahead_for_requests_that_come_together() {
+    let server = Server::start(&["--io-threads", "1"]);
+    let (mut raw, mut control) = (server.raw(), server.client());
+    let mut fetched = |control: &mut Connection| {
+        raw.send("GET a\r\nGET b\r\nGET c\r\n");
+        raw.expect("$-1\r\n$-1\r\n$-1\r\n");
+        let stats = info(control, "stats");
+        ["io_threaded_total_prefetch_batches", "io_threaded_total_prefetch_entries"].map(|name| stats[name].clone())
+    };
+    assert_eq!(fetched(&mut control), ["1", "3"]);
+    text(&mut control, &["CONFIG", "SET", "prefetch-batch-max-size", "0"]);
+    assert_eq!(fetched(&mut control), ["1", "3"]);
+}
+
+#[test]
+fn the_kernels_score_of_the_process_follows_the_settings() {
+    let server = Server::start(&[]);
+    let mut control = server.client();
+    let score = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", server.pid())).expect("a process");
+        text.trim().parse::<i32>().expect("a number")
+    };
+    let mut set = |settings: &[&str]| text(&mut control, &[&["CONFIG", "SET"], settings].concat());
+    let before = score();
+    set(&["oom-score-adj-values", "7 200 800"]);
+    assert_eq!(score(), before, "nothing is adjusted yet");
+    set(&["oom-score-adj", "relative"]);
+    assert_eq!(score(), before + 7);
+    let absolute = (before + 20).min(1000).to_string();
+    set(&["oom-score-adj-values", &format!("{absolute} 1000 1000"), "oom-score-adj", "absolute"]);
+    assert_eq!(score().to_string(), absolute);
+    set(&["oom-score-adj", "no"]);
+    assert_eq!(score(), before);
+}
+
+#[test]
+fn a_reply_that_is_too_long_to_be_sent_is_not_made() {
+    for_workers(
+        &["--client-output-buffer-limit", "normal 1mb 0 0", "--client-output-buffer-limit", "pubsub 0 0 0"],
+        |server| {
+            let mut control = server.client();
+            for words in [&["HSET", "hash", "f", "v"][..], &["SADD", "set", "m"], &["ZADD", "zset", "1", "m"]] {
+                let _: Value = cmd(words[0]).arg(&words[1..]).query(&mut control).expect("a number");
+            }
+            for words in [["HRANDFIELD", "hash"], ["SRANDMEMBER", "set"], ["ZRANDMEMBER", "zset"]] {
+                let mut greedy = server.raw();
+                greedy.request(&[words[0], words[1], "-9999999999"]);
+                greedy.expect_end();
+            }
+            assert_eq!(info(&mut control, "stats")["client_output_buffer_limit_disconnections"], "3");
+        },
+    );
+}
+
+#[test]
+fn some_settings_cannot_be_changed_while_data_is_loaded() {
+    let mut server = Server::start(&["--save", "900 1"]);
+    let mut control = server.client();
+    let values: Vec<String> = (0..400).map(|n| n.to_string()).collect();
+    values.iter().for_each(|n| _ = text(&mut control, &["SET", n, n]));
+    text(&mut control, &["SAVE"]);
+    let dump = std::fs::read(server.dir().join("dump.rdb")).expect("a dump");
+    server.signal(libc::SIGKILL);
+    server.end();
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("dump.rdb"), dump).expect("a file");
+    let path = folder.path().to_str().expect("a name");
+    let loading =
+        Server::start_loading(&["--enable-protected-configs", "yes", "--key-load-delay", "20000", "--dir", path]);
+    let mut control = loading.raw();
+    control.ask(&["CONFIG", "SET", "loglevel", "verbose"], "+OK\r\n");
+    control.ask(&["CONFIG", "SET", "dir", "/"], "-LOADING Valkey is loading the dataset in memory\r\n");
+}

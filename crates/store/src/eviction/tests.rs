@@ -1,0 +1,208 @@
+use super::*;
+use crate::db::{Db, Env, Expiry, WhenExpired};
+use crate::hash::KeyHasher;
+use crate::keyspace::Keyspace;
+use crate::log::Audience;
+
+const NOW_MS: i64 = 1_700_000_000_000;
+
+/// A keyspace and what a worker has beside it.
+struct Bench {
+    keyspace: &'static Keyspace,
+    access: Access,
+    counters: Counters,
+    effects: Effects,
+    evictor: Evictor,
+    policy: Policy,
+}
+
+impl Bench {
+    fn new(scope: Scope, order: Order) -> Self {
+        let mut access = Access::default();
+        access.lfu = order == Order::LeastFrequent;
+        access.set_now(NOW_MS);
+        Bench {
+            keyspace: Keyspace::leak(3, 16, KeyHasher::with_secret(1, 2)),
+            access,
+            counters: Counters::default(),
+            effects: Effects::default(),
+            evictor: Evictor::new(7),
+            policy: Policy { scope, order },
+        }
+    }
+
+    fn with_db<T>(&mut self, number: usize, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
+        let mut locked = self.keyspace.lock_world();
+        let env = Env {
+            now_ms: NOW_MS,
+            access: &self.access,
+            touch: true,
+            lazy_expire: true,
+            lazy_overwrite: true,
+            when_expired: WhenExpired::Drop,
+            counters: &self.counters,
+            effects: &mut self.effects,
+        };
+        run(&mut Db::new(&mut locked, number, env))
+    }
+
+    /// Sets a key whose clock tells that it was used this many seconds ago, or this often.
+    fn set(&mut self, number: usize, name: &str, expiry: Expiry, used: u8) {
+        let lfu = self.access.lfu;
+        self.with_db(number, |db| {
+            let key = db.key(name.as_bytes());
+            db.set_bytes(key, b"value", expiry);
+            let access = db.access();
+            let clock = if lfu { access.clock_with_frequency(used) } else { access.clock_idle_for(used.into()) };
+            db.set_access_clock(key, clock);
+        });
+    }
+
+    fn has(&mut self, number: usize, name: &str) -> bool {
+        self.with_db(number, |db| db.inspect(db.key(name.as_bytes())).is_some())
+    }
+
+    fn evict(&mut self) -> bool {
+        let freed = self.evictor.evict(Pass {
+            keyspace: self.keyspace,
+            policy: self.policy,
+            samples: 5,
+            lazy: true,
+            now_ms: NOW_MS,
+            access: &self.access,
+            counters: &self.counters,
+            effects: &mut self.effects,
+            heard: EventClass::empty(),
+        });
+        freed.inspect(|bytes| assert!([16, 32].contains(bytes), "{bytes}")).is_some()
+    }
+
+    fn len(&self) -> usize {
+        (0..3).map(|number| self.keyspace.len(number)).sum()
+    }
+}
+
+fn candidate(rank: u64, hash: u64) -> Candidate {
+    Candidate { rank, database: 0, hash }
+}
+
+#[test]
+fn a_pool_keeps_the_best_and_gives_the_best_first() {
+    let mut pool = Pool::default();
+    for rank in [5, 1, 9, 3, 7].into_iter().chain(10..30) {
+        pool.offer(candidate(rank, rank));
+    }
+    assert!(!pool.wants(14) && pool.wants(15));
+    pool.offer(candidate(2, 2));
+    let order: Vec<u64> = std::iter::from_fn(|| pool.take_best()).map(|best| best.rank).collect();
+    assert_eq!(order, (14..30).rev().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_pool_knows_each_key_once_and_by_its_latest_rank() {
+    let mut pool = Pool::default();
+    [candidate(5, 1), candidate(8, 2), candidate(9, 1)].into_iter().for_each(|one| pool.offer(one));
+    assert_eq!(pool.take_best(), Some(candidate(9, 1)));
+    assert_eq!(pool.take_best(), Some(candidate(8, 2)));
+    assert_eq!(pool.take_best(), None);
+}
+
+#[test]
+fn equals_leave_a_pool_in_the_order_in_which_they_came() {
+    let mut pool = Pool::default();
+    (0..20).for_each(|hash| pool.offer(candidate(4, hash)));
+    assert_eq!(pool.take_best(), Some(candidate(4, 0)));
+    assert_eq!(pool.take_best(), Some(candidate(4, 1)));
+}
+
+#[test]
+fn what_was_used_least_goes_and_what_was_used_most_stays() {
+    for (order, good, bad) in [(Order::LeastRecent, 1, 200), (Order::LeastFrequent, 200, 1)] {
+        let mut bench = Bench::new(Scope::All, order);
+        for n in 0..500 {
+            let (number, used) = (n % 3, if n < 250 { good } else { bad });
+            bench.set(number, &n.to_string(), Expiry::None, used);
+        }
+        assert!((0..200).all(|_| bench.evict()));
+        let kept = (0..250).filter(|n| bench.has(n % 3, &n.to_string())).count();
+        assert!(kept >= 247, "{order:?}: {kept} of 250");
+        assert_eq!((bench.len(), bench.counters.evicted.get()), (300, 200));
+    }
+}
+
+#[test]
+fn keys_that_expire_soonest_go_first() {
+    let mut bench = Bench::new(Scope::Volatile, Order::SoonestToExpire);
+    for n in 0..400 {
+        bench.set(0, &n.to_string(), Expiry::At(NOW_MS + 1000 * (n + 1)), 0);
+    }
+    assert!((0..200).all(|_| bench.evict()));
+    let late = (300..400).filter(|n| bench.has(0, &n.to_string())).count();
+    let early = (0..100).filter(|n| bench.has(0, &n.to_string())).count();
+    assert!(late >= 97 && early < 30, "{late} late ones, {early} early ones");
+}
+
+#[test]
+fn only_volatile_keys_go_where_only_those_may_however_few_they_are() {
+    for order in [Order::LeastRecent, Order::LeastFrequent, Order::SoonestToExpire, Order::Random] {
+        let mut bench = Bench::new(Scope::Volatile, order);
+        for n in 0..3000 {
+            let expiry = if n % 1000 == 7 { Expiry::At(NOW_MS + 60_000) } else { Expiry::None };
+            bench.set(n % 2, &n.to_string(), expiry, 50);
+        }
+        assert!((0..3).all(|_| bench.evict()), "{order:?}");
+        assert!(!bench.evict(), "{order:?}");
+        assert_eq!(bench.len(), 2997);
+    }
+}
+
+#[test]
+fn random_eviction_takes_old_and_new_alike_from_all_databases() {
+    let mut bench = Bench::new(Scope::All, Order::Random);
+    for n in 0..600 {
+        bench.set(n % 3, &n.to_string(), Expiry::None, (n % 250) as u8);
+    }
+    assert!((0..300).all(|_| bench.evict()));
+    for number in 0..3 {
+        assert_eq!(bench.keyspace.len(number), 100);
+    }
+    let first_half = (0..300).filter(|n| bench.has(n % 3, &n.to_string())).count();
+    assert!((110..190).contains(&first_half), "{first_half}");
+}
+
+#[test]
+fn everything_goes_in_the_end_and_then_there_is_nothing() {
+    for (scope, expiry) in [(Scope::All, Expiry::None), (Scope::Volatile, Expiry::At(NOW_MS + 1000))] {
+        let mut bench = Bench::new(scope, Order::LeastRecent);
+        assert!(!bench.evict());
+        for n in 0..50 {
+            bench.set(2, &n.to_string(), expiry, 1);
+        }
+        assert!((0..50).all(|_| bench.evict()));
+        assert!(!bench.evict() && bench.len() == 0);
+    }
+}
+
+#[test]
+fn a_candidate_that_was_used_meanwhile_is_spared() {
+    let mut bench = Bench::new(Scope::All, Order::LeastRecent);
+    (0..40).for_each(|n| bench.set(0, &format!("cold-{n}"), Expiry::None, 100));
+    bench.set(0, "hot", Expiry::None, 200);
+    // The pool knows the hot key as the best candidate, which it then ceases to be.
+    let hash = bench.keyspace.key(b"hot").hash;
+    bench.evictor.policy = Some(bench.policy);
+    bench.evictor.pool.offer(candidate(u64::MAX - 1, hash));
+    bench.with_db(0, |db| db.get(db.key(b"hot")).is_some());
+    assert!((0..30).all(|_| bench.evict()));
+    assert!(bench.has(0, "hot"));
+}
+
+#[test]
+fn evictions_are_propagated_as_deletions() {
+    let mut bench = Bench::new(Scope::All, Order::LeastRecent);
+    bench.set(1, "only", Expiry::None, 9);
+    let mut follower = bench.keyspace.log.follow(Audience::All);
+    assert!(bench.evict());
+    let text = String::from_utf8(follower.read().expect("not cut off")).expect("text");
+    assert_eq!(text, "*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n*2\r\n$6\r\nUNLINK\r\n$4\r\nonly\r\n");
+}

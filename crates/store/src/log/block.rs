@@ -1,0 +1,115 @@
+//! A stretch of the write log: written once, from its beginning on, and read by many while it grows.
+//!
+//! What must hold: bytes below `len` never change again, and only those are read. Bytes from `len` on belong to the
+//! [`BlockWriter`], of which there is one per block; it raises `len` when it has written them.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 64 * 1024;
+
+/// See the module's documentation.
+pub(super) struct Block {
+    /// Offset of its first byte in the log.
+    start: u64,
+    len: AtomicUsize,
+    bytes: Box<[UnsafeCell<MaybeUninit<u8>>]>,
+    /// How many blocks of its log there are.
+    live: Arc<AtomicUsize>,
+}
+
+// SAFETY: readers and the writer touch different bytes, told apart by `len`, which is published after the bytes below it.
+unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Block {
+    /// Offset of its first byte in the log.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Offset behind its last byte so far.
+    pub fn end(&self) -> u64 {
+        self.start + self.len.load(Ordering::Acquire) as u64
+    }
+
+    /// The bytes of a range within what was written.
+    ///
+    /// # Panics
+    /// When the range is beyond that.
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.len.load(Ordering::Acquire));
+        let first = self.bytes.as_ptr().cast::<u8>();
+        // SAFETY: bytes below `len` are initialised and do not change any more.
+        unsafe { std::slice::from_raw_parts(first.add(range.start), range.end - range.start) }
+    }
+}
+
+/// The one that may write to a block.
+pub(super) struct BlockWriter(Arc<Block>);
+
+impl BlockWriter {
+    /// An empty block that begins at an offset of the log, and is counted in `live` as long as somebody has it.
+    pub fn new(start: u64, live: &Arc<AtomicUsize>) -> Self {
+        let bytes: Box<[MaybeUninit<u8>]> = Box::new_uninit_slice(BLOCK_BYTES);
+        let bytes = Box::into_raw(bytes) as *mut [UnsafeCell<MaybeUninit<u8>>];
+        // SAFETY: the same allocation; an `UnsafeCell` has the layout of what it holds.
+        let bytes = unsafe { Box::from_raw(bytes) };
+        live.fetch_add(1, Ordering::Relaxed);
+        BlockWriter(Arc::new(Block { start, len: AtomicUsize::new(0), bytes, live: live.clone() }))
+    }
+
+    /// The block, for readers.
+    pub fn block(&self) -> &Arc<Block> {
+        &self.0
+    }
+
+    /// Appends as much as there is room for; how much that was.
+    pub fn append(&mut self, bytes: &[u8]) -> usize {
+        let len = self.0.len.load(Ordering::Relaxed);
+        let n = bytes.len().min(BLOCK_BYTES - len);
+        let first = UnsafeCell::raw_get(self.0.bytes.as_ptr()).cast::<u8>();
+        // SAFETY: the room from `len` on is this writer's alone, and `n` bytes fit there.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), first.add(len), n) };
+        self.0.len.store(len + n, Ordering::Release);
+        n
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_while_more_is_written() {
+        let mut writer = BlockWriter::new(100, &Arc::default());
+        let block = writer.block().clone();
+        let reader = std::thread::spawn(move || {
+            let mut read = 0;
+            while read < 3000 {
+                let end = (block.end() - block.start()) as usize;
+                assert!(block.bytes(read..end).iter().enumerate().all(|(i, byte)| *byte == ((read + i) % 251) as u8));
+                read = end;
+            }
+        });
+        (0..3000usize).for_each(|n| assert_eq!(writer.append(&[(n % 251) as u8]), 1));
+        reader.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_full_block_takes_nothing() {
+        let mut writer = BlockWriter::new(0, &Arc::default());
+        assert_eq!(writer.append(&vec![7; BLOCK_BYTES - 1]), BLOCK_BYTES - 1);
+        assert_eq!((writer.append(b"xy"), writer.append(b"y")), (1, 0));
+        assert_eq!(writer.block().bytes(BLOCK_BYTES - 2..BLOCK_BYTES), [7, b'x']);
+    }
+}

@@ -1,0 +1,146 @@
+//! Readers of the write log.
+
+use super::Shared;
+use super::block::Block;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a follower reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Audience {
+    /// Everything.
+    All,
+    /// What changes data; no asides.
+    DataOnly,
+}
+
+/// No offset: the follower was cut off.
+const GONE: u64 = u64::MAX;
+
+/// Where a follower is.
+pub(super) struct Position {
+    offset: AtomicU64,
+    audience: Audience,
+}
+
+impl Position {
+    pub fn new(offset: u64, audience: Audience) -> Self {
+        Position { offset: AtomicU64::new(offset), audience }
+    }
+
+    pub fn offset(&self) -> u64 {
+        self.offset.load(Ordering::Relaxed)
+    }
+
+    pub fn leaves_out(&self) -> bool {
+        self.audience == Audience::DataOnly
+    }
+
+    pub fn cut_off(&self) {
+        self.offset.store(GONE, Ordering::Relaxed);
+    }
+}
+
+/// A reader of the log. What it has not read is kept for it, so whoever has one limits how far it lies behind.
+pub struct Follower {
+    log: Arc<Shared>,
+    position: Arc<Position>,
+}
+
+/// Another history has begun since.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CutOff;
+
+/// Bytes of the log.
+pub struct Piece {
+    block: Arc<Block>,
+    range: Range<usize>,
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.block.bytes(self.range.clone())
+    }
+}
+
+impl Piece {
+    /// Offset behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.block.start() + self.range.end as u64
+    }
+}
+
+impl Follower {
+    pub(super) fn new(log: Arc<Shared>, position: Arc<Position>) -> Self {
+        Follower { log, position }
+    }
+
+    /// Offset of what it reads next.
+    pub fn offset(&self) -> u64 {
+        self.position.offset()
+    }
+
+    /// Bytes that it has not read.
+    pub fn lag(&self) -> u64 {
+        self.log.end.load(Ordering::Acquire).saturating_sub(self.offset())
+    }
+
+    /// The next bytes, as many as stand together, up to the offset `until`: they count as read. `None` when there are none.
+    pub fn next(&mut self, until: u64) -> Result<Option<Piece>, CutOff> {
+        if self.offset() == GONE {
+            return Err(CutOff);
+        }
+        if self.offset() >= self.log.end.load(Ordering::Acquire).min(until) {
+            return Ok(None);
+        }
+        let inner = self.log.inner.lock();
+        let mut at = self.offset();
+        if at == GONE {
+            return Err(CutOff);
+        }
+        let mut end = inner.end.min(until);
+        if self.position.leaves_out() {
+            let ahead = inner.asides.partition_point(|aside| aside.end <= at);
+            for aside in inner.asides.range(ahead..) {
+                if aside.start > at {
+                    end = end.min(aside.start);
+                    break;
+                }
+                at = aside.end;
+            }
+        }
+        if at >= end {
+            self.position.offset.store(at, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let place = inner.blocks.partition_point(|block| block.start() <= at);
+        // What is not read is kept, so there is a block.
+        let Some(block) = place.checked_sub(1).and_then(|place| inner.blocks.get(place)) else { return Err(CutOff) };
+        let block = block.clone();
+        drop(inner);
+        let range = (at - block.start()) as usize..(end.min(block.end()) - block.start()) as usize;
+        let piece = Piece { block, range };
+        self.position.offset.store(piece.end(), Ordering::Relaxed);
+        Ok(Some(piece))
+    }
+
+    /// Everything that it has not read.
+    pub fn read(&mut self) -> Result<Vec<u8>, CutOff> {
+        let mut bytes = Vec::new();
+        while let Some(piece) = self.next(u64::MAX)? {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let mut inner = self.log.inner.lock();
+        inner.followers.retain(|position| !std::ptr::eq(position.as_ptr(), Arc::as_ptr(&self.position)));
+        self.log.forget(&mut inner);
+    }
+}

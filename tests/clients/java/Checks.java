@@ -1,0 +1,106 @@
+import java.io.File;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/**
+ * What Jedis and Lettuce are documented to do, done against a server.
+ *
+ * <p>Usage: Checks PORT TLS-PORT FOLDER, where FOLDER holds ca.crt and own.p12.
+ */
+public final class Checks {
+    /** How long a check may take, in seconds. */
+    static final int PATIENCE_S = 60;
+
+    /** What own.p12 is protected by. */
+    static final char[] PASSWORD = "password".toCharArray();
+
+    /** Where the server is. */
+    record Server(int port, int tlsPort, File authority, File identity) {}
+
+    /** What a check does. */
+    interface Body {
+        void run() throws Exception;
+    }
+
+    /** Checks by name, in the order in which they run. */
+    static final class Suite {
+        final Map<String, Body> checks = new LinkedHashMap<>();
+
+        void check(String name, Body body) {
+            checks.put(name, body);
+        }
+
+        void run(String library, Body before) {
+            ExecutorService threads = Executors.newCachedThreadPool(Checks::daemon);
+            checks.forEach((name, body) -> {
+                String result = "ok";
+                try {
+                    before.run();
+                    threads.submit(() -> {
+                        body.run();
+                        return null;
+                    }).get(PATIENCE_S, TimeUnit.SECONDS);
+                } catch (TimeoutException late) {
+                    result = "FAIL: took more than " + PATIENCE_S + " s";
+                } catch (ExecutionException failed) {
+                    failed.getCause().printStackTrace();
+                    result = "FAIL: " + words(failed.getCause());
+                } catch (Exception failed) {
+                    result = "FAIL: " + words(failed);
+                }
+                System.out.println("CHECK " + library + " " + name + " " + result);
+            });
+            threads.shutdownNow();
+        }
+    }
+
+    static Thread daemon(Runnable body) {
+        Thread thread = new Thread(body);
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    static String words(Throwable failure) {
+        Throwable last = failure;
+        while (last.getCause() != null) {
+            last = last.getCause();
+        }
+        return (failure + (last == failure ? "" : ": " + last)).replaceAll("\\s+", " ");
+    }
+
+    static void same(Object got, Object expected) {
+        if (!Objects.equals(got, expected)) {
+            throw new AssertionError("expected " + expected + ", got " + got);
+        }
+    }
+
+    /** Checks that something is refused, in words that contain these. */
+    static void refused(String words, Body body) throws Exception {
+        try {
+            body.run();
+        } catch (Exception refusal) {
+            if (words(refusal).contains(words)) {
+                return;
+            }
+            throw refusal;
+        }
+        throw new AssertionError("not refused: " + words);
+    }
+
+    public static void main(String[] args) {
+        File folder = new File(args[2]);
+        Server server = new Server(
+            Integer.parseInt(args[0]), Integer.parseInt(args[1]), new File(folder, "ca.crt"), new File(folder, "own.p12"));
+        JedisChecks jedis = new JedisChecks(server);
+        jedis.suite().run("jedis", jedis::flush);
+        LettuceChecks lettuce = new LettuceChecks(server);
+        lettuce.suite().run("lettuce", jedis::flush);
+        System.exit(0);
+    }
+}
