@@ -187,6 +187,10 @@ impl Overview {
             let is_replica = client.flags().contains(ClientFlags::REPLICA);
             *if is_replica { &mut replicas } else { &mut clients } += client.memory();
         }
+        if replicas > 0 {
+            // What is yet to be sent to them is the log's, which they share.
+            replicas += server.keyspace.log.excess();
+        }
         let figures = Figures::read();
         server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());

@@ -48,12 +48,6 @@ fn count(client: &mut Connection, prefix: &str, of: usize) -> usize {
     cmd("EXISTS").arg(names).query(client).expect("a number")
 }
 
-/// What an error says.
-fn error(result: redis::RedisResult<()>) -> String {
-    let error = result.expect_err("an error");
-    format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default())
-}
-
 #[test]
 fn each_policy_keeps_memory_below_its_limit_and_takes_no_key_that_is_not_its_own() {
     for_workers(&[], |server| {

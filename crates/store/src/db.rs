@@ -771,7 +771,7 @@ pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number:
 }
 
 /// Elements that are looked at to tell how much memory a large value takes.
-const WEIGHED: usize = 5;
+pub(crate) const WEIGHED: usize = 5;
 
 /// Removes what stands at a place. A large value is freed in the background when `lazy`.
 pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {

@@ -11,7 +11,7 @@
 
 use crate::access::Access;
 use crate::chance;
-use crate::db::{Counters, discard, tell_of_loss};
+use crate::db::{Counters, WEIGHED, discard, tell_of_loss};
 use crate::effects::{Effects, EventClass};
 use crate::entry::Entry;
 use crate::keyspace::{Key, Keyspace};
@@ -67,10 +67,10 @@ impl Policy {
         match self.order {
             Order::LeastRecent => {
                 let last_used_s = now_ms / 1000 - access.idle_seconds(entry.clock()) as i64;
-                u64::MAX.wrapping_sub_signed(last_used_s)
+                u64::MAX.wrapping_sub(last_used_s as u64)
             }
             Order::LeastFrequent => u64::from(u8::MAX) - u64::from(access.frequency(entry.clock())),
-            Order::SoonestToExpire => u64::MAX.wrapping_sub_signed(entry.expiry().unwrap_or(i64::MAX).max(0)),
+            Order::SoonestToExpire => u64::MAX - entry.expiry().unwrap_or(i64::MAX).max(0) as u64,
             Order::Random => 0,
         }
     }
@@ -150,8 +150,8 @@ pub struct Pass<'a> {
 
 /// What became of a candidate.
 enum Verdict {
-    /// It is gone, by us.
-    Evicted,
+    /// It is gone, by us, and so much memory will be free.
+    Evicted(usize),
     /// It is no candidate any more.
     Lapsed,
     /// There are better ones: it was used meanwhile, and has this rank now.
@@ -181,8 +181,8 @@ impl Evictor {
         Evictor { pool: Pool::default(), policy: None, random, next_database: 0, rests: Vec::new(), name: Vec::new() }
     }
 
-    /// Evicts a key; false when there is none that may go.
-    pub fn evict(&mut self, mut pass: Pass<'_>) -> bool {
+    /// Evicts a key; about how many bytes that frees, `None` when there is none that may go.
+    pub fn evict(&mut self, mut pass: Pass<'_>) -> Option<usize> {
         if self.policy != Some(pass.policy) {
             self.policy = Some(pass.policy);
             self.pool = Pool::default();
@@ -190,11 +190,11 @@ impl Evictor {
         self.rests.resize(pass.keyspace.databases(), 0);
         loop {
             if !self.find_candidates(&pass) {
-                return false;
+                return None;
             }
             while let Some(candidate) = self.pool.take_best() {
                 match self.judge(&mut pass, candidate) {
-                    Verdict::Evicted => return true,
+                    Verdict::Evicted(bytes) => return Some(bytes),
                     Verdict::Lapsed => {}
                     Verdict::Spared(rank) => self.pool.offer(Candidate { rank, ..candidate }),
                 }
@@ -272,7 +272,8 @@ impl Evictor {
         let Policy { scope, order } = pass.policy;
         let address = pass.keyspace.address_of(pass.keyspace.database_at(number), partition);
         if order == Order::Random && scope == Scope::All {
-            let locked = pass.keyspace.lock_one(address);
+            // A partition that a script has is passed over.
+            let Some(locked) = pass.keyspace.lock_one_while(address, || false) else { return 0 };
             let entry = locked.partition(address).random(|| self.draw());
             let hash = entry.map(|entry| pass.keyspace.key(entry.key()).hash);
             hash.into_iter().for_each(|hash| self.pool.offer(Candidate { rank: 0, database: number, hash }));
@@ -282,7 +283,7 @@ impl Evictor {
         let start = self.draw();
         let (mut position, mut wrapped) = (start, false);
         while seen == 0 {
-            let locked = pass.keyspace.lock_one(address);
+            let Some(locked) = pass.keyspace.lock_one_while(address, || false) else { return seen };
             let volatile = scope == Scope::Volatile;
             let next = locked.partition(address).sample(position, buckets, wanted, volatile, |entry| {
                 seen += 1;
@@ -309,7 +310,7 @@ impl Evictor {
         let Candidate { database: number, hash, .. } = candidate;
         let keyspace = pass.keyspace;
         let address = keyspace.address_of_hash(number, hash);
-        let mut locked = keyspace.lock_one(address);
+        let Some(mut locked) = keyspace.lock_one_while(address, || false) else { return Verdict::Lapsed };
         let partition = locked.partition(address);
         let Some(place) = partition.find_hash(hash) else { return Verdict::Lapsed };
         let entry = partition.entry(place);
@@ -322,7 +323,7 @@ impl Evictor {
         }
         self.name.clear();
         self.name.extend_from_slice(entry.key());
-        let key = Key { bytes: &self.name, hash };
+        let (key, bytes) = (Key { bytes: &self.name, hash }, entry.memory(WEIGHED));
         let lazy = pass.lazy && keyspace.janitor.pending_bytes() < BACKLOG_MAX;
         let effects = &mut *pass.effects;
         effects.begin(keyspace.log.followed(), pass.heard | keyspace.tracking.heard(), number);
@@ -333,7 +334,7 @@ impl Evictor {
         pass.counters.evicted.add(1);
         effects.evicted(key, pass.lazy);
         effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
-        Verdict::Evicted
+        Verdict::Evicted(bytes)
     }
 
     /// A random number: xorshift64*.

@@ -115,6 +115,10 @@ impl Worker {
     /// Makes deliveries to as many connections as a turn allows.
     pub(super) fn make_deliveries(&mut self) {
         self.open_inbox();
+        if self.understudy.is_none() {
+            // A script takes too long, whose own client is elsewhere: messages wait for its end.
+            return;
+        }
         let mut deliveries = std::mem::take(&mut self.deliveries);
         let bytes_max = self.replies.len() + WAVE_BYTES;
         let subscribers = self.server.pubsub.subscribers(self.number);
@@ -137,6 +141,7 @@ impl Worker {
     #[inline]
     pub(super) fn catch_up(&mut self, token: usize) {
         if !self.deliveries.is_empty()
+            && self.understudy.is_some()
             && let Some(connection) = self.connections.get(token)
             && (connection.client.subscriptions.is_some() || connection.client.tracking.is_some())
         {

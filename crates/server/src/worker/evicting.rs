@@ -128,7 +128,10 @@ impl Engine {
             self.evicting.is_out_of_memory = false;
             return;
         }
-        let room = if self.excess() <= 0 { Room::Enough } else { self.evict() };
+        let room = match self.excess() {
+            ..=0 => Room::Enough,
+            excess => self.evict(excess),
+        };
         self.evicting.is_out_of_memory = room == Room::Nothing;
         self.evicting.is_unfinished = room == Room::Unfinished;
         self.server.eviction.note(room != Room::Enough);
@@ -148,18 +151,20 @@ impl Engine {
         excess
     }
 
+    /// Evicts keys until memory is no more above its limit, or as much is freed as it was above. Telling of keys that go takes
+    /// memory in its turn, for messages that will soon be sent: were more keys to go for that, all of them might.
     #[cold]
-    fn evict(&mut self) -> Room {
+    fn evict(&mut self, excess: i64) -> Room {
         let Some(policy) = self.tunables.eviction.policy.filter(|_| !self.tunables.import_mode) else {
             return Room::Nothing;
         };
         let (heard, began) = (self.heard(), Ticks::now());
         let patience = self.tunables.eviction.patience;
-        let mut evicted = 0;
+        let (mut evicted, mut freed) = (0, 0);
         let room = loop {
             let key_began = Ticks::now();
             let limits = &self.tunables.eviction;
-            let has_gone = self.evicting.evictor.evict(Pass {
+            let gone = self.evicting.evictor.evict(Pass {
                 keyspace: self.server.keyspace,
                 policy,
                 samples: limits.samples,
@@ -170,12 +175,11 @@ impl Engine {
                 effects: &mut self.effects,
                 heard,
             });
-            if !has_gone {
-                break self.await_janitor(began, patience);
-            }
+            let Some(bytes) = gone else { break self.await_janitor(began, patience) };
             self.record_latency("eviction-del", key_began);
             evicted += 1;
-            if self.excess() <= 0 {
+            freed += bytes as i64;
+            if freed >= excess || self.excess() <= 0 {
                 break Room::Enough;
             }
             if evicted % KEYS_PER_LOOK == 0 && elapsed(began) > patience {

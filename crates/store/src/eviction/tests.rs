@@ -63,7 +63,7 @@ impl Bench {
     }
 
     fn evict(&mut self) -> bool {
-        self.evictor.evict(Pass {
+        let freed = self.evictor.evict(Pass {
             keyspace: self.keyspace,
             policy: self.policy,
             samples: 5,
@@ -73,7 +73,8 @@ impl Bench {
             counters: &self.counters,
             effects: &mut self.effects,
             heard: EventClass::empty(),
-        })
+        });
+        freed.inspect(|bytes| assert!([16, 32].contains(bytes), "{bytes}")).is_some()
     }
 
     fn len(&self) -> usize {

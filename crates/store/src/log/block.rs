@@ -18,10 +18,18 @@ pub(super) struct Block {
     start: u64,
     len: AtomicUsize,
     bytes: Box<[UnsafeCell<MaybeUninit<u8>>]>,
+    /// How many blocks of its log there are.
+    live: Arc<AtomicUsize>,
 }
 
 // SAFETY: readers and the writer touch different bytes, told apart by `len`, which is published after the bytes below it.
 unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Block {
     /// Offset of its first byte in the log.
@@ -50,13 +58,14 @@ impl Block {
 pub(super) struct BlockWriter(Arc<Block>);
 
 impl BlockWriter {
-    /// An empty block that begins at an offset of the log.
-    pub fn new(start: u64) -> Self {
+    /// An empty block that begins at an offset of the log, and is counted in `live` as long as somebody has it.
+    pub fn new(start: u64, live: &Arc<AtomicUsize>) -> Self {
         let bytes: Box<[MaybeUninit<u8>]> = Box::new_uninit_slice(BLOCK_BYTES);
         let bytes = Box::into_raw(bytes) as *mut [UnsafeCell<MaybeUninit<u8>>];
         // SAFETY: the same allocation; an `UnsafeCell` has the layout of what it holds.
         let bytes = unsafe { Box::from_raw(bytes) };
-        BlockWriter(Arc::new(Block { start, len: AtomicUsize::new(0), bytes }))
+        live.fetch_add(1, Ordering::Relaxed);
+        BlockWriter(Arc::new(Block { start, len: AtomicUsize::new(0), bytes, live: live.clone() }))
     }
 
     /// The block, for readers.
@@ -82,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_while_more_is_written() {
-        let mut writer = BlockWriter::new(100);
+        let mut writer = BlockWriter::new(100, &Arc::default());
         let block = writer.block().clone();
         let reader = std::thread::spawn(move || {
             let mut read = 0;
@@ -98,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_full_block_takes_nothing() {
-        let mut writer = BlockWriter::new(0);
+        let mut writer = BlockWriter::new(0, &Arc::default());
         assert_eq!(writer.append(&vec![7; BLOCK_BYTES - 1]), BLOCK_BYTES - 1);
         assert_eq!((writer.append(b"xy"), writer.append(b"y")), (1, 0));
         assert_eq!(writer.block().bytes(BLOCK_BYTES - 2..BLOCK_BYTES), [7, b'x']);

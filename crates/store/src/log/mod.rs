@@ -19,7 +19,7 @@ use block::{Block, BlockWriter};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 pub use block::BLOCK_BYTES;
@@ -43,6 +43,8 @@ struct Inner {
     writer: Option<BlockWriter>,
     /// What is kept, the oldest first.
     blocks: VecDeque<Arc<Block>>,
+    /// How many blocks there are, with those that only readers still have.
+    live_blocks: Arc<AtomicUsize>,
     /// Offset behind the last byte.
     end: u64,
     /// Whether it holds nothing but what another server's log does.
@@ -193,15 +195,10 @@ impl WriteLog {
         inner.start()..inner.end
     }
 
-    /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it.
+    /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it and done with it.
     pub fn excess(&self) -> usize {
-        if !self.followed() {
-            return 0;
-        }
         let inner = self.0.inner.lock();
-        // The backlog need not begin where a block does.
-        let backlog = if inner.backlog > 0 { inner.backlog as usize + BLOCK_BYTES } else { 0 };
-        (inner.blocks.len() * BLOCK_BYTES).saturating_sub(backlog)
+        (inner.live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES).saturating_sub(inner.backlog as usize)
     }
 
     /// Has the next record say which database it is for.
@@ -252,7 +249,7 @@ impl Inner {
             if !bytes.is_empty() {
                 // Blocks are dropped when another begins, which is seldom enough to look at all followers.
                 self.forget_read();
-                let writer = BlockWriter::new(self.end);
+                let writer = BlockWriter::new(self.end, &self.live_blocks);
                 self.blocks.push_back(writer.block().clone());
                 self.writer = Some(writer);
             }
