@@ -24,6 +24,8 @@ pub struct Context<'a> {
     pub receiver: Receiver,
     /// Whether the command may wait: not inside of a transaction or a script, where one that finds nothing says so.
     pub may_block: bool,
+    /// Whether a script calls it, which should be told the members of sets in the same order every time.
+    pub in_script: bool,
     /// Whether the command comes from a log: then it is taken as it stands there.
     pub from_log: bool,
     /// Whether the command may read keys that it does not name, whichever it comes across.

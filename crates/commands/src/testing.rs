@@ -115,6 +115,7 @@ impl Bench {
             settings: &self.settings,
             receiver: Receiver::Client,
             may_block: self.may_block,
+            in_script: false,
             from_log: self.from_log,
             block: None,
             remark: None,

@@ -45,7 +45,7 @@ pub use error::{Corrupt, Error, ErrorKind, ModuleType};
 pub use format::{Type, VERSION, VERSION_REDIS, VersionCheck, is_foreign};
 pub use input::Progress;
 pub use load::{Key, Summary, Target, load_into};
-pub use payload::{RestoreError, restore};
+pub use payload::{RestoreError, RestoreFunctionsError, dump_functions, restore, restore_functions};
 pub use read::{Checksum, Event, ReadOptions, Reader, Record as ReadRecord, Stage, ValueOptions};
 pub use value::{Loaded, ValueRef};
 pub use write::{Preface, Record, Usage, WriteError, WriteOptions, Writer, dump, save_record, value_len};

@@ -1,13 +1,17 @@
-//! RESTORE: a value from the bytes that DUMP returned, whichever server did.
+//! RESTORE: a value from the bytes that DUMP returned, whichever server did. FUNCTION DUMP and FUNCTION RESTORE: function
+//! libraries in the same frame.
 
 use crate::crc64;
 use crate::decode::Decoder;
+use crate::encode::Encoder;
 use crate::error::Error;
-use crate::format::{FOREIGN_BYTES, Type, VERSION_REDIS_7_4, VersionCheck, is_foreign};
-use crate::input::Payload;
+use crate::format::{FOREIGN_BYTES, Type, VERSION_REDIS_7_4, VersionCheck, is_foreign, opcode};
+use crate::input::{Input, Payload};
 use crate::read::ValueOptions;
 use crate::value::{Builder, Loaded};
+use crate::write::{WriteOptions, seal};
 use kvick_store::Value;
+use std::convert::Infallible;
 use std::fmt;
 
 /// Bytes of the version and the sum behind the value.
@@ -60,6 +64,63 @@ pub fn restore(
     read(&body[1..], kind, options)
 }
 
+/// A payload that holds the sources of function libraries.
+pub fn dump_functions<S: AsRef<[u8]>>(sources: &[S], options: &WriteOptions) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for source in sources {
+        payload.push(opcode::FUNCTION);
+        let written: Result<(), Infallible> = Encoder::new(&mut payload, options.compress).string(source.as_ref());
+        let Ok(()) = written;
+    }
+    seal(&mut payload, 0, options.version);
+    payload
+}
+
+/// Why a payload of function libraries is not restored. Prints as the error reply says it, without code word.
+#[derive(Debug)]
+pub enum RestoreFunctionsError {
+    /// It is too short, of a version that is not accepted, or its sum is wrong.
+    VersionOrChecksum,
+    /// Libraries in the form of a version before the first release that had them.
+    PreRelease,
+    /// Something else than libraries.
+    NotFunctions,
+    /// A library that is cut off.
+    BadData(Error),
+}
+
+impl fmt::Display for RestoreFunctionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RestoreFunctionsError::VersionOrChecksum => "DUMP payload version or checksum are wrong",
+            RestoreFunctionsError::PreRelease => "Pre-GA function format not supported",
+            RestoreFunctionsError::NotFunctions => "given type is not a function",
+            RestoreFunctionsError::BadData(_) => "failed loading the given functions payload",
+        })
+    }
+}
+
+impl std::error::Error for RestoreFunctionsError {}
+
+/// The sources of the function libraries in a payload.
+pub fn restore_functions(
+    payload: &[u8],
+    check: VersionCheck,
+    checks: bool,
+) -> Result<Vec<Vec<u8>>, RestoreFunctionsError> {
+    let (body, _) = open(payload, check, checks).ok_or(RestoreFunctionsError::VersionOrChecksum)?;
+    let mut decoder = Decoder::new(Payload::new(body));
+    let mut sources = Vec::new();
+    while decoder.input.offset() < body.len() as u64 {
+        match decoder.byte().map_err(RestoreFunctionsError::BadData)? {
+            opcode::FUNCTION => sources.push(decoder.owned().map_err(RestoreFunctionsError::BadData)?),
+            opcode::FUNCTION_PRE_RELEASE => return Err(RestoreFunctionsError::PreRelease),
+            _ => return Err(RestoreFunctionsError::NotFunctions),
+        }
+    }
+    Ok(sources)
+}
+
 /// The type and value in a payload, and the version.
 fn open(payload: &[u8], check: VersionCheck, checks: bool) -> Option<(&[u8], u32)> {
     let (body, footer) = payload.split_at_checked(payload.len().checked_sub(FOOTER_LEN)?)?;
@@ -78,5 +139,25 @@ fn read(bytes: &[u8], kind: Type, options: &ValueOptions) -> Result<Value, Resto
     match Builder::new(options, false).load(kind, &mut decoder).map_err(bad)? {
         Loaded::Value(value) => Ok(value),
         Loaded::Empty | Loaded::Expired | Loaded::Module(_) => Err(RestoreError::BadData(None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::VERSION;
+
+    #[test]
+    fn function_libraries_come_back_from_their_payload() {
+        let options = WriteOptions { version: VERSION, compress: true, checksum: true };
+        let sources = ["#!lua name=one\ncode", &"#!lua name=two\n".repeat(30)];
+        let payload = dump_functions(&sources, &options);
+        let restored = restore_functions(&payload, VersionCheck::Strict, true).expect("just written");
+        assert_eq!(restored, sources.map(|source| source.as_bytes().to_vec()));
+        for cut in 0..payload.len() {
+            assert!(restore_functions(&payload[..cut], VersionCheck::Strict, true).is_err());
+            assert!(restore_functions(&payload[cut..], VersionCheck::Strict, true).is_err() || cut == 0);
+        }
+        assert!(restore(&payload, VersionCheck::Strict, true, &ValueOptions::default()).is_err());
     }
 }

@@ -134,10 +134,15 @@ pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) 
     let start = payload.len();
     payload.push(kind.byte());
     value::save(value, kind, &mut Encoder::new(payload, options.compress))?;
-    payload.extend_from_slice(&options.version.to_le_bytes());
+    seal(payload, start, options.version);
+    Ok(())
+}
+
+/// Ends a payload that begins at `start`: the version, and the sum of all before it.
+pub(crate) fn seal(payload: &mut Vec<u8>, start: usize, version: u16) {
+    payload.extend_from_slice(&version.to_le_bytes());
     let sum = crate::crc64::update(0, &payload[start..]);
     payload.extend_from_slice(&sum.to_le_bytes());
-    Ok(())
 }
 
 /// How many bytes a value takes in a dump, its type left out.

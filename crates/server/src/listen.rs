@@ -2,10 +2,12 @@
 
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::config::Values;
-use crate::config::tables::network;
+use crate::config::tables::{network, tls};
 use crate::server::{Server, Tunables};
+use crate::tls::Tls;
+use crate::tls::stream::Stream;
 use crate::worker::connection::Socket;
-use mio::net::{TcpListener, UnixListener};
+use mio::net::{TcpListener, TcpStream, UnixListener};
 use mio::{Interest, Registry, Token};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket as RawSocket, TcpKeepalive, Type};
@@ -30,14 +32,51 @@ struct Listener {
 }
 
 enum Kind {
-    Tcp(TcpListener),
+    Tcp(TcpListener, Transport),
     Unix(UnixListener, PathBuf),
 }
 
+/// What is spoken on a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// The protocol itself.
+    Plain,
+    /// The protocol in TLS.
+    Tls,
+}
+
+impl Transport {
+    /// Both.
+    pub const ALL: [Transport; 2] = [Transport::Plain, Transport::Tls];
+
+    /// As the log calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Plain => "tcp",
+            Transport::Tls => "tls",
+        }
+    }
+
+    /// The port that `values` give it; 0 for none.
+    pub fn port(self, values: &Values) -> u16 {
+        match self {
+            Transport::Plain => values.read(network::PORT),
+            Transport::Tls => values.read(tls::TLS_PORT),
+        }
+    }
+}
+
 impl Listener {
+    fn transport(&self) -> Option<Transport> {
+        match &self.kind {
+            Kind::Tcp(_, transport) => Some(*transport),
+            Kind::Unix(..) => None,
+        }
+    }
+
     fn port(&self) -> Option<u16> {
         match &self.kind {
-            Kind::Tcp(socket) => socket.local_addr().ok().map(|address| address.port()),
+            Kind::Tcp(socket, _) => socket.local_addr().ok().map(|address| address.port()),
             Kind::Unix(..) => None,
         }
     }
@@ -54,11 +93,14 @@ pub struct Peer {
 impl Listeners {
     /// Opens the sockets that the settings ask for. Errors say which address could not be had and why.
     pub fn open(values: &Values) -> io::Result<Self> {
-        let port = values.read(network::PORT);
-        let mut sockets = open_tcp(values).map_err(|error| {
-            crate::logging::warning(format_args!("Warning: {error}"));
-            io::Error::new(error.kind(), format!("Failed listening on port {port} (tcp), aborting."))
-        })?;
+        let mut sockets = Vec::new();
+        for transport in Transport::ALL {
+            sockets.extend(open_tcp(values, transport).map_err(|error| {
+                crate::logging::warning(format_args!("Warning: {error}"));
+                let (port, name) = (transport.port(values), transport.name());
+                io::Error::new(error.kind(), format!("Failed listening on port {port} ({name}), aborting."))
+            })?);
+        }
         if let Some(path) = values.read(network::UNIXSOCKET) {
             let group = values.read(network::UNIXSOCKETGROUP);
             let mode = values.read(network::UNIXSOCKETPERM);
@@ -67,22 +109,22 @@ impl Listeners {
         Ok(Listeners { sockets: Arc::new(Mutex::new(sockets)) })
     }
 
-    /// Opens the TCP sockets anew, as the settings are now. Those before are closed first only where they are in the way;
-    /// on an error none may be left. The worker that accepts has to register what is new.
-    pub fn reopen(&self, values: &Values) -> io::Result<()> {
+    /// Opens the sockets of one transport anew, as the settings are now. Those before are closed first only where they are in
+    /// the way; on an error none may be left. The worker that accepts has to register what is new.
+    pub fn reopen(&self, values: &Values, transport: Transport) -> io::Result<()> {
         let mut sockets = self.sockets.lock();
-        let port = values.read(network::PORT);
-        let is_tcp = |listener: &Listener| matches!(listener.kind, Kind::Tcp(_));
-        let fresh = open_tcp(values).or_else(|error| {
-            let in_the_way = sockets.iter().any(|listener| listener.port() == Some(port));
+        let port = transport.port(values);
+        let is_old = |listener: &Listener| listener.transport() == Some(transport);
+        let fresh = open_tcp(values, transport).or_else(|error| {
+            let in_the_way = sockets.iter().any(|listener| is_old(listener) && listener.port() == Some(port));
             if error.kind() != io::ErrorKind::AddrInUse || !in_the_way {
                 return Err(error);
             }
-            sockets.retain(|listener| !is_tcp(listener));
-            open_tcp(values)
+            sockets.retain(|listener| !is_old(listener));
+            open_tcp(values, transport)
         })?;
         // Closing a socket takes it out of the poll.
-        sockets.retain(|listener| !is_tcp(listener));
+        sockets.retain(|listener| !is_old(listener));
         sockets.extend(fresh);
         Ok(())
     }
@@ -90,7 +132,7 @@ impl Listeners {
     /// What is listened on, for people.
     pub fn describe(&self) -> Vec<String> {
         let describe = |listener: &Listener| match &listener.kind {
-            Kind::Tcp(socket) => socket.local_addr().map_or_else(|e| e.to_string(), |address| address.to_string()),
+            Kind::Tcp(socket, _) => socket.local_addr().map_or_else(|e| e.to_string(), |address| address.to_string()),
             Kind::Unix(_, path) => path.display().to_string(),
         };
         self.sockets.lock().iter().map(describe).collect()
@@ -106,7 +148,7 @@ impl Listeners {
             let is_free = |number: &usize| sockets.iter().all(|listener| listener.number != Some(*number));
             let number = (0..).find(is_free).unwrap_or(0);
             match &mut sockets[at].kind {
-                Kind::Tcp(socket) => registry.register(socket, Token(first + number), Interest::READABLE)?,
+                Kind::Tcp(socket, _) => registry.register(socket, Token(first + number), Interest::READABLE)?,
                 Kind::Unix(socket, _) => registry.register(socket, Token(first + number), Interest::READABLE)?,
             }
             sockets[at].number = Some(number);
@@ -116,15 +158,19 @@ impl Listeners {
 
     /// The next connection waiting on socket `number`. After an error there may be more of them, which the poll does not
     /// tell again: try later.
-    pub fn accept(&self, number: usize) -> io::Result<Option<(Socket, Peer)>> {
+    pub fn accept(&self, number: usize, tls: &Tls) -> io::Result<Option<(Socket, Peer)>> {
         let sockets = self.sockets.lock();
         let Some(listener) = sockets.iter().find(|listener| listener.number == Some(number)) else { return Ok(None) };
         loop {
             let accepted = match &listener.kind {
-                Kind::Tcp(socket) => socket.accept().map(|(stream, peer)| {
+                Kind::Tcp(socket, transport) => socket.accept().and_then(|(stream, peer)| {
                     let local = stream.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
                     let peer = Peer { peer: peer.to_string(), local, unix: false, loopback: is_loopback(&peer.ip()) };
-                    (Socket::Tcp(stream), peer)
+                    let socket = match transport {
+                        Transport::Plain => Socket::Tcp(stream),
+                        Transport::Tls => Socket::Tls(Box::new(encrypted(stream, tls)?)),
+                    };
+                    Ok((socket, peer))
                 }),
                 Kind::Unix(socket, path) => socket.accept().map(|(stream, _)| {
                     let name = format!("{}:0", path.display());
@@ -143,6 +189,12 @@ impl Listeners {
     }
 }
 
+/// A connection with TLS, as its settings are now.
+fn encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Stream> {
+    let materials = tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
+    Stream::accept(stream, &materials)
+}
+
 fn is_loopback(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback(),
@@ -151,8 +203,8 @@ fn is_loopback(ip: &IpAddr) -> bool {
 }
 
 /// Opens one socket for each address; a "-" in front of an address makes it optional. None for port 0.
-fn open_tcp(values: &Values) -> io::Result<Vec<Listener>> {
-    let port = values.read(network::PORT);
+fn open_tcp(values: &Values, transport: Transport) -> io::Result<Vec<Listener>> {
+    let port = transport.port(values);
     if port == 0 {
         return Ok(Vec::new());
     }
@@ -162,7 +214,7 @@ fn open_tcp(values: &Values) -> io::Result<Vec<Listener>> {
         let text = String::from_utf8_lossy(text);
         let (text, optional) = text.strip_prefix('-').map_or((&*text, false), |rest| (rest, true));
         match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), backlog, mark)) {
-            Ok(socket) => sockets.push(Listener { kind: Kind::Tcp(socket), number: None }),
+            Ok(socket) => sockets.push(Listener { kind: Kind::Tcp(socket, transport), number: None }),
             Err(error) if optional && may_be_missing(&error) => {}
             Err(error) => {
                 let reason = format!("Could not create server TCP listening socket {text}:{port}: {error}");
@@ -256,11 +308,17 @@ pub fn admit(
         server.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
     }
-    if tunables.protected_mode && !peer.loopback && server.acl.default_user().nopass {
+    // Who comes with TLS is told after the handshake.
+    if keeps_out(server, tunables, peer.loopback) && !socket.is_handshaking() {
         server.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }
-    if let Socket::Tcp(stream) = &socket {
+    let stream = match &socket {
+        Socket::Tcp(stream) => Some(stream),
+        Socket::Tls(stream) => Some(stream.socket()),
+        Socket::Unix(_) => None,
+    };
+    if let Some(stream) = stream {
         // A socket that does not know these options works without them.
         let _ = stream.set_nodelay(true);
         set_keepalive(&SockRef::from(stream), tunables.tcp_keepalive);
@@ -275,14 +333,22 @@ pub fn admit(
     Some((socket, info, worker))
 }
 
-const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is set for \
+/// Whether protected mode keeps a client out.
+pub fn keeps_out(server: &Server, tunables: &Tunables, loopback: bool) -> bool {
+    tunables.protected_mode && !loopback && server.acl.default_user().nopass
+}
+
+/// What such a client is told.
+pub const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is set for \
     the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere: \
     set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure the server \
     cannot be reached from the internet), or start the server with '--protected-mode no'.\r\n";
 
 fn refuse<T>(socket: &mut Socket, line: &[u8]) -> Option<T> {
-    // The connection is closed in any case; the line is a courtesy.
-    let _ = socket.write(line);
+    if !socket.is_handshaking() {
+        // The connection is closed in any case; the line is a courtesy.
+        let _ = socket.write(line);
+    }
     None
 }
 

@@ -11,7 +11,7 @@ use crate::config::{Config, Values};
 use crate::eviction::Eviction;
 use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Transport};
 use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
@@ -22,9 +22,11 @@ use crate::pubsub::PubSub;
 use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
 use crate::replication::{Replication, history};
+use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
+use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
 use crate::worker::Message;
@@ -94,6 +96,10 @@ pub struct Server {
     pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
+    /// TLS.
+    pub tls: Tls,
+    /// Scripts and functions.
+    pub scripting: Scripting,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     tunables: RwLock<Arc<Snapshot>>,
@@ -132,9 +138,10 @@ impl Server {
         let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
+        let keyspace = Keyspace::leak(databases, partitions, hasher(&values));
         let aof = Aof::new(workers, values.read(APPENDFSYNC));
         let server: &'static Server = Box::leak(Box::new(Server {
-            keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
+            keyspace,
             config: Config::new(values),
             config_file,
             executable,
@@ -158,6 +165,8 @@ impl Server {
             persistence: Persistence::default(),
             aof,
             migration: Migration::default(),
+            tls: Tls::default(),
+            scripting: Scripting::new(keyspace),
             listeners: OnceLock::new(),
             tunables: RwLock::new(Arc::new(tunables)),
             started: Instant::now(),
@@ -195,10 +204,11 @@ impl Server {
         let _ = self.listeners.set(listeners);
     }
 
-    /// Listens on the addresses and the port of `values` from now on. On an error there may be none that is listened on.
-    pub fn listen_anew(&self, values: &Values) -> std::io::Result<()> {
+    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none that
+    /// is listened on.
+    pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
-        let reopened = listeners.reopen(values);
+        let reopened = listeners.reopen(values, transport);
         *self.listening.write() = listeners.describe();
         self.send(0, Message::Listen);
         reopened
@@ -315,6 +325,7 @@ impl Server {
         self.tick_replication();
         aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
+        self.tls.reload_if_due(&self.config.values());
         let now = Instant::now();
         let mut rates = self.rates.lock();
         if rates.is_due(now) {
@@ -339,6 +350,7 @@ impl Server {
         self.acl.log.reset_counts();
         self.keyspace.janitor.reset();
         self.persistence.reset_stats();
+        self.scripting.reset_stats();
         aof::reset_stats(&self.aof);
         self.eviction.reset();
     }

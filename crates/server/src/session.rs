@@ -40,8 +40,10 @@ pub struct Session<'a> {
     pub when_expired: WhenExpired,
     /// Settings that commands go by.
     pub settings: &'a Settings,
-    /// Whether it is part of a transaction that is being executed.
+    /// Whether it is part of a transaction that is being executed, or of a script.
     pub in_transaction: bool,
+    /// Whether a script calls it.
+    pub in_script: bool,
     /// The worker's number.
     pub worker: usize,
     /// The worker's statistics.
@@ -136,6 +138,11 @@ impl Client {
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
         info.names.lock().user = identity.user.name.clone();
+        Client::stand_in(info, identity)
+    }
+
+    /// What stands in a connection's place while its client is elsewhere.
+    pub fn stand_in(info: Arc<ClientInfo>, identity: Identity) -> Self {
         Client {
             info,
             identity,

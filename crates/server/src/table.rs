@@ -1,6 +1,7 @@
 //! All commands of the server by name: the families' tables, data and session commands alike, made one.
 
 use crate::session::SessionHandler;
+use crate::worker::program::Program;
 use crate::worker::transaction::Control;
 use kvick_commands::context::Handler as DataHandler;
 use kvick_commands::spec::{Begin, Command, Find, KeyFlags, LockRule, Spec};
@@ -15,6 +16,8 @@ pub enum Handler {
     Session(SessionHandler),
     /// On the client's transaction.
     Control(Control),
+    /// Runs a script or function, which calls other commands.
+    Program(Program),
 }
 
 /// A command as the server knows it.
@@ -74,6 +77,8 @@ impl CommandTable {
         }
         let transactions = crate::commands::transactions::COMMANDS;
         transactions.iter().for_each(|command| table.add(command, "", &Handler::Control));
+        let programs = crate::commands::scripting::eval::COMMANDS;
+        programs.iter().for_each(|command| table.add(command, "", &Handler::Program));
         let top = table.commands.iter().filter(|command| !command.full_name.contains('|'));
         table.names = top.map(|command| (command.full_name.clone(), command.id)).collect();
         table.index();

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
 use crate::config::Values;
 use crate::config::shapes::{KeyspaceEvents, OutputLimits};
-use crate::config::tables::{logging, memory, network, persistence, process, replication, types};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
 use crate::config::words::{EvictionPolicy, RdbVersionCheck};
 use crate::eviction::Limits;
 use crate::pubsub::events;
@@ -27,12 +27,18 @@ pub struct Tunables {
     pub output_limits: OutputLimits,
     /// Most connections.
     pub maxclients: usize,
+    /// Handshakes of TLS that a worker goes on with in a turn.
+    pub handshakes_per_turn: u32,
     /// Idle time after which a connection is closed; zero for never.
     pub timeout: Duration,
     /// Idle time after which TCP probes the other end; zero for never.
     pub tcp_keepalive: Duration,
     /// Whether strangers are kept out while there is no password.
     pub protected_mode: bool,
+    /// `busy-reply-threshold`; 0 for never.
+    pub busy_reply_threshold_ms: u64,
+    /// `lua-enable-insecure-api`.
+    pub insecure_scripts: bool,
     /// Background passes in a second.
     pub hz: u32,
     /// 1 to 10.
@@ -109,9 +115,12 @@ impl Tunables {
             },
             output_limits: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT),
             maxclients: values.read(network::MAXCLIENTS) as usize,
+            handshakes_per_turn: values.read(network::MAX_NEW_TLS_CONNECTIONS_PER_CYCLE),
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
+            busy_reply_threshold_ms: values.read(security::BUSY_REPLY_THRESHOLD),
+            insecure_scripts: values.read(security::LUA_ENABLE_INSECURE_API),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),

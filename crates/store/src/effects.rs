@@ -414,7 +414,12 @@ impl Effects {
         true
     }
 
-    /// Begins a transaction: what its commands do is kept until [`Effects::end_group`].
+    /// Whether a transaction has begun.
+    pub fn in_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Begins a transaction or a script: what its commands do is kept until [`Effects::end_group`].
     pub fn begin_group(&mut self) {
         self.group = Some(Group::default());
     }

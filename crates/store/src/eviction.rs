@@ -272,7 +272,8 @@ impl Evictor {
         let Policy { scope, order } = pass.policy;
         let address = pass.keyspace.address_of(pass.keyspace.database_at(number), partition);
         if order == Order::Random && scope == Scope::All {
-            let locked = pass.keyspace.lock_one(address);
+            // A partition that a script has is passed over.
+            let Some(locked) = pass.keyspace.lock_one_while(address, || false) else { return 0 };
             let entry = locked.partition(address).random(|| self.draw());
             let hash = entry.map(|entry| pass.keyspace.key(entry.key()).hash);
             hash.into_iter().for_each(|hash| self.pool.offer(Candidate { rank: 0, database: number, hash }));
@@ -282,7 +283,7 @@ impl Evictor {
         let start = self.draw();
         let (mut position, mut wrapped) = (start, false);
         while seen == 0 {
-            let locked = pass.keyspace.lock_one(address);
+            let Some(locked) = pass.keyspace.lock_one_while(address, || false) else { return seen };
             let volatile = scope == Scope::Volatile;
             let next = locked.partition(address).sample(position, buckets, wanted, volatile, |entry| {
                 seen += 1;
@@ -309,7 +310,7 @@ impl Evictor {
         let Candidate { database: number, hash, .. } = candidate;
         let keyspace = pass.keyspace;
         let address = keyspace.address_of_hash(number, hash);
-        let mut locked = keyspace.lock_one(address);
+        let Some(mut locked) = keyspace.lock_one_while(address, || false) else { return Verdict::Lapsed };
         let partition = locked.partition(address);
         let Some(place) = partition.find_hash(hash) else { return Verdict::Lapsed };
         let entry = partition.entry(place);

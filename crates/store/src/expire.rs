@@ -126,7 +126,7 @@ impl Pass<'_> {
     fn step_fields(&mut self, number: usize, partition: usize) -> bool {
         let (keyspace, now_ms, lazy) = (self.keyspace, self.now_ms, self.lazy);
         let address = keyspace.address_of(keyspace.database_at(number), partition);
-        let mut locked = keyspace.lock_one(address);
+        let Some(mut locked) = keyspace.try_lock_one(address) else { return false };
         let Some((place, key_hash)) = locked.partition(address).hash_to_look_at(now_ms) else { return false };
         let name = locked.partition(address).entry(place).key().to_vec();
         let key = Key { bytes: &name, hash: key_hash };
@@ -151,11 +151,14 @@ impl Pass<'_> {
         true
     }
 
-    /// Looks at some buckets under the partition's lock, and drops the keys whose time has come.
+    /// Looks at some buckets under the partition's lock, and drops the keys whose time has come. A partition that somebody
+    /// works on is left for the next time round.
     fn step(&mut self, number: usize, partition: usize) -> Step {
         let keyspace = self.keyspace;
         let address = keyspace.address_of(keyspace.database_at(number), partition);
-        let mut locked = keyspace.lock_one(address);
+        let Some(mut locked) = keyspace.try_lock_one(address) else {
+            return Step { at_end: true, looked_at: 0, expired: 0 };
+        };
         let (mut looked_at, mut expired) = (0, Vec::new());
         let at_end = locked.with_partition(address, |partition| {
             partition.sweep(BUCKETS_PER_STEP, |entry| {

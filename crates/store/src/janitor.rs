@@ -2,6 +2,7 @@
 
 use crate::partition::Partition;
 use crate::value::Value;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -17,6 +18,8 @@ pub enum Garbage {
     },
     /// A flushed partition.
     Partition(Box<Partition>),
+    /// Something else.
+    Other(Box<dyn Any + Send>),
 }
 
 impl Garbage {
@@ -24,6 +27,7 @@ impl Garbage {
         match self {
             Garbage::Value { .. } => 1,
             Garbage::Partition(partition) => partition.len(),
+            Garbage::Other(_) => 1,
         }
     }
 
@@ -32,7 +36,7 @@ impl Garbage {
         match self {
             Garbage::Value { bytes, .. } => *bytes,
             // To tell it would take as long as to free it.
-            Garbage::Partition(_) => 0,
+            Garbage::Partition(_) | Garbage::Other(_) => 0,
         }
     }
 }

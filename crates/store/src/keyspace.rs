@@ -2,8 +2,10 @@
 //!
 //! A database is an array of partitions. Before a command runs, the dispatcher locks the partitions of all its keys, in
 //! ascending order of (database, partition), or takes the world; the result, [`Locked`], is what gives a
-//! [`Db`](crate::db::Db) access. **Invariant**: nobody takes a partition lock while holding a higher one, so there is no
-//! deadlock; and a partition's data is touched only by whoever holds its lock or the world.
+//! [`Db`](crate::db::Db) access. **Invariant**: nobody waits for a partition lock while holding another, so there is no
+//! deadlock: who needs several waits for the one that somebody has, holding none, and then tries again. The one exception
+//! is a script, which finds out on its way what it needs and may wait for [more](Locked::add); there is one at a time. And a
+//! partition's data is touched only by whoever holds its lock or the world.
 
 use crate::hash::KeyHasher;
 use crate::janitor::{Garbage, Janitor};
@@ -14,12 +16,16 @@ use crate::tracking::{Readers, Tracking};
 use crate::value::Kind;
 use crate::waiting::Waiter;
 use crate::watching::{Watch, Watcher};
-use crate::world::{World, WorldGuard};
+use crate::world::{Participant, World, WorldGuard};
 use parking_lot::RawMutex;
-use parking_lot::lock_api::RawMutex as _;
+use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How often who waits for a lock looks whether it still wants to.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// A key, its hash and its partition, computed once.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +84,18 @@ impl Cell {
         self.partition.0.get()
     }
 
+    /// Locks it; false when `patient`, asked now and then, said otherwise.
+    fn lock_while(&self, patient: impl Fn() -> bool) -> bool {
+        loop {
+            if self.lock.try_lock_for(LOOK_EVERY) {
+                return true;
+            }
+            if !patient() {
+                return false;
+            }
+        }
+    }
+
     /// Asks the processor for the lock and the partition's own fields.
     #[inline]
     fn prefetch(&self) {
@@ -116,6 +134,8 @@ enum Held {
     /// One partition, found already.
     One(Address, &'static Cell),
     Some(Box<[Address]>),
+    /// Partitions, in ascending order, to which others are added; and the world, if that was added too.
+    Growing(Vec<Address>, Option<WorldGuard<'static>>),
     World {
         _guard: WorldGuard<'static>,
     },
@@ -298,7 +318,8 @@ impl Keyspace {
         Locked { keyspace: self, held: Held::Nothing }
     }
 
-    /// Locks one partition.
+    /// Locks one partition. Who is in a batch may wait only as long as nobody [adds the world](Locked::add_world) to what it
+    /// holds, so it uses one of the ways that can give up.
     #[inline]
     pub fn lock_one(&'static self, address: Address) -> Locked {
         let cell = self.cell(address);
@@ -331,14 +352,57 @@ impl Keyspace {
         cell.lock.try_lock().then(|| Locked { keyspace: self, held: Held::One(address, cell) })
     }
 
-    /// Locks several partitions, each once, in order.
-    pub fn lock_all(&'static self, mut addresses: Vec<Address>) -> Locked {
+    /// Locks several partitions, each once.
+    pub fn lock_all(&'static self, addresses: Vec<Address>) -> Locked {
+        let mut addresses = addresses;
+        loop {
+            match self.lock_all_while(addresses, || true) {
+                Ok(locked) => return locked,
+                Err(same) => addresses = same,
+            }
+        }
+    }
+
+    /// Locks several partitions, each once, unless `patient`, which is asked now and then, says otherwise while one of them
+    /// is somebody else's: then they are given back.
+    pub fn lock_all_while(
+        &'static self,
+        mut addresses: Vec<Address>,
+        patient: impl Fn() -> bool,
+    ) -> Result<Locked, Vec<Address>> {
         addresses.sort_unstable();
         addresses.dedup();
-        for address in &addresses {
-            self.cell(*address).lock.lock();
+        // Waited for and locked before the others.
+        let mut first: Option<usize> = None;
+        loop {
+            if let Some(first) = first
+                && !self.cell(addresses[first]).lock_while(&patient)
+            {
+                return Err(addresses);
+            }
+            let others = (0..addresses.len()).filter(|at| Some(*at) != first);
+            let taken = others.clone().find(|at| !self.cell(addresses[*at]).lock.try_lock());
+            let Some(taken) = taken else {
+                return Ok(Locked { keyspace: self, held: Held::Some(addresses.into_boxed_slice()) });
+            };
+            for at in others.take_while(|at| *at != taken).chain(first) {
+                // SAFETY: locked just now.
+                unsafe { self.cell(addresses[at]).lock.unlock() };
+            }
+            first = Some(taken);
         }
-        Locked { keyspace: self, held: Held::Some(addresses.into_boxed_slice()) }
+    }
+
+    /// Locks one partition unless `patient`, which is asked now and then, says otherwise while somebody else has it.
+    pub fn lock_one_while(&'static self, address: Address, patient: impl Fn() -> bool) -> Option<Locked> {
+        let cell = self.cell(address);
+        cell.lock_while(patient).then(|| Locked { keyspace: self, held: Held::One(address, cell) })
+    }
+
+    /// Takes the world, unless `patient` says otherwise while others have it: the calling thread must be outside of any
+    /// batch.
+    pub fn lock_world_while(&'static self, patient: impl Fn() -> bool) -> Option<Locked> {
+        Some(Locked { keyspace: self, held: Held::World { _guard: self.world.take_while(patient)? } })
     }
 
     /// Takes the world: the calling thread must be outside of any batch.
@@ -355,16 +419,56 @@ impl Locked {
 
     /// True when the world is held.
     pub fn is_world(&self) -> bool {
-        matches!(self.held, Held::World { .. })
+        matches!(self.held, Held::World { .. } | Held::Growing(_, Some(_)))
     }
 
-    fn holds(&self, address: Address) -> bool {
+    /// Whether a partition is locked.
+    pub fn holds(&self, address: Address) -> bool {
         match &self.held {
+            Held::Growing(_, Some(_)) => true,
+            Held::Growing(held, None) => held.binary_search(&address).is_ok(),
             Held::Nothing => false,
             Held::One(held, _) => *held == address,
             Held::Some(held) => held.contains(&address),
             Held::World { .. } => true,
         }
+    }
+
+    /// Locks one more partition, unless that is locked already. Only one thread at a time may do so, within a batch.
+    pub fn add(&mut self, address: Address) {
+        if self.holds(address) {
+            return;
+        }
+        self.keyspace.cell(address).lock.lock();
+        if let Held::Growing(addresses, _) = self.grow() {
+            let place = addresses.binary_search(&address).unwrap_or_else(|place| place);
+            addresses.insert(place, address);
+        }
+    }
+
+    /// Takes the world besides, if it is not held already. Only one thread at a time may do so, from within the batch of
+    /// `participant`.
+    pub fn add_world(&mut self, participant: Participant) {
+        if self.is_world() {
+            return;
+        }
+        let taken = self.keyspace.world.take_from_within(participant);
+        if let Held::Growing(_, world) = self.grow() {
+            *world = Some(taken);
+        }
+    }
+
+    /// Makes it a set that can grow, if it is one of partitions.
+    fn grow(&mut self) -> &mut Held {
+        let addresses = match &self.held {
+            Held::Nothing => Vec::new(),
+            Held::One(address, _) => vec![*address],
+            Held::Some(addresses) => addresses.to_vec(),
+            Held::Growing(..) | Held::World { .. } => return &mut self.held,
+        };
+        // Nothing is unlocked by that: only dropping the whole does.
+        self.held = Held::Growing(addresses, None);
+        &mut self.held
     }
 
     /// A partition that is locked.
@@ -442,7 +546,7 @@ impl Locked {
     /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
-            Held::World { .. } => self.with_partition(address, visit),
+            Held::World { .. } | Held::Growing(_, Some(_)) => self.with_partition(address, visit),
             Held::Nothing => self.keyspace.lock_one(address).with_partition(address, visit),
             _ => unreachable!("one partition is visited while others are held"),
         }
@@ -666,6 +770,8 @@ impl Drop for Locked {
         match &self.held {
             Held::One(_, cell) => unlock(cell),
             Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
+            // The world, if it was added, is let go of when all of it is unlocked.
+            Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
             Held::Nothing | Held::World { .. } => {}
         }
     }

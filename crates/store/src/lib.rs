@@ -35,7 +35,7 @@ pub use collections::{Collection, Hash, Inside, List, Set, SortedSet, Stream};
 pub use db::{Counter, Counters, Db, Env, Expiry, WhenExpired, WrongType};
 pub use effects::{Effects, EventClass};
 pub use entry::Entry;
-pub use keyspace::{Key, Keyspace, Locked};
+pub use keyspace::{Address, Key, Keyspace, Locked};
 pub use value::{IntBuf, Kind, Object, Str, Value};
 pub use waiting::Waiter;
 pub use watching::Watcher;

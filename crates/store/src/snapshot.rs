@@ -111,10 +111,14 @@ impl Walk {
             }
             let address = self.keyspace.address_of(database, partition);
             self.keyspace.world.enter(participant);
-            let mut locked = self.keyspace.lock_one(address);
+            let world = &self.keyspace.world;
+            let Some(mut locked) = self.keyspace.lock_one_while(address, || !world.is_wanted()) else {
+                world.leave(participant);
+                return true;
+            };
             let next = locked.partition_mut(address).capture_from(self.position, BUCKETS_PER_STEP);
             drop(locked);
-            self.keyspace.world.leave(participant);
+            world.leave(participant);
             self.position = next.unwrap_or(0);
             if next.is_none() {
                 self.next += 1;

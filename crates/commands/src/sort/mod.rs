@@ -143,7 +143,7 @@ fn load(cx: &mut Context<'_>, args: Args<'_>, request: &mut Request<'_>) -> Resu
         }
         Kind::Set => {
             // What is stored must be the same wherever the command is repeated.
-            request.order_sets();
+            request.order_sets(cx.in_script);
             entry.collection::<Set>().into_iter().flat_map(Set::iter).for_each(|member| words.push(member));
             if !request.sorts() {
                 let range = request.range(words.len());

@@ -103,9 +103,9 @@ impl<'a> Request<'a> {
         !self.unsorted
     }
 
-    /// Has the members of a set, which are in no order, sorted if the result is to be stored.
-    pub fn order_sets(&mut self) {
-        if self.unsorted && self.store.is_some() {
+    /// Has the members of a set, which are in no order, sorted if the result is to be stored or is for a script.
+    pub fn order_sets(&mut self, for_script: bool) {
+        if self.unsorted && (self.store.is_some() || for_script) {
             (self.unsorted, self.alpha, self.by) = (false, true, None);
         }
     }

@@ -23,6 +23,7 @@ const NEVER: u64 = u64::MAX;
 const SUPERUSER: &[u8] = b"(superuser)";
 
 /// Who a client is, and as of when that is known.
+#[derive(Clone)]
 pub struct Identity {
     /// The user.
     pub user: Arc<User>,

@@ -199,7 +199,12 @@ impl Aof {
     /// go on: writes are refused then.
     #[inline]
     pub fn is_behind(&self, log: &WriteLog) -> bool {
-        self.unwritten(log) > LAG_MAX && !self.fails.load(Ordering::Relaxed)
+        let is_behind = self.unwritten(log) > LAG_MAX && !self.fails.load(Ordering::Relaxed);
+        if is_behind {
+            // It may sleep if it was another history that it followed.
+            self.wake();
+        }
+        is_behind
     }
 
     /// Whether replies have to wait for the disk.

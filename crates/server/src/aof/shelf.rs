@@ -181,7 +181,7 @@ impl Shelf {
         }
         let mut manifest = self.manifest.clone();
         let history = std::mem::take(&mut manifest.history);
-        // The manifest first: a file that it lists and that is gone would be an error to nobody, but a wonder.
+        // The manifest first: a file that it does not list is in nobody's way, should the deletion not be reached.
         if self.put(manifest).is_err() {
             return;
         }

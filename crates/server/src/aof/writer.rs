@@ -255,8 +255,7 @@ impl Writer {
                 Ok(None) if mark.is_some_and(|(at, _)| at <= follower.offset()) => {}
                 Ok(None) => return None,
                 Err(_) => {
-                    // Another history has begun, and whoever began it has the files begun anew.
-                    self.close();
+                    self.begin_anew();
                     return None;
                 }
             }
@@ -456,6 +455,14 @@ impl Writer {
         self.left.clear();
         self.synced_at = Instant::now();
         self.aof.follows.store(true, Ordering::SeqCst);
+    }
+
+    /// Another history has begun, with other data: the files are of the old one until there is a base of the new one.
+    #[cold]
+    fn begin_anew(&mut self) {
+        self.close();
+        let mut status = self.aof.status.lock();
+        (status.state, status.scheduled) = (State::Waiting, true);
     }
 
     /// Writes no more.

@@ -122,7 +122,7 @@ enum Figure {
 
 fn stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let overview = Overview::of(cx.server);
-    let (before, after) = figures(&overview);
+    let (before, after) = figures(&overview, cx.server.scripting.text_memory());
     cx.reply.map(before.len() + overview.databases.len() + after.len());
     reply_figures(cx, &before);
     for (number, usage) in &overview.databases {
@@ -154,8 +154,8 @@ fn reply_figures(cx: &mut Session<'_>, figures: &[(&str, Figure)]) {
 
 type Figures = Vec<(&'static str, Figure)>;
 
-/// The figures before and after those of single databases.
-fn figures(overview: &Overview) -> (Figures, Figures) {
+/// The figures before and after those of single databases, with what the texts of scripts and libraries take.
+fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, Figures) {
     use Figure::{Bytes, Ratio, Signed};
     let figures = &overview.figures;
     let (fragmentation, allocator_rss) = (overview.fragmentation(), overview.allocator_rss());
@@ -172,8 +172,8 @@ fn figures(overview: &Overview) -> (Figures, Figures) {
         ("cluster.slot_import", Bytes(0)),
         ("cluster.slot_export", Bytes(0)),
         ("aof.buffer", Bytes(0)),
-        ("lua.caches", Bytes(0)),
-        ("functions.caches", Bytes(0)),
+        ("lua.caches", Bytes(scripts)),
+        ("functions.caches", Bytes(libraries)),
     ];
     let tables = overview.databases.iter().map(|(_, usage)| usage.table_bytes).sum();
     let keys = overview.keys();
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn there_are_as_many_figures_as_the_reference_has() {
-        let (before, after) = figures(&overview(sound(), 100 * MB));
+        let (before, after) = figures(&overview(sound(), 100 * MB), [0, 0]);
         assert_eq!(before.len() + after.len(), 34);
     }
 }

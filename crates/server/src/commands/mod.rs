@@ -18,6 +18,7 @@ pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
 pub mod replication;
+pub mod scripting;
 pub mod shutdown;
 pub mod time;
 pub mod transactions;
@@ -44,6 +45,8 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         lolwut::COMMANDS,
         persistence::COMMANDS,
         pubsub::COMMANDS,
+        scripting::script::COMMANDS,
+        scripting::function::COMMANDS,
         replication::COMMANDS,
         shutdown::COMMANDS,
         time::COMMANDS,

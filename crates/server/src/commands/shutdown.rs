@@ -3,6 +3,7 @@
 use crate::config::tables::cluster::CLUSTER_ENABLED;
 use crate::config::words::ShutdownFlags;
 use crate::logging;
+use crate::persistence::gate;
 use crate::process::shutdown;
 use crate::session::{Fate, Session, SessionHandler};
 use kvick_commands::context::Error;
@@ -63,9 +64,13 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
         return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
     }
+    let is_busy = cx.server.persistence.gate.has(gate::BUSY);
     shutdown::begin(cx.server, cx.locked, flags, Some(&cx.client.info))
         .map_err(|shutdown::Refused| Error::text("ERR Errors trying to SHUTDOWN. Check logs."))?;
-    cx.client.fate = Fate::Close;
+    // A script that takes too long has to end first, and whose connection is closed takes the server to have ended.
+    if !is_busy {
+        cx.client.fate = Fate::Close;
+    }
     Ok(())
 }
 

@@ -14,9 +14,10 @@ use super::parcel::Parcel;
 use super::sockets::Socket;
 use super::{Departure, Request};
 use crate::clock;
+use crate::config::tables::tls::TLS_CLUSTER;
 use crate::server::Server;
+use crate::tls::outgoing::Channel;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::net::TcpStream;
 
 /// An answer of more bytes is no answer.
 const ANSWER_MAX: u64 = 64 * 1024;
@@ -70,20 +71,23 @@ pub(super) fn run(server: &Server, departure: &mut Departure) {
 
 fn converse(server: &Server, departure: &mut Departure) -> Result<(), Trouble> {
     let Departure { request, db, parcels, failure, .. } = departure;
+    // Between the nodes of a cluster, and so to whomever keys are migrated.
+    let tls = if server.config.read(TLS_CLUSTER) { server.tls.materials() } else { None };
     let mut socket = server
         .migration
         .sockets
-        .take(&request.host, &request.port, request.timeout)
+        .take(&request.host, &request.port, request.timeout, tls.as_deref())
         .map_err(|_| Trouble::Connecting)?;
-    let mut answers = BufReader::new(&socket.stream);
+    let words_before = preliminaries(request, &socket);
+    let mut answers = BufReader::new(&mut socket.channel);
     let mut error = None;
-    for words in preliminaries(request, &socket) {
-        send_request(&socket.stream, &words).map_err(Trouble::Writing)?;
+    for words in words_before {
+        send_request(answers.get_mut(), &words).map_err(Trouble::Writing)?;
         let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, 0))?;
         error = error.or(refused(&line));
     }
     if error.is_none() {
-        let sent = send(parcels, &socket.stream).map_err(Trouble::Writing)?;
+        let sent = send(parcels, answers.get_mut()).map_err(Trouble::Writing)?;
         for (number, index) in sent.into_iter().enumerate() {
             let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, number))?;
             let refused = refused(&line);
@@ -91,12 +95,12 @@ fn converse(server: &Server, departure: &mut Departure) -> Result<(), Trouble> {
             error = error.or(refused);
         }
     }
+    // What it has sent beyond would be taken for the answer to something else.
+    let in_step = answers.buffer().is_empty();
     if !request.copy && request.database == *db as i64 && is_this_server(server, &socket) {
         parcels.iter_mut().for_each(|parcel| parcel.arrived = false);
         failure.get_or_insert("IOERR the target instance is this one".into());
     }
-    // What it has sent beyond would be taken for the answer to something else.
-    let in_step = answers.buffer().is_empty();
     socket.database = error.is_none().then_some(request.database);
     if in_step {
         server.migration.sockets.keep(&request.host, &request.port, socket);
@@ -117,15 +121,15 @@ fn preliminaries(request: &Request, socket: &Socket) -> Vec<Vec<Vec<u8>>> {
     auth.into_iter().chain((socket.database != Some(request.database)).then(select)).collect()
 }
 
-fn send_request(mut stream: &TcpStream, words: &[Vec<u8>]) -> io::Result<()> {
+fn send_request(channel: &mut Channel, words: &[Vec<u8>]) -> io::Result<()> {
     let mut bytes = Vec::new();
     write_request(&mut bytes, &words.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-    stream.write_all(&bytes)
+    channel.write_all(&bytes)
 }
 
 /// Sends the keys; the indices of those that were sent, which leaves out those whose time has come.
-fn send(parcels: &[Parcel], stream: &TcpStream) -> io::Result<Vec<usize>> {
-    let mut out = BufWriter::with_capacity(CHUNK, stream);
+fn send(parcels: &[Parcel], channel: &mut Channel) -> io::Result<Vec<usize>> {
+    let mut out = BufWriter::with_capacity(CHUNK, channel);
     let (mut sent, now_ms) = (Vec::new(), clock::unix_ms());
     for (index, parcel) in parcels.iter().enumerate() {
         // RESTORE takes 0 for no expiry.
@@ -176,7 +180,7 @@ fn refused(line: &[u8]) -> Option<String> {
 
 /// Whether keys were sent to where they come from, and must stay. The target has answered, so that it knows its client.
 fn is_this_server(server: &Server, socket: &Socket) -> bool {
-    let Ok(local) = socket.stream.local_addr() else { return false };
+    let Ok(local) = socket.channel.socket().local_addr() else { return false };
     let local = local.to_string();
     server.clients.all().iter().any(|client| client.peer == local)
 }

@@ -3,6 +3,8 @@
 //! Keys are seldom migrated alone, and a connection costs a round trip and, at the target, a client. A socket that is in
 //! use is not in the cache: who uses it puts it back when all that was asked for has been answered.
 
+use crate::tls::Materials;
+use crate::tls::outgoing::Channel;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +19,7 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 /// A connection to a target.
 pub struct Socket {
     /// The connection.
-    pub stream: TcpStream,
+    pub channel: Channel,
     /// The database that the target has selected for it, when that is certain.
     pub database: Option<i64>,
 }
@@ -27,16 +29,22 @@ pub struct Socket {
 pub struct Sockets(Mutex<HashMap<(String, String), (Socket, Instant)>>);
 
 impl Sockets {
-    /// A socket that was kept, or a new connection.
-    pub fn take(&self, host: &str, port: &str, timeout: Duration) -> io::Result<Socket> {
+    /// A socket that was kept, or a new connection: with TLS if there is something to shake hands with.
+    pub fn take(&self, host: &str, port: &str, timeout: Duration, tls: Option<&Materials>) -> io::Result<Socket> {
         let kept = self.0.lock().remove(&(host.to_string(), port.to_string()));
-        let socket = match kept {
-            Some((socket, _)) => socket,
-            None => Socket { stream: connect(host, port, timeout)?, database: None },
+        if let Some((socket, _)) = kept
+            && matches!(socket.channel, Channel::Tls(_)) == tls.is_some()
+        {
+            limit(socket.channel.socket(), timeout)?;
+            return Ok(socket);
+        }
+        let stream = connect(host, port, timeout)?;
+        limit(&stream, timeout)?;
+        let channel = match tls {
+            Some(materials) => Channel::encrypted(stream, host, materials)?,
+            None => Channel::Plain(stream),
         };
-        socket.stream.set_read_timeout(Some(timeout))?;
-        socket.stream.set_write_timeout(Some(timeout))?;
-        Ok(socket)
+        Ok(Socket { channel, database: None })
     }
 
     /// Keeps a socket.
@@ -65,6 +73,12 @@ impl Sockets {
     }
 }
 
+/// Limits each wait for the other end.
+fn limit(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))
+}
+
 fn connect(host: &str, port: &str, timeout: Duration) -> io::Result<TcpStream> {
     let port: u16 = port.trim().parse().map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut failure = io::ErrorKind::NotFound.into();
@@ -90,20 +104,20 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("its address").port().to_string();
         let (sockets, timeout) = (Sockets::default(), Duration::from_secs(5));
-        let mut socket = sockets.take("127.0.0.1", &port, timeout).expect("a listener");
+        let mut socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a listener");
         socket.database = Some(3);
         sockets.keep("127.0.0.1", &port, socket);
-        let socket = sockets.take("127.0.0.1", &port, timeout).expect("a kept one");
+        let socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a kept one");
         assert_eq!(socket.database, Some(3));
         assert!(sockets.is_empty());
         sockets.keep("oldest", &port, socket);
         for number in 0..KEPT_MAX {
-            let socket = sockets.take("127.0.0.1", &port, timeout).expect("a listener");
+            let socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a listener");
             sockets.keep(&number.to_string(), &port, socket);
         }
         assert_eq!(sockets.len(), KEPT_MAX);
         sockets.close_idle();
         assert_eq!(sockets.len(), KEPT_MAX);
-        assert!(sockets.take("oldest", "no port", timeout).is_err());
+        assert!(sockets.take("oldest", "no port", timeout, None).is_err());
     }
 }

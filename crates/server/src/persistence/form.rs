@@ -103,7 +103,7 @@ impl Form {
     }
 
     fn new(server: &Server, kind: Kind) -> Form {
-        let functions = server.persistence.functions.lock().clone();
+        let functions = server.scripting.library_sources();
         Form { kind, functions, created_s: clock::unix_ms() / 1000 }
     }
 

@@ -35,6 +35,8 @@ const EPOCH_SHIFT: u32 = 32;
 
 /// The append-only file cannot be written.
 pub const UNWRITTEN: u32 = 64;
+/// A script has been running for longer than `busy-reply-threshold`.
+pub const BUSY: u32 = 256;
 
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
@@ -118,9 +120,18 @@ fn as_replica(server: &Server, flags: Flags) -> Option<Error> {
     if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
         return Some(Error::text("READONLY You can't write against a read only replica."));
     }
-    let is_stale = !server.replication.upstream.is_connected() && !values.read(REPLICA_SERVE_STALE_DATA);
-    (is_stale && !flags.contains(Flags::STALE))
-        .then(|| Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."))
+    (is_stale(server) && !flags.contains(Flags::STALE)).then_some(STALE)
+}
+
+/// Why a replica that has lost its primary refuses what it is asked.
+pub const STALE: Error =
+    Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
+
+/// Whether the server is a replica that has lost its primary and is not to show what it has.
+pub fn is_stale(server: &Server) -> bool {
+    server.persistence.gate.has(REPLICA)
+        && !server.replication.upstream.is_connected()
+        && !server.config.read(REPLICA_SERVE_STALE_DATA)
 }
 
 /// Whether a failed save is a reason to refuse writes.

@@ -11,6 +11,7 @@ use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDBCHECKSUM
 use crate::config::tables::process::DIR;
 use crate::config::words::LogLevel;
 use crate::logging;
+use crate::scripting::libraries::Join;
 use crate::server::Server;
 use kvick_commands::dump::{value_options, version_check};
 use kvick_rdb::check::{CheckOptions, check_file};
@@ -23,7 +24,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -96,6 +96,8 @@ pub enum LoadError {
         /// Where in the file.
         offset: u64,
     },
+    /// A function library cannot be loaded, for this reason.
+    Functions(String),
 }
 
 impl LoadError {
@@ -144,6 +146,9 @@ impl fmt::Display for LoadError {
                     write!(f, "'{}' ", String::from_utf8_lossy(key))?;
                 }
                 write!(f, "in DB {database} (at offset {offset})")
+            }
+            LoadError::Functions(reason) => {
+                write!(f, "Failed loading library, {}", reason.trim_start_matches("ERR "))
             }
             LoadError::Database { databases, offset } => write!(
                 f,
@@ -389,7 +394,7 @@ impl<'a> Loader<'a> {
                     let keys = keys.min(server.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
                     self.place.reserve(self.database as usize, keys as usize);
                 }
-                Event::Function(source) => functions.push(Arc::from(source)),
+                Event::Function(source) => functions.push(source),
                 Event::End(Checksum::Absent) => {
                     logging::notice(format_args!("RDB file was saved with checksum disabled: no check performed."))
                 }
@@ -397,27 +402,20 @@ impl<'a> Loader<'a> {
             }
         }
         self.enter_pending()?;
-        self.keep_functions(functions);
+        self.load_functions(&functions)?;
         let offset = reader.offset();
         Ok((self.report, reader.into_rest(), offset))
     }
 
-    /// Keeps function libraries for the next dump.
-    fn keep_functions(&self, mut found: Vec<Arc<[u8]>>) {
-        if !found.is_empty() {
-            logging::warning(format_args!(
-                "The RDB file holds {} function libraries. They are kept and saved again, but functions are not \
-                 supported yet.",
-                found.len()
-            ));
-        }
-        let mut kept = self.server.persistence.functions.lock();
-        if !self.how.flush {
-            found.retain(|library| !kept.contains(library));
-            kept.append(&mut found);
-        } else {
-            *kept = found;
-        }
+    /// Loads function libraries, in place of those that there are if these are to go.
+    fn load_functions(&self, sources: &[Vec<u8>]) -> Result<(), LoadError> {
+        let join = match self.how {
+            Reload { flush: true, .. } => Join::Flush,
+            Reload { merge: true, .. } => Join::Replace,
+            _ => Join::Append,
+        };
+        let joined = self.server.scripting.join_libraries(self.server, sources, join);
+        joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
     }
 
     /// Has a key entered soon, unless its time has come or it has no value.

@@ -36,9 +36,9 @@ use load::Loading;
 use parking_lot::Mutex;
 use snapshots::{Busy, Job, Purpose};
 use status::Status;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
 
 /// What a server knows of its dumps.
 #[derive(Default)]
@@ -52,9 +52,6 @@ pub struct Persistence {
     status: Mutex<Status>,
     /// Where the snapshot thread takes its work from.
     jobs: OnceLock<Sender<Job>>,
-    /// The sources of function libraries that the dump held. They cannot be called in this version, but the next dump
-    /// holds them again.
-    functions: Mutex<Vec<Arc<[u8]>>>,
     /// The files that are being written, under their temporary names.
     temporary: file::Temporary,
 }

@@ -93,13 +93,13 @@ fn save_last(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) 
     if background::cancel(&server.persistence) {
         logging::warning(format_args!("There is a background save. Cancelling it!"));
     }
-    // Half a data set must not take the place of the whole one.
-    let is_loading = server.persistence.gate.has(gate::LOADING);
-    if !is_loading {
+    // Half a data set must not take the place of the whole one, nor one that a script is changing.
+    let is_incomplete = server.persistence.gate.has(gate::LOADING | gate::BUSY);
+    if !is_incomplete {
         end_files(server, flags)?;
     }
     let by_default = !flags.contains(ShutdownFlags::NOSAVE) && !server.config.read(SAVE).points().is_empty();
-    if is_loading || !(flags.contains(ShutdownFlags::SAVE) || by_default) {
+    if is_incomplete || !(flags.contains(ShutdownFlags::SAVE) || by_default) {
         return Ok(());
     }
     logging::notice(format_args!("Saving the final RDB snapshot before exiting."));

@@ -8,12 +8,12 @@ use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
 use crate::config::tables::memory::MAXMEMORY;
-use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, PORT, UNIXSOCKET};
+use crate::config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
 use crate::config::tables::persistence::APPENDONLY;
 use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::replication::REPLICAOF;
 use crate::config::{Effect, Id, Refusal, Values};
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Transport};
 use crate::persistence::gate;
 use crate::persistence::load::{self as dump, LoadError};
 use crate::persistence::snapshots::{self, Job};
@@ -162,6 +162,7 @@ fn greet(program: &OsStr, only_defaults: bool) {
 /// Starts the workers and waits for them to end.
 fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let values = server.config.values();
+    server.tls.configure(&values).map_err(|_| "Failed to configure TLS. Check logs for more info.")?;
     server.set_listeners(listeners.clone());
     title::apply(&values);
     // The log tells if it cannot be, and then it stays as it is.
@@ -251,11 +252,14 @@ fn follow_primary(server: &'static Server) {
 }
 
 fn tell_ready(values: &Values) {
-    if values.read(PORT) != 0 {
-        logging::notice(format_args!("Ready to accept connections tcp"));
-    }
-    if values.read(UNIXSOCKET).is_some() {
-        logging::notice(format_args!("Ready to accept connections unix"));
+    let is_open = |transport: Transport| transport.port(values) != 0;
+    let names = [
+        is_open(Transport::Plain).then_some("tcp"),
+        values.read(UNIXSOCKET).map(|_| "unix"),
+        is_open(Transport::Tls).then_some("tls"),
+    ];
+    for name in names.into_iter().flatten() {
+        logging::notice(format_args!("Ready to accept connections {name}"));
     }
     supervise::notify("STATUS=Ready to accept connections\n");
     supervise::notify("READY=1\n");

@@ -7,17 +7,21 @@ use super::apply::{Applier, Superseded};
 use super::upstream::{LinkStage, Target};
 use crate::config::tables::persistence::DBFILENAME;
 use crate::config::tables::process::DIR;
+use crate::config::tables::tls::{TLS_PORT, TLS_REPLICATION};
 use crate::config::tables::{network, replication as settings};
 use crate::persistence::{gate, load};
 use crate::server::Server;
+use crate::tls::outgoing::Channel;
 use crate::tracking;
 use crate::version::VALKEY;
 use crate::{clock, logging};
 use kvick_resp::{Args, Limits, Parsed, Parser};
 use kvick_store::log::encode;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -138,12 +142,23 @@ impl Link<'_> {
                         return Err(Broken::Superseded);
                     }
                     logging::notice(format_args!("Non blocking connect for SYNC fired the event."));
-                    return Ok(Wire { stream, buffer: Vec::new(), at: 0, timeout });
+                    let channel = Rc::new(RefCell::new(self.shake_hands(stream, target, timeout).map_err(failed)?));
+                    return Ok(Wire { channel, buffer: Vec::new(), at: 0, timeout });
                 }
                 Err(error) => failure = error,
             }
         }
         Err(failed(failure))
+    }
+
+    /// Begins TLS on a connection if `tls-replication` asks for it.
+    fn shake_hands(&self, stream: TcpStream, target: &Target, timeout: Duration) -> io::Result<Channel> {
+        if !self.server.config.read(TLS_REPLICATION) {
+            return Ok(Channel::Plain(stream));
+        }
+        let materials = self.server.tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
+        stream.set_read_timeout(Some(timeout))?;
+        Channel::encrypted(stream, &target.host, &materials)
     }
 
     /// Tells the primary who this is.
@@ -167,6 +182,7 @@ impl Link<'_> {
             }
         }
         let port = match values.read(settings::REPLICA_ANNOUNCE_PORT) {
+            0 if values.read(TLS_REPLICATION) && values.read(TLS_PORT) != 0 => values.read(TLS_PORT),
             0 => values.read(network::PORT),
             port => port,
         };
@@ -267,14 +283,12 @@ impl Link<'_> {
         tracking::invalidate_all(server, server.workers());
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
         let mut told = Instant::now();
-        let stream = wire.stream.try_clone();
+        let channel = wire.channel.clone();
         let alive = move || {
-            if told.elapsed() >= ACK_EVERY
-                && let Ok(mut stream) = stream.as_ref()
-            {
+            if told.elapsed() >= ACK_EVERY {
                 told = Instant::now();
                 // A primary that is gone will be noticed when the load is over.
-                let _ = stream.write_all(b"\n");
+                let _ = channel.borrow_mut().write_all(b"\n");
             }
         };
         let loaded = load::load_received(server, self.participant, file, Box::new(alive));
@@ -482,7 +496,8 @@ fn shown(bytes: &[u8]) -> String {
 
 /// The connection to a primary.
 struct Wire {
-    stream: TcpStream,
+    /// Shared with what tells the primary, while a dump is loaded, that this server is there.
+    channel: Rc<RefCell<Channel>>,
     /// What was read and not used, from `at` on.
     buffer: Vec<u8>,
     at: usize,
@@ -493,18 +508,21 @@ impl Wire {
     fn send(&mut self, words: &[&[u8]]) -> Result<(), Broken> {
         let mut request = Vec::new();
         encode(&mut request, words.iter().copied());
-        self.stream
+        let mut channel = self.channel.borrow_mut();
+        channel
             .write_all(&request)
+            .and_then(|()| channel.flush())
             .map_err(|error| Broken::Io("Sending command to primary in replication handshake", error))
     }
 
     /// Reads some more behind what is in a buffer, waiting no longer than `wait`; 0 when nothing came.
     fn read_behind(&mut self, buffer: &mut Vec<u8>, wait: Duration) -> Result<usize, Broken> {
         let failed = |error| Broken::Io("Reading from primary", error);
-        self.stream.set_read_timeout(Some(wait.max(Duration::from_millis(1)))).map_err(failed)?;
+        let mut channel = self.channel.borrow_mut();
+        channel.socket().set_read_timeout(Some(wait.max(Duration::from_millis(1)))).map_err(failed)?;
         let before = buffer.len();
         buffer.resize(before + READ, 0);
-        let read = self.stream.read(&mut buffer[before..]);
+        let read = channel.read(&mut buffer[before..]);
         buffer.truncate(before + *read.as_ref().unwrap_or(&0));
         match read {
             Ok(0) => Err(Broken::Refused("Connection with primary lost.".into())),

@@ -4,6 +4,7 @@ use super::replicas::Stage;
 use super::synchronise;
 use super::upstream::Target;
 use crate::clock;
+use crate::config::Values;
 use crate::config::shapes::Primary;
 use crate::config::tables::replication::{
     MIN_REPLICAS_MAX_LAG, MIN_REPLICAS_TO_WRITE, REPL_BACKLOG_SIZE, REPL_BACKLOG_TTL, REPL_PING_REPLICA_PERIOD,
@@ -107,16 +108,21 @@ impl Server {
         }
     }
 
-    /// What replication does ten times a second.
-    pub fn tick_replication(&'static self) {
-        synchronise::tick(self);
-        let (replicas, values, now_ms) = (&self.replication.replicas, self.config.values(), clock::unix_ms());
+    /// Refuses writes if fewer replicas are well than these settings want for them.
+    pub fn require_replicas(&self, values: &Values) {
         let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
         let few = least > 0
             && lag_s > 0
             && !self.replication.upstream.is_replica()
-            && replicas.good(lag_s, now_ms) < least as usize;
+            && self.replication.replicas.good(lag_s, clock::unix_ms()) < least as usize;
         self.persistence.gate.set(gate::FEW_REPLICAS, few);
+    }
+
+    /// What replication does ten times a second.
+    pub fn tick_replication(&'static self) {
+        synchronise::tick(self);
+        let (replicas, values, now_ms) = (&self.replication.replicas, self.config.values(), clock::unix_ms());
+        self.require_replicas(&values);
         if replicas.count() > 0 && !self.replication.upstream.is_replica() {
             let every_ms = i64::from(values.read(REPL_PING_REPLICA_PERIOD)) * 1000;
             let last = self.replication.pinged_ms.load(Ordering::Relaxed);

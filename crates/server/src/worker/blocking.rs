@@ -173,7 +173,7 @@ impl Engine {
         let key = keyspace.key(key);
         let (mut after, mut fruitless) = (0, Vec::new());
         loop {
-            let locked = keyspace.lock_one(keyspace.address(db, key));
+            let locked = self.lock_patiently(|_| vec![keyspace.address(db, key)]);
             let kind = locked.kind_at(db, key, self.now_ms);
             let Some(waiter) = locked.next_waiter(db, key, after, kind, &fruitless) else { return };
             drop(locked);
@@ -190,7 +190,7 @@ impl Engine {
         let Some(blocked) = Blocked::of(waiter) else { return true };
         let (keyspace, args) = (self.server.keyspace, blocked.request.args());
         let Some(Handler::Data(handler)) = blocked.command.handler else { return true };
-        let mut locked = self.lock_keys(blocked.db, blocked.command, args);
+        let mut locked = self.lock_keys_patiently(blocked.db, blocked.command, args);
         if waiter.has_left() {
             return true;
         }
@@ -257,7 +257,7 @@ impl Engine {
     fn withdraw(&mut self, waiter: &Waiter) -> bool {
         let Some(blocked) = Blocked::of(waiter) else { return false };
         self.within_batch(|engine| {
-            let mut locked = engine.lock_keys(blocked.db, blocked.command, blocked.request.args());
+            let mut locked = engine.lock_keys_patiently(blocked.db, blocked.command, blocked.request.args());
             blocked.leave(waiter, &mut locked)
         })
     }

@@ -5,6 +5,7 @@
 
 use crate::config::shapes::OutputLimit;
 use crate::session::Client;
+use crate::tls::stream::Stream;
 use crate::tunables::Tunables;
 use kvick_resp::{OwnedArgs, Parser, ProtocolError};
 use kvick_store::Waiter;
@@ -33,6 +34,8 @@ pub enum Socket {
     Tcp(TcpStream),
     /// Over a Unix socket.
     Unix(UnixStream),
+    /// Over TCP, encrypted.
+    Tls(Box<Stream>),
 }
 
 impl Socket {
@@ -42,6 +45,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.read(into),
             Socket::Unix(stream) => stream.read(into),
+            Socket::Tls(stream) => stream.read(into),
         }
     }
 
@@ -58,6 +62,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => SockRef::from(&*stream).recv(into),
             Socket::Unix(stream) => SockRef::from(&*stream).recv(into),
+            Socket::Tls(stream) => stream.read_uninitialised(into),
         }
     }
 
@@ -67,6 +72,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.write(bytes),
             Socket::Unix(stream) => stream.write(bytes),
+            Socket::Tls(stream) => stream.write(bytes),
         }
     }
 
@@ -75,13 +81,41 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.write_vectored(blocks),
             Socket::Unix(stream) => stream.write_vectored(blocks),
+            Socket::Tls(stream) => stream.write_vectored(blocks),
         }
+    }
+
+    /// Whether there may be more to read that the poll does not tell of. A plain socket tells by a read that fills its place.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        matches!(self, Socket::Tls(stream) if stream.has_more())
+    }
+
+    /// Bytes that were written but wait here for the socket, encrypted.
+    #[inline]
+    pub fn held_output(&self) -> usize {
+        if let Socket::Tls(stream) = self { stream.held_output() } else { 0 }
+    }
+
+    /// Writes what waits here; who writes next does so too.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let Socket::Tls(stream) = self else { return Ok(()) };
+        match stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Whether nothing can be read or written yet, as both ends have to agree on keys.
+    pub fn is_handshaking(&self) -> bool {
+        matches!(self, Socket::Tls(stream) if stream.is_handshaking())
     }
 
     fn source(&mut self) -> &mut dyn Source {
         match self {
             Socket::Tcp(stream) => stream,
             Socket::Unix(stream) => stream,
+            Socket::Tls(stream) => stream.socket_mut(),
         }
     }
 
@@ -100,6 +134,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.as_raw_fd(),
             Socket::Unix(stream) => stream.as_raw_fd(),
+            Socket::Tls(stream) => stream.fd(),
         }
     }
 }
@@ -122,11 +157,13 @@ pub struct Connection {
     pub above_soft_since: Option<Instant>,
     /// The worker's count of writes when it last got a message.
     pub reached_in: u64,
+    /// True while its client or its input is elsewhere: it is neither read nor closed.
+    pub away: bool,
     /// True while it waits its turn to be read.
     pub queued: bool,
     /// Its request that waits for a key, if any.
     pub waiter: Option<Arc<Waiter>>,
-    /// True while its requests may not be executed.
+    /// True while its requests may not be executed: it waits for something, is paused, or has yet to shake hands.
     pub stopped: bool,
     /// True while `pending` holds requests that are whole.
     pub unparsed: bool,
@@ -159,6 +196,7 @@ impl Deferred {
 impl Connection {
     /// A new connection.
     pub fn new(socket: Socket, client: Client) -> Self {
+        let stopped = socket.is_handshaking();
         Connection {
             socket,
             client,
@@ -168,9 +206,10 @@ impl Connection {
             output: Output::default(),
             above_soft_since: None,
             reached_in: u64::MAX,
+            away: false,
             queued: false,
             waiter: None,
-            stopped: false,
+            stopped,
             unparsed: false,
             read_closed: false,
             unwritten: false,
@@ -195,7 +234,10 @@ impl Connection {
 
     /// Whether idleness is a reason to close it. Subscribers, monitors and those who wait are silent by nature.
     pub fn may_time_out(&self) -> bool {
-        !self.stopped && self.client.subscriptions.is_none() && self.client.feed.is_none() && !self.client.is_monitor()
+        (!self.stopped || self.socket.is_handshaking())
+            && self.client.subscriptions.is_none()
+            && self.client.feed.is_none()
+            && !self.client.is_monitor()
     }
 
     /// Makes room for input behind what is held: half of `size` bytes at least, in a buffer of at least `size` bytes.
@@ -232,10 +274,15 @@ impl Connection {
 
     /// Lets others know how much output waits, and in how much memory.
     pub fn publish_output(&self) {
-        let info = &self.client.info;
-        info.output.store(self.output.len(), Ordering::Relaxed);
-        info.output_blocks.store(self.output.blocks(), Ordering::Relaxed);
-        info.output_memory.store(self.output.memory(), Ordering::Relaxed);
+        let (info, held) = (&self.client.info, self.socket.held_output());
+        info.output.store(self.output.len() + held, Ordering::Relaxed);
+        info.output_blocks.store(self.output.blocks() + usize::from(held > 0), Ordering::Relaxed);
+        info.output_memory.store(self.output.memory() + held, Ordering::Relaxed);
+    }
+
+    /// True when all that was written has left.
+    pub fn has_written_all(&self) -> bool {
+        self.output.is_empty() && self.held == 0 && self.socket.held_output() == 0
     }
 
     /// Bytes that input which is not executed takes, spare room excluded.

@@ -101,6 +101,10 @@ impl Worker {
     /// Makes deliveries to as many connections as a turn allows.
     pub(super) fn make_deliveries(&mut self) {
         self.open_inbox();
+        if self.understudy.is_none() {
+            // A script takes too long, whose own client is elsewhere: messages wait for its end.
+            return;
+        }
         let mut deliveries = std::mem::take(&mut self.deliveries);
         let bytes_max = self.replies.len() + WAVE_BYTES;
         let subscribers = self.server.pubsub.subscribers(self.number);

@@ -6,6 +6,7 @@
 use super::batch::Asks;
 use super::cross_protocol;
 use super::evicting::Evicting;
+use super::program::{Attend, Scratch};
 use super::transaction::{Control, is_exec};
 use crate::acl::identity::note_denied;
 use crate::acl::log::Context as AclContext;
@@ -18,6 +19,7 @@ use crate::inbox::Inbox;
 use crate::monitor::Lines;
 use crate::persistence::{self, gate};
 use crate::pubsub::events::Publisher;
+use crate::scripting::scripts::RecentSum;
 use crate::server::{Server, Tunables};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::stats::WorkerStats;
@@ -32,10 +34,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The keys of one command.
-type Keys<'k> = SmallVec<[Key<'k>; 4]>;
-
-/// Keys of one command that the processor is asked for in advance.
-const PREFETCHED_MAX: usize = 64;
+pub(super) type Keys<'k> = SmallVec<[Key<'k>; 4]>;
 
 /// A command that takes longer than this makes the worker read the clock again.
 const LONG_US: u64 = 500;
@@ -69,15 +68,27 @@ pub struct Engine {
     pub(super) forgotten_in_turn: usize,
     /// Lines for monitors that are not ready to be shown.
     pub(super) shown: Lines,
-    /// Whether a transaction is being executed, in which no command may wait.
+    /// Whether a transaction or a script is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
+    /// Whether a script is, for which time stands still.
+    pub(super) in_script: bool,
+    /// Whether a script has ended just now that others knew of: what it held may be waited for.
+    pub(super) ended_long_script: bool,
+    /// Whether the error of the present command was counted already, as that of one that its script called.
+    pub(super) error_is_counted: bool,
+    /// The script of EVAL that came last, with its sum.
+    pub(super) recent_sum: RecentSum,
+    /// Buffers for the commands that scripts call.
+    pub(super) scratch: Scratch,
+    /// Whether what commands do is kept from the write log: a script asked for that.
+    pub(super) is_muted: bool,
     /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
     reads_every_key: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
-    in_batch: bool,
+    pub(super) in_batch: bool,
     /// What it does about limits of memory.
     pub(super) evicting: Evicting,
-    last: Ticks,
+    pub(super) last: Ticks,
 }
 
 /// A request that is being executed.
@@ -95,7 +106,21 @@ pub enum Outcome {
     Again,
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
+    /// It has to wait for a script that holds what it needs.
+    Held,
+    /// This command, which came after that, may run a script: it has to be [executed](Engine::execute_program) apart from the worker.
+    Program(&'static Registered, u32),
     /// It waits for a key, and will be answered later.
+    Waits(Arc<Waiter>),
+}
+
+/// What became of a command.
+pub(super) enum Called {
+    /// It ran.
+    Done,
+    /// A script holds what it needs; nothing has happened.
+    Held,
+    /// It waits for a key.
     Waits(Arc<Waiter>),
 }
 
@@ -119,6 +144,12 @@ impl Engine {
             forgotten_in_turn: 0,
             shown: Lines::default(),
             in_transaction: false,
+            in_script: false,
+            ended_long_script: false,
+            error_is_counted: false,
+            recent_sum: RecentSum::default(),
+            scratch: Scratch::default(),
+            is_muted: false,
             reads_every_key: true,
             in_batch: false,
             evicting: Evicting::new(worker),
@@ -136,29 +167,6 @@ impl Engine {
         self.last = Ticks::now();
         self.update_settings();
         self.last
-    }
-
-    /// Enters a batch: until it is left, nobody has the world.
-    pub fn enter(&mut self) {
-        self.server.keyspace.world.enter(self.participant);
-        self.in_batch = true;
-    }
-
-    /// Leaves it.
-    pub fn leave(&mut self) {
-        self.in_batch = false;
-        self.server.keyspace.world.leave(self.participant);
-    }
-
-    /// Runs `work`, which takes locks, within the present batch or one of its own.
-    pub(super) fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        if self.in_batch {
-            return work(self);
-        }
-        self.enter();
-        let result = work(self);
-        self.leave();
-        result
     }
 
     /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
@@ -236,14 +244,18 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
+            // When a script has had the world for too long, what needs nothing of that goes on without a batch.
+            let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
+            if shut_out || self.is_held_by_script(client, command) {
+                return self.conclude(client, (command, args), Called::Held, start, out);
+            }
             let gone = !client.renew_rights(self.server);
-            if gone
-                || self.server.persistence.gate.has(gate::LIMITED) && !self.mind_memory(client, args, taken.as_deref())
-            {
+            let limited = self.server.persistence.gate.has(gate::LIMITED) && !self.is_busy();
+            if gone || limited && !self.mind_memory(client, args, taken.as_deref()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if client.tracking.is_some() && self.effects.concern_others() {
+            if client.tracking.is_some() && self.effects.concern_others() && !self.is_busy() {
                 // What was evicted just now is not what the command will read, and has to be told before.
                 self.settle_consequences();
                 client.last_command = previous;
@@ -256,31 +268,76 @@ impl Engine {
         }
         if !plain && client.is_primary() {
             // What the primary did is done.
-        } else if self.server.pause.holds(command, client, self.now_ms) {
+        } else if self.server.pause.holds(command, client, self.now_ms) && !self.passes_pause(command, args) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
             self.queue(client, command, args, taken.take(), out);
             return self.finish(client, start, out);
         }
-        match (hash, command.handler) {
+        let called = match (hash, command.handler) {
             (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || self.is_unobserved(client)) => {
-                self.call_keyed(client, command, handler, hash, args, out);
-            }
-            _ => {
-                let waiter = match client.tracking {
-                    None => self.call(client, command, args, taken.take(), out),
-                    Some(_) => self.call_tracked(client, previous, (command, args), taken.take(), out),
-                };
-                if let Some(waiter) = waiter {
-                    return Outcome::Waits(waiter);
+                match self.call_keyed(client, command, handler, hash, args, out) {
+                    true => Called::Done,
+                    false => Called::Held,
                 }
             }
+            _ if client.may_run_program(command) => return Outcome::Program(command, previous),
+            _ if client.tracking.is_none() => self.call(client, command, args, taken, &mut (), out),
+            _ => self.call_tracked(client, previous, (command, args), taken, &mut (), out),
+        };
+        self.conclude(client, (command, args), called, start, out)
+    }
+
+    /// Executes a request that may run a script. `attendant` serves others while a script takes long.
+    pub(super) fn execute_program(
+        &mut self,
+        client: &mut Client,
+        (command, previous): (&'static Registered, u32),
+        args: Args<'_>,
+        attendant: &mut dyn Attend,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let start = out.len();
+        let called = match client.tracking {
+            None => self.call(client, command, args, &mut None, attendant, out),
+            Some(_) => self.call_tracked(client, previous, (command, args), &mut None, attendant, out),
+        };
+        self.conclude(client, (command, args), called, start, out)
+    }
+
+    /// What is to be done after a command.
+    #[inline]
+    fn conclude(
+        &mut self,
+        client: &mut Client,
+        (command, args): (&'static Registered, Args<'_>),
+        called: Called,
+        start: usize,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        match called {
+            Called::Done if self.ended_long_script => self.end_long_script(),
+            Called::Done => {}
+            Called::Held => match self.busy_error() {
+                Some(error) if !command.spec.flags.contains(Flags::ALLOW_BUSY) => {
+                    self.refuse(client, Some((command, args)), &error, out);
+                }
+                _ => return Outcome::Held,
+            },
+            Called::Waits(waiter) => return Outcome::Waits(waiter),
         }
         if self.effects.concern_others() {
             self.settle_consequences();
         }
         self.finish(client, start, out)
+    }
+
+    /// Has the workers go on with the requests that had to wait for a script. Called without its locks.
+    #[cold]
+    fn end_long_script(&mut self) {
+        self.ended_long_script = false;
+        self.server.send_all(|| super::Message::Resume);
     }
 
     /// Finds out what a request asks for that could not be told from its first word, or answers that it is nothing.
@@ -321,7 +378,7 @@ impl Engine {
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
     fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
-        let ready = client.is_free(&self.server.persistence.gate)
+        let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch)
             && client.transaction.is_none()
             && client.tracking.is_none()
             && !client.only_listens();
@@ -366,7 +423,8 @@ impl Engine {
             (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
         };
         let closed = || gate::objection(self.server, command, flags);
-        confined().or_else(short).or_else(closed).or_else(monitors)
+        let busy = || if self.concerns_script(command) { self.busy_error() } else { None };
+        confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }
 
     /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
@@ -406,7 +464,7 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    fn refuse(
+    pub(super) fn refuse(
         &mut self,
         client: &mut Client,
         request: Option<(&Registered, Args<'_>)>,
@@ -434,7 +492,8 @@ impl Engine {
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
 
-    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for.
+    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for. False when a
+    /// script has that.
     #[inline]
     fn call_keyed(
         &mut self,
@@ -444,9 +503,9 @@ impl Engine {
         hash: u64,
         args: Args<'_>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         let (keyspace, start) = (self.server.keyspace, out.len());
-        let mut locked = keyspace.lock_one(keyspace.address_of_hash(client.db, hash));
+        let Some(mut locked) = self.lock_hash(client.db, hash) else { return false };
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
@@ -457,6 +516,7 @@ impl Engine {
         self.account(Executed::by(client, args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
+        true
     }
 
     /// Takes the locks that the command asks for, and runs it.
@@ -466,33 +526,36 @@ impl Engine {
         client: &mut Client,
         command: &'static Registered,
         args: Args<'_>,
-        taken: Option<Vec<u8>>,
+        taken: &mut Option<Vec<u8>>,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Option<Arc<Waiter>> {
+    ) -> Called {
         let (keyspace, start) = (self.server.keyspace, out.len());
         if let Some(Handler::Control(control)) = command.handler {
-            let result = self.control(client, control, command, args, out);
+            let Some(result) = self.control(client, control, command, args, attendant, out) else {
+                return Called::Held;
+            };
             let result = self.answer(client, result, out);
             if control != Control::Exec {
                 self.show(client, command, args);
             }
             self.account(Executed::by(client, args, None), command, out.len() - start, result);
             client.commands += 1;
-            return None;
+            return Called::Done;
         }
         self.confine(client, command, args);
-        let taken_head = self.remember_taken(command, taken.as_deref());
         let world = self.needs_world(command, args);
+        let Some(scripts) = self.settle_scripts(command, world) else { return Called::Held };
         let keys = if world { Keys::new() } else { self.keys_of(command, args) };
-        let mut locked = if world {
-            self.leave();
-            keyspace.lock_world()
-        } else {
-            self.lock_hashed(client.db, &keys)
-        };
+        let locked = if world { self.lock_world() } else { self.lock_hashed(client.db, &keys) };
+        let Some(mut locked) = locked else { return Called::Held };
+        let taken_head = self.remember_taken(command, taken.as_deref());
         let result = match command.handler {
-            Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &keys), taken, &mut locked, out),
+            Some(Handler::Data(handler)) => {
+                self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
+            }
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, attendant, out),
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
@@ -510,12 +573,13 @@ impl Engine {
             self.show(client, command, args);
         }
         drop(locked);
+        drop(scripts);
         if world {
             self.enter();
         }
-        if waiter.is_some() {
+        if let Some(waiter) = waiter {
             client.redacted = 0;
-            return waiter;
+            return Called::Waits(waiter);
         }
         let executed = Executed::by(client, args, taken_head.as_ref());
         self.account(executed, command, out.len() - start, result);
@@ -524,7 +588,7 @@ impl Engine {
         if client.is_reset {
             self.end_reset(client);
         }
-        None
+        Called::Done
     }
 
     /// What the logs need of a large argument that the command may keep.
@@ -535,19 +599,16 @@ impl Engine {
 
     pub(super) fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
         match command.spec.lock {
+            // SHUTDOWN: a script that takes too long may have the world.
+            _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
             LockRule::Keys => false,
             LockRule::World => true,
             LockRule::WorldIf(decide) => decide(args),
         }
     }
 
-    /// Locks the keys that a command names.
-    pub(super) fn lock_keys(&self, db: usize, command: &Registered, args: Args<'_>) -> Locked {
-        self.lock_hashed(db, &self.keys_of(command, args))
-    }
-
     /// The keys that a command names.
-    fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
+    pub(super) fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
             return Keys::new();
         }
@@ -555,20 +616,6 @@ impl Engine {
         let positions = command.spec.key_positions(args).unwrap_or_default();
         let keys = positions.iter().filter_map(|position| args.get(position.index));
         keys.map(|key| self.server.keyspace.key(key)).collect()
-    }
-
-    /// Locks keys, and asks the processor for what several of them will touch.
-    pub(super) fn lock_hashed(&self, db: usize, keys: &[Key<'_>]) -> Locked {
-        let keyspace = self.server.keyspace;
-        match keys {
-            [] => keyspace.lock_nothing(),
-            [key] => keyspace.lock_one(keyspace.address(db, *key)),
-            keys => {
-                let ahead = &keys[..keys.len().min(PREFETCHED_MAX)];
-                keyspace.prefetch(db, ahead.iter().map(|key| key.hash));
-                keyspace.lock_all(keys.iter().map(|key| keyspace.address(db, *key)).collect())
-            }
-        }
     }
 
     #[inline]
@@ -612,7 +659,7 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let (may_block, reads_every_key) = (!self.in_transaction, self.reads_every_key);
+        let (may_block, in_script, reads_every_key) = (!self.in_transaction, self.in_script, self.reads_every_key);
         let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
         let from_log = flags.contains(ClientFlags::FROM_LOG);
         let mut context = Context {
@@ -622,6 +669,7 @@ impl Engine {
             settings,
             receiver,
             may_block,
+            in_script,
             from_log,
             reads_every_key,
             block: None,
@@ -661,6 +709,7 @@ impl Engine {
             when_expired,
             settings: &self.tunables.commands,
             in_transaction: self.in_transaction,
+            in_script: self.in_script,
             worker: self.worker,
             stats: &self.stats,
             waits: &mut self.waits,
@@ -696,7 +745,7 @@ impl Engine {
     /// Whether what a command of this client does goes to the write log: not if it comes from there.
     #[inline]
     fn is_logged(&self, client: &ClientInfo) -> bool {
-        self.server.keyspace.log.followed() && !client.is_from_log()
+        self.server.keyspace.log.followed() && !client.is_from_log() && !self.is_muted
     }
 
     /// What becomes of expired keys that a command of this client meets.
@@ -765,14 +814,16 @@ impl Engine {
         }
         if let Err(error) = result {
             stats.failed.add(1);
-            self.stats.count_error(error.0.as_bytes());
+            if !std::mem::take(&mut self.error_is_counted) {
+                self.stats.count_error(error.0.as_bytes());
+            }
         }
         ticks
     }
 
     #[cold]
     fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
-        if us >= LONG_US {
+        if us >= LONG_US && !self.in_script {
             self.now_ms = clock::unix_ms();
             self.access.set_now(self.now_ms);
         }

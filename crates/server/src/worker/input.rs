@@ -1,8 +1,9 @@
 //! Reading and parsing: from sockets into a batch.
 
 use super::Worker;
+use super::attending::Rest;
 use super::batch::{Asks, Batch, Request, Source};
-use super::connection::{Connection, Deferred};
+use super::connection::{Connection, Deferred, Socket};
 use super::engine::Outcome;
 use super::output::{RUNS_MAX, Run};
 use super::violation;
@@ -45,6 +46,7 @@ impl Worker {
         if left == 0 {
             return;
         }
+        // Where a script has had the world for too long, requests are answered without a batch.
         self.engine.enter();
         while left > 0 {
             left -= 1;
@@ -62,6 +64,10 @@ impl Worker {
     /// Reads once from a connection and parses what came.
     fn read_connection(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
+        if connection.away {
+            // It is queued again when it comes back.
+            return;
+        }
         connection.queued = false;
         if Self::is_doomed(connection) {
             return self.close(token);
@@ -71,6 +77,10 @@ impl Worker {
         }
         let Some(connection) = self.connections.get_mut(token) else { return };
         if connection.stopped {
+            if connection.socket.is_handshaking() {
+                connection.queued = true;
+                return self.handshakes.push(token);
+            }
             // Nobody waits for what it would be told.
             return if connection.read_closed {
                 self.close(token)
@@ -138,7 +148,10 @@ impl Worker {
         let (start, behind) = (self.shared_used, self.shared_used + connection.pending.len());
         let read = match connection.unparsed {
             true => Read::More(0),
-            false => outcome(connection.socket.read(&mut self.shared[behind..behind + READ]), READ),
+            false => {
+                let read = connection.socket.read(&mut self.shared[behind..behind + READ]);
+                outcome(&connection.socket, read, READ)
+            }
         };
         let (Read::More(n) | Read::Drained(n)) = read else { return read };
         self.shared[start..behind].copy_from_slice(&connection.pending);
@@ -163,7 +176,10 @@ impl Worker {
         let room = (held.capacity() - held.len()).min(READ);
         let read = match connection.unparsed {
             true => Read::More(0),
-            false => outcome(connection.socket.read_behind(&mut held, room), room),
+            false => {
+                let read = connection.socket.read_behind(&mut held, room);
+                outcome(&connection.socket, read, room)
+            }
         };
         let number = self.batch.held.len();
         let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
@@ -187,19 +203,20 @@ impl Worker {
     fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let mut total = 0;
-        let (missing, full) = loop {
+        let (missing, more) = loop {
             let spare = connection.parser.spare();
             let room = spare.len();
-            match outcome(connection.socket.read_uninitialised(spare), room) {
+            let read = connection.socket.read_uninitialised(spare);
+            let (n, more) = match outcome(&connection.socket, read, room) {
                 Read::Ended => return Read::Ended,
-                Read::More(n) | Read::Drained(n) => {
-                    total += n;
-                    // SAFETY: the socket wrote n bytes to what `spare` returned.
-                    let missing = unsafe { connection.parser.filled(n) };
-                    if missing == 0 || n < room || total >= BIG_READ {
-                        break (missing, n == room);
-                    }
-                }
+                Read::More(n) => (n, true),
+                Read::Drained(n) => (n, false),
+            };
+            total += n;
+            // SAFETY: the socket wrote n bytes to what `spare` returned.
+            let missing = unsafe { connection.parser.filled(n) };
+            if missing == 0 || !more || total >= BIG_READ {
+                break (missing, more);
             }
         };
         // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
@@ -207,7 +224,7 @@ impl Worker {
             let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
             parse.all(Source::Shared(0, 0), &[]);
         }
-        if full { Read::More(total) } else { Read::Drained(total) }
+        if more { Read::More(total) } else { Read::Drained(total) }
     }
 
     /// Executes the batch and puts the inputs it held back.
@@ -225,14 +242,18 @@ impl Worker {
             }
         }
         let mut batch = std::mem::take(&mut self.batch);
+        let shared = std::mem::take(&mut self.shared);
         let requests = std::mem::take(&mut batch.requests);
         let mut at = 0;
         while at < requests.len() {
             let token = requests[at].connection;
             let count = requests[at..].iter().take_while(|request| request.connection == token).count();
-            self.execute_run(token, &requests[at..at + count], &mut batch);
+            if self.execute_run(token, &requests[at..], count, &mut batch, &shared) {
+                break;
+            }
             at += count;
         }
+        self.shared = shared;
         batch.requests = requests;
         for (token, held, parsed) in batch.held.drain(..) {
             if let Some(connection) = self.connections.get_mut(token) {
@@ -244,13 +265,16 @@ impl Worker {
         self.shared_used = 0;
     }
 
-    /// Executes the requests of one connection.
-    fn execute_run(&mut self, token: usize, requests: &[Request], batch: &mut Batch) {
+    /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put off.
+    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
+        let requests = &all[..count];
         let is_held_back = self.holds_back(token);
-        let Some(mut connection) = self.connections.get_mut(token) else { return };
+        let Some(mut connection) = self.connections.get_mut(token) else { return false };
         if is_held_back {
-            return defer(connection, requests, batch, &self.shared);
+            defer(connection, requests, batch, shared);
+            return false;
         }
+        let mut put_off = false;
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         for (number, request) in requests.iter().enumerate() {
@@ -258,44 +282,65 @@ impl Worker {
                 break;
             }
             if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
-                defer(connection, &requests[number..], batch, &self.shared);
+                defer(connection, &requests[number..], batch, shared);
                 self.queue(token);
                 break;
             }
-            let large =
-                if may_take && !self.engine.is_monitored() { batch.take_large(request, &self.shared) } else { None };
+            let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
             let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let outcome = loop {
-                let args = batch.args(request, &self.shared);
+            let (mut outcome, args) = loop {
+                let args = batch.args(request, shared);
                 let client = &mut connection.client;
                 match self.engine.execute(client, args, request.asks, &mut taken, &mut self.replies) {
                     Outcome::Again => {}
-                    outcome => break outcome,
+                    outcome => break (outcome, args),
                 }
                 start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return };
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
             };
+            if let Outcome::Program(command, previous) = outcome {
+                self.push_run(token, start);
+                let rest = Rest { requests: &all[number + 1..], batch, shared };
+                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return false };
+                (outcome, put_off) = (ran.outcome, ran.put_off);
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
+                connection = same;
+            }
             match outcome {
-                Outcome::Done | Outcome::Again => {}
+                Outcome::Done | Outcome::Again | Outcome::Program(..) => {}
+                Outcome::Held => {
+                    if let Some(buffer) = taken {
+                        batch.big[place] = buffer;
+                    }
+                    defer(connection, &requests[number..], batch, shared);
+                    self.hold_for_script(token);
+                    break;
+                }
                 Outcome::Paused => {
                     if let Some(buffer) = taken {
                         batch.big[place] = buffer;
                     }
-                    defer(connection, &requests[number..], batch, &self.shared);
+                    defer(connection, &requests[number..], batch, shared);
                     self.pause(token);
                     break;
                 }
                 Outcome::Waits(waiter) => {
-                    defer(connection, &requests[number + 1..], batch, &self.shared);
+                    if !put_off {
+                        defer(connection, &requests[number + 1..], batch, shared);
+                    }
                     self.begin_to_wait(token, waiter);
                     break;
                 }
             }
             if self.engine.inbox().has_deliveries() {
                 start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return };
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
+            }
+            if put_off {
+                break;
             }
         }
         if let Some(connection) = self.connections.get(token) {
@@ -307,6 +352,7 @@ impl Worker {
         self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
+        put_off
     }
 
     /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
@@ -333,16 +379,31 @@ impl Worker {
         let Some(mut connection) = self.connections.get_mut(token) else { return };
         let mut start = self.replies.len();
         self.engine.begin_batch();
-        let (mut waiter, mut paused) = (None, false);
+        let (mut waiter, mut paused, mut held) = (None, false, false);
         while let Some(deferred) = connection.deferred.pop_front() {
             let (args, asks) = match &deferred {
                 Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), Asks::Broken(*error)),
             };
-            let outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
+            let mut outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
+            if let Outcome::Program(command, previous) = outcome {
+                self.push_run(token, start);
+                let nothing = Batch::default();
+                let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
+                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return };
+                outcome = ran.outcome;
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            }
             match outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::Program(..) => {}
                 Outcome::Again => connection.deferred.push_front(deferred),
+                Outcome::Held => {
+                    connection.deferred.push_front(deferred);
+                    held = true;
+                    break;
+                }
                 Outcome::Paused => {
                     connection.deferred.push_front(deferred);
                     paused = true;
@@ -369,7 +430,7 @@ impl Worker {
         connection.client.publish();
         let becomes_replica = connection.client.feed.is_some();
         self.account_client(token);
-        let resumed = !paused && waiter.is_none();
+        let resumed = !paused && !held && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         if becomes_replica {
@@ -380,6 +441,9 @@ impl Worker {
         }
         if paused {
             self.pause(token);
+        }
+        if held {
+            self.hold_for_script(token);
         }
         if let Some(waiter) = waiter {
             self.begin_to_wait(token, waiter);
@@ -405,7 +469,7 @@ impl Worker {
 }
 
 /// Keeps requests for later.
-fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
+pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
     connection.deferred.extend(requests.iter().map(|request| match request.asks {
         Asks::Broken(error) => Deferred::Broken(error),
         _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),
@@ -438,6 +502,9 @@ impl Parse<'_> {
     /// Parses all requests in `input`; but before authentication only one, because what may follow depends on it.
     #[inline]
     fn all(&mut self, source: Source, input: &[u8]) -> Found {
+        if input.first() == Some(&violation::TLS_HANDSHAKE) && violation::is_tls(input) && self.is_new() {
+            return self.turn_away(input.len());
+        }
         let (mut pos, before) = (0, self.batch.requests.len());
         let mut last = None;
         let mut more = false;
@@ -464,6 +531,21 @@ impl Parse<'_> {
             }
         }
         Found { bytes: pos, requests: self.batch.requests.len() > before, more }
+    }
+
+    /// Whether the connection has executed nothing yet.
+    fn is_new(&self) -> bool {
+        self.connection.client.commands == 0
+    }
+
+    /// Has the connection closed in the next turn, after a word to the client.
+    #[cold]
+    fn turn_away(&mut self, bytes: usize) -> Found {
+        violation::log_tls(&self.connection.client.info);
+        self.connection.output.push(violation::NO_TLS);
+        self.connection.unwritten = true;
+        self.connection.client.fate = Fate::CloseAfterReply;
+        Found { bytes, requests: false, more: true }
     }
 
     #[inline]
@@ -498,12 +580,18 @@ impl Parse<'_> {
     }
 }
 
-fn outcome(read: io::Result<usize>, room: usize) -> Read {
+fn outcome(socket: &Socket, read: io::Result<usize>, room: usize) -> Read {
     match read {
         Ok(0) => Read::Ended,
-        Ok(n) if n == room => Read::More(n),
+        Ok(n) if n == room || socket.has_more() => Read::More(n),
         Ok(n) => Read::Drained(n),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read::Drained(0),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            if socket.has_more() {
+                Read::More(0)
+            } else {
+                Read::Drained(0)
+            }
+        }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Read::More(0),
         Err(_) => Read::Ended,
     }

@@ -29,7 +29,8 @@ impl Engine {
         let (keyspace, db) = (self.server.keyspace, departure.db);
         let names: Vec<Box<[u8]>> = departure.parcels.iter().map(|parcel| parcel.key.clone()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
-        let mut locked = self.lock_hashed(db, &keys);
+        let addresses = |_: &Engine| keys.iter().map(|key| keyspace.address(db, *key)).collect();
+        let mut locked = self.lock_patiently(addresses);
         let when_expired = self.when_expired(&departure.client.info);
         let heard = self.heard();
         self.effects.begin(keyspace.log.followed(), heard, db);

@@ -7,6 +7,7 @@
 //! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
 //! any other is put on the `ready` list and read again in the next turn.
 
+mod attending;
 pub mod batch;
 pub mod blocking;
 pub mod connection;
@@ -15,11 +16,14 @@ mod delivery;
 pub mod engine;
 pub mod evicting;
 pub mod feeding;
+mod handshake;
 mod held;
 mod input;
+mod locking;
 mod migrating;
 mod monitoring;
 mod output;
+pub mod program;
 pub mod replay;
 mod timers;
 mod tracking;
@@ -67,6 +71,8 @@ pub enum Message {
     Wake,
     /// There are new sockets to listen on.
     Listen,
+    /// Sockets that took nothing may take something, without that the poll tells.
+    Unclog,
 }
 
 /// See the module's documentation.
@@ -78,6 +84,8 @@ pub struct Worker {
     connections: Slab<Connection>,
     /// Connections that may have input.
     ready: VecDeque<usize>,
+    /// Connections with TLS that may go on with their handshake.
+    handshakes: handshake::Handshakes,
     /// Connections whose requests wait for the end of CLIENT PAUSE.
     paused: Vec<usize>,
     /// What is on its way to this worker's connections.
@@ -88,6 +96,8 @@ pub struct Worker {
     /// Listeners from which nothing could be accepted for lack of something.
     unaccepted: Vec<usize>,
     engine: Engine,
+    /// Stands in for the engine while that runs a script.
+    understudy: Option<Engine>,
     batch: Batch,
     /// Input of the present batch.
     shared: Vec<u8>,
@@ -96,6 +106,10 @@ pub struct Worker {
     replies: Vec<u8>,
     /// How much memory these take, as far as others know of it.
     scratch: usize,
+    /// The reply of a request that runs a script.
+    replies_apart: Vec<u8>,
+    /// Connections that are to be closed when a script lets go of its locks.
+    postponed: Vec<usize>,
     runs: Vec<output::Run>,
     /// Whether a connection has been closed for too much output since replies were written last.
     cut_off_any: bool,
@@ -124,6 +138,8 @@ impl Worker {
         let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
+        let engine = Engine::new(server, number, stats, participant);
+        let understudy = Some(Self::understudy(&engine)?);
         Ok(Worker {
             server,
             number,
@@ -131,17 +147,21 @@ impl Worker {
             mailbox,
             connections: Slab::new(),
             ready: VecDeque::new(),
+            handshakes: handshake::Handshakes::default(),
             paused: Vec::new(),
             deliveries: delivery::Deliveries::default(),
             held_back: Vec::new(),
             listeners,
             unaccepted: Vec::new(),
-            engine: Engine::new(server, number, stats, participant),
+            engine,
+            understudy,
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::new(),
             scratch: 0,
+            replies_apart: Vec::new(),
+            postponed: Vec::new(),
             runs: Vec::new(),
             cut_off_any: false,
             reached: 0,
@@ -168,7 +188,7 @@ impl Worker {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let timeout = if self.rests {
                 Some(HELD_BACK)
-            } else if self.ready.is_empty() && !delivers && !self.is_evicting() {
+            } else if self.ready.is_empty() && !delivers && self.handshakes.is_empty() && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -184,6 +204,9 @@ impl Worker {
             }
         }
         self.flush_everything();
+        // Whose connection is closed takes the server to have ended. So connections end with the process, when nobody can
+        // connect any more either, and not while another worker still runs a script.
+        std::mem::forget(self);
     }
 
     fn turn(&mut self, events: &Events) {
@@ -208,14 +231,21 @@ impl Worker {
         }
         self.read_messages();
         self.open_inbox();
-        self.settle_returned();
+        // What takes locks by itself waits until no script takes too long, which may have them.
+        let is_busy = self.engine.is_busy();
+        if !is_busy {
+            self.settle_returned();
+        }
         if !self.rests {
             self.serve_ready();
         }
-        self.go_on_evicting();
-        self.run_timers();
-        self.end_waits();
-        self.settle_turn();
+        self.shake_hands();
+        if !is_busy && !self.engine.is_busy() {
+            self.go_on_evicting();
+            self.run_timers();
+            self.end_waits();
+            self.settle_turn();
+        }
         self.make_deliveries();
         self.write_replies();
         self.feed_replicas();
@@ -255,7 +285,8 @@ impl Worker {
     fn note_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
-            connection.stopped
+            // What a client sends right behind its handshake is executed all the same.
+            connection.stopped && !connection.socket.is_handshaking()
         })
     }
 
@@ -277,6 +308,10 @@ impl Worker {
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
+                Message::Unclog => {
+                    let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
+                    tokens.into_iter().for_each(|token| self.write_waiting(token));
+                }
                 Message::Listen => {
                     if let Err(error) = self.listeners.register(self.poll.registry(), FIRST_LISTENER) {
                         crate::logging::warning(format_args!("Cannot listen: {error}"));
@@ -305,7 +340,13 @@ impl Worker {
 
     /// Ends a connection.
     fn close(&mut self, token: usize) {
+        if self.postpones_closing(token) {
+            return;
+        }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
+        if let Socket::Tls(stream) = &mut connection.socket {
+            stream.say_goodbye();
+        }
         if connection.held > 0 {
             self.forget_held(token);
         }
@@ -321,6 +362,7 @@ impl Worker {
         }
         if connection.stopped {
             self.paused.retain(|paused| *paused != token);
+            self.handshakes.remove(token);
         }
         self.stop_waiting(connection.waiter.take());
         if let Some(feed) = connection.client.feed.take() {
@@ -346,12 +388,16 @@ impl Worker {
                 self.queue(token);
             }
         }
+        if !self.engine.is_busy() {
+            // A script may have ended that kept the worker from this.
+            self.close_postponed();
+        }
     }
 
     /// Accepts what waits on a listener, and hands the connections to the workers in turn.
     fn accept(&mut self, listener: usize) {
         loop {
-            let (socket, peer) = match self.listeners.accept(listener) {
+            let (socket, peer) = match self.listeners.accept(listener, &self.server.tls) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {

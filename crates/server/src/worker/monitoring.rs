@@ -28,6 +28,22 @@ impl Engine {
         }
     }
 
+    /// Shows a command that runs a script, before those that the script calls.
+    #[inline]
+    pub(super) fn show_program(&mut self, client: &Client, args: Args<'_>) {
+        if self.is_monitored() {
+            self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
+        }
+    }
+
+    /// Shows a command that a script called.
+    #[inline]
+    pub(super) fn show_called(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+        if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+            self.show_line(Origin::Script, client.db, args, client.redacted);
+        }
+    }
+
     /// Shows a command that was executed in a database, whatever its flags.
     #[cold]
     fn show_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {

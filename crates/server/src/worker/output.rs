@@ -143,9 +143,11 @@ impl Worker {
     /// Writes output that is waiting.
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        if !connection.output.is_empty() {
+        if !connection.has_written_all() {
             let Connection { output, socket, client, .. } = connection;
-            let Ok(written) = output.flush(socket, WRITE) else { return self.close(token) };
+            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITE)) else {
+                return self.close(token);
+            };
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
             client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
@@ -167,9 +169,12 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
             Fate::Close => return self.close(token),
-            Fate::CloseAfterReply if connection.output.is_empty() && connection.held == 0 => return self.close(token),
+            Fate::CloseAfterReply if connection.has_written_all() => return self.close(token),
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
+        }
+        if connection.socket.held_output() > 0 {
+            connection.publish_output();
         }
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {
             self.enforce_output_limit(token);
@@ -214,8 +219,9 @@ impl Worker {
     pub(super) fn flush_everything(&mut self) {
         self.release_held();
         for (_, connection) in &mut self.connections {
+            let Connection { output, socket, .. } = connection;
             // The process is ending: what cannot be written now is lost with the connection.
-            let _ = connection.output.flush(&mut connection.socket, usize::MAX);
+            let _ = socket.flush().and_then(|()| output.flush(socket, usize::MAX));
         }
     }
 }

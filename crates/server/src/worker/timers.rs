@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::blocking::Deadlines;
+use super::handshake::HANDSHAKE_MAX_MS;
 use crate::clients::ClientFlags;
 use crate::clock::Ticks;
 use crate::persistence::gate;
@@ -129,6 +130,10 @@ impl Worker {
             } else if timeout_ms > 0 && idle_ms > timeout_ms && connection.may_time_out() {
                 crate::logging::verbose(format_args!("Closing idle client"));
                 self.close(token);
+            } else if connection.socket.is_handshaking()
+                && self.engine.now_ms - connection.client.info.connected_ms > HANDSHAKE_MAX_MS
+            {
+                self.give_up(token, "the handshake takes too long");
             } else if connection.above_soft_since.is_some() {
                 self.enforce_output_limit(token);
             }

@@ -1,7 +1,8 @@
 //! Remembering what clients read that cache keys, and telling them of changes: see [`crate::tracking`].
 
 use super::Worker;
-use super::engine::Engine;
+use super::engine::{Called, Engine};
+use super::program::Attend;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::session::{Client, Fate};
 use crate::table::{Handler, Registered};
@@ -10,8 +11,8 @@ use crate::tracking::{Invalidation, invalidate, invalidate_all};
 use kvick_commands::random;
 use kvick_commands::spec::Flags;
 use kvick_resp::{Args, Version};
+use kvick_store::Locked;
 use kvick_store::tracking::{Readers, Stale};
-use kvick_store::{Locked, Waiter};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,9 +29,10 @@ impl Engine {
         client: &mut Client,
         previous: u32,
         (command, args): (&'static Registered, Args<'_>),
-        taken: Option<Vec<u8>>,
+        taken: &mut Option<Vec<u8>>,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Option<Arc<Waiter>> {
+    ) -> Called {
         // CLIENT CACHING is about the next command, or all of the next transaction.
         let is_about_next =
             self.server.table.get(previous).is_some_and(|command| command.full_name.starts_with("client|"));
@@ -38,9 +40,9 @@ impl Engine {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
         let author = self.effects.set_author(client.info.unheeded_author());
-        let waiter = self.call(client, command, args, taken, out);
+        let called = self.call(client, command, args, taken, attendant, out);
         self.effects.set_author(author);
-        waiter
+        called
     }
 
     /// Remembers what a command read that a client ran, if the client is to be told of changes. Called under the command's
@@ -65,9 +67,11 @@ impl Engine {
 
     /// Deals with what commands did to clients that wait for keys or have them cached. Called within a batch and without
     /// locks.
+    ///
+    /// Not while a script takes too long, which may have the locks that are needed: then they wait for its end.
     #[cold]
     pub(super) fn settle_consequences(&mut self) {
-        loop {
+        while !self.is_busy() {
             self.invalidate_stale();
             if !self.effects.has_awaited() {
                 return;
@@ -84,7 +88,7 @@ impl Engine {
         for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
             if has_readers {
                 let hashed = keyspace.key(&key);
-                let mut locked = keyspace.lock_one(keyspace.address(database, hashed));
+                let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
                 let readers = locked.take_readers(database, hashed, author);
                 drop(locked);
                 self.tell_readers(&key, &readers);

@@ -5,6 +5,8 @@
 //! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
 
 use super::engine::Engine;
+use super::locking::Scripts;
+use super::program::Attend;
 use crate::acl::log::Context as AclContext;
 use crate::acl::{Denied, Reason};
 use crate::clients::ClientFlags;
@@ -15,7 +17,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply};
-use kvick_store::{Key, Locked, Watcher};
+use kvick_store::{Address, Key, Locked, Watcher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -78,6 +80,11 @@ impl Transaction {
         self.bytes + self.queue.capacity() * size_of::<(&Registered, OwnedArgs)>()
     }
 
+    /// Whether one of its commands runs a script or function.
+    pub(super) fn may_run_program(&self) -> bool {
+        self.queue.iter().any(|(command, _)| matches!(command.handler, Some(Handler::Program(_))))
+    }
+
     /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
     /// databases the others work on.
     fn may_be_refused_database(&self, client: &Client) -> bool {
@@ -117,6 +124,10 @@ impl Watching {
     /// True when there are none.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    fn addresses(&self, engine: &Engine) -> Vec<Address> {
+        self.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key)).collect()
     }
 
     /// Bytes that they take, here and where they are looked up.
@@ -201,15 +212,16 @@ impl Engine {
         self.give_up(client);
     }
 
-    /// Runs one of the commands about transactions.
+    /// Runs one of the commands about transactions; `None` when a script holds what it needs.
     pub(super) fn control(
         &mut self,
         client: &mut Client,
         control: Control,
         command: &'static Registered,
         args: Args<'_>,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Option<Result<(), Error>> {
         self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
         let done = match control {
             Control::Multi => {
@@ -224,7 +236,7 @@ impl Engine {
                 }
             },
             Control::Watch => {
-                self.watch(client, command, args);
+                self.watch(client, command, args)?;
                 Ok(())
             }
             Control::Unwatch => {
@@ -232,17 +244,17 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, command, args, out);
+                let result = self.exec(client, (command, args), attendant, out);
                 client.publish_transaction();
                 return result;
             }
         };
         client.publish_transaction();
-        done.map(|()| Reply::new(out, client.version).ok())
+        Some(done.map(|()| Reply::new(out, client.version).ok()))
     }
 
-    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) {
-        let mut locked = self.lock_keys(client.db, command, args);
+    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Option<()> {
+        let mut locked = self.lock_keys(client.db, command, args)?;
         let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
         let watching = client.watching.get_or_insert_default();
         for word in args.iter().skip(1) {
@@ -253,15 +265,14 @@ impl Engine {
                 watching.key_bytes += 2 * word.len();
             }
         }
+        Some(())
     }
 
     /// Has a client watch nothing any more. Called without locks.
     pub(super) fn unwatch(&mut self, client: &mut Client) {
         let Some(watching) = client.watching.take() else { return };
         self.within_batch(|engine| {
-            let addresses =
-                watching.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key));
-            let mut locked = engine.server.keyspace.lock_all(addresses.collect());
+            let mut locked = engine.lock_patiently(|engine| watching.addresses(engine));
             engine.unwatch_locked(&watching, &mut locked);
         });
     }
@@ -274,29 +285,35 @@ impl Engine {
     fn exec(
         &mut self,
         client: &mut Client,
-        command: &'static Registered,
-        args: Args<'_>,
+        (command, args): (&'static Registered, Args<'_>),
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Option<Result<(), Error>> {
         let Some(transaction) = client.transaction.take() else {
             self.show(client, command, args);
-            return Err(Error::text("ERR EXEC without MULTI"));
+            return Some(Err(Error::text("ERR EXEC without MULTI")));
         };
         if transaction.aborted {
             self.unwatch(client);
             self.show(client, command, args);
-            return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
+            return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
         }
         let watching = client.watching.take().unwrap_or_default();
         // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
         let world = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
         }) || transaction.may_be_refused_database(client);
-        let mut locked = if world {
-            self.leave();
-            self.server.keyspace.lock_world()
-        } else {
-            self.lock_transaction(client.db, &transaction, &watching)
+        let scripts =
+            if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
+        let locked = match &scripts {
+            None => None,
+            Some(_) if world => self.lock_world(),
+            Some(_) => self.lock_several(|engine| engine.transaction_addresses(client.db, &transaction, &watching)),
+        };
+        let Some(mut locked) = locked else {
+            client.transaction = Some(transaction);
+            client.watching = (!watching.is_empty()).then_some(watching);
+            return None;
         };
         let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
             locked.became_overdue(watched.db, key, &watching.watcher, self.now_ms)
@@ -307,24 +324,23 @@ impl Engine {
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
-            self.run_transaction(client, &transaction, &mut locked, out);
+            self.run_transaction(client, &transaction, &mut locked, attendant, out);
         }
         self.shown.end_group();
         self.show(client, command, args);
         self.show_lines();
         drop(locked);
+        drop(scripts);
         if world {
             self.enter();
         }
-        Ok(())
+        Some(Ok(()))
     }
 
-    /// Takes the locks of all keys that the commands name, each in the database that is selected by then, and of the
-    /// watched ones.
-    fn lock_transaction(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Locked {
+    /// Where all keys are that the commands name, each in the database that is selected by then, and the watched ones.
+    fn transaction_addresses(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Vec<Address> {
         let keyspace = self.server.keyspace;
-        let mut addresses: Vec<_> =
-            watching.hashed(self).map(|(watched, key)| keyspace.address(watched.db, key)).collect();
+        let mut addresses = watching.addresses(self);
         let mut selected = db;
         for (command, request) in &transaction.queue {
             let args = request.args();
@@ -334,7 +350,7 @@ impl Engine {
             let keys = positions.iter().filter_map(|position| args.get(position.index));
             addresses.extend(keys.map(|key| keyspace.address(selected, keyspace.key(key))));
         }
-        keyspace.lock_all(addresses)
+        addresses
     }
 
     fn run_transaction(
@@ -342,6 +358,7 @@ impl Engine {
         client: &mut Client,
         transaction: &Transaction,
         locked: &mut Locked,
+        attendant: &mut dyn Attend,
         out: &mut Vec<u8>,
     ) {
         Reply::new(out, client.version).array(transaction.len());
@@ -357,6 +374,7 @@ impl Engine {
             let result = match command.handler {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
+                Some(Handler::Program(program)) => self.run_program(client, program, args, locked, attendant, out),
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
                     Reply::new(out, client.version).ok();
@@ -396,6 +414,18 @@ impl Engine {
 }
 
 impl Client {
+    /// Whether a command may run a script or function, by itself or as the end of a transaction.
+    #[inline]
+    pub(super) fn may_run_program(&self, command: &Registered) -> bool {
+        match command.handler {
+            Some(Handler::Program(_)) => true,
+            Some(Handler::Control(Control::Exec)) => {
+                self.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
+            }
+            _ => false,
+        }
+    }
+
     /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
     pub fn flags_asked(&self, command: &Registered) -> Flags {
         match &self.transaction {

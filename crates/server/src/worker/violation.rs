@@ -1,5 +1,5 @@
 //! Telling the log of a request that breaks the protocol: who sent it, and a sample of what was sent, from where the parser
-//! stopped on.
+//! stopped on. And telling who speaks TLS to a port that does not.
 
 use crate::clients::{ClientInfo, REDACTED};
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
@@ -9,6 +9,23 @@ use kvick_resp::ProtocolError;
 
 /// Input that is longer is shown as its beginning and its end, each half as long.
 const SAMPLE_BYTES: usize = 128;
+
+/// The first byte of a handshake in TLS; no request begins with it.
+pub const TLS_HANDSHAKE: u8 = 0x16;
+/// What a client gets that begins with it. What speaks TLS takes it for a wrong version.
+pub const NO_TLS: &[u8] = b"-ERR this port does not take TLS\r\n";
+
+/// Whether input is the beginning of a handshake.
+#[cold]
+pub fn is_tls(input: &[u8]) -> bool {
+    matches!(input, [TLS_HANDSHAKE, 3, ..])
+}
+
+/// Logs that a client has begun a handshake.
+#[cold]
+pub fn log_tls(client: &ClientInfo) {
+    logging::verbose(format_args!("Closing a client that speaks TLS to a port without it: addr={}", client.peer));
+}
 
 /// Logs it.
 #[cold]
@@ -36,6 +53,12 @@ fn sample(input: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handshake_is_told_from_requests() {
+        assert!(is_tls(b"\x16\x03\x01\x02\x00"));
+        assert!(!is_tls(b"\x16PING\r\n") && !is_tls(b"\x16") && !is_tls(b"*1\r\n"));
+    }
 
     #[test]
     fn a_sample_is_short_and_prints_on_one_line() {

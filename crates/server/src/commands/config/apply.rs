@@ -1,9 +1,10 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
 
-use crate::config::tables::{logging, memory, network, persistence, process, security};
+use crate::config::tables::{logging, memory, network, persistence, process, replication, security, tls};
 use crate::config::{Id, Refusal, Values};
 use crate::eviction;
+use crate::listen::Transport;
 use crate::process::{limits, oom_score, title};
 use crate::server::Server;
 
@@ -13,16 +14,48 @@ const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging:
 /// Settings of the process's score for the kernel's out-of-memory killer.
 const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
 
+/// Settings that TLS is set up by, all but the port.
+const TLS: [Id; 18] = [
+    tls::TLS_REPLICATION.id(),
+    tls::TLS_CLUSTER.id(),
+    tls::TLS_CERT_FILE.id(),
+    tls::TLS_KEY_FILE.id(),
+    tls::TLS_KEY_FILE_PASS.id(),
+    tls::TLS_CLIENT_CERT_FILE.id(),
+    tls::TLS_CLIENT_KEY_FILE.id(),
+    tls::TLS_CLIENT_KEY_FILE_PASS.id(),
+    tls::TLS_CA_CERT_FILE.id(),
+    tls::TLS_CA_CERT_DIR.id(),
+    tls::TLS_AUTH_CLIENTS.id(),
+    tls::TLS_PROTOCOLS.id(),
+    tls::TLS_CIPHERS.id(),
+    tls::TLS_CIPHERSUITES.id(),
+    tls::TLS_PREFER_SERVER_CIPHERS.id(),
+    tls::TLS_SESSION_CACHING.id(),
+    tls::TLS_SESSION_CACHE_SIZE.id(),
+    tls::TLS_SESSION_CACHE_TIMEOUT.id(),
+];
+
+/// Settings of how many replicas writes want.
+const REPLICAS: [Id; 2] = [replication::MIN_REPLICAS_TO_WRITE.id(), replication::MIN_REPLICAS_MAX_LAG.id()];
+
 /// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
     if id == process::DIR.id() {
         return Ok(std::env::set_current_dir(values.read(process::DIR).path())?);
     }
     if id == network::PORT.id() {
-        return listen(server, values, "Unable to listen on this port. Check server logs.");
+        return listen(server, values, &[Transport::Plain], NO_PORT);
+    }
+    if id == tls::TLS_PORT.id() {
+        server.tls.ensure_configured(values).map_err(|_| Refusal::new(NO_TLS))?;
+        return listen(server, values, &[Transport::Tls], NO_PORT);
     }
     if id == network::BIND.id() {
-        return listen(server, values, "Failed to bind to specified addresses.");
+        return listen(server, values, &Transport::ALL, "Failed to bind to specified addresses.");
+    }
+    if TLS.contains(&id) {
+        return server.tls.configure(values).map_err(|_| Refusal::new(NO_TLS));
     }
     if id == network::MAXCLIENTS.id() {
         return allow_clients(server, values.read(network::MAXCLIENTS));
@@ -37,6 +70,8 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     }
     if id == memory::MAXMEMORY.id() {
         warn_of_eviction(server, values.read(memory::MAXMEMORY));
+    } else if REPLICAS.contains(&id) {
+        server.require_replicas(values);
     } else if LOG.contains(&id) {
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {
@@ -72,11 +107,21 @@ fn allow_clients(server: &'static Server, wanted: u32) -> Result<(), Refusal> {
     }
 }
 
-fn listen(server: &'static Server, values: &Values, refusal: &'static str) -> Result<(), Refusal> {
-    server.listen_anew(values).map_err(|error| {
-        crate::logging::warning(format_args!("{error}"));
-        Refusal::new(refusal)
-    })?;
+const NO_PORT: &str = "Unable to listen on this port. Check server logs.";
+const NO_TLS: &str = "Unable to update TLS configuration. Check server logs.";
+
+fn listen(
+    server: &'static Server,
+    values: &Values,
+    transports: &[Transport],
+    refusal: &'static str,
+) -> Result<(), Refusal> {
+    for transport in transports {
+        server.listen_anew(values, *transport).map_err(|error| {
+            crate::logging::warning(format_args!("{error}"));
+            Refusal::new(refusal)
+        })?;
+    }
     title::apply(values);
     Ok(())
 }

@@ -14,6 +14,8 @@ use super::help;
 use crate::config::rewrite::Add;
 use crate::logging;
 use crate::session::{Session, SessionHandler};
+use crate::tls;
+use crate::worker::Message;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
@@ -61,6 +63,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     world("digest", 2, 2, digest::all),
     world("digest-value", 2, usize::MAX, digest::values),
     sub("error", 3, 3, error),
+    sub("force-tls-write-error", 3, 3, clog_tls),
     sub("help", 2, 2, debug_help),
     sub("htstats", 3, 4, keys::tables),
     world("htstats-key", 3, 4, values::table),
@@ -79,6 +82,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
+    sub("set-disable-deny-scripts", 3, 3, set_disable_deny_scripts),
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
     // All of the server is to stand still, not one worker alone.
     world("sleep", 3, 3, sleep),
@@ -110,6 +114,28 @@ fn sleep(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn set_active_expire(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.server.active_expire.store(&args[2] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Has sockets with TLS take nothing, or again what they can.
+fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let on = match &args[2] {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Error::text("ERR Value must be 0 or 1")),
+    };
+    tls::stream::clog(on);
+    if !on {
+        cx.server.send_all(|| Message::Unclog);
+    }
+    cx.reply.ok();
+    Ok(())
+}
+
+/// Lets scripts call commands that they may not call otherwise.
+fn set_disable_deny_scripts(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.server.scripting.may_call_all.store(&args[2] != b"0", Ordering::Relaxed);
     cx.reply.ok();
     Ok(())
 }
@@ -170,6 +196,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Show a checksum of the value of each <key>.",
         "ERROR <string>",
         "    Reply the error <string>.",
+        "FORCE-TLS-WRITE-ERROR <0|1>",
+        "    Whether connections with TLS behave as if their sockets took nothing.",
         "LOADAOF",
         "    Write out the append-only file, drop the data and load it from there.",
         "LOG <message>",

@@ -6,9 +6,12 @@ use crate::session::Session;
 use kvick_commands::context::Error;
 use kvick_rdb::{ValueRef, WriteOptions, value_len};
 use kvick_resp::Args;
-use kvick_store::collections::list::{BlockView, set_packed_threshold};
 use kvick_store::encodings::listpack::View;
 use kvick_store::{Collection, Inside, IntBuf, List, Str};
+use kvick_store::{
+    WhenExpired,
+    collections::list::{BlockView, set_packed_threshold},
+};
 use std::io::Write;
 
 /// DEBUG OBJECT key [fast]
@@ -16,6 +19,8 @@ pub fn object(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let fast = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let (number, access) = (cx.client.db, cx.access);
     let options = WriteOptions { compress: cx.server.config.values().read(RDBCOMPRESSION), ..WriteOptions::default() };
+    // A key whose time has come is there as long as nobody has removed it.
+    cx.when_expired = WhenExpired::ImportSource;
     let mut db = cx.db(number);
     let entry = db.peek(db.key(&args[2])).ok_or(Error::NO_KEY)?;
     let mut text = format!("Value at:{:#x} refcount:1 encoding:{}", entry.address(), entry.encoding());

@@ -6,13 +6,15 @@ use crate::config::tables::memory as settings;
 use crate::eviction;
 use crate::memory::{self, Overview};
 use crate::process::version;
+use crate::scripting::Scripting;
+use kvick_script::Kind;
 
 pub fn write(subject: &Subject, page: &mut Page) {
     let server = subject.server;
     let overview = Overview::of(server);
     page.section("Memory");
     write_used(&overview, page);
-    write_scripts(page);
+    write_scripts(&server.scripting, page);
     page.bytes("maxmemory", server.config.read(settings::MAXMEMORY));
     let policy = server.config.get(b"maxmemory-policy").unwrap_or_default();
     page.field("maxmemory_policy", String::from_utf8_lossy(&policy));
@@ -49,23 +51,19 @@ fn write_used(overview: &Overview, page: &mut Page) {
     page.bytes("total_system_memory", memory::system_total() as u64);
 }
 
-/// There are no scripts and no functions.
-fn write_scripts(page: &mut Page) {
-    page.fields(["used_memory_lua", "used_memory_vm_eval"].map(|name| (name, 0)));
-    page.field("used_memory_lua_human", human(0));
-    page.fields(
-        [
-            "used_memory_scripts_eval",
-            "number_of_cached_scripts",
-            "number_of_functions",
-            "number_of_libraries",
-            "used_memory_vm_functions",
-        ]
-        .map(|name| (name, 0)),
-    );
-    page.bytes("used_memory_vm_total", 0);
-    page.field("used_memory_functions", 0);
-    page.bytes("used_memory_scripts", 0);
+fn write_scripts(scripting: &Scripting, page: &mut Page) {
+    let [scripts, functions] = [Kind::Scripts, Kind::Functions].map(|kind| scripting.interpreter_memory(kind));
+    let [script_texts, libraries] = scripting.text_memory();
+    page.fields(["used_memory_lua", "used_memory_vm_eval"].map(|name| (name, scripts)));
+    page.field("used_memory_lua_human", human(scripts as u64));
+    page.field("used_memory_scripts_eval", script_texts);
+    page.field("number_of_cached_scripts", scripting.scripts.lock().len());
+    page.field("number_of_functions", scripting.libraries.read().functions());
+    page.field("number_of_libraries", scripting.libraries.read().len());
+    page.field("used_memory_vm_functions", functions);
+    page.bytes("used_memory_vm_total", (scripts + functions) as u64);
+    page.field("used_memory_functions", libraries);
+    page.bytes("used_memory_scripts", (script_texts + libraries) as u64);
 }
 
 fn write_ratios(overview: &Overview, page: &mut Page) {

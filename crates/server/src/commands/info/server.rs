@@ -4,7 +4,10 @@ use super::Subject;
 use super::page::Page;
 use crate::config::Values;
 use crate::config::tables::{cluster, network, process};
+use crate::listen::Transport;
 use crate::process::version as build;
+use crate::tls::certificate::Summary;
+use crate::tls::{Materials, Settings};
 use crate::{clock, supervise, version};
 use std::sync::OnceLock;
 
@@ -35,7 +38,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("process_id", std::process::id());
     page.field("process_supervised", supervise::name());
     page.field("run_id", &server.run_id);
-    page.field("tcp_port", values.read(network::PORT));
+    let ports = Transport::ALL.map(|transport| transport.port(&values));
+    page.field("tcp_port", if ports[0] != 0 { ports[0] } else { ports[1] });
     let uptime = server.started.elapsed().as_secs();
     page.field("server_time_usec", clock::unix_us());
     page.field("uptime_in_seconds", uptime);
@@ -50,24 +54,38 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_listeners(&values, page);
 }
 
+/// What is listened on, by the reference's number for its kind.
 fn write_listeners(values: &Values, page: &mut Page) {
-    let port = values.read(network::PORT);
     let bind = values.read(network::BIND);
     let addresses: String =
         bind.list().iter().map(|address| format!(",bind={}", String::from_utf8_lossy(address))).collect();
-    let tcp = if port == 0 { ",port=0".to_owned() } else { format!("{addresses},port={port}") };
-    page.field("listener0", format_args!("name=tcp{tcp}"));
-    if let Some(path) = values.read(network::UNIXSOCKET) {
-        page.field("listener1", format_args!("name=unix,bind={}", path.as_path().display()));
+    let port = |transport: Transport| {
+        let (name, port) = (transport.name(), transport.port(values));
+        (port != 0).then(|| format!("name={name}{addresses},port={port}"))
+    };
+    let socket = values.read(network::UNIXSOCKET).map(|path| format!("name=unix,bind={}", path.as_path().display()));
+    for (number, listener) in [port(Transport::Plain), socket, port(Transport::Tls)].into_iter().enumerate() {
+        if let Some(listener) = listener {
+            page.field(format_args!("listener{number}"), listener);
+        }
     }
 }
 
-/// TLS is not there, and so has no certificates.
-pub fn write_tls(_: &Subject, page: &mut Page) {
+/// Certificates that are in use.
+pub fn write_tls(subject: &Subject, page: &mut Page) {
+    let wanted = Settings::read(&subject.server.config.values()).is_wanted;
+    let materials = subject.server.tls.materials().filter(|_| wanted);
+    let summary = |of: fn(&Materials) -> &Option<Summary>| materials.as_ref().and_then(|all| of(all).as_ref());
     page.section("TLS");
-    for certificate in ["server_cert", "client_cert", "ca_cert"] {
-        page.field(format_args!("tls_{certificate}_serial"), "none");
-        page.field(format_args!("tls_{certificate}_expires_in_seconds"), 0);
+    let certificates = [
+        ("server_cert", summary(|all| &all.server)),
+        ("client_cert", summary(|all| &all.client)),
+        ("ca_cert", summary(|all| &all.authorities)),
+    ];
+    for (name, summary) in certificates {
+        let left = summary.map_or(0, |summary| (summary.expires - subject.now_ms / 1000).max(0));
+        page.field(format_args!("tls_{name}_serial"), summary.map_or("none", |summary| &summary.serial));
+        page.field(format_args!("tls_{name}_expires_in_seconds"), left);
     }
 }
 

@@ -1,0 +1,189 @@
+//! Lua values become replies.
+//!
+//! Nesting is followed on a list of our own rather than by recursion: how deep it may be is for Lua's stack to say,
+//! which allows more than a thread's does.
+
+use kvick_resp::{Mark, Reply, Version};
+
+use super::FIELDS;
+use crate::Failure;
+use crate::lua::{Lua, Type};
+use crate::run::{self, FIELD_NAMES, c_text};
+
+/// A table whose items are being written. It is on the stack, under the key that was reached, if it is walked by keys.
+struct Level {
+    shape: Shape,
+    mark: Mark,
+    /// How many items, or pairs, were written.
+    len: usize,
+}
+
+/// What a table is written as.
+enum Shape {
+    Array,
+    /// With whether the value of the pair is on the top of the stack, yet to be written.
+    Map(bool),
+    Set,
+}
+
+/// Takes the value on the top of the stack and writes it.
+///
+/// # Errors
+///
+/// If it is an error.
+pub(crate) fn write_result(lua: Lua<'_>, reply: &mut Reply<'_>) -> Result<(), Failure> {
+    if lua.kind(-1) == Type::Table {
+        let error = field(lua, 0) == Type::String;
+        lua.pop(1);
+        if error {
+            return Err(run::returned_failure(lua));
+        }
+    }
+    let mut levels = Vec::new();
+    loop {
+        if !lua.check_stack(4) {
+            reply.error("ERR reached lua stack limit");
+            lua.pop(1);
+        } else if let Some(level) = begin(lua, reply) {
+            levels.push(level);
+        }
+        loop {
+            let Some(level) = levels.last_mut() else { return Ok(()) };
+            if level.advance(lua) {
+                break;
+            }
+            if let Some(level) = levels.pop() {
+                level.end(lua, reply);
+            }
+        }
+    }
+}
+
+/// Pushes what the table on the top has for one of the [`FIELDS`], and answers its type.
+fn field(lua: Lua<'_>, field: usize) -> Type {
+    lua.push_value(FIELD_NAMES + field as i32);
+    lua.raw_get(-2);
+    lua.kind(-1)
+}
+
+/// Takes the value on the top and writes it, or begins to: then it stays, with what is walked above it.
+fn begin(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
+    match lua.kind(-1) {
+        Type::String => reply.bulk(lua.bytes(-1).unwrap_or_default()),
+        Type::Number => reply.int(to_integer(lua.number(-1))),
+        Type::Boolean if lua.state().version == Version::Resp3 => reply.boolean(lua.boolean(-1)),
+        Type::Boolean if lua.boolean(-1) => reply.int(1),
+        Type::Table => return begin_table(lua, reply),
+        _ => reply.null(),
+    }
+    lua.pop(1);
+    None
+}
+
+fn begin_table(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
+    for (i, name) in FIELDS.iter().enumerate() {
+        match (*name, field(lua, i)) {
+            ("err", Type::String) => reply.error(c_text(lua.bytes(-1).unwrap_or_default())),
+            ("ok", Type::String) => reply.simple(c_text(lua.bytes(-1).unwrap_or_default())),
+            ("double", Type::Number) => reply.double(lua.number(-1)),
+            ("big_number", Type::String) => write_big_number(c_text(lua.bytes(-1).unwrap_or_default()), reply),
+            ("verbatim_string", Type::Table) if write_verbatim(lua, reply) => {}
+            ("map", Type::Table) => {
+                lua.push_nil();
+                return Some(Level { shape: Shape::Map(false), mark: reply.deferred(), len: 0 });
+            }
+            ("set", Type::Table) => {
+                lua.push_nil();
+                return Some(Level { shape: Shape::Set, mark: reply.deferred(), len: 0 });
+            }
+            _ => {
+                lua.pop(1);
+                continue;
+            }
+        }
+        lua.pop(2);
+        return None;
+    }
+    Some(Level { shape: Shape::Array, mark: reply.deferred(), len: 0 })
+}
+
+/// Writes a big number, which a script may have made of anything: line ends become blanks in either version.
+fn write_big_number(digits: &[u8], reply: &mut Reply<'_>) {
+    if memchr::memchr2(b'\r', b'\n', digits).is_none() {
+        return reply.big_number(digits);
+    }
+    let blanked = digits.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte });
+    reply.big_number(&blanked.collect::<Vec<_>>());
+}
+
+/// Writes the verbatim string that the table on the top is, if it is one.
+fn write_verbatim(lua: Lua<'_>, reply: &mut Reply<'_>) -> bool {
+    lua.raw_get_field(-1, "format");
+    lua.raw_get_field(-2, "string");
+    let whole = lua.kind(-2) == Type::String && lua.kind(-1) == Type::String;
+    if let (true, Some(format), Some(text)) = (whole, lua.bytes(-2), lua.bytes(-1)) {
+        reply.verbatim(text, &String::from_utf8_lossy(c_text(format)));
+    }
+    lua.pop(2);
+    whole
+}
+
+impl Level {
+    /// Pushes the next thing to be written; `false` if there is none.
+    fn advance(&mut self, lua: Lua<'_>) -> bool {
+        match &mut self.shape {
+            Shape::Array => {
+                // Lua counts the items of a table in 32 bits.
+                lua.raw_get_item(-1, self.len as i32 + 1);
+                if lua.kind(-1) == Type::Nil {
+                    lua.pop(1);
+                    return false;
+                }
+            }
+            Shape::Map(value_left @ true) => {
+                *value_left = false;
+                return true;
+            }
+            Shape::Map(value_left) => {
+                if !lua.next(-2) {
+                    return false;
+                }
+                lua.push_value(-2);
+                *value_left = true;
+            }
+            Shape::Set => {
+                if !lua.next(-2) {
+                    return false;
+                }
+                lua.pop(1);
+                lua.push_value(-1);
+            }
+        }
+        self.len += 1;
+        true
+    }
+
+    /// Says how many items there were, and takes what was walked.
+    fn end(self, lua: Lua<'_>, reply: &mut Reply<'_>) {
+        match self.shape {
+            Shape::Array => {
+                reply.set_array_len(self.mark, self.len);
+                lua.pop(1);
+            }
+            Shape::Map(_) => {
+                reply.set_map_len(self.mark, self.len);
+                lua.pop(2);
+            }
+            Shape::Set => {
+                reply.set_set_len(self.mark, self.len);
+                lua.pop(2);
+            }
+        }
+    }
+}
+
+/// The integer that a number is without its fraction; what does not fit becomes the least one, as processors have it.
+fn to_integer(n: f64) -> i64 {
+    let fits = (i64::MIN as f64..-(i64::MIN as f64)).contains(&n);
+    if fits { n as i64 } else { i64::MIN }
+}

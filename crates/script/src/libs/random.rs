@@ -1,0 +1,80 @@
+//! `math.random` with a generator of its own: the same seed gives the same numbers everywhere.
+//!
+//! It is the 48-bit linear congruential generator of POSIX's `lrand48`, which starts from a fixed seed and is not reset
+//! between scripts.
+
+use super::check;
+use crate::lua::{Lua, Results};
+
+const MULTIPLIER: u64 = 0x5_DEEC_E66D;
+const INCREMENT: u64 = 0xB;
+const MASK: u64 = (1 << 48) - 1;
+/// The lowest 16 bits of the state after seeding.
+const SEED_LOW: u64 = 0x330E;
+
+/// The numbers lie below this.
+const NUMBER_MAX: i32 = i32::MAX;
+
+/// The state of the generator.
+pub(crate) struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Self {
+        Random(0x1234_ABCD << 16 | SEED_LOW)
+    }
+}
+
+impl Random {
+    fn seed(&mut self, seed: i32) {
+        self.0 = u64::from(seed.cast_unsigned()) << 16 | SEED_LOW;
+    }
+
+    /// The next number, of 31 bits.
+    fn next(&mut self) -> i32 {
+        self.0 = self.0.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & MASK;
+        (self.0 >> 17) as i32
+    }
+}
+
+/// Replaces the functions in the table `math`.
+pub(super) fn install(lua: Lua<'_>, world: i32) {
+    lua.raw_get_field(world, "math");
+    lua.add_function("random", random);
+    lua.add_function("randomseed", random_seed);
+    lua.pop(1);
+}
+
+/// `math.random([[first,] last])`: from 0 to below 1, from 1 to `last`, from `first` to `last`.
+fn random(lua: Lua<'_>) -> Results {
+    let fraction = f64::from(lua.state().random.next() % NUMBER_MAX) / f64::from(NUMBER_MAX);
+    let int = |n| check::integer(lua, n).map(|n| f64::from(n as i32));
+    let number = match lua.top() {
+        0 => fraction,
+        1 => {
+            let last = int(1)?;
+            if last < 1.0 {
+                return Err(check::error(lua, 1, format_args!("interval is empty")));
+            }
+            (fraction * last).floor() + 1.0
+        }
+        2 => {
+            let (first, last) = (int(1)?, int(2)?);
+            if last < first {
+                return Err(check::error(lua, 2, format_args!("interval is empty")));
+            }
+            // Valkey computes the width in 32 bits.
+            let width = f64::from((last as i32).wrapping_sub(first as i32).wrapping_add(1));
+            (fraction * width).floor() + first
+        }
+        _ => return Err(lua.error(format_args!("wrong number of arguments"))),
+    };
+    lua.push_number(number);
+    Ok(1)
+}
+
+/// `math.randomseed(seed)`.
+fn random_seed(lua: Lua<'_>) -> Results {
+    let seed = check::integer(lua, 1)? as i32;
+    lua.state().random.seed(seed);
+    Ok(0)
+}

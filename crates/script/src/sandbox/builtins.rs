@@ -1,0 +1,241 @@
+//! Functions of the standard library that ours stand in for: they see through protected tables, and they refuse what
+//! would harm the process.
+
+use super::{is_protected, push_mark, readonly, reveal, text};
+use crate::libs::check;
+use crate::lua::shared::Originals;
+use crate::lua::{Foreign, Lua, Results, Type, UPVALUE};
+use crate::run;
+
+/// Puts ours in the place of those in the table of globals at `world`.
+pub(super) fn install(lua: Lua<'_>, world: i32) {
+    lua.state().originals = Some(originals(lua, world));
+    lua.push_value(world);
+    lua.add_function("next", next);
+    lua.push_function(next);
+    lua.push_closure(pairs, 1);
+    lua.raw_set_field(world, "pairs");
+    lua.add_function("getmetatable", get_metatable);
+    lua.add_function("setmetatable", set_metatable);
+    lua.add_function("rawget", raw_get);
+    lua.add_function("rawset", raw_set);
+    lua.add_function("pcall", pcall);
+    lua.add_function("unpack", unpack);
+    lua.add_function("load", load);
+    lua.add_function("loadstring", load_string);
+    lua.pop(1);
+
+    lua.raw_get_field(world, "table");
+    lua.add_function("insert", table_insert);
+    lua.add_function("foreach", table_foreach);
+    lua.pop(1);
+
+    lua.raw_get_field(world, "string");
+    text::install(lua);
+    lua.pop(1);
+
+    // Of what there is about the operating system, scripts get the processor time that was used.
+    lua.raw_get_field(world, "os");
+    lua.create_table(0, 1);
+    lua.raw_get_field(-2, "clock");
+    lua.raw_set_field(-2, "clock");
+    lua.raw_set_field(world, "os");
+    lua.pop(1);
+}
+
+fn originals(lua: Lua<'_>, world: i32) -> Originals {
+    let find = |path: &str| -> Foreign {
+        let (table, name) = path.split_once('.').unwrap_or(("_G", path));
+        lua.raw_get_field(world, table);
+        lua.raw_get_field(-1, name);
+        let function = lua.foreign(-1);
+        lua.pop(2);
+        function.unwrap_or_else(|| unreachable!("the standard library has {path}"))
+    };
+    Originals {
+        get_metatable: find("getmetatable"),
+        set_metatable: find("setmetatable"),
+        raw_get: find("rawget"),
+        raw_set: find("rawset"),
+        next: find("next"),
+        table_insert: find("table.insert"),
+        table_foreach: find("table.foreach"),
+        string_find: find("string.find"),
+        string_match: find("string.match"),
+        string_gmatch: find("string.gmatch"),
+        string_gsub: find("string.gsub"),
+    }
+}
+
+/// Goes on as a function of the standard library.
+pub(super) fn become_original(lua: Lua<'_>, which: impl Fn(&Originals) -> Foreign) -> Results {
+    match &lua.state().originals {
+        Some(originals) => {
+            let function = which(originals);
+            lua.become_foreign(function)
+        }
+        None => Ok(0),
+    }
+}
+
+/// `getmetatable(value)`: what may be shown.
+fn get_metatable(lua: Lua<'_>) -> Results {
+    if lua.top() >= 1 && push_mark(lua, 1) {
+        if lua.kind(-1) != Type::Table {
+            lua.push_nil();
+        }
+        return Ok(1);
+    }
+    become_original(lua, |originals| originals.get_metatable)
+}
+
+/// `setmetatable(table, metatable)`.
+fn set_metatable(lua: Lua<'_>) -> Results {
+    let metatable = matches!(lua.kind(2), Type::Table | Type::Nil);
+    if metatable && is_protected(lua, 1) {
+        return Err(readonly(lua));
+    }
+    become_original(lua, |originals| originals.set_metatable)
+}
+
+/// `rawget(table, key)`.
+fn raw_get(lua: Lua<'_>) -> Results {
+    reveal(lua, 1);
+    become_original(lua, |originals| originals.raw_get)
+}
+
+/// `rawset(table, key, value)`.
+fn raw_set(lua: Lua<'_>) -> Results {
+    if is_protected(lua, 1) && lua.top() >= 3 {
+        return Err(readonly(lua));
+    }
+    become_original(lua, |originals| originals.raw_set)
+}
+
+/// `next(table, key)`.
+fn next(lua: Lua<'_>) -> Results {
+    reveal(lua, 1);
+    become_original(lua, |originals| originals.next)
+}
+
+/// `pairs(table)`; the upvalue is a `next`.
+fn pairs(lua: Lua<'_>) -> Results {
+    check::table(lua, 1)?;
+    lua.push_value(UPVALUE);
+    lua.push_value(1);
+    lua.push_nil();
+    Ok(3)
+}
+
+/// `table.insert(table, [position,] value)`.
+fn table_insert(lua: Lua<'_>) -> Results {
+    if is_protected(lua, 1) && matches!(lua.top(), 2 | 3) {
+        return Err(readonly(lua));
+    }
+    become_original(lua, |originals| originals.table_insert)
+}
+
+/// `table.foreach(table, function)`.
+fn table_foreach(lua: Lua<'_>) -> Results {
+    reveal(lua, 1);
+    become_original(lua, |originals| originals.table_foreach)
+}
+
+/// `pcall(function, ...)`: of an error that is a table with a text, the text is answered, as when errors were strings.
+fn pcall(lua: Lua<'_>) -> Results {
+    check::any(lua, 1)?;
+    lua.push_boolean(true);
+    lua.insert(1);
+    if lua.call_protected(lua.top() - 2, None, None).is_err() {
+        if lua.kind(-1) == Type::Table {
+            lua.raw_get_field(-1, "err");
+            if lua.is_string(-1) {
+                lua.replace(-2);
+            } else {
+                lua.pop(1);
+            }
+        }
+        lua.push_boolean(false);
+        lua.replace(1);
+    }
+    Ok(lua.top())
+}
+
+/// `unpack(table, [first, [last]])`, with bounds that may be far apart.
+fn unpack(lua: Lua<'_>) -> Results {
+    check::table(lua, 1)?;
+    let first = check::optional_integer(lua, 2)?.map_or(1, |n| n as i32);
+    let last = check::optional_integer(lua, 3)?.map_or_else(|| lua.len(1) as i32, |n| n as i32);
+    if first > last {
+        return Ok(0);
+    }
+    let len = i64::from(last) - i64::from(first) + 1;
+    match i32::try_from(len) {
+        Ok(len) if lua.check_stack(len) => {
+            (first..=last).for_each(|n| lua.raw_get_item(1, n));
+            Ok(len)
+        }
+        _ => Err(lua.error(format_args!("too many results to unpack"))),
+    }
+}
+
+/// `loadstring(source, [name])`.
+fn load_string(lua: Lua<'_>) -> Results {
+    let source = check::bytes(lua, 1)?;
+    let name = if matches!(lua.kind(2), Type::None | Type::Nil) { source } else { check::bytes(lua, 2)? };
+    lua.push_bytes(run::c_text(name));
+    finish_load(lua, source)
+}
+
+/// `load(function, [name])`: the function answers pieces of the source until it answers none.
+fn load(lua: Lua<'_>) -> Results {
+    check::function(lua, 1)?;
+    let name = if matches!(lua.kind(2), Type::None | Type::Nil) { b"=(load)" } else { check::bytes(lua, 2)? };
+    lua.set_top(2);
+    lua.push_bytes(run::c_text(name));
+    // The source so far is on the top: a function that is called in between may load something itself.
+    lua.push_bytes("");
+    loop {
+        lua.push_value(1);
+        if lua.call_protected(0, Some(1), None).is_err() {
+            break;
+        }
+        match lua.kind(-1) {
+            Type::Nil => {
+                lua.pop(1);
+                return finish_load_of_top(lua);
+            }
+            Type::String | Type::Number => {
+                if lua.bytes(-1).is_some_and(<[u8]>::is_empty) {
+                    lua.pop(1);
+                    return finish_load_of_top(lua);
+                }
+                lua.concat(2);
+            }
+            _ => {
+                lua.push_bytes("reader function must return a string");
+                break;
+            }
+        }
+    }
+    lua.push_nil();
+    lua.insert(-2);
+    Ok(2)
+}
+
+/// Compiles the source on the top of the stack, under which is its name.
+fn finish_load_of_top(lua: Lua<'_>) -> Results {
+    let source = lua.bytes(-1).unwrap_or_default();
+    lua.push_value(-2);
+    finish_load(lua, source)
+}
+
+/// Compiles `source`, named by the string on the top of the stack.
+fn finish_load(lua: Lua<'_>, source: &[u8]) -> Results {
+    if run::load(lua, source).is_ok() {
+        return Ok(1);
+    }
+    lua.push_nil();
+    lua.insert(-2);
+    Ok(2)
+}

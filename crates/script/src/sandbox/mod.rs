@@ -1,0 +1,215 @@
+//! The world that scripts see: which globals there are, and that what scripts share cannot be changed.
+//!
+//! Lua has no read-only tables. A table that is to be one is hidden: scripts get an empty table in its place, whose
+//! metatable looks things up in the hidden one and refuses to store. The functions of the standard library that would
+//! see the difference have [`builtins`] in their place. Nobody can reach a hidden table: metatables that would show
+//! it carry a mark, and `getmetatable` shows for them what Valkey shows.
+//!
+//! ```text
+//! globals of scripts (empty, protected) --> the world --> error: no such global
+//!                                             |-- redis, server (protected) --> hidden table
+//!                                             |-- string, cjson, ... (protected) --> hidden table
+//!                                             `-- KEYS, ARGV
+//! ```
+//!
+//! Functions have globals that look into the world while they run, and into a table with `server.register_function`
+//! while their library is loaded.
+
+mod builtins;
+mod text;
+
+use std::sync::atomic::AtomicU8;
+
+use crate::lua::{GLOBALS, Library, Lua, REGISTRY, Raise, Results, Type};
+use crate::vm::{Identity, Settings};
+use crate::{Kind, api, library, libs, run};
+
+/// The key of the mark in the metatables of protected tables: its address, which scripts cannot make.
+static MARK: AtomicU8 = AtomicU8::new(0);
+
+/// The metatable of the globals, in the registry.
+const GLOBALS_META: &str = "globals metatable";
+
+/// Globals of the standard library that scripts do not get.
+const ABSENT: [&str; 8] = ["dofile", "loadfile", "print", "newproxy", "module", "require", "getfenv", "setfenv"];
+
+/// Makes the world of scripts or functions in a new state, and the base of its stack.
+pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Settings) {
+    for library in [Library::Base, Library::Table, Library::String, Library::Math, Library::Os] {
+        lua.open(library);
+    }
+    lua.push_value(GLOBALS);
+    let world = lua.top();
+    builtins::install(lua, world);
+    for name in ABSENT.iter().filter(|name| !(settings.insecure_api && name.ends_with("fenv"))) {
+        lua.push_nil();
+        lua.raw_set_field(world, name);
+    }
+    libs::install(lua, world);
+    api::install(lua, world, kind, identity);
+
+    protect_members(lua, world);
+    protect_strings(lua, world);
+    refuse_missing(lua, world);
+    lua.push_value(world);
+    protect(lua, Shown::Metatable);
+    lua.metatable(-1);
+    lua.raw_set_field(REGISTRY, GLOBALS_META);
+    lua.push_value(-1);
+    lua.raw_set_field(world, "_G");
+    lua.replace(GLOBALS);
+    if kind == Kind::Functions {
+        library::install(lua, identity);
+    }
+    run::lay_base(lua);
+}
+
+/// Has the globals look into the table on the top of the stack, which is taken.
+pub(crate) fn look_into(lua: Lua<'_>) {
+    lua.raw_get_field(REGISTRY, GLOBALS_META);
+    lua.insert(-2);
+    lua.raw_set_field(-2, "__index");
+    lua.pop(1);
+}
+
+/// What `getmetatable` shows of a protected table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// That it has none.
+    Nothing,
+    /// A protected table with the field `__index`, which is a function.
+    Metatable,
+}
+
+/// Replaces the table on the top of the stack by a protected one.
+pub(crate) fn protect(lua: Lua<'_>, shown: Shown) {
+    let hidden = lua.top();
+    lua.create_table(0, 0);
+    lua.create_table(0, 3);
+    lua.push_value(hidden);
+    lua.raw_set_field(-2, "__index");
+    lua.push_function(refuse_store);
+    lua.raw_set_field(-2, "__newindex");
+    match shown {
+        Shown::Nothing => lua.push_boolean(false),
+        Shown::Metatable => {
+            lua.create_table(0, 1);
+            lua.push_function(missing_global);
+            lua.raw_set_field(-2, "__index");
+            protect(lua, Shown::Nothing);
+        }
+    }
+    mark(lua);
+    lua.set_metatable(-2);
+    lua.replace(hidden);
+}
+
+/// Takes the value on the top of the stack and makes it the mark of the metatable under it.
+fn mark(lua: Lua<'_>) {
+    lua.push_address(MARK.as_ptr().cast_const());
+    lua.insert(-2);
+    lua.raw_set(-3);
+}
+
+/// Pushes the mark of the metatable of the value at `index`, if that has one; it is false or a table then.
+fn push_mark(lua: Lua<'_>, index: i32) -> bool {
+    if !lua.metatable(index) {
+        return false;
+    }
+    lua.push_address(MARK.as_ptr().cast_const());
+    lua.raw_get(-2);
+    lua.remove(-2);
+    if lua.kind(-1) == Type::Nil {
+        lua.pop(1);
+        return false;
+    }
+    true
+}
+
+/// Whether the value at `index` is a protected table.
+pub(crate) fn is_protected(lua: Lua<'_>, index: i32) -> bool {
+    let protected = lua.kind(index) == Type::Table && push_mark(lua, index);
+    if protected {
+        lua.pop(1);
+    }
+    protected
+}
+
+/// Replaces the value at `index`, which is not relative to the top, by the table that it hides, if it is protected.
+/// Only for functions that do not let scripts have it.
+pub(crate) fn reveal(lua: Lua<'_>, index: i32) {
+    if is_protected(lua, index) {
+        lua.metatable(index);
+        lua.raw_get_field(-1, "__index");
+        lua.replace(index);
+        lua.pop(1);
+    }
+}
+
+/// Has lookups in the table at `table` fail when there is nothing.
+pub(crate) fn refuse_missing(lua: Lua<'_>, table: i32) {
+    lua.create_table(0, 1);
+    lua.push_function(missing_global);
+    lua.raw_set_field(-2, "__index");
+    lua.set_metatable(table);
+}
+
+/// Protects all tables of the world, so that one under two names stays one.
+fn protect_members(lua: Lua<'_>, world: i32) {
+    const TABLES: [&str; 9] = ["string", "table", "math", "os", "coroutine", "cjson", "cmsgpack", "struct", "bit"];
+    for name in TABLES {
+        lua.raw_get_field(world, name);
+        protect(lua, Shown::Nothing);
+        lua.raw_set_field(world, name);
+    }
+    lua.raw_get_field(world, "server");
+    protect(lua, Shown::Nothing);
+    for name in ["server", "redis"] {
+        lua.push_value(-1);
+        lua.raw_set_field(world, name);
+    }
+    lua.pop(1);
+}
+
+/// Protects the metatable of strings, which is the only one of a basic type. What is shown of it is a table that looks
+/// up in the protected table `string`.
+fn protect_strings(lua: Lua<'_>, world: i32) {
+    lua.push_bytes("");
+    lua.metatable(-1);
+    lua.create_table(0, 1);
+    lua.raw_get_field(world, "string");
+    lua.raw_set_field(-2, "__index");
+    protect(lua, Shown::Nothing);
+    mark(lua);
+    lua.pop(2);
+}
+
+/// What refuses to store into a protected table.
+fn refuse_store(lua: Lua<'_>) -> Results {
+    Err(lua.error(format_args!("{READONLY}")))
+}
+
+const READONLY: &str = "Attempt to modify a readonly table";
+
+/// The same, raised by a function that was asked to store: no place is named then.
+fn readonly(lua: Lua<'_>) -> Raise {
+    lua.push_bytes(READONLY);
+    Raise
+}
+
+/// What refuses to look up a global that is not there.
+fn missing_global(lua: Lua<'_>) -> Results {
+    if lua.top() != 2 {
+        return Err(lua.error(format_args!("Wrong number of arguments to luaProtectedTableError")));
+    }
+    if !lua.is_string(2) {
+        let text = "Second argument to luaProtectedTableError must be a string or number";
+        return Err(lua.error(format_args!("{text}")));
+    }
+    lua.push_where(1);
+    lua.push_bytes("Script attempted to access nonexistent global variable '");
+    lua.push_bytes(run::c_text(lua.bytes(2).unwrap_or_default()));
+    lua.push_bytes("'");
+    lua.concat(4);
+    Err(Raise)
+}

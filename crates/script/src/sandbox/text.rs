@@ -1,0 +1,52 @@
+//! Patterns: the matcher of the standard library recurses once for every part of a pattern that may match in several
+//! ways, so a long enough pattern would exhaust the thread's stack.
+
+use crate::lua::shared::Originals;
+use crate::lua::{Foreign, Lua, Results};
+
+use super::builtins::become_original;
+
+/// How many parts that match in several ways a pattern may have.
+const CHOICES_MAX: usize = 2_000;
+
+/// Puts ours in the place of those in the table on the top of the stack.
+pub(super) fn install(lua: Lua<'_>) {
+    lua.add_function("find", find);
+    lua.add_function("match", matches);
+    lua.add_function("gsub", gsub);
+    lua.add_function("gmatch", gmatch);
+    lua.raw_get_field(-1, "gmatch");
+    lua.raw_set_field(-2, "gfind");
+}
+
+fn find(lua: Lua<'_>) -> Results {
+    if lua.boolean(4) {
+        // The pattern is plain text.
+        return become_original(lua, |originals| originals.string_find);
+    }
+    checked(lua, |originals| originals.string_find)
+}
+
+fn matches(lua: Lua<'_>) -> Results {
+    checked(lua, |originals| originals.string_match)
+}
+
+fn gmatch(lua: Lua<'_>) -> Results {
+    checked(lua, |originals| originals.string_gmatch)
+}
+
+fn gsub(lua: Lua<'_>) -> Results {
+    checked(lua, |originals| originals.string_gsub)
+}
+
+/// Goes on as a function of the standard library, if the pattern is not too complex.
+fn checked(lua: Lua<'_>, which: impl Fn(&Originals) -> Foreign) -> Results {
+    if lua.is_string(2) && lua.bytes(2).is_some_and(|pattern| pattern.len() > CHOICES_MAX && is_complex(pattern)) {
+        return Err(lua.error(format_args!("pattern too complex")));
+    }
+    become_original(lua, which)
+}
+
+fn is_complex(pattern: &[u8]) -> bool {
+    pattern.iter().filter(|byte| b"*+-?()".contains(byte)).nth(CHOICES_MAX).is_some()
+}

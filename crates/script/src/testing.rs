@@ -1,0 +1,97 @@
+//! For tests: a machine with a host that has a few commands and remembers what it is told.
+
+use kvick_resp::{Reply, Version};
+
+use crate::{Failure, Host, Identity, Kind, LogLevel, Propagation, Settings, Vm};
+
+/// A host without a server.
+#[derive(Default)]
+pub(crate) struct FakeHost {
+    /// The commands that were run, their arguments joined by blanks.
+    pub(crate) commands: Vec<String>,
+    /// What was logged.
+    pub(crate) lines: Vec<(LogLevel, String)>,
+    /// The last change of propagation.
+    pub(crate) propagation: Option<Propagation>,
+    /// After how many questions what runs must end.
+    pub(crate) patience: Option<u32>,
+}
+
+impl Host for FakeHost {
+    /// `reply` answers its argument as it is; `version` the protocol version; `echo` its argument; `fail` its argument
+    /// as an error; anything else is unknown.
+    fn call(&mut self, request: &[&[u8]], version: Version, out: &mut Vec<u8>) {
+        let words = request.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+        self.commands.push(words.collect::<Vec<_>>().join(" "));
+        let mut reply = Reply::new(out, version);
+        match *request {
+            [b"reply", bytes] => reply.raw(bytes),
+            [b"version"] => reply.int(if version == Version::Resp3 { 3 } else { 2 }),
+            [b"echo", bytes] => reply.bulk(bytes),
+            [b"fail", text] => reply.error(text),
+            _ => reply.error("ERR Unknown command called from script"),
+        }
+    }
+
+    /// Only `echo`, and `fail` not.
+    fn may_call(&mut self, request: &[&[u8]]) -> Option<bool> {
+        match *request {
+            [b"echo", ..] => Some(true),
+            [b"fail", ..] => Some(false),
+            _ => None,
+        }
+    }
+
+    fn log(&mut self, level: LogLevel, line: &[u8]) {
+        self.lines.push((level, String::from_utf8_lossy(line).into_owned()));
+    }
+
+    fn set_propagation(&mut self, targets: Propagation) {
+        self.propagation = Some(targets);
+    }
+
+    fn interrupted(&mut self) -> Option<String> {
+        let patience = self.patience.as_mut()?;
+        *patience = patience.saturating_sub(1);
+        (*patience == 0).then(|| "ERR Script killed by user with SCRIPT KILL.".to_string())
+    }
+}
+
+pub(crate) const DIGEST: &[u8; 40] = b"0123456789012345678901234567890123456789";
+
+pub(crate) fn machine(kind: Kind, settings: Settings) -> Vm {
+    let identity = Identity {
+        server_name: "valkey".to_string(),
+        version: "9.1.2".to_string(),
+        redis_version: "7.2.4".to_string(),
+    };
+    Vm::new(kind, &identity, settings).unwrap()
+}
+
+/// Runs a script in a machine, with keys and arguments, and answers its reply as text, a failure like an error reply.
+pub(crate) fn run(vm: &mut Vm, host: &mut FakeHost, script: &str, keys: &[&str], arguments: &[&str]) -> String {
+    let mut out = Vec::new();
+    let outcome = vm.compile_script(DIGEST, script.as_bytes()).and_then(|()| {
+        vm.run_script(
+            DIGEST,
+            keys.iter().map(|key| key.as_bytes()),
+            arguments.iter().map(|argument| argument.as_bytes()),
+            host,
+            &mut Reply::new(&mut out, Version::Resp2),
+        )
+    });
+    vm.forget_script(DIGEST);
+    shown(outcome, out)
+}
+
+/// Runs a script in a machine of its own.
+pub(crate) fn eval(script: &str) -> String {
+    run(&mut machine(Kind::Scripts, Settings::default()), &mut FakeHost::default(), script, &[], &[])
+}
+
+pub(crate) fn shown(outcome: Result<(), Failure>, out: Vec<u8>) -> String {
+    match outcome {
+        Ok(()) => String::from_utf8_lossy(&out).into_owned(),
+        Err(failure) => format!("-{failure}\r\n"),
+    }
+}

@@ -1,0 +1,5 @@
+//! Scripts and functions: EVAL and FCALL, SCRIPT, FUNCTION.
+
+pub mod eval;
+pub mod function;
+pub mod script;

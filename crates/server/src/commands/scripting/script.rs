@@ -1,0 +1,197 @@
+//! SCRIPT: the scripts that the server knows.
+
+use crate::commands::help;
+use crate::scripting::running::Kind;
+use crate::scripting::scripts::Sum;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_resp::Args;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[SCRIPT];
+
+/// There is no script by that sum.
+pub const UNKNOWN: Error = Error::text("NOSCRIPT No matching script.");
+
+const ALL_SUCCEEDED: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+
+/// SCRIPT
+pub const SCRIPT: Command<SessionHandler> = Command::container(
+    Spec::new("script", -2).doc(
+        Group::Scripting,
+        "2.6.0",
+        "Depends on subcommand.",
+        "A container for commands about scripts.",
+    ),
+    &[
+        Command::new(
+            about("debug", -3, &[Flags::NOSCRIPT])
+                .doc(Group::Scripting, "3.2.0", "O(1)", "Has scripts run in the debugger.")
+                .args(&[
+                    Arg::one_of("mode", &[Arg::word("yes", "YES"), Arg::word("sync", "SYNC"), Arg::word("no", "NO")]),
+                    Arg::string("engine").optional().since("9.1.0"),
+                ]),
+            debug,
+        ),
+        Command::new(
+            about("exists", -3, &[Flags::NOSCRIPT, Flags::STALE])
+                .doc(
+                    Group::Scripting,
+                    "2.6.0",
+                    "O(N) with N being the number of scripts to check (so checking a single script is an O(1) operation).",
+                    "Tells which scripts are known.",
+                )
+                .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
+                .args(&[Arg::string("sha1").multiple()]),
+            exists,
+        ),
+        Command::new(
+            about("flush", -2, &[Flags::NOSCRIPT, Flags::STALE])
+                .lock(LockRule::World)
+                .doc(
+                    Group::Scripting,
+                    "2.6.0",
+                    "O(N) with N being the number of scripts in cache",
+                    "Forgets all scripts.",
+                )
+                .history(&[("6.2.0", "The words `ASYNC` and `SYNC` are new.")])
+                .tips(ALL_SUCCEEDED)
+                .args(&[Arg::one_of("flush-type", &[Arg::word("async", "ASYNC"), Arg::word("sync", "SYNC")])
+                    .optional()
+                    .since("6.2.0")]),
+            flush,
+        ),
+        Command::new(
+            about("help", 2, &[Flags::LOADING, Flags::STALE]).doc(
+                Group::Scripting,
+                "5.0.0",
+                "O(1)",
+                "Tells what the subcommands are for.",
+            ),
+            help,
+        ),
+        Command::new(
+            about("kill", 2, &[Flags::NOSCRIPT, Flags::ALLOW_BUSY])
+                .doc(Group::Scripting, "2.6.0", "O(1)", "Ends the script that is running.")
+                .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
+            kill,
+        ),
+        Command::new(
+            about("load", 3, &[Flags::NOSCRIPT, Flags::STALE])
+                .lock(LockRule::World)
+                .doc(
+                    Group::Scripting,
+                    "2.6.0",
+                    "O(N) with N being the length in bytes of the script body.",
+                    "Makes a script known without running it.",
+                )
+                .tips(ALL_SUCCEEDED)
+                .args(&[Arg::string("script")]),
+            load,
+        ),
+        Command::new(
+            about("show", 3, &[Flags::NOSCRIPT, Flags::STALE])
+                .doc(Group::Scripting, "8.0.0", "O(1).", "Returns the text of a script.")
+                .args(&[Arg::string("sha1")]),
+            show,
+        ),
+    ],
+);
+
+const fn about(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
+    Spec::new(name, arity).flags(flags).acl(&[Categories::SCRIPTING])
+}
+
+fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    help::reply(
+        cx,
+        "SCRIPT",
+        &[
+            "DEBUG (YES|SYNC|NO) [<engine_name>]",
+            "    Have the scripts of this connection run in a debugger, which Kvick has not.",
+            "EXISTS <sha1> [<sha1> ...]",
+            "    For each sum, whether a script with it is known.",
+            "FLUSH [ASYNC|SYNC]",
+            "    Forget all scripts. Without a word, lazyfree-lazy-user-flush says which way:",
+            "    * ASYNC: have their memory freed in the background.",
+            "    * SYNC: free their memory at once.",
+            "KILL",
+            "    End the script that is running, if it has written nothing.",
+            "LOAD <script>",
+            "    Make a script known without running it; returns its sum.",
+            "SHOW <sha1>",
+            "    Return the text of a script.",
+        ],
+    );
+    Ok(())
+}
+
+/// There is no debugger: it would have to stop the server, or to copy it.
+fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len() > 4 {
+        return Err(wrong_subcommand("SCRIPT", &args[1]));
+    }
+    if let Some(name) = args.get(3)
+        && !name.eq_ignore_ascii_case(b"lua")
+    {
+        let name = String::from_utf8_lossy(name);
+        return Err(Error::new(format!("ERR No scripting engine found with name '{name}' to enable debug")));
+    }
+    match &*args[2].to_ascii_lowercase() {
+        b"no" => {
+            cx.reply.ok();
+            Ok(())
+        }
+        b"yes" | b"sync" => Err(Error::text("ERR This server has no debugger for scripts")),
+        _ => Err(Error::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
+    }
+}
+
+fn exists(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let scripts = cx.server.scripting.scripts.lock();
+    cx.reply.array(args.len() - 2);
+    for word in args.iter().skip(2) {
+        let known = Sum::read(word).is_some_and(|sum| scripts.get(&sum).is_some());
+        cx.reply.int(known.into());
+    }
+    Ok(())
+}
+
+fn flush(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let lazy = match args.get(2).map(<[u8]>::to_ascii_lowercase).as_deref() {
+        None => cx.settings.lazy_user_flush,
+        Some(b"async") if args.len() == 3 => true,
+        Some(b"sync") if args.len() == 3 => false,
+        _ => return Err(Error::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
+    };
+    cx.server.scripting.forget_scripts(lazy)?;
+    cx.reply.ok();
+    Ok(())
+}
+
+fn kill(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.server.scripting.running.kill(Kind::Script, cx.server)?;
+    cx.reply.ok();
+    Ok(())
+}
+
+fn load(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let sum = Sum::of(&args[2]);
+    cx.server.scripting.load_script(cx.server, &sum, &args[2])?;
+    cx.reply.bulk(sum.digits());
+    Ok(())
+}
+
+fn show(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let sum = Sum::read(&args[2]).ok_or(UNKNOWN)?;
+    let script = cx.server.scripting.scripts.lock().get(&sum).ok_or(UNKNOWN)?;
+    cx.reply.bulk(&script.text);
+    Ok(())
+}
+
+/// A subcommand was given more words than it takes.
+pub(super) fn wrong_subcommand(container: &str, word: &[u8]) -> Error {
+    let word = String::from_utf8_lossy(word);
+    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP."))
+}

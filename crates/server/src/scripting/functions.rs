@@ -1,0 +1,126 @@
+//! Functions, and the libraries that define them.
+//!
+//! A library is a piece of code whose first line says which engine it is for and what it is called. It is run once, when it
+//! is loaded, and registers its functions then.
+
+use kvick_script::{Failure, FunctionHandle, FunctionSpec, ScriptFlags, Shebang, Vm};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the code of a library that a client sends may run.
+pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// A function.
+#[derive(Debug)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// What its library says about it.
+    pub description: Option<Vec<u8>>,
+    /// How it may run.
+    pub flags: ScriptFlags,
+    /// By what the interpreter knows it.
+    pub handle: FunctionHandle,
+}
+
+impl Function {
+    /// By what it is found, in whatever case its name is written.
+    pub fn key(&self) -> String {
+        self.name.to_ascii_lowercase()
+    }
+}
+
+/// A library.
+#[derive(Debug)]
+pub struct Library {
+    /// Its name.
+    pub name: String,
+    /// Its code with the first line.
+    pub code: Arc<[u8]>,
+    /// Its functions.
+    pub functions: Vec<Arc<Function>>,
+}
+
+impl Library {
+    /// Runs the code of a library; an error leaves no function in the interpreter. `admit` may refuse the library by its
+    /// name before.
+    pub fn load(
+        vm: &mut Vm,
+        code: &[u8],
+        time_max: Option<Duration>,
+        admit: impl FnOnce(&str) -> Result<(), Failure>,
+    ) -> Result<Library, Failure> {
+        let (name, body) = read_head(code)?;
+        admit(&name)?;
+        let registered = vm.load_library(&code[body], time_max)?;
+        let functions = registered.into_iter().map(|FunctionSpec { name, description, flags, handle }| {
+            Arc::new(Function { name: String::from_utf8_lossy(&name).into_owned(), description, flags, handle })
+        });
+        let library = Library { name, code: code.into(), functions: functions.collect() };
+        match library.flaw() {
+            None => Ok(library),
+            Some(flaw) => {
+                library.drop_from(vm);
+                Err(Failure::new(flaw))
+            }
+        }
+    }
+
+    /// Has the interpreter forget its functions. None of them runs, so nobody else has one.
+    pub fn drop_from(self, vm: &mut Vm) {
+        for function in self.functions.into_iter().filter_map(Arc::into_inner) {
+            vm.drop_function(function.handle);
+        }
+    }
+
+    /// What is wrong with its functions.
+    fn flaw(&self) -> Option<&'static str> {
+        let names: Vec<_> = self.functions.iter().map(|function| function.name.as_str()).collect();
+        if names.iter().any(|name| !is_name(name)) {
+            return Some(
+                "ERR Function names can only contain letters, numbers, or underscores(_) and must be at least one character \
+                 long",
+            );
+        }
+        if (1..names.len()).any(|at| names[..at].contains(&names[at])) {
+            return Some("ERR Function already exists in the library");
+        }
+        names.is_empty().then_some("ERR No functions registered")
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The name of a library, by its first line, and where the code is.
+fn read_head(code: &[u8]) -> Result<(String, Range<usize>), Failure> {
+    let head = Shebang::of_library(code)?;
+    let name = String::from_utf8_lossy(&head.name).into_owned();
+    if !is_name(&name) {
+        return Err(Failure::new(
+            "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
+             long",
+        ));
+    }
+    if !head.engine.eq_ignore_ascii_case(b"lua") {
+        let engine = String::from_utf8_lossy(&head.engine);
+        return Err(Failure::new(format!("ERR Engine '{engine}' not found")));
+    }
+    Ok((name, head.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_for_an_engine_that_is_there_and_has_a_name() {
+        let name = |code: &str| read_head(code.as_bytes()).map(|(name, _)| name).map_err(|flaw| flaw.to_string());
+        assert_eq!(name("#!LUA name=test\ncode"), Ok("test".into()));
+        assert_eq!(name("#! name=test\n"), Err("ERR Engine '' not found".into()));
+        assert_eq!(name("#!bad name=test\n"), Err("ERR Engine 'bad' not found".into()));
+        assert!(name("#!lua name=a-b\n").is_err_and(|error| error.starts_with("ERR Library names can only")));
+    }
+}

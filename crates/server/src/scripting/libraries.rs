@@ -1,0 +1,148 @@
+//! The function libraries that the server has, and how others are joined to them.
+
+use super::functions::{Function, Library};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// What becomes of the libraries that there are when others are restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Join {
+    /// They stay, and no restored one may have the name of one of them.
+    Append,
+    /// Those of the same name are replaced.
+    Replace,
+    /// They go.
+    Flush,
+}
+
+/// See the module's documentation. Names of libraries are told apart by case, names of functions are not.
+#[derive(Default)]
+pub struct Libraries {
+    by_name: BTreeMap<String, Library>,
+    functions: HashMap<String, Arc<Function>>,
+}
+
+impl Libraries {
+    /// All of them, by name.
+    pub fn all(&self) -> impl Iterator<Item = &Library> {
+        self.by_name.values()
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// How many functions they have.
+    pub fn functions(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// Whether there is one of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// Bytes that they take beside what the interpreter has, about.
+    pub fn memory(&self) -> usize {
+        let of_function = |function: &Arc<Function>| size_of::<Function>() + 2 * function.name.len();
+        let of_library = |library: &Library| {
+            let functions: usize = library.functions.iter().map(of_function).sum();
+            size_of::<Library>() + 2 * library.name.len() + library.code.len() + functions
+        };
+        self.all().map(of_library).sum()
+    }
+
+    /// A function by its name, in whatever case.
+    pub fn function(&self, name: &[u8]) -> Option<Arc<Function>> {
+        let name = std::str::from_utf8(name).ok()?;
+        self.functions.get(name).or_else(|| self.functions.get(&name.to_ascii_lowercase())).cloned()
+    }
+
+    /// Adds libraries, all or none; those that are gone for it. On an error, which it tells without code word, nothing has
+    /// changed and the new ones are given back.
+    pub fn join(&mut self, fresh: Vec<Library>, join: Join) -> Result<Vec<Library>, (String, Vec<Library>)> {
+        let gone = |library: &Library| match join {
+            Join::Append => false,
+            Join::Replace => fresh.iter().any(|new| new.name == library.name),
+            Join::Flush => true,
+        };
+        if join == Join::Append
+            && let Some(taken) = fresh.iter().find(|library| self.contains(&library.name))
+        {
+            return Err((format!("Library {} already exists", taken.name), fresh));
+        }
+        let stays = |name: &str| {
+            let mut staying = self.all().filter(|library| !gone(library));
+            staying.any(|library| library.functions.iter().any(|function| function.key() == name))
+        };
+        let mut names = std::collections::HashSet::new();
+        let mut functions = fresh.iter().flat_map(|library| &library.functions);
+        let clash = functions.find(|function| {
+            let name = function.key();
+            (self.functions.contains_key(&name) && stays(&name)) || !names.insert(name)
+        });
+        if let Some(clash) = clash {
+            return Err((format!("Function {} already exists", clash.name), fresh));
+        }
+        let removed: Vec<_> = self.all().filter(|library| gone(library)).map(|library| library.name.clone()).collect();
+        let removed = removed.iter().filter_map(|name| self.remove(name)).collect();
+        for library in fresh {
+            self.functions.extend(library.functions.iter().map(|function| (function.key(), function.clone())));
+            self.by_name.insert(library.name.clone(), library);
+        }
+        Ok(removed)
+    }
+
+    /// Removes a library.
+    pub fn remove(&mut self, name: &str) -> Option<Library> {
+        let library = self.by_name.remove(name)?;
+        for function in &library.functions {
+            self.functions.remove(&function.key());
+        }
+        Some(library)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvick_script::{Identity, Kind, Settings, Vm};
+
+    /// Libraries with these functions, out of a real interpreter.
+    fn library(name: &str, functions: &[&str]) -> Library {
+        let text = || "1.0.0".to_string();
+        let identity = Identity { server_name: text(), version: text(), redis_version: text() };
+        let mut vm = Vm::new(Kind::Functions, &identity, Settings::default()).expect("there is memory");
+        let register = |function: &&str| format!("server.register_function('{function}', function() end)\n");
+        let code = format!("#!lua name={name}\n{}", functions.iter().map(register).collect::<String>());
+        Library::load(&mut vm, code.as_bytes(), None, |_| Ok(())).expect("nothing is wrong with it")
+    }
+
+    fn error(result: Result<Vec<Library>, (String, Vec<Library>)>) -> String {
+        result.err().expect("it should not join").0
+    }
+
+    #[test]
+    fn libraries_join_all_or_none() {
+        let mut libraries = Libraries::default();
+        assert!(libraries.join(vec![library("one", &["a", "b"]), library("two", &["c"])], Join::Append).is_ok());
+        assert_eq!(error(libraries.join(vec![library("one", &["x"])], Join::Append)), "Library one already exists");
+        let clashing = vec![library("three", &["x"]), library("one", &["C"])];
+        assert_eq!(error(libraries.join(clashing, Join::Replace)), "Function C already exists");
+        assert_eq!((libraries.len(), libraries.functions()), (2, 3));
+        let twice = vec![library("x", &["f"]), library("y", &["F"])];
+        assert_eq!(error(libraries.join(twice, Join::Flush)), "Function F already exists");
+        assert!(libraries.function(b"A").is_some() && libraries.function(b"x").is_none());
+        let gone = libraries.join(vec![library("one", &["A"])], Join::Replace).expect("its own function may go");
+        assert_eq!(gone.len(), 1);
+        assert!(libraries.function(b"a").is_some() && libraries.function(b"b").is_none());
+        assert_eq!(libraries.join(vec![library("new", &["c"])], Join::Flush).map(|gone| gone.len()).ok(), Some(2));
+        assert!(libraries.remove("new").is_some() && libraries.is_empty() && libraries.functions() == 0);
+    }
+}

@@ -1,0 +1,221 @@
+//! The scripts that the server knows, by their SHA1 sums.
+//!
+//! A script that came with EVAL may be forgotten when there are too many of these: the one that was used longest ago goes
+//! first. One that came with SCRIPT LOAD stays until SCRIPT FLUSH.
+
+use kvick_script::ScriptFlags;
+use sha1::{Digest, Sha1};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Scripts of EVAL that are kept.
+const KEPT_MAX: usize = 500;
+/// Counts as the last use of a script that is not forgotten.
+const ALWAYS: u64 = u64::MAX;
+
+/// A script's SHA1 sum, as forty lower-case hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Sum([u8; 40]);
+
+impl Sum {
+    /// The sum of a script.
+    pub fn of(script: &[u8]) -> Sum {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 40];
+        for (two, byte) in text.chunks_exact_mut(2).zip(Sha1::digest(script)) {
+            two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+        Sum(text)
+    }
+
+    /// A sum that a client has written, in whatever case; `None` if it is none by its length.
+    pub fn read(word: &[u8]) -> Option<Sum> {
+        <[u8; 40]>::try_from(word).ok().map(|text| Sum(text.map(|byte| byte.to_ascii_lowercase())))
+    }
+
+    /// Its digits; what a client wrote may be no digits.
+    pub fn digits(&self) -> &[u8; 40] {
+        &self.0
+    }
+}
+
+/// The script of EVAL that came last and its sum: clients tend to send the same one again.
+#[derive(Default)]
+pub struct RecentSum(Option<(Box<[u8]>, Sum)>);
+
+impl RecentSum {
+    /// Bytes of a script that is remembered, at most.
+    const LEN_MAX: usize = 4096;
+
+    /// The sum of a script.
+    pub fn of(&mut self, script: &[u8]) -> Sum {
+        if let Some((known, sum)) = &self.0
+            && known.as_ref() == script
+        {
+            return *sum;
+        }
+        let sum = Sum::of(script);
+        if script.len() <= Self::LEN_MAX {
+            self.0 = Some((script.into(), sum));
+        }
+        sum
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// A script that is known.
+pub struct Script {
+    /// Its sum.
+    pub sum: Sum,
+    /// Its text.
+    pub text: Arc<[u8]>,
+    /// What it said about itself in its first line, if it did.
+    pub flags: Option<ScriptFlags>,
+    used: AtomicU64,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Scripts {
+    by_sum: HashMap<Sum, Arc<Script>>,
+    /// Those that may be forgotten.
+    forgettable: usize,
+    /// Uses so far.
+    uses: u64,
+    /// Bytes of their texts.
+    bytes: usize,
+    /// How many were forgotten for lack of room since statistics were reset.
+    pub evicted: u64,
+}
+
+impl Scripts {
+    /// Number of scripts.
+    pub fn len(&self) -> usize {
+        self.by_sum.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_sum.is_empty()
+    }
+
+    /// Bytes that they take, about.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.len() * (size_of::<Script>() + size_of::<Sum>() + 2 * size_of::<usize>())
+    }
+
+    /// One of them.
+    pub fn get(&self, sum: &Sum) -> Option<Arc<Script>> {
+        self.by_sum.get(sum).cloned()
+    }
+
+    /// One that is about to run.
+    pub fn to_run(&mut self, sum: &Sum) -> Option<Arc<Script>> {
+        let script = self.by_sum.get(sum)?;
+        self.uses += 1;
+        if script.used.load(Ordering::Relaxed) != ALWAYS {
+            script.used.store(self.uses, Ordering::Relaxed);
+        }
+        Some(script.clone())
+    }
+
+    /// Has a script stay, if it is known.
+    pub fn keep(&mut self, sum: &Sum) -> bool {
+        let Some(script) = self.by_sum.get(sum) else { return false };
+        if script.used.swap(ALWAYS, Ordering::Relaxed) != ALWAYS {
+            self.forgettable -= 1;
+        }
+        true
+    }
+
+    /// Takes note of a script that is not known; with it the one that is forgotten to make room for it.
+    pub fn add(
+        &mut self,
+        sum: Sum,
+        text: &[u8],
+        flags: Option<ScriptFlags>,
+        stays: bool,
+    ) -> (Arc<Script>, Option<Arc<Script>>) {
+        let forgotten = (!stays && self.forgettable >= KEPT_MAX).then(|| self.forget_oldest()).flatten();
+        self.uses += 1;
+        let used = AtomicU64::new(if stays { ALWAYS } else { self.uses });
+        self.forgettable += usize::from(!stays);
+        self.bytes += text.len();
+        let script = Arc::new(Script { sum, text: text.into(), flags, used });
+        self.by_sum.insert(sum, script.clone());
+        (script, forgotten)
+    }
+
+    fn forget_oldest(&mut self) -> Option<Arc<Script>> {
+        let used = |script: &Arc<Script>| script.used.load(Ordering::Relaxed);
+        let oldest = self.by_sum.values().filter(|script| used(script) != ALWAYS).min_by_key(|script| used(script))?;
+        let sum = oldest.sum;
+        let script = self.by_sum.remove(&sum)?;
+        self.forgettable -= 1;
+        self.bytes -= script.text.len();
+        self.evicted += 1;
+        Some(script)
+    }
+
+    /// Forgets all; what they were.
+    pub fn clear(&mut self) -> Vec<Arc<Script>> {
+        (self.forgettable, self.bytes) = (0, 0);
+        self.by_sum.drain().map(|(_, script)| script).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(number: usize) -> Vec<u8> {
+        format!("return {number}").into_bytes()
+    }
+
+    fn add(scripts: &mut Scripts, number: usize, stays: bool) -> Option<Arc<Script>> {
+        scripts.add(Sum::of(&text(number)), &text(number), None, stays).1
+    }
+
+    #[test]
+    fn sums_are_those_of_sha1() {
+        assert_eq!(Sum::of(b"").digits(), b"da39a3ee5e6b4b0d3255bfef95601890afd80709");
+        assert!(Sum::read(b"DA39A3EE5E6B4B0D3255BFEF95601890AFD80709") == Some(Sum::of(b"")));
+        assert!(Sum::read(b"da39").is_none());
+    }
+
+    #[test]
+    fn the_script_used_longest_ago_is_forgotten_first() {
+        let mut scripts = Scripts::default();
+        for number in 0..KEPT_MAX {
+            assert!(add(&mut scripts, number, false).is_none());
+        }
+        assert!(scripts.to_run(&Sum::of(&text(0))).is_some());
+        let forgotten = add(&mut scripts, KEPT_MAX, false).expect("there were too many");
+        assert_eq!(&*forgotten.text, text(1));
+        assert_eq!((scripts.len(), scripts.evicted), (KEPT_MAX, 1));
+        assert!(scripts.get(&Sum::of(&text(0))).is_some() && scripts.get(&Sum::of(&text(1))).is_none());
+    }
+
+    #[test]
+    fn scripts_that_were_loaded_stay() {
+        let mut scripts = Scripts::default();
+        add(&mut scripts, 0, false);
+        assert!(scripts.keep(&Sum::of(&text(0))) && !scripts.keep(&Sum::of(&text(1))));
+        for number in 1..=KEPT_MAX {
+            add(&mut scripts, number, true);
+            assert!(add(&mut scripts, 10_000 + number, false).is_none());
+        }
+        assert!(scripts.get(&Sum::of(&text(0))).is_some());
+        let memory = scripts.memory();
+        assert!(memory > 2 * KEPT_MAX * 8);
+        assert_eq!(scripts.clear().len(), 2 * KEPT_MAX + 1);
+        assert_eq!(scripts.memory(), 0);
+    }
+}

@@ -1,0 +1,22 @@
+//! Why TLS cannot be set up.
+
+use std::fmt;
+
+/// Why TLS cannot be set up, in words for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsError(String);
+
+impl TlsError {
+    /// An error in these words.
+    pub fn new(words: impl Into<String>) -> Self {
+        TlsError(words.into())
+    }
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TlsError {}

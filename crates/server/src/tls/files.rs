@@ -1,0 +1,204 @@
+//! The files that the settings name: reading them, and what stands in them.
+//!
+//! All are PEM. A key may be PKCS#8, also encrypted, or the older forms of RSA and of elliptic curves without encryption.
+
+use super::error::TlsError;
+use super::settings::{Identity, Settings};
+use pkcs8::EncryptedPrivateKeyInfoRef;
+use pkcs8::der::SecretDocument;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use sha1::{Digest, Sha1};
+use std::path::{Path, PathBuf};
+
+/// What is read at once, so that certificates and keys belong together.
+pub struct Files {
+    /// For the server's side of connections.
+    pub server: IdentityFiles,
+    /// For the client's side, if it has others.
+    pub client: Option<IdentityFiles>,
+    /// Certificates that are trusted: the file's, and then those of the folder.
+    pub authorities: Vec<(PathBuf, Vec<u8>)>,
+}
+
+/// A certificate with its key.
+pub struct IdentityFiles {
+    certificates: (PathBuf, Vec<u8>),
+    key: (PathBuf, Vec<u8>),
+}
+
+impl Files {
+    /// Reads what `settings` name.
+    pub fn read(settings: &Settings) -> Result<Self, TlsError> {
+        let mut authorities = Vec::new();
+        if let Some(path) = &settings.ca_file {
+            authorities.push(read(path, "Failed to configure CA certificate(s) file/directory")?);
+        }
+        if let Some(folder) = &settings.ca_dir {
+            read_folder(folder, &mut authorities)?;
+        }
+        Ok(Files {
+            server: IdentityFiles::read(&settings.server)?,
+            client: settings.has_client_identity.then(|| IdentityFiles::read(&settings.client)).transpose()?,
+            authorities,
+        })
+    }
+
+    /// Tells other contents from these.
+    pub fn fingerprint(&self) -> [u8; 20] {
+        let identities = [Some(&self.server), self.client.as_ref()];
+        let own = identities.into_iter().flatten().flat_map(|files| [&files.certificates, &files.key]);
+        let mut digest = Sha1::new();
+        for (path, bytes) in own.chain(&self.authorities) {
+            let path = path.as_os_str().as_encoded_bytes();
+            for part in [path, bytes] {
+                digest.update((part.len() as u64).to_le_bytes());
+                digest.update(part);
+            }
+        }
+        digest.finalize().into()
+    }
+}
+
+impl IdentityFiles {
+    fn read(identity: &Identity) -> Result<Self, TlsError> {
+        let certificates = identity.certificates.as_ref().ok_or(TlsError::new("No tls-cert-file configured!"))?;
+        let key = identity.key.as_ref().ok_or(TlsError::new("No tls-key-file configured!"))?;
+        Ok(IdentityFiles {
+            certificates: read(certificates, "Failed to load certificate")?,
+            key: read(key, "Failed to load private key")?,
+        })
+    }
+
+    /// The chain of certificates; it has one at least.
+    pub fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let (path, bytes) = &self.certificates;
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
+        match chain {
+            Ok(chain) if !chain.is_empty() => Ok(chain),
+            Ok(_) => Err(failed("Failed to load certificate", path, "there is none in it")),
+            Err(error) => Err(failed("Failed to load certificate", path, &error.to_string())),
+        }
+    }
+
+    /// The key.
+    pub fn key(&self, passphrase: Option<&[u8]>) -> Result<PrivateKeyDer<'static>, TlsError> {
+        let (path, bytes) = &self.key;
+        let key = match encrypted_key(bytes) {
+            Some(text) => decrypt(text, passphrase),
+            None if is_encrypted_in_the_old_way(bytes) => {
+                Err("it is encrypted in the old way: have `openssl pkcs8 -topk8` convert it to PKCS#8".into())
+            }
+            None => PrivateKeyDer::from_pem_slice(bytes).map_err(|error| error.to_string()),
+        };
+        key.map_err(|reason| failed("Failed to load private key", path, &reason))
+    }
+
+    /// The file that the key stands in.
+    pub fn key_path(&self) -> &Path {
+        &self.key.0
+    }
+}
+
+const ENCRYPTED_BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
+const ENCRYPTED_END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
+
+/// The part of a file that is an encrypted key in the form of PKCS#8.
+fn encrypted_key(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let from = &text[text.find(ENCRYPTED_BEGIN)?..];
+    Some(&from[..from.find(ENCRYPTED_END)? + ENCRYPTED_END.len()])
+}
+
+/// Whether there is a header in the text form, as before PKCS#8.
+fn is_encrypted_in_the_old_way(bytes: &[u8]) -> bool {
+    const HEADER: &[u8] = b"Proc-Type: 4,ENCRYPTED";
+    bytes.windows(HEADER.len()).any(|window| window == HEADER)
+}
+
+fn decrypt(text: &str, passphrase: Option<&[u8]>) -> Result<PrivateKeyDer<'static>, String> {
+    let passphrase = passphrase.ok_or("it is encrypted, and there is no passphrase")?;
+    let (_, document) = SecretDocument::from_pem(text).map_err(|error| error.to_string())?;
+    let encrypted = EncryptedPrivateKeyInfoRef::try_from(document.as_bytes()).map_err(|error| error.to_string())?;
+    let key = encrypted.decrypt(passphrase).map_err(|_| "it cannot be decrypted: is the passphrase right?")?;
+    Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
+}
+
+fn read(path: &Path, failure: &str) -> Result<(PathBuf, Vec<u8>), TlsError> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok((path.to_path_buf(), bytes)),
+        Err(error) => Err(failed(failure, path, &error.to_string())),
+    }
+}
+
+fn failed(what: &str, path: &Path, reason: &str) -> TlsError {
+    TlsError::new(format!("{what}: {}: {reason}", path.display()))
+}
+
+/// Reads the files of a folder that `openssl rehash` or `c_rehash` has prepared: those named by eight hexadecimal digits, a
+/// point and a number, as OpenSSL trusts no others.
+fn read_folder(folder: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(), TlsError> {
+    let unreadable = |error: std::io::Error| {
+        failed("Failed to configure CA certificate(s) file/directory", folder, &error.to_string())
+    };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if is_hash(entry.file_name().as_encoded_bytes()) && entry.path().is_file() {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    // One that cannot be read is trusted as little as one that is not there.
+    found.extend(paths.into_iter().filter_map(|path| Some((path.clone(), std::fs::read(&path).ok()?))));
+    Ok(())
+}
+
+fn is_hash(name: &[u8]) -> bool {
+    name.len() > 9
+        && name[..8].iter().all(u8::is_ascii_hexdigit)
+        && name[8] == b'.'
+        && name[9..].iter().all(u8::is_ascii_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key_file(bytes: &[u8]) -> IdentityFiles {
+        IdentityFiles { certificates: ("cert".into(), Vec::new()), key: ("key".into(), bytes.to_vec()) }
+    }
+
+    /// A key that protects nothing: `openssl genpkey -algorithm ed25519`, and the same encrypted with
+    /// `openssl pkcs8 -topk8 -passout pass:1234`.
+    const PLAIN: &str = include_str!("testdata/plain.key");
+    const ENCRYPTED: &str = include_str!("testdata/encrypted.key");
+
+    #[test]
+    fn an_encrypted_key_needs_its_passphrase() {
+        let plain = key_file(PLAIN.as_bytes()).key(None).expect("a key");
+        let encrypted = key_file(format!("a note\n{ENCRYPTED}").as_bytes());
+        assert_eq!(encrypted.key(Some(b"1234")).expect("a key").secret_der(), plain.secret_der());
+        let refused = |passphrase| encrypted.key(passphrase).expect_err("no key").to_string();
+        assert_eq!(refused(None), "Failed to load private key: key: it is encrypted, and there is no passphrase");
+        assert!(refused(Some(b"123")).contains("is the passphrase right?"));
+        let old = b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAA==\n";
+        assert!(key_file(old).key(Some(b"1234")).expect_err("no key").to_string().contains("openssl pkcs8"));
+        assert!(key_file(b"").key(None).is_err());
+        assert!(key_file(b"").chain().is_err());
+    }
+
+    #[test]
+    fn a_folder_is_read_as_openssl_reads_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["0123abCD.0", "fedcba98.10", "0123abcd.r0", "0123abcd.", "ca.crt", "x123abcd.0"] {
+            std::fs::write(folder.path().join(name), name).expect("a file");
+        }
+        std::fs::create_dir(folder.path().join("00000000.0")).expect("a folder");
+        let mut found = Vec::new();
+        read_folder(folder.path(), &mut found).expect("a folder");
+        let contents: Vec<&[u8]> = found.iter().map(|(_, bytes)| bytes.as_slice()).collect();
+        assert_eq!(contents, [&b"0123abCD.0"[..], b"fedcba98.10"]);
+        assert!(read_folder(&folder.path().join("nothing"), &mut found).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! How the engine gets the locks that commands run under, and what it does when a script has them.
+//!
+//! Most locks are free, or are had by somebody who lets go of them within microseconds. A script may have them for long. So
+//! who waits looks around now and then:
+//!
+//! - It leaves its batch for a moment when the world is wanted: the script may be the one who wants it.
+//! - When a script has been running for a while, it gives up: the request is held until the script has ended, and the
+//!   worker goes on with others.
+//! - When that has been too long, by `busy-reply-threshold`, held requests are answered that the server is busy, and so are
+//!   those that come meanwhile and concern more than keys that are free.
+//!
+//! **What always holds**: the engine waits with nothing locked, but for a script's own thread, which may wait for more locks.
+
+use super::engine::{Engine, Keys};
+use crate::clients::ClientFlags;
+use crate::persistence::gate;
+use crate::scripting::{NoScripts, Turn};
+use crate::session::Client;
+use crate::table::{Handler, Registered};
+use crate::worker::transaction::Control;
+use kvick_commands::context::Error;
+use kvick_commands::spec::Flags;
+use kvick_resp::Args;
+use kvick_store::{Address, Key, Locked};
+
+/// Keys of one command that the processor is asked for in advance.
+const PREFETCHED_MAX: usize = 64;
+/// How often it is looked whether a lock has become free, 200 us apart, before a script that has been running for a while is
+/// taken to have it.
+const LOOKS_MAX: u32 = 5;
+
+/// What a command has settled about scripts before it takes locks.
+pub(super) enum Scripts {
+    /// They may run beside it.
+    Any,
+    /// It is one.
+    Own(#[expect(dead_code, reason = "held")] Turn<'static>),
+    /// None may run: it waits for locks within its batch.
+    None(#[expect(dead_code, reason = "held")] NoScripts<'static>),
+}
+
+impl Engine {
+    /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too long.
+    pub fn enter(&mut self) -> bool {
+        let gate = &self.server.persistence.gate;
+        self.in_batch = self.server.keyspace.world.enter_while(self.participant, || !gate.has(gate::BUSY));
+        self.in_batch
+    }
+
+    /// Leaves it.
+    pub fn leave(&mut self) {
+        if self.in_batch {
+            self.in_batch = false;
+            self.server.keyspace.world.leave(self.participant);
+        }
+    }
+
+    /// Runs `work`, which takes locks, within the present batch or one of its own.
+    pub(super) fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        if self.in_batch {
+            return work(self);
+        }
+        while !self.enter() {}
+        let result = work(self);
+        self.leave();
+        result
+    }
+
+    /// Locks the one key with this hash; `None` when a script has it.
+    #[inline]
+    pub(super) fn lock_hash(&mut self, db: usize, hash: u64) -> Option<Locked> {
+        let keyspace = self.server.keyspace;
+        match keyspace.try_lock_one(keyspace.address_of_hash(db, hash)) {
+            Some(locked) => Some(locked),
+            None => self.lock_contended(db, hash),
+        }
+    }
+
+    #[cold]
+    fn lock_contended(&mut self, db: usize, hash: u64) -> Option<Locked> {
+        let (keyspace, mut looks) = (self.server.keyspace, 0);
+        loop {
+            if let Some(locked) = keyspace.lock_one_while(keyspace.address_of_hash(db, hash), || false) {
+                return Some(locked);
+            }
+            if !self.goes_on_waiting(&mut looks) {
+                return None;
+            }
+        }
+    }
+
+    /// Locks keys, and asks the processor for what several of them will touch; `None` when a script has one of them.
+    pub(super) fn lock_hashed(&mut self, db: usize, keys: &[Key<'_>]) -> Option<Locked> {
+        let keyspace = self.server.keyspace;
+        match keys {
+            [] => Some(keyspace.lock_nothing()),
+            [key] => self.lock_hash(db, key.hash),
+            keys => {
+                let ahead = &keys[..keys.len().min(PREFETCHED_MAX)];
+                keyspace.prefetch(db, ahead.iter().map(|key| key.hash));
+                self.lock_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
+            }
+        }
+    }
+
+    /// Locks partitions, which `addresses` names anew whenever they may be others; `None` when a script has one of them.
+    pub(super) fn lock_several(&mut self, addresses: impl Fn(&Self) -> Vec<Address>) -> Option<Locked> {
+        let mut looks = 0;
+        loop {
+            if let Ok(locked) = self.server.keyspace.lock_all_while(addresses(self), || false) {
+                return Some(locked);
+            }
+            if !self.goes_on_waiting(&mut looks) {
+                return None;
+            }
+        }
+    }
+
+    /// Locks partitions, however long that takes.
+    pub(super) fn lock_patiently(&mut self, addresses: impl Fn(&Self) -> Vec<Address>) -> Locked {
+        loop {
+            if let Some(locked) = self.lock_several(&addresses) {
+                return locked;
+            }
+            while !self.in_batch && !self.enter() {}
+        }
+    }
+
+    /// Locks the keys that a command names; `None` when a script has one of them.
+    pub(super) fn lock_keys(&mut self, db: usize, command: &Registered, args: Args<'_>) -> Option<Locked> {
+        let keys: Keys<'_> = self.keys_of(command, args);
+        self.lock_hashed(db, &keys)
+    }
+
+    /// The same, however long that takes.
+    pub(super) fn lock_keys_patiently(&mut self, db: usize, command: &Registered, args: Args<'_>) -> Locked {
+        loop {
+            if let Some(locked) = self.lock_keys(db, command, args) {
+                return locked;
+            }
+            while !self.in_batch && !self.enter() {}
+        }
+    }
+
+    /// Leaves the batch and takes the world; `None`, within the batch again, when a script keeps it from that.
+    pub(super) fn lock_world(&mut self) -> Option<Locked> {
+        self.leave();
+        let running = &self.server.scripting.running;
+        let locked = self.server.keyspace.lock_world_while(|| !running.is_shown());
+        if locked.is_none() {
+            self.enter();
+        }
+        locked
+    }
+
+    /// Settles, before a command takes locks, how it stands to scripts; `None` when one keeps it from running.
+    #[inline]
+    pub(super) fn settle_scripts(&mut self, command: &Registered, world: bool) -> Option<Scripts> {
+        if matches!(command.handler, Some(Handler::Program(_))) {
+            return self.take_turn().map(Scripts::Own);
+        }
+        if !world && command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
+            let mut looks = 0;
+            loop {
+                if let Some(held) = self.server.scripting.without_scripts(|| false) {
+                    return Some(Scripts::None(held));
+                }
+                if !self.goes_on_waiting(&mut looks) {
+                    return None;
+                }
+            }
+        }
+        Some(Scripts::Any)
+    }
+
+    /// Takes the right to run a script; `None` when another has been running for a while.
+    pub(super) fn take_turn(&mut self) -> Option<Turn<'static>> {
+        let mut looks = 0;
+        loop {
+            if let Some(turn) = self.server.scripting.take_turn(|| false) {
+                return Some(turn);
+            }
+            if !self.goes_on_waiting(&mut looks) {
+                return None;
+            }
+        }
+    }
+
+    /// Whether to go on waiting for a lock. Steps out of the batch for who wants the world.
+    fn goes_on_waiting(&mut self, looks: &mut u32) -> bool {
+        if self.server.scripting.running.is_shown() {
+            *looks += 1;
+            if *looks > LOOKS_MAX {
+                return false;
+            }
+        }
+        if self.in_batch && self.server.keyspace.world.is_wanted() {
+            self.leave();
+            return self.enter();
+        }
+        true
+    }
+
+    /// Whether a command that a pause of writes holds is a script that says of itself that it writes nothing.
+    #[cold]
+    pub(super) fn passes_pause(&self, command: &Registered, args: Args<'_>) -> bool {
+        let all = self.server.pause.state(self.now_ms).is_some_and(|(_, all)| all);
+        let Some(Handler::Program(program)) = command.handler else { return false };
+        !all && self.server.scripting.flags_of(program.source, args).is_some_and(|flags| flags.no_writes)
+    }
+
+    /// Whether a script has been running for longer than it should.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.server.persistence.gate.has(gate::BUSY)
+    }
+
+    /// What those are told whose requests cannot wait for a script any longer.
+    pub(super) fn busy_error(&self) -> Option<Error> {
+        if !self.is_busy() {
+            return None;
+        }
+        self.server.scripting.running.current().map(|current| current.kind.busy(self.server))
+    }
+
+    /// Whether a command, while a script takes too long, concerns more than keys that may be free.
+    pub(super) fn concerns_script(&self, command: &Registered) -> bool {
+        let has_keys = !command.spec.keys.is_empty() || command.spec.find_keys.is_some();
+        let may_be_free = match command.handler {
+            Some(Handler::Data(_)) => has_keys,
+            Some(Handler::Control(control)) => control == Control::Exec,
+            _ => false,
+        };
+        self.is_busy() && !command.spec.flags.contains(Flags::ALLOW_BUSY) && !may_be_free
+    }
+
+    /// Whether a command that is allowed while a script takes too long has to be held all the same, since it is about keys
+    /// that are watched.
+    pub(super) fn is_held_by_script(&self, client: &Client, command: &Registered) -> bool {
+        let about_watched = match command.handler {
+            Some(Handler::Control(Control::Watch)) => true,
+            Some(Handler::Control(control)) => control != Control::Multi && client.watching.is_some(),
+            _ => client.watching.is_some() && command.full_name == "reset",
+        };
+        about_watched && self.is_busy()
+    }
+}
+
+impl super::Worker {
+    /// Holds a connection until the script has ended that has what its next request needs.
+    pub(super) fn hold_for_script(&mut self, token: usize) {
+        self.paused.push(token);
+        self.stop(token, ClientFlags::BLOCKED);
+    }
+}

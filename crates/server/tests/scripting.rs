@@ -1,0 +1,342 @@
+//! Scripts and functions: what they may do, that they do it all at once, and what others get while one takes long.
+
+mod common;
+
+use common::{Server, for_workers, wait_until};
+use redis::{Connection, Value, cmd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const ACCOUNTS: i64 = 1_000;
+const FUNDS: i64 = 100;
+
+/// Moves money between two accounts of which one is chosen by the script itself, which has not declared it.
+const MOVE_UNDECLARED: &str = "local to = 'account:' .. ARGV[1]
+redis.call('decrby', KEYS[1], ARGV[2]) redis.call('incrby', to, ARGV[2]) return 1";
+const MOVE: &str = "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', KEYS[2], ARGV[1]) return 1";
+const LIBRARY: &str = "#!lua name=bank
+server.register_function('move', function(keys, args)
+    redis.call('decrby', keys[1], args[1]) redis.call('incrby', keys[2], args[1]) return 1
+end)";
+
+/// Numbers that look random (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: i64) -> i64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) % bound as u64) as i64
+    }
+}
+
+fn account(number: i64) -> String {
+    format!("account:{number}")
+}
+
+fn open_accounts(client: &mut Connection) {
+    let mut request = cmd("MSET");
+    for number in 0..ACCOUNTS {
+        request.arg(account(number)).arg(FUNDS);
+    }
+    request.exec(client).expect("MSET");
+    cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(LIBRARY).exec(client).expect("FUNCTION LOAD");
+}
+
+fn sum(client: &mut Connection) -> i64 {
+    let mut request = redis::pipe();
+    request.atomic();
+    for number in 0..ACCOUNTS {
+        request.cmd("GET").arg(account(number));
+    }
+    let funds: Vec<i64> = request.query(client).expect("a transaction of reads");
+    funds.into_iter().sum()
+}
+
+/// Moves money in one of several ways; whether it was moved.
+fn transfer(client: &mut Connection, way: i64, random: &mut Random) -> bool {
+    let (from, amount) = (random.below(ACCOUNTS), random.below(50));
+    let to = (from + 1 + random.below(ACCOUNTS - 1)) % ACCOUNTS;
+    let (from_name, to_name) = (account(from), account(to));
+    match way {
+        0 => cmd("EVAL").arg(MOVE).arg(2).arg(from_name).arg(to_name).arg(amount).exec(client).is_ok(),
+        1 => cmd("FCALL").arg("move").arg(2).arg(from_name).arg(to_name).arg(amount).exec(client).is_ok(),
+        2 => cmd("EVAL").arg(MOVE_UNDECLARED).arg(1).arg(from_name).arg(to).arg(amount).exec(client).is_ok(),
+        3 => {
+            let mut request = redis::pipe();
+            request.atomic().cmd("EVAL").arg(MOVE).arg(2).arg(from_name).arg(to_name).arg(amount);
+            request.exec(client).is_ok()
+        }
+        _ => {
+            let keys = (from_name, to_name);
+            cmd("WATCH").arg(&keys.0).arg(&keys.1).exec(client).expect("WATCH");
+            let (from, to): (i64, i64) = cmd("MGET").arg(&keys.0).arg(&keys.1).query(client).expect("MGET");
+            let mut request = redis::pipe();
+            request.atomic().cmd("SET").arg(keys.0).arg(from - amount).cmd("SET").arg(keys.1).arg(to + amount);
+            let moved: Option<Value> = request.query(client).expect("EXEC");
+            moved.is_some()
+        }
+    }
+}
+
+/// How long the tests of what happens at the same time go on: KVICK_STRESS_SECONDS, or two seconds.
+fn stress_time() -> Duration {
+    let seconds = std::env::var("KVICK_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(2))
+}
+
+#[test]
+fn money_that_is_moved_in_any_way_is_never_lost() {
+    let server = Server::start(&["--io-threads", "4"]);
+    open_accounts(&mut server.client());
+    let (stop, moved, seen) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let (server, stop, moved) = (&server, &stop, &moved);
+            scope.spawn(move || {
+                let (mut client, mut random) = (server.client(), Random(number));
+                while !stop.load(Ordering::Relaxed) {
+                    let way = random.below(5);
+                    moved.fetch_add(u64::from(transfer(&mut client, way, &mut random)), Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..2 {
+            let (server, stop, seen) = (&server, &stop, &seen);
+            scope.spawn(move || {
+                let mut client = server.client();
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(sum(&mut client), ACCOUNTS * FUNDS);
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        std::thread::sleep(stress_time());
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{moved:?} transfers, {seen:?} sums");
+    assert!(moved.into_inner() > 100 && seen.into_inner() > 1);
+    assert_eq!(sum(&mut server.client()), ACCOUNTS * FUNDS);
+}
+
+#[test]
+fn scripts_that_take_whatever_locks_they_need_do_not_stop_each_other_for_ever() {
+    let server = Server::start(&["--io-threads", "4", "--save", ""]);
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..12 {
+            let (server, stop, rounds) = (&server, &stop, &rounds);
+            scope.spawn(move || {
+                let (mut client, mut random) = (server.client(), Random(100 + number));
+                while !stop.load(Ordering::Relaxed) {
+                    let [a, b, c] = [(); 3].map(|()| format!("key:{}", random.below(50)));
+                    let script = |text: &str| {
+                        let mut request = cmd("EVAL");
+                        request.arg(text).arg(1).arg(&a).arg(&b).arg(&c);
+                        request
+                    };
+                    let mut request = match random.below(10) {
+                        0 => script("redis.call('set', KEYS[1], 1) return redis.call('keys', 'key:1*')"),
+                        1 => script(
+                            "redis.call('incr', ARGV[1]) redis.call('incr', ARGV[2]) redis.call('incr', KEYS[1])",
+                        ),
+                        2 => script("redis.call('set', ARGV[1], 'x') redis.call('swapdb', 0, 1)"),
+                        3 => script("redis.call('get', ARGV[2]) return redis.call('dbsize')"),
+                        4 => script("redis.call('set', KEYS[1], 1) return redis.call('scan', '0')"),
+                        5 => cmd("SWAPDB").arg(0).arg(1).to_owned(),
+                        6 => cmd("FLUSHALL").to_owned(),
+                        7 => cmd("MSET").arg(&a).arg(1).arg(&b).arg(2).arg(&c).arg(3).to_owned(),
+                        8 => cmd("SCAN").arg(0).arg("COUNT").arg(1000).to_owned(),
+                        _ => cmd("MGET").arg(&a).arg(&b).arg(&c).to_owned(),
+                    };
+                    // INCR may meet what SET left.
+                    let _: Result<Value, _> = request.query(&mut client);
+                    request = cmd("PING");
+                    assert_eq!(request.query(&mut client), Ok("PONG".to_string()));
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let began = Instant::now();
+        let mut last = 0;
+        while began.elapsed() < stress_time() {
+            std::thread::sleep(Duration::from_millis(500));
+            let now = rounds.load(Ordering::Relaxed);
+            assert!(now > last, "nothing happens any more after {now} rounds");
+            last = now;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Begins a script that never ends by itself, and waits until the server tells others that it is busy.
+fn become_busy(server: &Server, request: &[&str]) -> common::Raw {
+    let mut client = server.client();
+    cmd("CONFIG").arg("SET").arg("busy-reply-threshold").arg(20).exec(&mut client).expect("CONFIG SET");
+    let mut raw = server.raw();
+    raw.request(request);
+    wait_until("the server is busy", || {
+        let reply: Result<String, _> = cmd("PING").query(&mut client);
+        reply.is_err_and(|error| error.code() == Some("BUSY"))
+    });
+    raw
+}
+
+const BUSY: &str = "-BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+const BUSY_FUNCTION: &str =
+    "-BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.\r\n";
+
+#[test]
+fn a_script_that_takes_too_long_can_be_ended() {
+    for_workers(&[], |server| {
+        let mut busy = become_busy(server, &["EVAL", "while true do end", "0"]);
+        // Each worker has one of these.
+        for _ in 0..8 {
+            let mut raw = server.raw();
+            raw.ask(&["DBSIZE"], BUSY);
+            raw.ask(&["FUNCTION", "KILL"], BUSY);
+            raw.ask(&["SELECT", "1"], "+OK\r\n");
+            raw.ask(&["EVAL", "return 1", "0"], BUSY);
+        }
+        server.raw().ask(&["SCRIPT", "KILL"], "+OK\r\n");
+        assert!(busy.line().starts_with("-ERR Script killed by user with SCRIPT KILL. script: on @user_script:1."));
+        busy.ask(&["PING"], "+PONG\r\n");
+        server.raw().ask(&["SCRIPT", "KILL"], "-NOTBUSY No scripts in execution right now.\r\n");
+    });
+}
+
+#[test]
+fn a_function_that_takes_too_long_is_told_of_and_can_be_ended() {
+    for_workers(&[], |server| {
+        let library =
+            "#!lua name=l\nserver.register_function('f', function() while true do redis.call('ping') end end)";
+        server.raw().ask(&["FUNCTION", "LOAD", library], "$1\r\nl\r\n");
+        let mut busy = become_busy(server, &["FCALL", "f", "1", "key"]);
+        let mut raw = server.raw();
+        raw.ask(&["SCRIPT", "KILL"], BUSY_FUNCTION);
+        raw.request(&["FUNCTION", "STATS"]);
+        raw.expect(
+            "*4\r\n$14\r\nrunning_script\r\n*6\r\n$4\r\nname\r\n$1\r\nf\r\n$7\r\ncommand\r\n*4\r\n$5\r\nFCALL\r\n",
+        );
+        raw.skip_to(":1");
+        raw.skip_to(":1");
+        raw.ask(&["FUNCTION", "KILL"], "+OK\r\n");
+        assert!(busy.line().starts_with("-ERR Script killed by user with FUNCTION KILL."));
+    });
+}
+
+#[test]
+fn a_script_that_has_written_goes_on_until_the_server_ends() {
+    for workers in ["1", "4"] {
+        let mut server = Server::start(&["--io-threads", workers]);
+        let script = "redis.call('set', KEYS[1], 1) while true do end";
+        let _busy = become_busy(&server, &["EVAL", script, "1", "key"]);
+        let mut raw = server.raw();
+        raw.request(&["SCRIPT", "KILL"]);
+        assert!(raw.line().starts_with("-UNKILLABLE "));
+        raw.request(&["SHUTDOWN", "NOSAVE"]);
+        raw.expect_end();
+        assert_eq!(server.end(), Some(0));
+    }
+}
+
+#[test]
+fn keys_that_a_long_script_has_not_declared_are_served_by_other_workers() {
+    let server = Server::start(&["--io-threads", "4"]);
+    let mut busy = become_busy(&server, &["EVAL", "redis.call('get', KEYS[1]) while true do end", "1", "mine"]);
+    for number in 0..8 {
+        let mut raw = server.raw();
+        let key = format!("{{other}}{number}");
+        raw.ask(&["SET", &key, "1"], "+OK\r\n");
+        raw.ask(&["GET", &key], "$1\r\n1\r\n");
+        raw.ask(&["GET", "mine"], BUSY);
+        raw.ask(&["MULTI"], "+OK\r\n");
+        raw.ask(&["INCR", &key], "+QUEUED\r\n");
+        raw.ask(&["EXEC"], "*1\r\n:2\r\n");
+    }
+    server.raw().ask(&["SCRIPT", "KILL"], "+OK\r\n");
+    assert!(busy.line().starts_with("-ERR Script killed"));
+    server.raw().ask(&["GET", "mine"], "$-1\r\n");
+}
+
+#[test]
+fn requests_behind_a_long_script_are_answered_in_order() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        cmd("CONFIG").arg("SET").arg("busy-reply-threshold").arg(20).exec(&mut client).expect("CONFIG SET");
+        let mut raw = server.raw();
+        let script = "local last = redis.call('get', KEYS[1]) while true do end";
+        raw.send(format!("SET key 1\r\nPING one\r\nEVAL \"{script}\" 1 key\r\nPING two\r\nGET key\r\n"));
+        raw.expect("+OK\r\n$3\r\none\r\n");
+        wait_until("the script can be ended", || cmd("SCRIPT").arg("KILL").exec(&mut client).is_ok());
+        assert!(raw.line().starts_with("-ERR Script killed"));
+        raw.expect("$3\r\ntwo\r\n$1\r\n1\r\n");
+    });
+}
+
+#[test]
+fn who_waits_for_a_key_is_served_after_the_script_that_made_it() {
+    for_workers(&[], |server| {
+        let mut waiting = server.raw();
+        waiting.request(&["BLPOP", "list", "0"]);
+        let mut client = server.client();
+        wait_until("it waits", || {
+            let info: String = cmd("INFO").arg("clients").query(&mut client).expect("INFO");
+            info.contains("blocked_clients:1")
+        });
+        let script =
+            "redis.call('lpush', KEYS[1], 'a') redis.call('lpush', KEYS[1], 'b') return redis.call('llen', KEYS[1])";
+        server.raw().ask(&["EVAL", script, "1", "list"], ":2\r\n");
+        waiting.expect("*2\r\n$4\r\nlist\r\n$1\r\nb\r\n");
+        // In a script nothing waits.
+        server.raw().ask(&["EVAL", "return redis.call('blpop', KEYS[1], 0)", "1", "none"], "$-1\r\n");
+    });
+}
+
+#[test]
+fn functions_outlive_the_server_in_its_dump() {
+    for_workers(&["--enable-debug-command", "yes"], |server| {
+        let mut raw = server.raw();
+        raw.ask(&["FUNCTION", "LOAD", LIBRARY], "$4\r\nbank\r\n");
+        raw.ask(&["FLUSHALL"], "+OK\r\n");
+        raw.ask(&["DEBUG", "RELOAD"], "+OK\r\n");
+        raw.ask(&["FCALL", "MOVE", "2", "a", "b", "5"], ":1\r\n");
+        raw.ask(&["MGET", "a", "b"], "*2\r\n$2\r\n-5\r\n$1\r\n5\r\n");
+        let mut client = server.client();
+        let dump: Vec<u8> = cmd("FUNCTION").arg("DUMP").query(&mut client).expect("FUNCTION DUMP");
+        raw.ask(&["FUNCTION", "FLUSH"], "+OK\r\n");
+        raw.ask(&["FCALL", "move", "0"], "-ERR Function not found\r\n");
+        cmd("FUNCTION").arg("RESTORE").arg(&dump).exec(&mut client).expect("FUNCTION RESTORE");
+        raw.ask(&["FCALL", "move", "2", "a", "b", "-5"], ":1\r\n");
+    });
+}
+
+#[test]
+fn what_a_script_may_not_do_is_told_in_the_words_of_the_reference() {
+    for_workers(&[], |server| {
+        let mut raw = server.raw();
+        for (script, error) in [
+            ("return redis.call('nosuch')", "-ERR Unknown command called from script script: on @user_script:1.\r\n"),
+            (
+                "return redis.call('get')",
+                "-ERR Wrong number of args calling command from script script: on @user_script:1.\r\n",
+            ),
+            (
+                "return redis.call('multi')",
+                "-ERR This Valkey command is not allowed from script script: on @user_script:1.\r\n",
+            ),
+            ("return redis.pcall('eval', 'return 1', 0)", "-ERR This Valkey command is not allowed from script\r\n"),
+        ] {
+            raw.ask(&["EVAL", script, "0"], error);
+        }
+        let write = "return redis.pcall('set', KEYS[1], 1)";
+        raw.ask(&["EVAL_RO", write, "1", "k"], "-ERR Write commands are not allowed from read-only scripts.\r\n");
+        raw.ask(&["EVAL", "return 1", "2", "k"], "-ERR Number of keys can't be greater than number of args\r\n");
+        raw.ask(&["EVALSHA", "0", "0"], "-NOSCRIPT No matching script.\r\n");
+        raw.ask(&["EVAL", "redis.call('select', 5) return redis.call('set', 'k', 'five')", "0"], "+OK\r\n");
+        raw.ask(&["EXISTS", "k"], ":0\r\n");
+    });
+}

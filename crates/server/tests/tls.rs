@@ -1,0 +1,637 @@
+//! TLS end to end, with certificates that are made for the test and the library's own client.
+
+mod common;
+
+use common::{Server, wait_until};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MB: usize = 1024 * 1024;
+
+/// An authority and the files of those that it has certified.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+/// A certificate and its key, as files.
+#[derive(Clone)]
+struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "an authority");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("ca.crt"), issuer.pem()).expect("a file");
+        Authority { issuer, folder }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("ca.crt")
+    }
+
+    /// Certifies somebody, who is a server on this machine too.
+    fn certify(&self, name: &str) -> Identity {
+        let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("parameters");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let uri = format!("urn:user:{name}").as_str().try_into().expect("ASCII");
+        params.subject_alt_names.push(SanType::URI(uri));
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let path = |kind| self.folder.path().join(format!("{name}.{kind}"));
+        let identity = Identity { certificate: path("crt"), key: path("key") };
+        std::fs::write(&identity.certificate, certificate.pem()).expect("a file");
+        std::fs::write(&identity.key, key.serialize_pem()).expect("a file");
+        identity
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a name of ASCII")
+}
+
+/// A server with a port for TLS beside the other.
+struct TlsServer {
+    server: Server,
+    port: u16,
+    authority: Authority,
+    client: Identity,
+}
+
+impl TlsServer {
+    fn start(args: &[&str]) -> Self {
+        let authority = Authority::new();
+        let (identity, client) = (authority.certify("server"), authority.certify("client"));
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a port").port();
+        let (number, ca) = (port.to_string(), authority.file());
+        let own = [
+            "--tls-port",
+            &number,
+            "--tls-cert-file",
+            text(&identity.certificate),
+            "--tls-key-file",
+            text(&identity.key),
+            "--tls-ca-cert-file",
+            text(&ca),
+            "--enable-debug-command",
+            "yes",
+        ];
+        let server = Server::start(&[&own, args].concat());
+        TlsServer { server, port, authority, client }
+    }
+
+    fn config(&self, identity: Option<&Identity>) -> ClientConfig {
+        self.config_of(identity, &[&version::TLS13, &version::TLS12])
+    }
+
+    fn config_of(
+        &self,
+        identity: Option<&Identity>,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.issuer.der().clone()).expect("an authority");
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(versions)
+            .expect("versions")
+            .with_root_certificates(roots);
+        let Some(Identity { certificate, key }) = identity else { return builder.with_no_client_auth() };
+        let chain = vec![CertificateDer::from_pem_file(certificate).expect("a certificate")];
+        builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).expect("a key")).expect("a pair")
+    }
+
+    fn connect_with(&self, config: ClientConfig) -> Client {
+        let socket = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_nodelay(true).expect("an option");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let tls = ClientConnection::new(Arc::new(config), name).expect("a client");
+        Client(StreamOwned::new(tls, socket))
+    }
+
+    fn connect(&self) -> Client {
+        self.connect_with(self.config(Some(&self.client)))
+    }
+
+    fn set(&self, words: &[&str]) -> redis::RedisResult<()> {
+        redis::cmd("CONFIG").arg("SET").arg(words).query(&mut self.server.client())
+    }
+
+    fn info(&self, section: &str, field: &str) -> String {
+        let page: String = redis::cmd("INFO").arg(section).query(&mut self.server.client()).expect("a page");
+        let prefix = format!("{field}:");
+        page.lines().find_map(|line| line.strip_prefix(&prefix)).expect("a field").to_string()
+    }
+}
+
+/// A connection with TLS.
+struct Client(StreamOwned<ClientConnection, TcpStream>);
+
+impl Client {
+    fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.write_all(bytes.as_ref()).expect("a connection that takes bytes");
+        self.0.flush().expect("the same");
+    }
+
+    #[track_caller]
+    fn expect(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        let mut got = vec![0; expected.len()];
+        self.0.read_exact(&mut got).expect("as many bytes");
+        assert!(got == expected, "got {:?}", String::from_utf8_lossy(&got[..got.len().min(100)]));
+    }
+
+    #[track_caller]
+    fn ask(&mut self, words: &[&[u8]], expected: impl AsRef<[u8]>) {
+        self.send(request(words));
+        self.expect(expected);
+    }
+
+    /// Whether a request is answered at all.
+    fn is_let_in(&mut self) -> bool {
+        let mut byte = [0];
+        self.0.write_all(b"PING\r\n").is_ok() && matches!(self.0.read(&mut byte), Ok(1))
+    }
+
+    fn certificate(&mut self) -> Vec<u8> {
+        self.ask(&[b"PING"], "+PONG\r\n");
+        self.0.conn.peer_certificates().expect("a certificate")[0].to_vec()
+    }
+}
+
+fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn bulk(bytes: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+fn for_workers(args: &[&str], test: impl Fn(&TlsServer)) {
+    for workers in ["1", "4"] {
+        println!("with {workers} workers");
+        test(&TlsServer::start(&[&["--io-threads", workers], args].concat()));
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 7 % 251) as u8).collect()
+}
+
+#[test]
+fn values_of_all_sizes_go_both_ways_in_both_versions() {
+    for_workers(&[], |server| {
+        for version in [&version::TLS12, &version::TLS13] {
+            let mut client = server.connect_with(server.config_of(Some(&server.client), &[version]));
+            // Around the lengths of records, of reads and of what is written at once.
+            for size in [0, 1, 100, 16_383, 16_384, 16_385, 32_768, 65_536, 100_000, 3 * MB + 1] {
+                let value = pattern(size);
+                client.ask(&[b"SET", b"key", &value], "+OK\r\n");
+                client.ask(&[b"GET", b"key"], bulk(&value));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_long_pipeline_is_answered_in_order() {
+    for_workers(&[], |server| {
+        let mut client = server.connect();
+        let (mut requests, mut replies) = (Vec::new(), Vec::new());
+        for number in 0..20_000 {
+            requests.extend(request(&[b"ECHO", number.to_string().as_bytes()]));
+            replies.extend(bulk(number.to_string().as_bytes()));
+        }
+        client.send(requests);
+        client.expect(replies);
+    });
+}
+
+#[test]
+fn a_slow_reader_gets_everything_once_and_in_order() {
+    for_workers(&["--client-output-buffer-limit", "normal", "0", "0", "0"], |server| {
+        let mut client = server.connect();
+        let value = pattern(MB);
+        client.ask(&[b"SET", b"key", &value], "+OK\r\n");
+        for number in 0..40 {
+            client.send(request(&[b"GET", b"key"]));
+            client.send(request(&[b"ECHO", number.to_string().as_bytes()]));
+        }
+        // The server goes on with others, and shows what waits.
+        let mut other = server.server.client();
+        let omem = |list: &str| {
+            let fields = list.lines().flat_map(|line| line.split(' ')).filter_map(|field| field.strip_prefix("omem="));
+            fields.filter_map(|bytes| bytes.parse::<usize>().ok()).max().unwrap_or(0)
+        };
+        wait_until("replies wait", || {
+            let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut other).expect("a list");
+            omem(&list) > 10 * MB
+        });
+        for number in 0..40 {
+            client.expect(bulk(&value));
+            client.expect(bulk(number.to_string().as_bytes()));
+        }
+        client.ask(&[b"PING"], "+PONG\r\n");
+    });
+}
+
+#[test]
+fn messages_reach_subscribers_with_tls() {
+    for_workers(&[], |server| {
+        let mut subscriber = server.connect();
+        subscriber.ask(&[b"SUBSCRIBE", b"news"], "*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+        let mut publisher = server.connect();
+        let message = pattern(9_000);
+        for number in 0..100usize {
+            publisher.ask(&[b"PUBLISH", b"news", &message[..number * 90]], ":1\r\n");
+        }
+        for number in 0..100usize {
+            subscriber
+                .expect([b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n".to_vec(), bulk(&message[..number * 90])].concat());
+        }
+    });
+}
+
+/// A socket that sends a byte at a time.
+struct Dripping(TcpStream);
+
+impl Read for Dripping {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Dripping {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(&bytes[..bytes.len().min(1)])
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn a_connection_may_come_a_byte_at_a_time() {
+    let server = TlsServer::start(&["--io-threads", "1"]);
+    let Client(StreamOwned { conn, sock, .. }) = server.connect();
+    let mut stream = StreamOwned::new(conn, Dripping(sock));
+    stream.write_all(&request(&[b"ECHO", b"drop by drop"])).expect("a connection");
+    let mut got = [0; 19];
+    stream.read_exact(&mut got).expect("a reply");
+    assert_eq!(&got, b"$12\r\ndrop by drop\r\n");
+}
+
+#[test]
+fn requests_right_before_the_end_are_executed() {
+    let server = TlsServer::start(&[]);
+    let mut client = server.connect();
+    client.send(request(&[b"SET", b"last", b"word"]));
+    client.send(request(&[b"ECHO", b"reply"]));
+    client.0.conn.send_close_notify();
+    client.0.flush().expect("a connection");
+    client.expect("+OK\r\n$5\r\nreply\r\n");
+    let mut rest = Vec::new();
+    // With a goodbye, or the library would call it an error.
+    assert_eq!(client.0.read_to_end(&mut rest).expect("a proper end"), 0);
+    let mut other = server.connect();
+    other.ask(&[b"GET", b"last"], "$4\r\nword\r\n");
+    other.ask(&[b"QUIT"], "+OK\r\n");
+    assert_eq!(other.0.read_to_end(&mut rest).expect("a proper end"), 0);
+}
+
+#[test]
+fn clients_are_let_in_by_their_certificates() {
+    let server = TlsServer::start(&[]);
+    let elsewhere = Authority::new();
+    let stranger = elsewhere.certify("stranger");
+    for (mode, without, with_wrong) in [("yes", false, false), ("optional", true, false), ("no", true, true)] {
+        server.set(&["tls-auth-clients", mode]).expect("a mode");
+        let lets_in = |identity| server.connect_with(server.config(identity)).is_let_in();
+        assert_eq!(lets_in(None), without, "{mode}");
+        assert_eq!(lets_in(Some(&stranger)), with_wrong, "{mode}");
+        assert!(lets_in(Some(&server.client)), "{mode}");
+    }
+    let log = server.server.log();
+    assert_eq!(log.matches("Error accepting a client connection: ").count(), 3, "{log}");
+    assert!(log.contains("peer sent no certificates (addr=127.0.0.1:"), "{log}");
+}
+
+#[test]
+fn what_is_no_tls_is_turned_away_in_words() {
+    let server = TlsServer::start(&[]);
+    let mut plain = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
+    plain.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    plain.write_all(b"*1\r\n$4\r\nPING\r\n").expect("a connection");
+    let mut answer = Vec::new();
+    // An alert would be taken for a reply.
+    match plain.read_to_end(&mut answer) {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        Ok(n) => assert_eq!(n, 0),
+    }
+    wait_until("the log tells", || {
+        server.server.log().contains("this port takes TLS, and the client does not speak it")
+    });
+
+    let mut tls = server.connect();
+    tls.0.sock = TcpStream::connect(("127.0.0.1", server.server.port())).expect("a connection");
+    tls.0.sock.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let error = tls.0.flush().expect_err("no TLS there");
+    assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+    let mut plain = server.server.raw();
+    plain.send(b"\x16\x03\x01\x02\x00\x01");
+    plain.expect("-ERR this port does not take TLS\r\n");
+    plain.expect_end();
+    // A request may hold the same bytes.
+    let mut plain = server.server.raw();
+    plain.ask(&["ECHO", "\u{16}\u{3}\u{1}"], "$3\r\n\u{16}\u{3}\u{1}\r\n");
+}
+
+#[test]
+fn handshakes_that_are_cut_are_told_once_and_hold_little() {
+    let server = TlsServer::start(&["--io-threads", "2"]);
+    // One that is whole first, so that what a thread has once is there.
+    server.connect().ask(&[b"PING"], "+PONG\r\n");
+    let hello = {
+        let mut bytes = Vec::new();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut tls = ClientConnection::new(Arc::new(server.config(None)), name).expect("a client");
+        tls.write_tls(&mut bytes).expect("a hello");
+        bytes
+    };
+    let memory = || server.info("memory", "used_memory").parse::<usize>().expect("a number");
+    let before = memory();
+    let halves: Vec<TcpStream> = (0..1000)
+        .map(|number| {
+            let mut socket = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
+            // Some have sent a part of their hello, some have got the server's.
+            let sent = if number % 2 == 0 { hello.len() / 2 } else { hello.len() };
+            socket.write_all(&hello[..sent]).expect("a connection");
+            socket
+        })
+        .collect();
+    let clients = || server.info("clients", "connected_clients").parse::<usize>().expect("a number");
+    wait_until("all are there", || clients() > 1000);
+    let mut client = server.connect();
+    client.ask(&[b"PING"], "+PONG\r\n");
+    let each = memory().saturating_sub(before) / halves.len();
+    assert!(each < 24 * 1024, "{each} bytes each");
+    drop(halves);
+    wait_until("all are gone", || clients() <= 2);
+    client.ask(&[b"PING"], "+PONG\r\n");
+    wait_until("each is told", || server.server.log().matches("went away during the handshake").count() == 1000);
+}
+
+#[test]
+fn nonsense_in_place_of_records_ends_a_connection_and_nothing_else() {
+    let server = TlsServer::start(&["--io-threads", "2"]);
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    for round in 0..200 {
+        let mut client = server.connect();
+        client.ask(&[b"PING"], "+PONG\r\n");
+        let mut noise: Vec<u8> = (0..round)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            })
+            .collect();
+        if round % 2 == 0 {
+            // A record that begins well.
+            noise.splice(0..0, [0x17, 3, 3, 0, round as u8]);
+        }
+        client.0.sock.write_all(&noise).expect("a connection");
+        // A record with the length of the greatest one, and more.
+        let _ = client.0.sock.write_all(&[0x17, 3, 3, 0xff, 0xff, 0, 0]);
+        let mut rest = Vec::new();
+        assert!(client.0.sock.read_to_end(&mut rest).is_ok_and(|n| n < 100) || rest.len() < 100);
+    }
+    server.connect().ask(&[b"PING"], "+PONG\r\n");
+}
+
+#[test]
+fn versions_and_suites_are_those_of_the_settings() {
+    let server = TlsServer::start(&[]);
+    let lets_in = |version| server.connect_with(server.config_of(Some(&server.client), &[version])).is_let_in();
+    server.set(&["tls-protocols", "TLSv1.2"]).expect("a version");
+    assert_eq!((lets_in(&version::TLS12), lets_in(&version::TLS13)), (true, false));
+    server.set(&["tls-protocols", "TLSv1.1 TLSv1.3"]).expect("versions");
+    assert_eq!((lets_in(&version::TLS12), lets_in(&version::TLS13)), (false, true));
+    server.set(&["tls-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"]).expect("a suite");
+    let mut client = server.connect();
+    client.ask(&[b"PING"], "+PONG\r\n");
+    let suite = client.0.conn.negotiated_cipher_suite().expect("a suite").suite();
+    assert_eq!(suite, rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
+    for refused in [
+        ["tls-protocols", "TLSv1"],
+        ["tls-protocols", "nonsense"],
+        ["tls-ciphers", "AES128-SHA256"],
+        ["tls-ciphersuites", "AES"],
+        ["tls-cert-file", "/nothing"],
+        ["tls-ca-cert-file", ""],
+    ] {
+        let error = server.set(&refused).expect_err("refused").to_string();
+        assert!(error.contains("Unable to update TLS configuration. Check server logs."), "{error}");
+        assert!(server.connect().is_let_in(), "{refused:?} changed nothing");
+    }
+}
+
+#[test]
+fn the_port_can_be_closed_and_opened() {
+    let server = TlsServer::start(&[]);
+    let mut client = server.connect();
+    client.ask(&[b"PING"], "+PONG\r\n");
+    server.set(&["tls-port", "0"]).expect("no port");
+    assert!(TcpStream::connect(("127.0.0.1", server.port)).is_err());
+    assert_eq!(server.info("tls", "tls_server_cert_serial"), "none");
+    server.set(&["tls-port", &server.port.to_string()]).expect("a port");
+    server.connect().ask(&[b"PING"], "+PONG\r\n");
+    assert_eq!(server.info("server", "listener2"), format!("name=tls,bind=127.0.0.1,port={}", server.port));
+    client.ask(&[b"PING"], "+PONG\r\n");
+    // The other port, from this one.
+    let port = server.server.port().to_string();
+    client.ask(&[b"CONFIG", b"SET", b"port", b"0"], "+OK\r\n");
+    assert!(TcpStream::connect(("127.0.0.1", server.server.port())).is_err());
+    client.ask(&[b"CONFIG", b"SET", b"port", port.as_bytes()], "+OK\r\n");
+}
+
+#[test]
+fn other_certificates_are_taken_while_clients_are_connected() {
+    for_workers(&[], |server| {
+        let mut old = server.connect();
+        let first = old.certificate();
+        let other = server.authority.certify("other");
+        let files = ["tls-cert-file", text(&other.certificate), "tls-key-file", text(&other.key)];
+        assert!(server.set(&files[..2]).is_err(), "the key is another's");
+        server.set(&files).expect("a pair");
+        let second = server.connect().certificate();
+        assert!(first != second);
+        old.ask(&[b"PING"], "+PONG\r\n");
+        // By themselves when the files change.
+        let serial = server.info("tls", "tls_server_cert_serial");
+        server.set(&["tls-auto-reload-interval", "1"]).expect("an interval");
+        server.authority.certify("other");
+        wait_until("the files are read again", || server.info("tls", "tls_server_cert_serial") != serial);
+        let third = server.connect().certificate();
+        assert!(second != third);
+        assert!(server.server.log().contains("TLS materials reloaded successfully"));
+        old.ask(&[b"PING"], "+PONG\r\n");
+    });
+}
+
+#[test]
+fn sessions_are_resumed_if_the_settings_allow_it() {
+    let server = TlsServer::start(&[]);
+    for (caching, expected) in [("yes", HandshakeKind::Resumed), ("no", HandshakeKind::Full)] {
+        server.set(&["tls-session-caching", caching]).expect("a setting");
+        for version in [&version::TLS12, &version::TLS13] {
+            let mut config = server.config_of(Some(&server.client), &[version]);
+            config.resumption = Resumption::in_memory_sessions(4);
+            for round in 0..2 {
+                let mut client = server.connect_with(config.clone());
+                client.ask(&[b"PING"], "+PONG\r\n");
+                let kind = client.0.conn.handshake_kind();
+                let expected = if round == 0 { HandshakeKind::Full } else { expected };
+                assert_eq!(kind, Some(expected), "{caching} {version:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_migrate_over_tls_where_the_cluster_has_it() {
+    let target = TlsServer::start(&[]);
+    let source = TlsServer::start(&["--tls-cluster", "yes"]);
+    let ca = target.authority.file();
+    let Identity { certificate, key } = &target.client;
+    let files =
+        ["tls-ca-cert-file", text(&ca), "tls-client-cert-file", text(certificate), "tls-client-key-file", text(key)];
+    source.set(&files).expect("files");
+    let mut client = source.server.client();
+    let value = pattern(3 * MB);
+    let mut run = |words: &[&[u8]]| {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        command.query::<redis::Value>(&mut client)
+    };
+    run(&[b"SET", b"key", &value]).expect("a value");
+    run(&[b"SET", b"other", b"1"]).expect("a value");
+    let port = target.port.to_string();
+    let migrate: [&[u8]; 9] =
+        [b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"20000", b"KEYS", b"key", b"other"];
+    run(&migrate).expect("a migration");
+    target.connect().ask(&[b"GET", b"key"], bulk(&value));
+    let plain = target.server.port().to_string();
+    run(&[b"SET", b"key", b"1"]).expect("a value");
+    let error = run(&[b"MIGRATE", b"127.0.0.1", plain.as_bytes(), b"key", b"0", b"20000"]).expect_err("no TLS there");
+    assert!(error.to_string().contains("error or timeout connecting"), "{error}");
+    source.set(&["tls-cluster", "no"]).expect("a setting");
+    run(&[b"MIGRATE", b"127.0.0.1", plain.as_bytes(), b"key", b"0", b"20000", b"REPLACE"]).expect("a migration");
+}
+
+#[test]
+fn certificates_log_clients_in() {
+    let server = TlsServer::start(&[]);
+    let mut admin = server.server.client();
+    let mut run =
+        |words: &[&str]| redis::cmd(words[0]).arg(&words[1..]).query::<redis::Value>(&mut admin).expect("a reply");
+    let user = || {
+        let mut client = server.connect();
+        client.send(request(&[b"ACL", b"WHOAMI"]));
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while line.iter().filter(|byte| **byte == b'\n').count() < 2 {
+            client.0.read_exact(&mut byte).expect("a reply");
+            line.push(byte[0]);
+        }
+        String::from_utf8_lossy(&line).lines().last().unwrap_or_default().to_string()
+    };
+    run(&["ACL", "SETUSER", "client", "on", "+@all"]);
+    run(&["ACL", "SETUSER", "urn:user:client", "on", "+acl"]);
+    for (field, expected) in [("off", "default"), ("CN", "client"), ("URI", "urn:user:client")] {
+        run(&["CONFIG", "SET", "tls-auth-clients-user", field]);
+        assert_eq!(user(), expected);
+    }
+    // Who would have to log in need not.
+    run(&["CONFIG", "SET", "requirepass", "secret"]);
+    assert_eq!(user(), "urn:user:client");
+    server
+        .connect()
+        .ask(&[b"GET", b"x"], "-NOPERM User urn:user:client has no permissions to run the 'get' command\r\n");
+    run(&["CONFIG", "SET", "requirepass", ""]);
+    run(&["ACL", "SETUSER", "urn:user:client", "off"]);
+    assert_eq!(user(), "default");
+    assert_eq!(server.info("stats", "acl_access_denied_tls_cert"), "1");
+}
+
+#[test]
+fn a_replica_follows_over_tls() {
+    let primary = TlsServer::start(&[]);
+    let mut client = primary.connect();
+    let value = pattern(2 * MB);
+    client.ask(&[b"SET", b"before", &value], "+OK\r\n");
+    let ca = primary.authority.file();
+    let Identity { certificate, key } = &primary.client;
+    let replica = TlsServer::start(&["--tls-replication", "yes"]);
+    let client_files = ["tls-client-cert-file", text(certificate), "tls-client-key-file", text(key)];
+    replica.set(&[&["tls-ca-cert-file", text(&ca)], &client_files[..]].concat()).expect("files");
+    let mut follower = replica.server.client();
+    let port = primary.port.to_string();
+    let _: () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&port).query(&mut follower).expect("a primary");
+    wait_until("the link is up", || replica.info("replication", "master_link_status") == "up");
+    client.ask(&[b"SET", b"after", &value], "+OK\r\n");
+    client.ask(&[b"WAIT", b"1", b"20000"], ":1\r\n");
+    for name in ["before", "after"] {
+        let got: Vec<u8> = redis::cmd("GET").arg(name).query(&mut follower).expect("a value");
+        assert!(got == value, "{name}");
+    }
+    let announced = primary.info("replication", "slave0");
+    assert!(announced.contains(&format!("port={}", replica.port)), "{announced}");
+    // A primary without TLS is not followed.
+    replica.set(&["tls-replication", "no"]).expect("a setting");
+    let _: () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut follower).expect("no primary");
+    let _: () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&port).query(&mut follower).expect("a primary");
+    wait_until("the link is down", || replica.info("replication", "master_link_status") == "down");
+}
+
+#[test]
+fn a_server_does_not_start_without_what_tls_needs() {
+    let run = |args: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kvick-server"))
+            .args(["--port", "0", "--tls-port", "1"])
+            .args(args)
+            .output()
+            .expect("the server's binary");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(run(&[]).contains("No tls-cert-file configured!"));
+    let log = run(&["--tls-cert-file", "/nothing.crt", "--tls-key-file", "/nothing.key", "--tls-auth-clients", "no"]);
+    assert!(log.contains("Failed to load certificate: /nothing.crt: No such file or directory"), "{log}");
+    assert!(log.contains("Failed to configure TLS. Check logs for more info."), "{log}");
+}
