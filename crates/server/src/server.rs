@@ -347,6 +347,7 @@ impl Server {
         self.persistence.reset_stats();
         aof::reset_stats(&self.aof);
         self.eviction.reset();
+        self.replication.counts.reset();
     }
 
     /// Has the server end: workers notice at their next turn.
