@@ -353,6 +353,7 @@ impl Server {
         self.scripting.reset_stats();
         aof::reset_stats(&self.aof);
         self.eviction.reset();
+        self.replication.counts.reset();
     }
 
     /// Has the server end: workers notice at their next turn. Nobody can connect any more before a connection is closed:

@@ -32,6 +32,14 @@ const ACK_EVERY: Duration = Duration::from_secs(1);
 /// How long until a link that broke is made again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How often a wait looks whether it has become too long.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What the log is told of a primary that does not answer.
+const HANDSHAKE: &str = "Timeout connecting to the PRIMARY...";
+/// What it is told of one that does not send its dump.
+const DUMP: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' parameter \
+                    in valkey.conf to a larger value.";
+
 /// Why a link ended.
 #[derive(Debug)]
 enum Broken {
@@ -147,7 +155,7 @@ impl Link<'_> {
                     }
                     logging::notice(format_args!("Non blocking connect for SYNC fired the event."));
                     let channel = Rc::new(RefCell::new(self.shake_hands(stream, target, timeout).map_err(failed)?));
-                    return Ok(Wire { channel, buffer: Vec::new(), at: 0, timeout });
+                    return Ok(Wire { server: self.server, channel, buffer: Vec::new(), at: 0, awaited: HANDSHAKE });
                 }
                 Err(error) => failure = error,
             }
@@ -290,6 +298,7 @@ impl Link<'_> {
         let server = self.server;
         let upstream = &server.replication.upstream;
         upstream.set_stage(LinkStage::Receiving);
+        wire.awaited = DUMP;
         let delimited = self.wait_for_dump(wire)?;
         let path = self.receive(wire, &delimited)?;
         let file = File::open(&path).map_err(|error| Broken::Io("Can't open the dump that was received", error))?;
@@ -490,7 +499,8 @@ impl Link<'_> {
             if n > 0 {
                 self.heard();
                 server.stats[server.workers()].bytes_in.add(n as u64);
-            } else if self.is_silent_for(wire.timeout) {
+                server.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
+            } else if self.is_silent_for(wire.timeout()) {
                 return Err(Broken::Refused("PRIMARY timeout: no data nor PING received...".into()));
             }
         }
@@ -527,7 +537,9 @@ struct Wire {
     /// What was read and not used, from `at` on.
     buffer: Vec<u8>,
     at: usize,
-    timeout: Duration,
+    server: &'static Server,
+    /// What the log is told when it does not come.
+    awaited: &'static str,
 }
 
 impl Wire {
@@ -563,12 +575,28 @@ impl Wire {
     fn fill(&mut self) -> Result<(), Broken> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.drain(..std::mem::take(&mut self.at));
-        let n = self.read_behind(&mut buffer, self.timeout);
+        let began = Instant::now();
+        let n = loop {
+            // The setting may change meanwhile.
+            let left = self.timeout().saturating_sub(began.elapsed());
+            match self.read_behind(&mut buffer, left.min(LOOK_EVERY)) {
+                Ok(0) if left > LOOK_EVERY => {}
+                read => break read,
+            }
+        };
         self.buffer = buffer;
         match n? {
-            0 => Err(Broken::Io("Timeout in the replication handshake", io::ErrorKind::TimedOut.into())),
-            _ => Ok(()),
+            0 => Err(Broken::Refused(self.awaited.into())),
+            n => {
+                self.server.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
+                Ok(())
+            }
         }
+    }
+
+    /// How long the primary may be silent.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.server.config.read(settings::REPL_TIMEOUT).into())
     }
 
     /// The next line, without its end.
