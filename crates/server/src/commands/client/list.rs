@@ -76,7 +76,6 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
         (ClientFlags::REPLICA, b'S'),
         (ClientFlags::MONITOR, b'O'),
-        (ClientFlags::REPLICA, b'S'),
         (ClientFlags::PRIMARY, b'M'),
         (ClientFlags::PUBSUB, b'P'),
         (ClientFlags::MULTI, b'x'),
