@@ -74,7 +74,6 @@ fn assert_same_data(primary: &mut Connection, replica: &mut Connection) {
             && info(replica, "master_link_status") == "up"
     });
     assert_eq!(text(primary, "DEBUG DIGEST"), text(replica, "DEBUG DIGEST"));
-    assert_eq!(number(primary, "DBSIZE"), number(replica, "DBSIZE"));
 }
 
 /// Clients that change data of all types until they are told to stop, or their server ends.
@@ -336,7 +335,8 @@ fn replicas_refuse_writes_and_wait_tells_how_many_have_them() {
 #[test]
 fn a_replica_that_does_not_read_is_cut_off_and_its_memory_given_back() {
     with_workers(|workers| {
-        let server = start(workers, &["--client-output-buffer-limit", "replica 1mb 1mb 60", "--repl-backlog-size", "16kb"]);
+        let server =
+            start(workers, &["--client-output-buffer-limit", "replica 1mb 1mb 60", "--repl-backlog-size", "16kb"]);
         let mut client = server.client();
         let mut replica = server.raw();
         replica.request(&["REPLCONF", "capa", "eof"]);
@@ -378,7 +378,9 @@ fn what_a_replica_got_is_in_its_append_only_file() {
         settle(&mut p);
         assert_same_data(&mut p, &mut r);
         // The files are begun anew with what came.
-        wait_until("they are", || info(&mut r, "aof_rewrite_in_progress") == "0" && info(&mut r, "aof_rewrite_scheduled") == "0");
+        wait_until("they are", || {
+            info(&mut r, "aof_rewrite_in_progress") == "0" && info(&mut r, "aof_rewrite_scheduled") == "0"
+        });
         assert_eq!(number(&mut p, "WAIT 1 0"), 1);
         ask(&mut r, "REPLICAOF NO ONE");
         ask(&mut r, "SET promoted yes");
@@ -417,7 +419,7 @@ fn a_dump_may_go_through_a_file_and_to_replicas_that_know_nothing_of_streams() {
             }
             assert_eq!(line, "");
         };
-        assert!(old.bytes(length).starts_with(b"VALKEY"));
+        assert!(old.bytes(length).starts_with(b"REDIS0011"));
         ask(&mut p, "SET after sync");
         old.skip_to("after");
     });

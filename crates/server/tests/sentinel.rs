@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("KVICK_TEST_SENTINEL").map(PathBuf::from);
-    let beside = || std::env::var_os("KVICK_TEST_VALKEY").map(|valkey| PathBuf::from(valkey).with_file_name("valkey-sentinel"));
+    let beside =
+        || std::env::var_os("KVICK_TEST_VALKEY").map(|valkey| PathBuf::from(valkey).with_file_name("valkey-sentinel"));
     let found = named.or_else(beside).filter(|program| program.exists());
     if found.is_none() {
         println!("Neither KVICK_TEST_SENTINEL nor KVICK_TEST_VALKEY leads to a valkey-sentinel: it is not tried");
@@ -81,8 +82,15 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn info(client: &mut Connection) -> String {
-    cmd("INFO").arg("replication").query(client).expect("INFO")
+/// Asked by a new connection: Sentinel has those closed that a server had before it changed sides.
+fn ask<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
+    let mut command = cmd(words[0]);
+    words[1..].iter().for_each(|word| _ = command.arg(word));
+    command.query(&mut server.client()).expect("an answer")
+}
+
+fn info(server: &Server) -> String {
+    ask(server, &["INFO", "replication"])
 }
 
 #[test]
@@ -92,10 +100,9 @@ fn a_replica_takes_over_from_a_primary_that_is_gone() {
         let start = || Server::start(&["--io-threads", workers, "--repl-diskless-sync-delay", "0"]);
         let primary = start();
         let replicas = [start(), start()];
-        let mut clients = replicas.each_ref().map(Server::client);
-        for client in &mut clients {
-            let () = cmd("REPLICAOF").arg("127.0.0.1").arg(primary.port()).query(client).expect("OK");
-            wait_for("the link is up", || info(client).contains("master_link_status:up"));
+        for replica in &replicas {
+            let () = ask(replica, &["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+            wait_for("the link is up", || info(replica).contains("master_link_status:up"));
         }
         let sentinel = Sentinel::watch(program.clone(), primary.port());
         let mut watcher = sentinel.client();
@@ -121,18 +128,16 @@ fn a_replica_takes_over_from_a_primary_that_is_gone() {
             address.1 != old
         });
         let new = replicas.iter().position(|replica| replica.port() == address.1).expect("one of the replicas");
-        wait_for("it says so itself", || info(&mut clients[new]).contains("role:master"));
-        let other = &mut clients[1 - new];
+        let (new, other) = (&replicas[new], &replicas[1 - new]);
+        wait_for("it says so itself", || info(new).contains("role:master"));
         wait_for("the other follows it", || {
             let info = info(other);
             info.contains(&format!("master_port:{}", address.1)) && info.contains("master_link_status:up")
         });
-        let () = cmd("SET").arg("key").arg("newer").query(&mut clients[new]).expect("OK");
-        wait_for("the other has what is written", || {
-            cmd("GET").arg("key").query::<String>(&mut clients[1 - new]).is_ok_and(|value| value == "newer")
-        });
+        let () = ask(new, &["SET", "key", "newer"]);
+        wait_for("the other has what is written", || ask::<String>(other, &["GET", "key"]) == "newer");
         // It went on from where it was.
-        let info: String = cmd("INFO").arg("stats").query(&mut clients[new]).expect("INFO");
+        let info: String = ask(new, &["INFO", "stats"]);
         assert!(info.contains("sync_full:0") && info.contains("sync_partial_ok:1"), "{info}");
     }
 }

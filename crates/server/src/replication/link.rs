@@ -3,7 +3,7 @@
 //! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
 //! while it applies, except on the keys that are just being changed.
 
-use super::apply::{Applier, Superseded};
+use super::apply::{Applier, Ends, Superseded};
 use super::upstream::{LinkStage, Target};
 use crate::config::tables::persistence::DBFILENAME;
 use crate::config::tables::process::DIR;
@@ -68,6 +68,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
             let (target, number) = upstream.wait_for_target();
             let mut link = Link { server, number, applier: &mut applier, participant };
             let outcome = link.follow(&target);
+            applier.end();
             upstream.set_socket(None);
             if upstream.number() == number {
                 upstream.set_stage(LinkStage::Connect);
@@ -131,7 +132,7 @@ impl Link<'_> {
         }
         match answer? {
             Answer::Full(id, offset) => self.begin_anew(&mut wire, &id, offset)?,
-            Answer::Continue(id) => self.go_on(id.as_deref()),
+            Answer::Continue(id) => self.go_on(&wire, id.as_deref()),
         }
         upstream.set_stage(LinkStage::Connected);
         self.apply(&mut wire)
@@ -277,7 +278,7 @@ impl Link<'_> {
     }
 
     /// The data are a part of the primary's history, which may go by another ID by now.
-    fn go_on(&mut self, id: Option<&str>) {
+    fn go_on(&mut self, wire: &Wire, id: Option<&str>) {
         let replication = &self.server.replication;
         let end = self.server.keyspace.log.offset();
         if let Some(id) = id {
@@ -290,7 +291,8 @@ impl Link<'_> {
                 self.server.disconnect_replicas();
             }
         }
-        self.applier.begin(self.number, replication.upstream.database.load(Ordering::Relaxed));
+        let database = replication.upstream.database.load(Ordering::Relaxed);
+        self.applier.begin(self.number, database, &wire.ends());
     }
 
     /// Takes a dump over in place of the data.
@@ -346,7 +348,8 @@ impl Link<'_> {
         log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
         drop(world);
         let database = report.replication.database.and_then(|number| usize::try_from(number).ok());
-        self.applier.begin(self.number, database.filter(|number| *number < server.keyspace.databases()).unwrap_or(0));
+        let database = database.filter(|number| *number < server.keyspace.databases()).unwrap_or(0);
+        self.applier.begin(self.number, database, &wire.ends());
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));
         Ok(())
     }
@@ -484,6 +487,9 @@ impl Link<'_> {
             big.clear();
             input.drain(..pos);
             applied?;
+            if self.applier.is_doomed() {
+                return Err(Broken::Refused("Connection with primary closed by a client's wish.".into()));
+            }
             server.log_moved(usize::MAX);
             if let Some(error) = violation {
                 return Err(Broken::Refused(format!(
@@ -592,6 +598,10 @@ impl Wire {
                 Ok(())
             }
         }
+    }
+
+    fn ends(&self) -> Ends {
+        Ends::of(self.channel.borrow().socket())
     }
 
     /// How long the primary may be silent.

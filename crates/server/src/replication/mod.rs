@@ -80,7 +80,9 @@ impl Counts {
     /// Counts anew.
     pub fn reset(&self) {
         let Counts { full, partial, partial_refused, bytes_in, bytes_out } = self;
-        [full, partial, partial_refused, bytes_in, bytes_out].map(|count| count.store(0, Ordering::Relaxed));
+        [full, partial, partial_refused, bytes_in, bytes_out]
+            .iter()
+            .for_each(|count| count.store(0, Ordering::Relaxed));
     }
 }
 

@@ -35,9 +35,7 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
     let counts = &subject.server.replication.counts;
     page.field("total_net_repl_input_bytes", counts.bytes_in.load(Ordering::Relaxed));
     page.field("total_net_repl_output_bytes", counts.bytes_out.load(Ordering::Relaxed));
-    page.fields(
-        ["total_net_cluster_slot_import_bytes", "total_net_cluster_slot_export_bytes"].map(|name| (name, 0)),
-    );
+    page.fields(["total_net_cluster_slot_import_bytes", "total_net_cluster_slot_export_bytes"].map(|name| (name, 0)));
     page.field("instantaneous_input_kbps", kilobytes(rates.bytes_in));
     page.field("instantaneous_output_kbps", kilobytes(rates.bytes_out));
     page.fields(["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"].map(|name| (name, "0.00")));
