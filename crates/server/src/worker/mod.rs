@@ -160,7 +160,7 @@ impl Worker {
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
-            replies: Vec::new(),
+            replies: Vec::with_capacity(evicting::SCRATCH_MIN),
             scratch: 0,
             replies_apart: Vec::new(),
             resumed: 0,
