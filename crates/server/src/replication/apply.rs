@@ -61,14 +61,14 @@ impl Applier {
         let worker = server.workers();
         let mut engine = Engine::new(server, worker, server.stats[worker].clone(), participant);
         engine.effects().repeat_others();
-        Applier { engine, client: primary(server, worker, &Ends::default()), reply: Vec::new(), number: 0 }
+        Applier { engine, client: primary(0, worker, &Ends::default()), reply: Vec::new(), number: 0 }
     }
 
     /// Begins to apply what the primary sends that the wish of this number is for. The next record says, or the dump said, in
     /// which database it works.
     pub fn begin(&mut self, number: u64, database: usize, ends: &Ends) {
         let server = self.engine.server;
-        self.client = primary(server, server.workers(), ends);
+        self.client = primary(server.clients.next_id(), server.workers(), ends);
         server.clients.add(self.client.info.clone());
         self.client.select(database);
         server.replication.upstream.database.store(database, Ordering::Relaxed);
@@ -129,8 +129,7 @@ impl Applier {
 }
 
 /// The client that a primary speaks through.
-fn primary(server: &'static Server, worker: usize, ends: &Ends) -> Client {
-    let id = server.clients.next_id();
+fn primary(id: u64, worker: usize, ends: &Ends) -> Client {
     let (peer, local) = (ends.peer.clone(), ends.local.clone());
     let info = ClientInfo::new(id, worker, ends.fd, peer, local, false, clock::unix_ms());
     let client = Client::new(Arc::new(info), Identity::superuser());

@@ -75,6 +75,7 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
         (ClientFlags::MONITOR, b'O'),
+        (ClientFlags::REPLICA, b'S'),
         (ClientFlags::PRIMARY, b'M'),
         (ClientFlags::PUBSUB, b'P'),
         (ClientFlags::MULTI, b'x'),
