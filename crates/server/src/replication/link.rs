@@ -238,7 +238,14 @@ impl Link<'_> {
             logging::notice(format_args!("Partial resynchronization not possible (no cached primary)"));
             wire.send(&[b"PSYNC", b"?", b"-1"])?;
         }
-        let answer = wire.line()?;
+        let answer = loop {
+            // Empty lines say that the primary is still there.
+            let line = wire.line()?;
+            self.heard();
+            if !line.is_empty() {
+                break line;
+            }
+        };
         let text = shown(&answer);
         let mut words = text.split_ascii_whitespace();
         match words.next() {
