@@ -141,9 +141,10 @@ impl Engine {
 
     /// Whether this is a time at which keys may go.
     fn may_evict(&self) -> bool {
+        let is_the_primarys = self.tunables.replica_keeps_all && self.server.replication.upstream.is_replica();
         !self.server.pause.keeps_data(self.now_ms)
             && !self.server.persistence.gate.has(gate::LOADING)
-            && !(self.tunables.replica_keeps_all && self.server.replication.upstream.is_replica())
+            && !is_the_primarys
     }
 
     /// Bytes by which memory is above its limit. If it is not, what is left is shared out.
