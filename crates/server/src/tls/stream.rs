@@ -210,6 +210,8 @@ impl Stream {
         if self.plain_read < self.plain.len() {
             let n = put(&self.plain[self.plain_read..]);
             self.plain_read += n;
+            // The poll may have told of more that has not been looked for: this was no read of the socket.
+            self.more = true;
             if self.plain_read == self.plain.len() {
                 (self.plain, self.plain_read) = (Vec::new(), 0);
             }
