@@ -75,6 +75,17 @@ impl Applier {
         self.number = number;
     }
 
+    /// Exchanges all databases for their shadows: those who wait for keys, watch or cache them mean what is there now.
+    pub fn exchange_shadows(&mut self) {
+        self.engine.change_databases(|db| db.exchange_shadows());
+    }
+
+    /// Drops all data, in the background if asked to.
+    pub fn drop_data(&mut self, lazy: bool) {
+        let databases = self.engine.server.keyspace.databases();
+        self.engine.change_databases(|db| (0..databases).for_each(|number| _ = db.flush(number, lazy)));
+    }
+
     /// The link has ended.
     pub fn end(&mut self) {
         self.engine.server.clients.remove(self.client.info.id);

@@ -13,6 +13,8 @@
 //! - [`through_file`]: how they are taken when a file is to be written first.
 //! - [`upstream`]: what a replica knows of its primary, and what it is told to do.
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
+//! - [`intake`]: how the thread takes over a dump that the primary sends.
+//! - [`wire`]: its connection.
 //! - [`apply`]: how what a primary sends is executed.
 //!
 //! The connection of a replica belongs to a worker like any other. That worker writes the dump and then the log to it,
@@ -21,6 +23,7 @@
 pub mod apply;
 pub mod failover;
 pub mod history;
+pub mod intake;
 pub mod link;
 pub mod replicas;
 pub mod role;
@@ -28,6 +31,7 @@ pub mod synchronise;
 pub mod through_file;
 pub mod transfer;
 pub mod upstream;
+pub mod wire;
 
 use crate::server::Server;
 use crate::worker::Message;

@@ -44,8 +44,8 @@ impl Server {
         self.keyspace.log.set_repeats(true);
         self.persistence.gate.set(gate::REPLICA, true);
         self.adjust_oom_score();
+        // Replicas stay: the new primary may go on with the history that they know.
         replication.upstream.follow(Some(target));
-        self.disconnect_replicas();
     }
 
     /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on who
@@ -101,19 +101,24 @@ impl Server {
         }
     }
 
-    /// Tells those who wait for a key that the server is not what it was.
+    /// Tells those who wait that the server is not what it was.
     pub(super) fn end_waits(&self, world: &mut Locked, stats: &WorkerStats) {
+        self.aof.end_waits(self, CHANGED);
         for client in self.clients.all() {
             let Some(waiter) = client.waiter.lock().clone() else { continue };
+            let flags = client.flags();
             if let Some(blocked) = Blocked::of(&waiter)
+                // Who takes what a replica has may as well wait for it there.
+                && (blocked.writes() || !flags.contains(ClientFlags::READONLY))
                 && blocked.leave(&waiter, world)
             {
                 // One that follows redirections is told where to.
                 let primary = self.replication.upstream.target();
-                let follows = client.flags().contains(ClientFlags::CAPA_REDIRECT);
+                let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
                 let text =
                     primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
-                let served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
+                let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
+                served.is_last = text.is_none();
                 self.answer(served);
             }
         }
@@ -159,6 +164,13 @@ impl Server {
                 replica.client.doomed.store(true, Ordering::SeqCst);
                 self.send(replica.client.worker, Message::Close(replica.client.clone()));
             }
+        }
+    }
+
+    /// Keeps a backlog of this size from now on, if it keeps one.
+    pub fn resize_backlog(&self, bytes: u64) {
+        if self.replication.has_backlog.load(Ordering::SeqCst) {
+            self.keyspace.log.keep_backlog(bytes);
         }
     }
 

@@ -242,8 +242,18 @@ impl Shared {
 impl Inner {
     /// Offset of the first byte that one may follow from.
     fn start(&self) -> u64 {
-        let kept = self.blocks.front().map_or(self.end, |block| block.start());
-        if self.backlog > 0 { kept.max(self.backlog_start) } else { kept }
+        let there = self.blocks.front().map_or(self.end, |block| block.start());
+        // A block's first bytes may be there though they are neither of the backlog nor waited for.
+        if self.backlog > 0 { there.max(self.needed().1) } else { there }
+    }
+
+    /// The offsets from which on followers have not read everything, and from which on everything is to be kept.
+    fn needed(&self) -> (u64, u64) {
+        let positions = self.followers.iter().filter_map(Weak::upgrade);
+        let oldest = positions.map(|position| position.offset()).min().unwrap_or(self.end);
+        let kept =
+            if self.backlog > 0 { self.end.saturating_sub(self.backlog).max(self.backlog_start) } else { self.end };
+        (oldest, oldest.min(kept))
     }
 
     fn push(&mut self, mut bytes: &[u8]) {
@@ -274,11 +284,7 @@ impl Inner {
 
     fn forget_read(&mut self) {
         self.followers.retain(|position| position.strong_count() > 0);
-        let positions = self.followers.iter().filter_map(Weak::upgrade);
-        let oldest = positions.map(|position| position.offset()).min().unwrap_or(self.end);
-        let kept =
-            if self.backlog > 0 { self.end.saturating_sub(self.backlog).max(self.backlog_start) } else { self.end };
-        let needed = oldest.min(kept);
+        let (oldest, needed) = self.needed();
         while self.blocks.len() > 1 && self.blocks[0].end() <= needed {
             self.blocks.pop_front();
         }
