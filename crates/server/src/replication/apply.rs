@@ -7,6 +7,10 @@
 use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
+use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
+use crate::config::tables::replication::REPLICA_READ_ONLY;
+use crate::config::words::PropagationError;
+use crate::logging;
 use crate::server::Server;
 use crate::session::Client;
 use crate::worker::batch::Asks;
@@ -21,6 +25,9 @@ use std::sync::atomic::Ordering;
 
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
+
+/// Bytes of an error that the log is told.
+const ERROR_SHOWN_MAX: usize = 4096;
 
 /// See the module's documentation.
 pub struct Applier {
@@ -130,11 +137,31 @@ impl Applier {
         self.engine.effects().repeat(bytes, aside);
         self.engine.execute(&mut self.client, args, Asks::Unresolved, &mut None, &mut self.reply);
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
+        if self.reply.first() == Some(&b'-') {
+            self.tell_of_error();
+        }
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
         if self.client.transaction.is_none() {
             // What no handler committed: requests that do nothing, or that this server does not know.
             self.engine.commit_verbatim();
+        }
+    }
+
+    /// What a primary sends went well there, so the data are not the same.
+    #[cold]
+    fn tell_of_error(&self) {
+        let server = self.engine.server;
+        let command = server.table.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
+        let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());
+        logging::warning(format_args!(
+            "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command '{command}'",
+            String::from_utf8_lossy(&self.reply[..end.min(ERROR_SHOWN_MAX)])
+        ));
+        server.replication.counts.unexpected_errors.fetch_add(1, Ordering::Relaxed);
+        let panics = server.config.read(PROPAGATION_ERROR_BEHAVIOR) != PropagationError::Ignore;
+        if panics && server.config.read(REPLICA_READ_ONLY) {
+            panic!("This replica panicked sending an error to its primary after processing the command '{command}'");
         }
     }
 }

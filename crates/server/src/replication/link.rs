@@ -45,7 +45,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
             let mut link = Link { server, number, applier: &mut applier, participant };
             let outcome = link.follow(&target);
             applier.end();
-            upstream.set_socket(None);
+            upstream.forget_sockets();
             if upstream.number() == number {
                 upstream.set_stage(LinkStage::Connect);
             }
@@ -64,14 +64,17 @@ enum Answer {
     Full(String, u64),
     /// It goes on where this server is, in a history that may have another ID.
     Continue(Option<String>),
+    /// It sends a dump by another connection.
+    TwoChannels,
 }
 
 /// One attempt to follow a primary.
-struct Link<'a> {
-    server: &'static Server,
-    number: u64,
-    applier: &'a mut Applier,
-    participant: kvick_store::world::Participant,
+pub(super) struct Link<'a> {
+    pub(super) server: &'static Server,
+    /// The number of the wish.
+    pub(super) number: u64,
+    pub(super) applier: &'a mut Applier,
+    pub(super) participant: kvick_store::world::Participant,
 }
 
 impl Link<'_> {
@@ -105,12 +108,14 @@ impl Link<'_> {
                 self.applier.begin(number, database, &Ends::of(wire.channel().socket()));
             }
             Answer::Continue(id) => self.go_on(&wire, id.as_deref()),
+            Answer::TwoChannels => wire = self.begin_anew_by_two(target, wire)?,
         }
         upstream.set_stage(LinkStage::Connected);
         self.apply(&mut wire)
     }
 
-    fn connect(&self, target: &Target) -> Result<Wire, Broken> {
+    /// Connects to a primary.
+    pub(super) fn connect(&self, target: &Target) -> Result<Wire, Broken> {
         let timeout = Duration::from_secs(self.server.config.read(settings::REPL_TIMEOUT).into());
         let failed = |error| Broken::Io("Error condition on socket for SYNC", error);
         let mut failure = io::ErrorKind::NotFound.into();
@@ -121,7 +126,7 @@ impl Link<'_> {
                     let _ = stream.set_nodelay(!self.server.config.read(settings::REPL_DISABLE_TCP_NODELAY));
                     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
                     let upstream = &self.server.replication.upstream;
-                    upstream.set_socket(stream.try_clone().ok());
+                    upstream.add_socket(stream.try_clone().map_err(failed)?);
                     upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
                     if upstream.number() != self.number {
                         return Err(Broken::Superseded);
@@ -156,26 +161,16 @@ impl Link<'_> {
         }
         logging::notice(format_args!("Primary replied to PING, replication can continue..."));
         let values = self.server.config.values();
-        if let Some(password) = values.read(settings::PRIMARYAUTH) {
-            match values.read(settings::PRIMARYUSER) {
-                Some(user) => wire.send(&[b"AUTH", &user, &password])?,
-                None => wire.send(&[b"AUTH", &password])?,
-            }
-            let answer = wire.line()?;
-            if !answer.starts_with(b"+") {
-                return Err(Broken::Refused(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
-            }
-        }
-        let port = match values.read(settings::REPLICA_ANNOUNCE_PORT) {
-            0 if values.read(TLS_REPLICATION) && values.read(TLS_PORT) != 0 => values.read(TLS_PORT),
-            0 => values.read(network::PORT),
-            port => port,
-        };
+        self.authenticate(wire)?;
         let announced = values.read(settings::REPLICA_ANNOUNCE_IP);
-        let port = port.to_string();
+        let port = self.listening_port().to_string();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"REPLCONF", b"listening-port", port.as_bytes()]];
         requests.extend(announced.as_ref().map(|address| vec![&b"REPLCONF"[..], b"ip-address", &address[..]]));
-        requests.push(vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+        let mut capabilities: Vec<&[u8]> = vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"];
+        if values.read(settings::DUAL_CHANNEL_REPLICATION_ENABLED) {
+            capabilities.extend([&b"capa"[..], b"dual-channel"]);
+        }
+        requests.push(capabilities);
         requests.push(vec![b"REPLCONF", b"version", VALKEY.as_bytes()]);
         requests.iter().try_for_each(|request| wire.send(request))?;
         for request in &requests {
@@ -190,6 +185,31 @@ impl Link<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Logs in, if there is a password to do so with.
+    pub(super) fn authenticate(&self, wire: &mut Wire) -> Result<(), Broken> {
+        let values = self.server.config.values();
+        let Some(password) = values.read(settings::PRIMARYAUTH) else { return Ok(()) };
+        match values.read(settings::PRIMARYUSER) {
+            Some(user) => wire.send(&[b"AUTH", &user, &password])?,
+            None => wire.send(&[b"AUTH", &password])?,
+        }
+        let answer = wire.line()?;
+        if !answer.starts_with(b"+") {
+            return Err(Broken::Refused(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
+        }
+        Ok(())
+    }
+
+    /// The port at which this server is to be reached.
+    pub(super) fn listening_port(&self) -> u16 {
+        let values = self.server.config.values();
+        match values.read(settings::REPLICA_ANNOUNCE_PORT) {
+            0 if values.read(TLS_REPLICATION) && values.read(TLS_PORT) != 0 => values.read(TLS_PORT),
+            0 => values.read(network::PORT),
+            port => port,
+        }
     }
 
     fn ask_to_synchronise(&self, wire: &mut Wire) -> Result<Answer, Broken> {
@@ -223,6 +243,7 @@ impl Link<'_> {
                 logging::notice(format_args!("Full resync from primary: {id}:{offset}"));
                 Ok(Answer::Full(id.into(), offset))
             }
+            Some("+DUALCHANNELSYNC") => Ok(Answer::TwoChannels),
             Some("+CONTINUE") if known => {
                 logging::notice(format_args!("Successful partial resynchronization with primary."));
                 Ok(Answer::Continue(words.next().filter(|id| id.len() == 40).map(Into::into)))

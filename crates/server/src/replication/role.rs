@@ -149,6 +149,7 @@ impl Server {
             }
         }
         self.end_silent_replicas(now_ms);
+        self.drop_orphans(now_ms);
         self.tick_failover(now_ms);
         self.drop_backlog(now_ms);
     }
@@ -159,11 +160,32 @@ impl Server {
         for replica in self.replication.replicas.all() {
             // Those that came with SYNC never say anything.
             let speaks = replica.stage() == Stage::Online && !replica.is_old.load(Ordering::Relaxed);
-            if speaks && replica.silent_ms(now_ms) > timeout_ms {
-                logging::warning(format_args!("Disconnecting timedout replica (streaming sync): {}", replica.name()));
+            let stuck_since_ms = replica.stuck_since_ms.load(Ordering::Relaxed);
+            let is_stuck = stuck_since_ms != 0 && now_ms - stuck_since_ms > timeout_ms;
+            let takes_dump = matches!(replica.stage(), Stage::Saving | Stage::Receiving);
+            let doing = match () {
+                () if speaks && replica.silent_ms(now_ms) > timeout_ms => "streaming sync",
+                () if takes_dump && is_stuck => "full sync",
+                () => continue,
+            };
+            {
+                logging::warning(format_args!("Disconnecting timedout replica ({doing}): {}", replica.name()));
                 replica.client.doomed.store(true, Ordering::SeqCst);
                 self.send(replica.client.worker, Message::Close(replica.client.clone()));
             }
+        }
+    }
+
+    /// Keeps the log no longer for replicas that have got their dump, but do not ask for what comes behind it.
+    fn drop_orphans(&self, now_ms: i64) {
+        let live_ms = self.replication.orphans_live_ms.load(Ordering::Relaxed);
+        for channel in self.replication.replicas.drop_orphans(now_ms - live_ms) {
+            logging::notice(format_args!(
+                "Dual channel replication: Replica main channel failed to establish PSYNC within the grace period ({} \
+                 seconds). Freeing RDB client {}.",
+                live_ms / 1000,
+                channel.client.id
+            ));
         }
     }
 

@@ -2,6 +2,7 @@
 //! length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
 
 use super::replicas::{Replica, Stage};
+use super::synchronise::is_for_replicas_alone;
 use super::transfer::{Ended, Transfer};
 use crate::logging;
 use crate::memory;
@@ -9,6 +10,7 @@ use crate::persistence::background::SavedFile;
 use crate::persistence::file::SaveError;
 use crate::persistence::snapshots::Destination;
 use crate::server::Server;
+use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -28,13 +30,18 @@ pub struct ThroughFile {
 struct Sender {
     server: &'static Server,
     transfer: Arc<Transfer>,
-    replicas: Vec<Arc<Replica>>,
+    /// Those that read, also such as have come since it began.
+    replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
 }
 
 impl ThroughFile {
     /// For these replicas, which read the transfer.
-    pub fn new(server: &'static Server, transfer: Arc<Transfer>, replicas: &[Arc<Replica>]) -> ThroughFile {
-        let sender = Sender { server, transfer, replicas: replicas.to_vec() };
+    pub fn new(
+        server: &'static Server,
+        transfer: Arc<Transfer>,
+        replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
+    ) -> ThroughFile {
+        let sender = Sender { server, transfer, replicas };
         ThroughFile { server, file: Box::new(SavedFile::new(server)), sender }
     }
 }
@@ -74,16 +81,17 @@ impl Destination for ThroughFile {
 }
 
 impl Sender {
-    /// An error when nobody is left to send it to.
+    /// An error when nobody is left to send it to, and the file is of no other use.
     fn check(&self) -> io::Result<()> {
         match self.transfer.readers() {
-            0 => Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone")),
+            0 if is_for_replicas_alone(self.server) => {
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone"))
+            }
             _ => Ok(()),
         }
     }
 
     fn send(self, file: File, length: u64) {
-        self.replicas.iter().for_each(|replica| replica.set_stage(Stage::Receiving));
         let sent = self.try_send(file, length);
         match &sent {
             // Workers tell of replicas that they lose.
@@ -96,6 +104,8 @@ impl Sender {
 
     fn try_send(&self, file: File, length: u64) -> io::Result<()> {
         self.write(format!("${length}\r\n").as_bytes())?;
+        // Nobody joins them any more.
+        self.replicas.lock().iter().for_each(|replica| replica.set_stage(Stage::Receiving));
         let mut file = file.take(length);
         let mut buffer = vec![0; READ];
         let mut sent = 0;

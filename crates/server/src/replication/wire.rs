@@ -101,6 +101,11 @@ impl Wire {
         buffer
     }
 
+    /// Puts in what was read: it is used next.
+    pub fn put_back(&mut self, bytes: Vec<u8>) {
+        (self.buffer, self.at) = (bytes, 0);
+    }
+
     /// Reads some more behind what is in a buffer, waiting no longer than `wait`; 0 when nothing came.
     pub fn read_behind(&mut self, buffer: &mut Vec<u8>, wait: Duration) -> Result<usize, Broken> {
         let failed = |error| Broken::Io("Reading from primary", error);
