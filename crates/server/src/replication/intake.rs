@@ -8,8 +8,9 @@
 use super::apply::Applier;
 use super::upstream::LinkStage;
 use super::wire::{Broken, READ, Wire, shown};
+use crate::aof::{State, rewrite};
 use crate::clock;
-use crate::config::tables::persistence::DBFILENAME;
+use crate::config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES, SAVE};
 use crate::config::tables::process::DIR;
 use crate::config::tables::replication as settings;
 use crate::config::words::DisklessLoad;
@@ -78,14 +79,21 @@ impl Intake<'_> {
                 let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
                 let (bytes, file) =
                     opened.map_err(|error| Broken::Io("Can't open the dump that was received", error))?;
-                self.load_in_place(wire, From::File(file, bytes))?
+                let loaded = self.load_in_place(wire, From::File(file, bytes, path.clone()));
+                self.dispose_of(&path);
+                loaded?
             }
             Way::InPlace => self.load_in_place(wire, From::Wire(delimited))?,
             Way::Beside => self.load_beside(wire, From::Wire(delimited))?,
         };
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));
+        Ok(self.database(&report))
+    }
+
+    /// The database that the primary's log works in behind a dump.
+    fn database(&self, report: &load::Report) -> usize {
         let database = report.replication.database.and_then(|number| usize::try_from(number).ok());
-        Ok(database.filter(|number| *number < server.keyspace.databases()).unwrap_or(0))
+        database.filter(|number| *number < self.server.keyspace.databases()).unwrap_or(0)
     }
 
     fn way(&self) -> Way {
@@ -144,8 +152,9 @@ impl Intake<'_> {
             flushed.set(true);
             applier.drop_data(lazy);
         };
+        let file = if let From::File(_, _, path) = &from { Some(path.clone()) } else { None };
         let loaded = load(server, (self.number, self.participant), wire, from, Some(Box::new(flush)));
-        let outcome = loaded.and_then(|report| self.adopt().map(|()| report));
+        let outcome = loaded.and_then(|report| self.adopt(&report, file).map(|()| report));
         if outcome.is_err() {
             if flushed.get() {
                 logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding the half-loaded data"));
@@ -195,12 +204,12 @@ impl Intake<'_> {
         joined.map_err(|error| Broken::Refused(format!("Failed loading library, {}", error.0)))?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
         self.applier.exchange_shadows();
-        self.adopt()?;
+        self.adopt(&report, None)?;
         Ok(report)
     }
 
-    /// The data are those of the primary's history from here on.
-    fn adopt(&self) -> Result<(), Broken> {
+    /// The data are those of the primary's history from here on, and perhaps those of a file.
+    fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), Broken> {
         let server = self.server;
         let _world = server.keyspace.lock_world();
         if self.is_superseded() {
@@ -212,7 +221,23 @@ impl Intake<'_> {
         server.replication.history.lock().adopt(self.id);
         server.replication.has_backlog.store(true, Ordering::SeqCst);
         log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
+        if let Some(path) = file {
+            rewrite::adopt(server, path, self.database(report));
+        }
         Ok(())
+    }
+
+    /// Deletes the file that a dump was received into, if nobody has a use for it.
+    fn dispose_of(&self, path: &Path) {
+        let values = self.server.config.values();
+        let is_kept = self.server.aof.status().state != State::Off || !values.read(SAVE).points().is_empty();
+        if values.read(RDB_DEL_SYNC_FILES) && !is_kept {
+            logging::notice(format_args!(
+                "Removing the RDB file obtained from the primary. This replica has persistence disabled"
+            ));
+            // One that cannot be deleted does no harm.
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     /// Writes the dump to a file, which takes the place of this server's own; where that is.
@@ -289,13 +314,13 @@ fn load<'f>(
         upstream.number() == number
     };
     let (bytes, mark, place) = match &from {
-        From::File(_, bytes) => (*bytes, &[][..], "disk"),
+        From::File(_, bytes, _) => (*bytes, &[][..], "disk"),
         From::Wire(Delimited::Length(bytes)) => (*bytes, &[][..], "socket"),
         From::Wire(Delimited::Mark(mark)) => (0, &mark[..], "socket"),
     };
     let (mut file, mut body);
     let input: &mut dyn Read = match &from {
-        From::File(opened, _) => {
+        From::File(opened, ..) => {
             file = opened;
             &mut file
         }
@@ -321,8 +346,8 @@ fn load<'f>(
 
 /// Where a dump is loaded from.
 enum From {
-    /// A file of so many bytes.
-    File(File, u64),
+    /// A file of so many bytes, at this place.
+    File(File, u64, PathBuf),
     /// The connection.
     Wire(Delimited),
 }

@@ -7,6 +7,7 @@ use super::apply::{Applier, Ends, Superseded};
 use super::intake::Intake;
 use super::upstream::{LinkStage, Target};
 use super::wire::{Broken, Wire, shown};
+use crate::aof::State;
 use crate::config::tables::tls::{TLS_PORT, TLS_REPLICATION};
 use crate::config::tables::{network, replication as settings};
 use crate::server::Server;
@@ -356,10 +357,15 @@ impl Link<'_> {
         clock::unix_ms() - heard_ms > timeout.as_millis() as i64
     }
 
-    /// Tells the primary how far this server is.
+    /// Tells the primary how far this server is, and its files.
     fn acknowledge(&self, wire: &mut Wire) -> Result<(), Broken> {
         let offset = self.server.keyspace.log.offset().to_string();
-        wire.send(&[b"REPLCONF", b"ACK", offset.as_bytes()])
+        let mut words: Vec<&[u8]> = vec![b"REPLCONF", b"ACK", offset.as_bytes()];
+        let synced = self.server.aof.synced().to_string();
+        if self.server.aof.status().state != State::Off {
+            words.extend([&b"FACK"[..], synced.as_bytes()]);
+        }
+        wire.send(&words)
     }
 }
 

@@ -37,6 +37,7 @@ pub mod wire;
 
 use crate::server::Server;
 use crate::worker::Message;
+use crate::worker::own_keys::OwnKeys;
 use failover::Failover;
 use history::History;
 use parking_lot::Mutex;
@@ -60,6 +61,8 @@ pub struct Replication {
     pub failover: Failover,
     /// What replicas begin with.
     pub beginnings: Beginnings,
+    /// Keys that clients gave a time to live though the server is a replica.
+    pub own_keys: OwnKeys,
     /// Whether the log keeps a backlog.
     pub has_backlog: AtomicBool,
     /// How many replicas each worker has, by its number.
@@ -70,8 +73,8 @@ pub struct Replication {
     pub counts: Counts,
     /// Milliseconds for which the log is kept for a replica that has got its dump, until it asks for the log.
     pub orphans_live_ms: AtomicI64,
-    /// Whether the process stops, until continued, between getting a dump by another connection and asking for the log, and
-    /// when it has begun a dump for replicas: for tests.
+    /// Whether the process stops, until continued, amid synchronisations by two connections: a replica when it is about to ask
+    /// for the log, a primary when it has sent a dump as a whole. For tests.
     pub pauses_after_fork: AtomicBool,
 }
 
@@ -111,6 +114,7 @@ impl Replication {
             upstream: Upstream::default(),
             failover: Failover::default(),
             beginnings: Beginnings::default(),
+            own_keys: OwnKeys::default(),
             has_backlog: AtomicBool::new(false),
             feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             pinged_ms: AtomicI64::new(crate::clock::unix_ms()),

@@ -9,7 +9,7 @@ use crate::config::Values;
 use crate::config::shapes::Primary;
 use crate::config::tables::replication::{
     MIN_REPLICAS_MAX_LAG, MIN_REPLICAS_TO_WRITE, REPL_BACKLOG_SIZE, REPL_BACKLOG_TTL, REPL_PING_REPLICA_PERIOD,
-    REPL_TIMEOUT, REPLICAOF,
+    REPL_TIMEOUT, REPLICA_READ_ONLY, REPLICAOF,
 };
 use crate::logging;
 use crate::persistence::gate;
@@ -46,6 +46,7 @@ impl Server {
         self.adjust_oom_score();
         // Replicas stay: the new primary may go on with the history that they know.
         replication.upstream.follow(Some(target));
+        self.note_own_keys(!self.config.read(REPLICA_READ_ONLY));
     }
 
     /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on who
@@ -68,6 +69,7 @@ impl Server {
     pub fn become_primary(&self) {
         let replication = &self.replication;
         replication.upstream.follow(None);
+        self.note_own_keys(false);
         self.config.put(REPLICAOF, None);
         let (log, mut history) = (&self.keyspace.log, replication.history.lock());
         history.branch_off(log.offset());

@@ -52,6 +52,12 @@ struct Present {
 }
 
 impl Beginnings {
+    /// Whether the dump of a snapshot that has begun for a replica is not there as a whole.
+    pub fn is_incomplete(&self, client: u64) -> bool {
+        let all = self.waiting.lock();
+        all.iter().any(|(id, beginning)| *id == client && !beginning.reader.has_ended())
+    }
+
     /// What a replica is given, if its snapshot has begun.
     pub fn take(&self, client: u64) -> Option<Beginning> {
         let mut all = self.waiting.lock();
@@ -180,6 +186,14 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     }
     drop(beginnings);
     let target = if is_streamed { "replicas sockets" } else { "disk" };
+    for channel in waiting.iter().filter(|replica| replica.is_dump_channel.load(Ordering::Relaxed)) {
+        let tail = if log.backlog().is_empty() { "no repl-backlog to track" } else { "tracking repl-backlog tail" };
+        logging::debug(format_args!(
+            "Dual channel replication: Add rdb replica {} to waiting psync, with cid {}, {tail}",
+            channel.name(),
+            channel.client.id
+        ));
+    }
     let has_channels = waiting.iter().any(|replica| replica.is_dump_channel.load(Ordering::Relaxed));
     let using = if has_channels { "dual-channel" } else { "normal sync" };
     logging::notice(format_args!("Starting BGSAVE for SYNC with target: {target} using: {using}"));
@@ -189,10 +203,6 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
         logging::notice(format_args!("Background RDB transfer started by pid {pid} to {way}"));
     } else {
         logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
-    }
-    drop(world);
-    if server.replication.pauses_after_fork.load(Ordering::Relaxed) {
-        crate::supervise::stop_until_continued();
     }
 }
 

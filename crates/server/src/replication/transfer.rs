@@ -110,6 +110,11 @@ pub struct Reader {
 }
 
 impl Reader {
+    /// Whether nothing more is to be written.
+    pub fn has_ended(&self) -> bool {
+        self.transfer.inner.lock().ended.is_some()
+    }
+
     /// What comes next; a chunk counts as read.
     pub fn take(&mut self) -> Next {
         let mut inner = self.transfer.inner.lock();

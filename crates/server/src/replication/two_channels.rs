@@ -19,7 +19,7 @@ use crate::supervise;
 use crate::version::VALKEY;
 use kvick_store::janitor::Garbage;
 use parking_lot::{Condvar, Mutex};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -42,18 +42,21 @@ impl Link<'_> {
         let mut dump_wire = self.connect(target)?;
         self.introduce_dump_channel(&mut dump_wire)?;
         let place = ask_for_dump(self.server, &mut dump_wire)?;
-        if self.server.replication.pauses_after_fork.load(Ordering::Relaxed) {
-            supervise::stop_until_continued();
-        }
-        ask_for_log(&mut wire, &place)?;
         let keeper = Keeper { server: self.server, state: Mutex::default(), changed: Condvar::new() };
         let (server, number, participant) = (self.server, self.number, self.participant);
         let applier: &mut Applier = self.applier;
         let (taken, kept) = std::thread::scope(|scope| {
-            let dump_socket = dump_wire.socket();
-            let keeping = scope.spawn(|| {
+            let (place, keeper, dump_socket) = (&place, &keeper, dump_wire.socket());
+            let keeping = scope.spawn(move || {
                 memory::enrol();
-                keeper.keep(wire, dump_socket)
+                let kept = ask_for_log(server, &mut wire, place, keeper).and_then(|()| keeper.keep(wire));
+                if kept.is_err()
+                    && let Some(socket) = dump_socket
+                {
+                    // One that is closed already is as good.
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+                kept
             });
             let mut intake = Intake { server, number, participant, applier, id: &place.id, offset: place.offset };
             let taken = intake.run(&mut dump_wire);
@@ -127,12 +130,15 @@ fn place(answer: &str) -> Option<Place> {
 }
 
 /// Has the log come by the first connection, from the dump's place on.
-fn ask_for_log(wire: &mut Wire, place: &Place) -> Result<(), Broken> {
+fn ask_for_log(server: &Server, wire: &mut Wire, place: &Place, keeper: &Keeper) -> Result<(), Broken> {
     let refused = |answer: &[u8]| Broken::Refused(format!("Dual channel sync failed with error {}", shown(answer)));
     wire.send(&[b"REPLCONF", b"set-rdb-client-id", place.channel.as_bytes()])?;
     let answer = wire.answer()?;
     if !answer.starts_with(b"+") {
         return Err(refused(&answer));
+    }
+    if server.replication.pauses_after_fork.load(Ordering::Relaxed) {
+        supervise::stop_until_continued();
     }
     let next = (place.offset + 1).to_string();
     logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", place.id));
@@ -141,10 +147,13 @@ fn ask_for_log(wire: &mut Wire, place: &Place) -> Result<(), Broken> {
     if !answer.starts_with(b"+CONTINUE") {
         return Err(refused(&answer));
     }
+    let still = if *keeper.state.lock() { "." } else { ", RDB load in background." };
     logging::notice(format_args!(
-        "Dual channel replication: PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization, RDB load in \
-         background."
+        "Dual channel replication: PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization{still}"
     ));
+    if *keeper.state.lock() {
+        logging::notice(format_args!("Dual channel replication: Psync established after rdb load"));
+    }
     Ok(())
 }
 
@@ -162,8 +171,8 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    /// Reads until told to stop; the connection, which has what was read. When that breaks, so does the dump's.
-    fn keep(&self, mut wire: Wire, dump_socket: Option<TcpStream>) -> Result<Wire, Broken> {
+    /// Reads until told to stop; the connection, which has what was read.
+    fn keep(&self, mut wire: Wire) -> Result<Wire, Broken> {
         let upstream = &self.server.replication.upstream;
         let (mut kept, mut sign, mut is_full) = (wire.take_unused(), wire.sign(), false);
         while !*self.state.lock() {
@@ -183,10 +192,6 @@ impl Keeper {
                 continue;
             }
             if let Err(broken) = wire.read_behind(&mut kept, LOOK_EVERY) {
-                if let Some(socket) = dump_socket {
-                    // One that is closed already is as good.
-                    let _ = socket.shutdown(Shutdown::Both);
-                }
                 self.server.keyspace.janitor.dispose(Garbage::Other(Box::new(kept)));
                 return Err(broken);
             }

@@ -14,6 +14,7 @@ use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise::{self, Beginning};
 use crate::replication::transfer::{Ended, Next, Reader};
 use crate::session::Client;
+use crate::supervise;
 use crate::table::Registered;
 use kvick_commands::spec::Flags;
 use kvick_store::log::{Follower, Piece};
@@ -309,8 +310,10 @@ impl Worker {
 
     /// Feeds a replica.
     pub(super) fn feed(&mut self, token: usize) {
+        let pauses = self.server.replication.pauses_after_fork.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
         if let Some(Feed { food: food @ Food::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
+            && !(pauses && self.server.replication.beginnings.is_incomplete(replica.client.id))
             && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
         {
             let Beginning { history, offset, .. } = &beginning;
@@ -336,7 +339,14 @@ impl Worker {
         if !connection.output.is_empty() || connection.held > 0 {
             return;
         }
-        match connection.feed(&self.server.replication.counts.bytes_out) {
+        let is_done =
+            |connection: &Connection| connection.client.feed.as_ref().is_some_and(|feed| feed.is_dump_channel_done());
+        let was_done = is_done(connection);
+        let fed = connection.feed(&self.server.replication.counts.bytes_out);
+        if pauses && !was_done && is_done(connection) {
+            supervise::stop_until_continued();
+        }
+        match fed {
             Fed::Enough => {}
             Fed::More => {
                 connection.unwritten = true;

@@ -23,6 +23,7 @@ mod locking;
 mod migrating;
 mod monitoring;
 mod output;
+pub mod own_keys;
 pub mod program;
 pub mod replay;
 mod timers;
