@@ -62,7 +62,9 @@ impl Preface {
             let mut select = Vec::new();
             encode(&mut select, [&b"SELECT"[..], database.to_string().as_bytes()].into_iter());
             increment.file.write_all(&select)?;
-            increment.size = select.len() as u64;
+            // Nothing else may come for long, and until then all is on the disk.
+            increment.file.sync_data()?;
+            (increment.size, increment.synced) = (select.len() as u64, select.len() as u64);
         }
         Ok(increment)
     }

@@ -6,11 +6,12 @@
 //! meanwhile the data are served if they are an earlier state of what comes.
 
 use super::apply::Applier;
+use super::synchronise::is_for_replicas_alone;
 use super::upstream::LinkStage;
 use super::wire::{Broken, READ, Wire, shown};
 use crate::aof::{State, rewrite};
 use crate::clock;
-use crate::config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES, SAVE};
+use crate::config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES};
 use crate::config::tables::process::DIR;
 use crate::config::tables::replication as settings;
 use crate::config::words::DisklessLoad;
@@ -230,7 +231,7 @@ impl Intake<'_> {
     /// Deletes the file that a dump was received into, if nobody has a use for it.
     fn dispose_of(&self, path: &Path) {
         let values = self.server.config.values();
-        let is_kept = self.server.aof.status().state != State::Off || !values.read(SAVE).points().is_empty();
+        let is_kept = self.server.aof.status().state != State::Off || !is_for_replicas_alone(self.server);
         if values.read(RDB_DEL_SYNC_FILES) && !is_kept {
             logging::notice(format_args!(
                 "Removing the RDB file obtained from the primary. This replica has persistence disabled"

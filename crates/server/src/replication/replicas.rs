@@ -63,6 +63,8 @@ pub struct Replica {
     pub dump_channel: AtomicU64,
     /// What keeps the log from the dump's offset on until the replica asks for it by its other connection.
     pub pin: Mutex<Option<Follower>>,
+    /// Unix time in ms when a dump that is followed by nothing had been sent; 0 before that.
+    pub dump_sent_ms: AtomicI64,
     /// Unix time in ms since which no byte could be written to it though there were some; 0 when that is not so.
     pub stuck_since_ms: AtomicI64,
     /// Whether it came with SYNC, and knows nothing of histories.
@@ -93,6 +95,7 @@ impl Replica {
             is_dump_channel: AtomicBool::new(false),
             dump_channel: AtomicU64::new(0),
             pin: Mutex::default(),
+            dump_sent_ms: AtomicI64::new(0),
             stuck_since_ms: AtomicI64::new(0),
             is_old: AtomicBool::new(false),
             knows_second_id: AtomicBool::new(false),
@@ -157,9 +160,8 @@ impl Replica {
 #[derive(Default)]
 pub struct Replicas {
     all: RwLock<Vec<Arc<Replica>>>,
-    /// Dump channels that have done their work and are closed, while the log is yet to be asked for; with the Unix time in
-    /// ms when that was.
-    orphans: Mutex<Vec<(Arc<Replica>, i64)>>,
+    /// Dump channels that have done their work and are closed, while the log is yet to be asked for.
+    orphans: Mutex<Vec<Arc<Replica>>>,
     count: AtomicUsize,
     /// Unix time in ms since which there has been none; 0 while there are some, or there never was one.
     none_since_ms: AtomicI64,
@@ -201,31 +203,34 @@ impl Replicas {
 
     /// Keeps a dump channel that is closed, for the replica that is about to ask for the log.
     pub fn keep_orphan(&self, channel: Arc<Replica>) {
-        self.orphans.lock().push((channel, clock::unix_ms()));
+        self.orphans.lock().push(channel);
     }
 
-    /// Lets go of those that were closed before a Unix time in ms.
-    pub fn drop_orphans(&self, before_ms: i64) -> Vec<Arc<Replica>> {
+    /// Keeps the log no longer for dump channels that had been sent theirs before a Unix time in ms; which these are.
+    pub fn unpin(&self, before_ms: i64) -> Vec<Arc<Replica>> {
         let mut orphans = self.orphans.lock();
-        let (gone, kept) = std::mem::take(&mut *orphans).into_iter().partition(|(_, since_ms)| *since_ms < before_ms);
-        *orphans = kept;
-        let gone: Vec<_> = gone;
-        gone.into_iter().map(|(channel, _)| channel).filter(|channel| channel.pin.lock().is_some()).collect()
+        orphans.retain(|channel| channel.pin.lock().is_some());
+        let attached = self.all.read();
+        let is_late = |channel: &&Arc<Replica>| {
+            let sent_ms = channel.dump_sent_ms.load(Ordering::Relaxed);
+            sent_ms != 0 && sent_ms < before_ms
+        };
+        let late = attached.iter().chain(orphans.iter()).filter(is_late);
+        late.filter(|channel| channel.pin.lock().take().is_some()).cloned().collect()
     }
 
     /// The dump channel with this client ID, if the log is still kept for it.
     pub fn dump_channel(&self, client: u64) -> Option<Arc<Replica>> {
         let fits = |channel: &&Arc<Replica>| channel.client.id == client && channel.pin.lock().is_some();
         let attached = self.all.read().iter().find(fits).cloned();
-        attached.or_else(|| self.orphans.lock().iter().map(|(channel, _)| channel).find(fits).cloned())
+        attached.or_else(|| self.orphans.lock().iter().find(fits).cloned())
     }
 
     /// How many dump channels there are for which the log is kept.
     pub fn pinned(&self) -> usize {
         let pinned = |channel: &&Arc<Replica>| channel.pin.lock().is_some();
         let orphans = self.orphans.lock();
-        self.all.read().iter().filter(pinned).count()
-            + orphans.iter().map(|(channel, _)| channel).filter(pinned).count()
+        self.all.read().iter().filter(pinned).count() + orphans.iter().filter(pinned).count()
     }
 
     /// Milliseconds for which there has been none, if there were some before.

@@ -151,7 +151,7 @@ impl Server {
             }
         }
         self.end_silent_replicas(now_ms);
-        self.drop_orphans(now_ms);
+        self.unpin_late(now_ms);
         self.tick_failover(now_ms);
         self.drop_backlog(now_ms);
     }
@@ -179,15 +179,17 @@ impl Server {
     }
 
     /// Keeps the log no longer for replicas that have got their dump, but do not ask for what comes behind it.
-    fn drop_orphans(&self, now_ms: i64) {
+    fn unpin_late(&self, now_ms: i64) {
         let live_ms = self.replication.orphans_live_ms.load(Ordering::Relaxed);
-        for channel in self.replication.replicas.drop_orphans(now_ms - live_ms) {
+        for channel in self.replication.replicas.unpin(now_ms - live_ms) {
             logging::notice(format_args!(
                 "Dual channel replication: Replica main channel failed to establish PSYNC within the grace period ({} \
                  seconds). Freeing RDB client {}.",
                 live_ms / 1000,
                 channel.client.id
             ));
+            channel.client.doomed.store(true, Ordering::SeqCst);
+            self.send(channel.client.worker, Message::Close(channel.client.clone()));
         }
     }
 

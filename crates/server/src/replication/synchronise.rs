@@ -69,6 +69,15 @@ impl Beginnings {
 /// Takes note of a replica that has to begin anew: has it join the dump that is under way, if that can be. The world is
 /// held.
 pub fn admit(server: &Server, replica: &Arc<Replica>) {
+    if replica.is_dump_channel.load(Ordering::Relaxed) {
+        let is_empty = server.keyspace.log.backlog().is_empty();
+        logging::debug(format_args!(
+            "Dual channel replication: Add rdb replica {} to waiting psync, with cid {}, {}",
+            replica.name(),
+            replica.client.id,
+            if is_empty { "no repl-backlog to track" } else { "tracking repl-backlog tail" }
+        ));
+    }
     let Some(purpose) = server.persistence.status().running.map(|running| running.purpose) else {
         if is_streamed(server, std::slice::from_ref(replica))
             && server.config.read(settings::REPL_DISKLESS_SYNC_DELAY) > 0
@@ -177,6 +186,10 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
         let (history, mut follower) = (history.clone(), Some(follower));
         if replica.is_dump_channel.load(Ordering::Relaxed) {
             *replica.pin.lock() = follower.take();
+            logging::debug(format_args!(
+                "Dual channel replication: Attach replica rdb client {} to repl buf block",
+                replica.client.id
+            ));
         } else if replica.wants_dump_only.load(Ordering::Relaxed) {
             follower = None;
         }
@@ -186,14 +199,6 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     }
     drop(beginnings);
     let target = if is_streamed { "replicas sockets" } else { "disk" };
-    for channel in waiting.iter().filter(|replica| replica.is_dump_channel.load(Ordering::Relaxed)) {
-        let tail = if log.backlog().is_empty() { "no repl-backlog to track" } else { "tracking repl-backlog tail" };
-        logging::debug(format_args!(
-            "Dual channel replication: Add rdb replica {} to waiting psync, with cid {}, {tail}",
-            channel.name(),
-            channel.client.id
-        ));
-    }
     let has_channels = waiting.iter().any(|replica| replica.is_dump_channel.load(Ordering::Relaxed));
     let using = if has_channels { "dual-channel" } else { "normal sync" };
     logging::notice(format_args!("Starting BGSAVE for SYNC with target: {target} using: {using}"));

@@ -4,6 +4,8 @@
 use super::replicas::{Replica, Stage};
 use super::synchronise::is_for_replicas_alone;
 use super::transfer::{Ended, Transfer};
+use crate::aof::State;
+use crate::config::tables::persistence::RDB_DEL_SYNC_FILES;
 use crate::logging;
 use crate::memory;
 use crate::persistence::background::SavedFile;
@@ -11,9 +13,10 @@ use crate::persistence::file::SaveError;
 use crate::persistence::snapshots::Destination;
 use crate::server::Server;
 use parking_lot::Mutex;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes that are read at once.
@@ -68,7 +71,7 @@ impl Destination for ThroughFile {
         let begun = opened.and_then(|(length, file)| {
             let send = move || {
                 memory::enrol();
-                sender.send(file, length);
+                sender.send(&path, file, length);
             };
             std::thread::Builder::new().name("dump-sender".into()).spawn(send).map(|_| ())
         });
@@ -91,8 +94,9 @@ impl Sender {
         }
     }
 
-    fn send(self, file: File, length: u64) {
-        let sent = self.try_send(file, length);
+    fn send(self, path: &Path, file: File, length: u64) {
+        let sent = self.try_send(&file, length);
+        self.dispose_of(path, &file);
         match &sent {
             // Workers tell of replicas that they lose.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -102,7 +106,21 @@ impl Sender {
         self.end(if sent.is_ok() { Ended::Complete } else { Ended::Failed });
     }
 
-    fn try_send(&self, file: File, length: u64) -> io::Result<()> {
+    /// Deletes the file, if nobody has a use for it.
+    fn dispose_of(&self, path: &Path, file: &File) {
+        let server = self.server;
+        let is_kept = server.aof.status().state != State::Off || !is_for_replicas_alone(server);
+        // Another save may have put another one in its place.
+        let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
+        let is_it = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
+        if server.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
+            logging::notice(format_args!("Removing the RDB file used to feed replicas in a persistence-less instance"));
+            // One that cannot be deleted does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn try_send(&self, file: &File, length: u64) -> io::Result<()> {
         self.write(format!("${length}\r\n").as_bytes())?;
         // Nobody joins them any more.
         self.replicas.lock().iter().for_each(|replica| replica.set_stage(Stage::Receiving));

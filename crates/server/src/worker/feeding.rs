@@ -312,6 +312,10 @@ impl Worker {
     pub(super) fn feed(&mut self, token: usize) {
         let pauses = self.server.replication.pauses_after_fork.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
+        if Self::is_doomed(connection) {
+            // Whoever wants it closed counts on its getting nothing more.
+            return self.close(token);
+        }
         if let Some(Feed { food: food @ Food::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
             && !(pauses && self.server.replication.beginnings.is_incomplete(replica.client.id))
             && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
@@ -343,8 +347,14 @@ impl Worker {
             |connection: &Connection| connection.client.feed.as_ref().is_some_and(|feed| feed.is_dump_channel_done());
         let was_done = is_done(connection);
         let fed = connection.feed(&self.server.replication.counts.bytes_out);
-        if pauses && !was_done && is_done(connection) {
-            supervise::stop_until_continued();
+        if !was_done
+            && is_done(connection)
+            && let Some(feed) = &connection.client.feed
+        {
+            feed.replica.dump_sent_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            if pauses {
+                supervise::stop_until_continued();
+            }
         }
         match fed {
             Fed::Enough => {}

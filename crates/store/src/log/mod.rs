@@ -15,7 +15,7 @@
 mod block;
 mod follower;
 
-use block::{Block, BlockWriter};
+use block::{BLOCK_BYTES_MIN, Block, BlockWriter};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -43,8 +43,8 @@ struct Inner {
     writer: Option<BlockWriter>,
     /// What is kept, the oldest first.
     blocks: VecDeque<Arc<Block>>,
-    /// How many blocks there are, with those that only readers still have.
-    live_blocks: Arc<AtomicUsize>,
+    /// Bytes of all blocks, with those that only readers still have.
+    live_bytes: Arc<AtomicUsize>,
     /// Offset behind the last byte.
     end: u64,
     /// Whether it holds nothing but what another server's log does.
@@ -197,13 +197,15 @@ impl WriteLog {
 
     /// Memory of all that is kept, in bytes.
     pub fn memory(&self) -> usize {
-        self.0.inner.lock().live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES
+        let mut inner = self.0.inner.lock();
+        inner.forget_read();
+        inner.live_bytes.load(Ordering::Relaxed)
     }
 
     /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it and done with it.
     pub fn excess(&self) -> usize {
         let inner = self.0.inner.lock();
-        (inner.live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES).saturating_sub(inner.backlog as usize)
+        inner.live_bytes.load(Ordering::Relaxed).saturating_sub(inner.backlog as usize)
     }
 
     /// Has the next record say which database it is for.
@@ -264,10 +266,18 @@ impl Inner {
             if !bytes.is_empty() {
                 // Blocks are dropped when another begins, which is seldom enough to look at all followers.
                 self.forget_read();
-                let writer = BlockWriter::new(self.end, &self.live_blocks);
+                let writer = BlockWriter::new(self.end, self.block_bytes(), &self.live_bytes);
                 self.blocks.push_back(writer.block().clone());
                 self.writer = Some(writer);
             }
+        }
+    }
+
+    /// Bytes of the next block: a small backlog is kept in small ones, so that not much more than it is kept.
+    fn block_bytes(&self) -> usize {
+        match self.backlog {
+            0 => BLOCK_BYTES,
+            bytes => usize::try_from(bytes / 4).unwrap_or(BLOCK_BYTES).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES),
         }
     }
 
