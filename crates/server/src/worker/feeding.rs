@@ -242,7 +242,7 @@ impl Connection {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
                     feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
-                    self.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    self.client.info.bytes_out.add(n as u64);
                     sent.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
                     left = left.saturating_sub(n);
@@ -285,7 +285,8 @@ impl Worker {
         if self.server.replication.replicas.detach(&replica) {
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
         }
-        if is_done && !replica.client.is_doomed() && replica.pin.lock().is_some() {
+        let is_unwanted = replica.client.is_doomed() || replica.client.flags().contains(ClientFlags::CLOSE_ASAP);
+        if is_done && !is_unwanted && replica.pin.lock().is_some() {
             logging::notice(format_args!(
                 "Dual channel replication: Postpone RDB client id={} ({}) free for {} seconds",
                 replica.client.id,
