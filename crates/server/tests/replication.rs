@@ -1,6 +1,7 @@
 //! Replication between servers: a replica's data are those of its primary, through whatever becomes of links and roles.
 //!
-//! With `KVICK_TEST_VALKEY` naming the program of Valkey 9 it is tried with a server that others wrote on either side.
+//! With `KVICK_TEST_VALKEY` naming the program of Valkey 9 it is tried with a server that others wrote on either side, and so
+//! it is with `KVICK_TEST_VALKEY_8` (Valkey 8.1) and `KVICK_TEST_REDIS` (Redis 8).
 
 mod common;
 
@@ -84,9 +85,13 @@ struct Load {
 
 impl Load {
     fn begin(server: &Server) -> Load {
+        Load::with(|| server.client())
+    }
+
+    fn with(connect: impl Fn() -> Connection) -> Load {
         let stop: &'static AtomicBool = Box::leak(Box::default());
         let clients = (0..3).map(|seed| {
-            let mut client = server.client();
+            let mut client = connect();
             std::thread::spawn(move || {
                 let mut n = seed * 7919;
                 while !stop.load(Ordering::Relaxed) && write(&mut client, n).is_ok() {
@@ -720,6 +725,112 @@ fn replicas_and_primaries_that_others_wrote_work_with_this_one() {
         wait_for_link(&mut f);
         assert_same_data(&mut o, &mut f);
     });
+}
+
+/// Servers of other versions, each named by a variable. Older ones and other ones write dumps and streams of their own.
+const OTHERS: [&str; 2] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS"];
+
+/// What a client sees of the data, in an order of its own: other servers compute other digests.
+fn seen(client: &mut Connection) -> Vec<String> {
+    let mut all = Vec::new();
+    for database in 0..3 {
+        ask(client, &format!("SELECT {database}"));
+        let mut keys: Vec<String> = redis::from_redis_value(ask(client, "KEYS *")).expect("keys");
+        keys.sort();
+        for key in keys {
+            let sorted = |value: Value| {
+                let mut elements: Vec<String> = redis::from_redis_value(value).expect("elements");
+                elements.sort();
+                format!("{elements:?}")
+            };
+            let value = match text(client, &format!("TYPE {key}")).as_str() {
+                "string" => text(client, &format!("GET {key}")),
+                "list" => format!("{:?}", ask(client, &format!("LRANGE {key} 0 -1"))),
+                "set" => sorted(ask(client, &format!("SMEMBERS {key}"))),
+                "zset" => format!("{:?}", ask(client, &format!("ZRANGE {key} 0 -1 WITHSCORES"))),
+                "hash" => {
+                    let fields: std::collections::BTreeMap<String, String> =
+                        redis::from_redis_value(ask(client, &format!("HGETALL {key}"))).expect("fields");
+                    format!("{fields:?}")
+                }
+                kind => format!("{kind} {:?}", ask(client, &format!("XRANGE {key} - +"))),
+            };
+            let expiry = number(client, &format!("PEXPIRETIME {key}"));
+            all.push(format!("{database} {key} {expiry} {value}"));
+        }
+    }
+    ask(client, "SELECT 0");
+    all
+}
+
+#[test]
+fn a_replica_follows_primaries_of_other_versions_under_load() {
+    for variable in OTHERS {
+        let Ok(program) = std::env::var(variable) else {
+            println!("{variable} is not set: nothing is tried with that server");
+            continue;
+        };
+        with_workers(|workers| {
+            let folder = TempDir::new().expect("a folder");
+            let theirs = Running::start(
+                &program,
+                folder.path(),
+                &["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "200mb"],
+            );
+            // Redis writes a version of the format that is not Valkey's.
+            let ours = start(workers, &["--repl-diskless-load", "swapdb", "--rdb-version-check", "relaxed"]);
+            let (mut t, mut o) = (theirs.client(), ours.client());
+            (0..100).for_each(|n| write(&mut t, n).expect("changes"));
+            let load = Load::with(|| theirs.client());
+            follow(&mut o, theirs.port());
+            wait_for_link(&mut o);
+            let before = counted(&mut t, "master_repl_offset");
+            wait_until("some more is written", || counted(&mut t, "master_repl_offset") > before + 200_000);
+            ask(&mut t, "CLIENT KILL TYPE replica");
+            wait_until("this one goes on", || counted(&mut t, "sync_partial_ok") == 1);
+            load.end();
+            settle(&mut t);
+            wait_until("this one has all", || info(&mut t, "master_repl_offset") == info(&mut o, "master_repl_offset"));
+            if variable == "KVICK_TEST_REDIS" {
+                assert_eq!(seen(&mut t), seen(&mut o));
+            } else {
+                assert_same_data(&mut t, &mut o);
+            }
+            assert_eq!(counted(&mut o, "unexpected_error_replies"), 0);
+        });
+    }
+}
+
+#[test]
+fn replicas_of_other_versions_follow_this_one_under_load() {
+    for variable in OTHERS {
+        let Ok(program) = std::env::var(variable) else {
+            println!("{variable} is not set: nothing is tried with that server");
+            continue;
+        };
+        with_workers(|workers| {
+            let folder = TempDir::new().expect("a folder");
+            let theirs = Running::start(&program, folder.path(), &[]);
+            let ours = start(workers, &["--repl-backlog-size", "200mb"]);
+            let (mut t, mut o) = (theirs.client(), ours.client());
+            (0..100).for_each(|n| write(&mut o, n).expect("changes"));
+            let load = Load::begin(&ours);
+            follow(&mut t, ours.port());
+            wait_for_link(&mut t);
+            let before = counted(&mut o, "master_repl_offset");
+            wait_until("some more is written", || counted(&mut o, "master_repl_offset") > before + 200_000);
+            ask(&mut o, "CLIENT KILL TYPE replica");
+            wait_until("theirs goes on", || counted(&mut o, "sync_partial_ok") == 1);
+            load.end();
+            settle(&mut o);
+            wait_until("theirs has all", || info(&mut t, "master_repl_offset") == info(&mut o, "master_repl_offset"));
+            if variable == "KVICK_TEST_REDIS" {
+                assert_eq!(seen(&mut o), seen(&mut t));
+            } else {
+                assert_same_data(&mut o, &mut t);
+            }
+        });
+    }
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl Feed {
 /// is told.
 #[cold]
 pub(super) fn is_out_of_place(client: &Client, command: &Registered) -> bool {
-    if matches!(&*command.spec.name, "replconf" | "psync" | "sync") {
+    if matches!(command.spec.name, "replconf" | "psync" | "sync") {
         return false;
     }
     if command.spec.flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE) {
