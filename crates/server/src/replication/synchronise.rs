@@ -24,6 +24,8 @@ pub struct Beginning {
     pub history: String,
     /// The offset.
     pub offset: u64,
+    /// The database that the log works in there, where it does not say so itself: that of a replica's primary.
+    pub database: usize,
     /// The dump.
     pub reader: Reader,
     /// What comes after it; nothing for one that wants the dump only.
@@ -46,6 +48,7 @@ struct Present {
     is_streamed: bool,
     history: String,
     offset: u64,
+    database: usize,
     version: u16,
     /// Those that wait for it, if it goes through a file.
     replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
@@ -113,8 +116,8 @@ fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
     // Those that wait for it have the log kept from there on.
     let Some(follower) = server.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
     let Some(reader) = present.transfer.reader() else { return false };
-    let (history, offset) = (present.history.clone(), present.offset);
-    let beginning = Beginning { history, offset, reader, follower: Some(follower), is_streamed: false };
+    let (history, offset, database) = (present.history.clone(), present.offset, present.database);
+    let beginning = Beginning { history, offset, database, reader, follower: Some(follower), is_streamed: false };
     present.replicas.lock().push(replica.clone());
     beginnings.waiting.lock().push((replica.client.id, beginning));
     replica.set_stage(Stage::Saving);
@@ -179,7 +182,9 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     let mut present = server.replication.beginnings.present.lock();
     let Ok(offset) = snapshots::begin(server, &mut world, request) else { return };
     let history = server.replication.history.lock().id.clone();
-    *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, version, replicas });
+    let upstream = &server.replication.upstream;
+    let database = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
+    *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, database, version, replicas });
     drop(present);
     let mut beginnings = server.replication.beginnings.waiting.lock();
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
@@ -193,7 +198,7 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
         } else if replica.wants_dump_only.load(Ordering::Relaxed) {
             follower = None;
         }
-        beginnings.push((replica.client.id, Beginning { history, offset, reader, follower, is_streamed }));
+        beginnings.push((replica.client.id, Beginning { history, offset, database, reader, follower, is_streamed }));
         replica.set_stage(Stage::Saving);
         server.send(replica.client.worker, Message::Wake);
     }

@@ -321,14 +321,14 @@ impl Worker {
             && !(pauses && self.server.replication.beginnings.is_incomplete(replica.client.id))
             && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
         {
-            let Beginning { history, offset, .. } = &beginning;
+            let Beginning { history, offset, database, .. } = &beginning;
             if replica.is_dump_channel.load(Ordering::Relaxed) {
                 let id = replica.client.id;
                 logging::notice(format_args!(
                     "Dual channel replication: Sending to replica {} RDB end offset {offset} and client-id {id}",
                     replica.name()
                 ));
-                connection.output.push(format!("$ENDOFF:{offset} {history} 0 {id}\r\n").as_bytes());
+                connection.output.push(format!("$ENDOFF:{offset} {history} {database} {id}\r\n").as_bytes());
             } else if !replica.is_old.load(Ordering::Relaxed) {
                 connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
             }

@@ -1,0 +1,148 @@
+//! What replicas begin with, and by which way.
+
+use super::common::wait_until;
+use super::{
+    Load, ask, assert_same_data, counted, follow, info, number, settle, start, text, try_ask, wait_for_link,
+    with_workers,
+};
+use redis::Value;
+
+#[test]
+fn a_dump_may_go_through_a_file_and_to_replicas_that_know_nothing_of_streams() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &["--repl-diskless-sync", "no"]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        ask(&mut p, "DEBUG POPULATE 5000 before 100");
+        let load = Load::begin(&primary);
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        load.end();
+        settle(&mut p);
+        assert_same_data(&mut p, &mut r);
+        assert!(primary.dir().join("dump.rdb").exists());
+        // One that says nothing of itself, and never does.
+        ask(&mut p, "CONFIG SET repl-diskless-sync yes");
+        let mut old = primary.raw();
+        old.request(&["SYNC"]);
+        let length = loop {
+            let line = old.line();
+            if let Some(length) = line.strip_prefix('$') {
+                break length.parse::<usize>().expect("a length");
+            }
+            assert_eq!(line, "");
+        };
+        assert!(old.bytes(length).starts_with(b"REDIS0011"));
+        ask(&mut p, "SET after sync");
+        old.skip_to("after");
+    });
+}
+
+#[test]
+fn a_replica_begins_by_two_connections_and_however_it_takes_its_dump() {
+    with_workers(|workers| {
+        let two = ["--dual-channel-replication-enabled", "yes"];
+        let primary = start(workers, &two);
+        let mut p = primary.client();
+        ask(&mut p, "DEBUG POPULATE 20000 before 100");
+        let load = Load::begin(&primary);
+        let servers = ["disabled", "on-empty-db", "flush-before-load", "swapdb"].map(|way| {
+            let replica = start(workers, &[&two[..], &["--repl-diskless-load", way]].concat());
+            let mut r = replica.client();
+            ask(&mut r, "SET of-its-own goes");
+            follow(&mut r, primary.port());
+            (replica, r)
+        });
+        let mut replicas = servers.map(|(server, mut r)| {
+            wait_for_link(&mut r);
+            (server, r)
+        });
+        load.end();
+        settle(&mut p);
+        for (_, r) in &mut replicas {
+            assert_same_data(&mut p, r);
+            assert_eq!(ask(r, "GET of-its-own"), Value::Nil);
+        }
+        // The connections for the dumps are gone.
+        wait_until("four replicas are left", || counted(&mut p, "connected_slaves") == 4);
+        assert_eq!((counted(&mut p, "sync_full"), counted(&mut p, "sync_partial_ok")), (4, 4));
+        assert_eq!(counted(&mut p, "replicas_waiting_psync"), 0);
+    });
+}
+
+#[test]
+fn a_replica_serves_what_it_has_while_the_new_data_come() {
+    with_workers(|workers| {
+        let primary = start(workers, &["--rdbcompression", "no"]);
+        let replica = start(workers, &["--repl-diskless-load", "swapdb", "--replica-read-only", "no"]);
+        let (mut p, mut r) = (primary.client(), replica.client());
+        ask(&mut p, "DEBUG POPULATE 2000 key 10000");
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        ask(&mut r, "SET of-its-own stays");
+        let mut watcher = replica.raw();
+        watcher.ask(&["WATCH", "of-its-own"], "+OK\r\n");
+        // It has to begin anew, in the same history, and slowly.
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 2000 repl-backlog-size 16384");
+        redis::pipe()
+            .atomic()
+            .cmd("CLIENT")
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("replica")
+            .ignore()
+            .cmd("SET")
+            .arg("big")
+            .arg("x".repeat(200_000))
+            .ignore()
+            .query::<()>(&mut p)
+            .expect("a transaction");
+        wait_until("it takes its dump", || info(&mut r, "async_loading") == "1");
+        assert_eq!((text(&mut r, "GET of-its-own").as_str(), info(&mut r, "loading").as_str()), ("stays", "0"));
+        assert_eq!(number(&mut r, "DBSIZE"), 2001);
+        let refused = try_ask(&mut r, "REPLICAOF NO ONE").expect_err("a refusal");
+        assert_eq!(refused.code(), Some("LOADING"));
+        // A dump that breaks off costs it nothing.
+        ask(&mut p, "CLIENT KILL TYPE replica");
+        wait_until("it has noticed", || info(&mut r, "async_loading") == "0");
+        assert_eq!((text(&mut r, "GET of-its-own").as_str(), number(&mut r, "DBSIZE")), ("stays", 2001));
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 0");
+        wait_for_link(&mut r);
+        assert_same_data(&mut p, &mut r);
+        assert_eq!(ask(&mut r, "GET of-its-own"), Value::Nil);
+        // Who watched what is gone hears of it.
+        watcher.ask(&["MULTI"], "+OK\r\n");
+        watcher.ask(&["PING"], "+QUEUED\r\n");
+        watcher.ask(&["EXEC"], "*-1\r\n");
+    });
+}
+
+#[test]
+fn replicas_join_a_dump_that_is_written_to_a_file_and_one_that_nobody_waits_for_ends() {
+    with_workers(|workers| {
+        let primary = start(workers, &["--repl-diskless-sync", "no", "--rdb-key-save-delay", "20000"]);
+        let servers = [(); 2].map(|()| start(workers, &[]));
+        let mut p = primary.client();
+        ask(&mut p, "DEBUG POPULATE 1000 before 100");
+        let [mut one, mut two] = [servers[0].client(), servers[1].client()];
+        follow(&mut one, primary.port());
+        wait_until("a dump is written", || info(&mut p, "rdb_bgsave_in_progress") == "1");
+        ask(&mut p, "SET behind the-dump");
+        follow(&mut two, primary.port());
+        wait_until("the other one has come", || counted(&mut p, "connected_slaves") == 2);
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 0");
+        for r in [&mut one, &mut two] {
+            wait_for_link(r);
+            assert_same_data(&mut p, r);
+        }
+        assert_eq!(counted(&mut p, "total_forks"), 1);
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 100000");
+        ask(&mut p, "DEBUG CHANGE-REPL-ID");
+        for r in [&mut one, &mut two] {
+            ask(r, "REPLICAOF NO ONE");
+        }
+        follow(&mut one, primary.port());
+        wait_until("a dump is written", || info(&mut p, "rdb_bgsave_in_progress") == "1");
+        ask(&mut one, "REPLICAOF NO ONE");
+        wait_until("it ends", || info(&mut p, "rdb_bgsave_in_progress") == "0");
+    });
+}

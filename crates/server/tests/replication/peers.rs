@@ -1,0 +1,222 @@
+//! Servers that others wrote, on either side: found by variables that name their programs, `KVICK_TEST_VALKEY` (Valkey 9),
+//! `KVICK_TEST_VALKEY_8` (Valkey 8.1) and `KVICK_TEST_REDIS` (Redis 8). One that is not set is said to be absent.
+
+use super::common::peer::Running;
+use super::common::wait_until;
+use super::{
+    Load, ask, assert_same_data, counted, follow, info, number, settle, start, text, wait_for_link, with_workers, write,
+};
+use redis::{Connection, Value};
+use tempfile::TempDir;
+
+/// The program of the server that others wrote, if it is there.
+fn valkey() -> Option<String> {
+    let found = std::env::var("KVICK_TEST_VALKEY").ok();
+    if found.is_none() {
+        println!("KVICK_TEST_VALKEY is not set: nothing is tried with the server that others wrote");
+    }
+    found
+}
+
+#[test]
+fn replicas_and_primaries_that_others_wrote_work_with_this_one() {
+    let Some(program) = valkey() else { return };
+    with_workers(|workers| {
+        let folder = TempDir::new().expect("a folder");
+        let theirs = Running::start(&program, folder.path(), &["--repl-diskless-sync-delay", "0"]);
+        let ours = start(workers, &[]);
+        let (mut t, mut o) = (theirs.client(), ours.client());
+        ask(&mut t, "DEBUG POPULATE 3000 theirs 100");
+        (0..50).for_each(|n| write(&mut t, n).expect("changes"));
+        // This one moves over to theirs, and becomes the primary; then theirs follows it, and takes over again.
+        follow(&mut o, theirs.port());
+        wait_for_link(&mut o);
+        (50..100).for_each(|n| write(&mut t, n).expect("changes"));
+        settle(&mut t);
+        assert_same_data(&mut t, &mut o);
+        wait_until("it is online", || text(&mut t, "INFO replication").contains("state=online"));
+        ask(&mut t, "FAILOVER");
+        wait_until("this one is the primary", || info(&mut o, "role") == "master");
+        wait_for_link(&mut t);
+        (100..150).for_each(|n| write(&mut o, n).expect("changes"));
+        settle(&mut o);
+        assert_same_data(&mut o, &mut t);
+        assert_eq!((counted(&mut o, "sync_full"), counted(&mut o, "sync_partial_ok")), (0, 1));
+        ask(&mut o, &format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 10000", theirs.port()));
+        wait_until("theirs is the primary", || info(&mut t, "role") == "master");
+        wait_for_link(&mut o);
+        write(&mut t, 200).expect("changes");
+        settle(&mut t);
+        assert_same_data(&mut t, &mut o);
+        // And from the beginning, this one being the primary.
+        let folder = TempDir::new().expect("a folder");
+        let fresh = Running::start(&program, folder.path(), &[]);
+        let mut f = fresh.client();
+        ask(&mut o, "REPLICAOF NO ONE");
+        follow(&mut f, ours.port());
+        wait_for_link(&mut f);
+        assert_same_data(&mut o, &mut f);
+    });
+}
+
+/// Servers of other versions, each named by a variable. Older ones and other ones write dumps and streams of their own.
+const OTHERS: [&str; 2] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS"];
+
+/// What a client sees of the data, in an order of its own: other servers compute other digests.
+fn seen(client: &mut Connection) -> Vec<String> {
+    let mut all = Vec::new();
+    for database in 0..3 {
+        ask(client, &format!("SELECT {database}"));
+        let mut keys: Vec<String> = redis::from_redis_value(ask(client, "KEYS *")).expect("keys");
+        keys.sort();
+        for key in keys {
+            let sorted = |value: Value| {
+                let mut elements: Vec<String> = redis::from_redis_value(value).expect("elements");
+                elements.sort();
+                format!("{elements:?}")
+            };
+            let value = match text(client, &format!("TYPE {key}")).as_str() {
+                "string" => text(client, &format!("GET {key}")),
+                "list" => format!("{:?}", ask(client, &format!("LRANGE {key} 0 -1"))),
+                "set" => sorted(ask(client, &format!("SMEMBERS {key}"))),
+                "zset" => format!("{:?}", ask(client, &format!("ZRANGE {key} 0 -1 WITHSCORES"))),
+                "hash" => {
+                    let fields: std::collections::BTreeMap<String, String> =
+                        redis::from_redis_value(ask(client, &format!("HGETALL {key}"))).expect("fields");
+                    format!("{fields:?}")
+                }
+                kind => format!("{kind} {:?}", ask(client, &format!("XRANGE {key} - +"))),
+            };
+            let expiry = number(client, &format!("PEXPIRETIME {key}"));
+            all.push(format!("{database} {key} {expiry} {value}"));
+        }
+    }
+    ask(client, "SELECT 0");
+    all
+}
+
+#[test]
+fn a_replica_follows_primaries_of_other_versions_under_load() {
+    for variable in OTHERS {
+        let Ok(program) = std::env::var(variable) else {
+            println!("{variable} is not set: nothing is tried with that server");
+            continue;
+        };
+        with_workers(|workers| {
+            let folder = TempDir::new().expect("a folder");
+            let theirs = Running::start(
+                &program,
+                folder.path(),
+                &["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "200mb"],
+            );
+            // Redis writes a version of the format that is not Valkey's.
+            let ours = start(workers, &["--repl-diskless-load", "swapdb", "--rdb-version-check", "relaxed"]);
+            let (mut t, mut o) = (theirs.client(), ours.client());
+            (0..100).for_each(|n| write(&mut t, n).expect("changes"));
+            let load = Load::with(|| theirs.client());
+            follow(&mut o, theirs.port());
+            wait_for_link(&mut o);
+            let before = counted(&mut t, "master_repl_offset");
+            wait_until("some more is written", || counted(&mut t, "master_repl_offset") > before + 200_000);
+            ask(&mut t, "CLIENT KILL TYPE replica");
+            wait_until("this one goes on", || counted(&mut t, "sync_partial_ok") == 1);
+            load.end();
+            settle(&mut t);
+            wait_until("this one has all", || info(&mut t, "master_repl_offset") == info(&mut o, "master_repl_offset"));
+            if variable == "KVICK_TEST_REDIS" {
+                assert_eq!(seen(&mut t), seen(&mut o));
+            } else {
+                assert_same_data(&mut t, &mut o);
+            }
+            assert_eq!(counted(&mut o, "unexpected_error_replies"), 0);
+        });
+    }
+}
+
+#[test]
+fn replicas_of_other_versions_follow_this_one_under_load() {
+    for variable in OTHERS {
+        let Ok(program) = std::env::var(variable) else {
+            println!("{variable} is not set: nothing is tried with that server");
+            continue;
+        };
+        with_workers(|workers| {
+            let folder = TempDir::new().expect("a folder");
+            let theirs = Running::start(&program, folder.path(), &[]);
+            let ours = start(workers, &["--repl-backlog-size", "200mb"]);
+            let (mut t, mut o) = (theirs.client(), ours.client());
+            (0..100).for_each(|n| write(&mut o, n).expect("changes"));
+            let load = Load::begin(&ours);
+            follow(&mut t, ours.port());
+            wait_for_link(&mut t);
+            let before = counted(&mut o, "master_repl_offset");
+            wait_until("some more is written", || counted(&mut o, "master_repl_offset") > before + 200_000);
+            ask(&mut o, "CLIENT KILL TYPE replica");
+            wait_until("theirs goes on", || counted(&mut o, "sync_partial_ok") == 1);
+            load.end();
+            settle(&mut o);
+            wait_until("theirs has all", || info(&mut t, "master_repl_offset") == info(&mut o, "master_repl_offset"));
+            if variable == "KVICK_TEST_REDIS" {
+                assert_eq!(seen(&mut o), seen(&mut t));
+            } else {
+                assert_same_data(&mut o, &mut t);
+            }
+        });
+    }
+}
+
+#[test]
+fn others_take_and_give_dumps_by_two_connections_too() {
+    for variable in ["KVICK_TEST_VALKEY", "KVICK_TEST_VALKEY_8"] {
+        let Ok(program) = std::env::var(variable) else {
+            println!("{variable} is not set: nothing is tried with that server");
+            continue;
+        };
+        with_workers(|workers| {
+            let two = [
+                "--dual-channel-replication-enabled",
+                "yes",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--repl-backlog-size",
+                "64mb",
+            ];
+            let folders = [(); 2].map(|()| TempDir::new().expect("a folder"));
+            let [primary, replica] = [0, 1].map(|n| Running::start(&program, folders[n].path(), &two));
+            let ours = start(workers, &two);
+            // From theirs to this one, and on to another of theirs.
+            let (mut p, mut o, mut r) = (primary.client(), ours.client(), replica.client());
+            ask(&mut p, "DEBUG POPULATE 5000 before 100");
+            let load = Load::with(|| primary.client());
+            follow(&mut o, primary.port());
+            wait_for_link(&mut o);
+            follow(&mut r, ours.port());
+            wait_for_link(&mut r);
+            load.end();
+            settle(&mut p);
+            assert_same_data(&mut p, &mut o);
+            assert_same_data(&mut o, &mut r);
+            for client in [&mut p, &mut o] {
+                assert_eq!((counted(client, "sync_full"), counted(client, "sync_partial_ok")), (1, 1));
+            }
+        });
+    }
+}
+
+#[test]
+fn the_server_that_others_wrote_follows_through_a_file_too() {
+    let Some(program) = valkey() else { return };
+    with_workers(|workers| {
+        let ours = start(workers, &["--repl-diskless-sync", "no"]);
+        let mut o = ours.client();
+        ask(&mut o, "DEBUG POPULATE 3000 ours 100");
+        let folder = TempDir::new().expect("a folder");
+        let theirs = Running::start(&program, folder.path(), &[]);
+        let mut t = theirs.client();
+        follow(&mut t, ours.port());
+        wait_for_link(&mut t);
+        write(&mut o, 1).expect("changes");
+        settle(&mut o);
+        assert_same_data(&mut o, &mut t);
+    });
+}
