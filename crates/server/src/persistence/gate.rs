@@ -99,6 +99,11 @@ pub fn redirection(server: &Server, client: &ClientInfo, flags: Flags) -> Option
     Some(Error::new(format!("REDIRECT {}:{}", primary.host, primary.port)))
 }
 
+/// What commands are told that have to wait until the data set is there.
+pub fn loading(server: &Server) -> Error {
+    Error::new(format!("LOADING {} is loading the dataset in memory", name(server)))
+}
+
 /// Why a command may not run, with `flags` its own or those of all that it would execute.
 pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
@@ -125,7 +130,7 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
         return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
     }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
-        return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
+        return Some(loading(server));
     }
     None
 }

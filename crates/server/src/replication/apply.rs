@@ -7,6 +7,7 @@
 use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
+use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::Client;
 use crate::worker::batch::Asks;
@@ -18,9 +19,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
+
+/// How often to look whether the append-only file has been replayed.
+pub(super) const LOADING_PAUSE: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
 pub struct Applier {
@@ -105,6 +110,13 @@ impl Applier {
             // A command may let go of the world and take it again, and anything may have happened meanwhile.
             if upstream.number() != self.number {
                 return Err(Superseded);
+            }
+            if self.engine.server.persistence.gate.has(gate::LOADING) {
+                // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
+                self.engine.leave();
+                std::thread::sleep(LOADING_PAUSE);
+                self.engine.enter();
+                continue;
             }
             let Some((args, bytes)) = next() else { return Ok(()) };
             self.apply(args, bytes);

@@ -3,7 +3,7 @@
 //! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
 //! while it applies, except on the keys that are just being changed.
 
-use super::apply::{Applier, Ends, Superseded};
+use super::apply::{LOADING_PAUSE, Applier, Ends, Superseded};
 use super::upstream::{LinkStage, Target};
 use crate::config::tables::persistence::DBFILENAME;
 use crate::config::tables::process::DIR;
@@ -315,6 +315,12 @@ impl Link<'_> {
         server.disconnect_replicas();
         {
             let mut world = server.keyspace.lock_world();
+            // DEBUG LOADAOF: another has the data for himself.
+            while server.persistence.gate.has(gate::LOADING) {
+                drop(world);
+                std::thread::sleep(LOADING_PAUSE);
+                world = server.keyspace.lock_world();
+            }
             if upstream.number() != self.number {
                 return Err(Broken::Superseded);
             }

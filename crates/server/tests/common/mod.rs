@@ -8,6 +8,8 @@
 
 pub mod groups;
 pub mod peer;
+pub mod vocabulary;
+pub mod wire;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
