@@ -36,17 +36,49 @@ fn variable(name: &str, otherwise: u64) -> u64 {
 
 /// What no connection sends: it ends or stalls the server, or has it follow another.
 const NEVER: &[&str] = &[
-    "shutdown", "debug", "replicaof", "slaveof", "failover", "sync", "psync", "replconf", "config|set", "config|rewrite",
-    "script|debug", "pfselftest", "migrate", "client|kill", "client|import-source", "eval", "evalsha", "fcall", "eval_ro",
-    "evalsha_ro", "fcall_ro", "function|load", "function|restore", "acl|load", "acl|save",
+    "shutdown",
+    "debug",
+    "replicaof",
+    "slaveof",
+    "failover",
+    "sync",
+    "psync",
+    "replconf",
+    "config|set",
+    "config|rewrite",
+    "script|debug",
+    "pfselftest",
+    "migrate",
+    "client|kill",
+    "client|import-source",
+    "eval",
+    "evalsha",
+    "fcall",
+    "eval_ro",
+    "evalsha_ro",
+    "fcall_ro",
+    "function|load",
+    "function|restore",
+    "acl|load",
+    "acl|save",
 ];
 /// What only wild connections send: it changes how a connection replies, whom it belongs to, or that it lives.
 const WILD: &[&str] = &[
-    "subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe", "client|reply", "quit", "auth",
-    "hello", "monitor",
+    "subscribe",
+    "psubscribe",
+    "ssubscribe",
+    "unsubscribe",
+    "punsubscribe",
+    "sunsubscribe",
+    "client|reply",
+    "quit",
+    "auth",
+    "hello",
+    "monitor",
 ];
 /// What is sent less often than other commands.
-const SELDOM: &[&str] = &["flushall", "flushdb", "save", "bgsave", "bgrewriteaof", "client|pause", "swapdb", "keys", "lolwut"];
+const SELDOM: &[&str] =
+    &["flushall", "flushdb", "save", "bgsave", "bgrewriteaof", "client|pause", "swapdb", "keys", "lolwut"];
 
 fn may_be_sent(shape: &Shape, wild: bool) -> bool {
     !NEVER.contains(&&*shape.name) && (wild || !WILD.contains(&&*shape.name))
@@ -150,7 +182,11 @@ impl Voice<'_> {
             26 => {
                 let victims = self.found.victims.lock().expect("no other has failed");
                 let victim = victims.get(random.below(victims.len())).copied().unwrap_or(-1);
-                let line = if random.percent(70) { format!("CLIENT KILL ID {victim}") } else { "CLIENT KILL TYPE pubsub".into() };
+                let line = if random.percent(70) {
+                    format!("CLIENT KILL ID {victim}")
+                } else {
+                    "CLIENT KILL TYPE pubsub".into()
+                };
                 out.push(words(&line));
             }
             27 => out.push(words(&format!("MIGRATE 127.0.0.1 1 {} 0 10", key(random, "")))),
@@ -209,8 +245,10 @@ impl Voice<'_> {
             10 => "DEBUG HTSTATS 0 full".into(),
             11 => format!("DEBUG SDSLEN {key}"),
             12..18 => {
-                let types =
-                    ["string", "integer", "double", "bignum", "null", "array", "set", "map", "attrib", "push", "verbatim", "true"];
+                let types = [
+                    "string", "integer", "double", "bignum", "null", "array", "set", "map", "attrib", "push",
+                    "verbatim", "true",
+                ];
                 format!("DEBUG PROTOCOL {}", random.of::<str>(&types))
             }
             18 => "DEBUG ERROR one\r\ntwo".into(),
@@ -327,8 +365,18 @@ fn start(folder: &TempDir, args: &[&str]) -> Server {
     let workers = variable("KVICK_RANDOM_WORKERS", 4).to_string();
     let dir = folder.path().to_str().expect("a plain path");
     let common = [
-        "--dir", dir, "--io-threads", &workers, "--enable-debug-command", "yes", "--proto-max-bulk-len", "1mb",
-        "--repl-diskless-sync-delay", "0", "--appendonly", "yes",
+        "--dir",
+        dir,
+        "--io-threads",
+        &workers,
+        "--enable-debug-command",
+        "yes",
+        "--proto-max-bulk-len",
+        "1mb",
+        "--repl-diskless-sync-delay",
+        "0",
+        "--appendonly",
+        "yes",
     ];
     Server::start(&[&common[..], args].concat())
 }
@@ -385,7 +433,8 @@ fn contents(server: &Server) -> Vec<String> {
     let mut lines = Vec::new();
     for db in 0..16 {
         wire.ask(&["SELECT", &db.to_string()]).expect("a reply");
-        let mut keys: Vec<String> = wire.ask(&["KEYS", "*"]).expect("a reply").items().iter().map(Reply::text).collect();
+        let mut keys: Vec<String> =
+            wire.ask(&["KEYS", "*"]).expect("a reply").items().iter().map(Reply::text).collect();
         keys.sort();
         for key in keys {
             let mut told = |words: &[&str]| match wire.ask(words).expect("a reply") {
@@ -450,7 +499,8 @@ fn round(seed: u64, time: Duration) -> u64 {
 
     let mut wire = Wire::connect(primary.port(), PATIENCE).expect("a connection");
     let all = Vocabulary::learn(&mut wire).expect("a table");
-    let (plain, wild) = (all.filtered(|shape| may_be_sent(shape, false)), all.filtered(|shape| may_be_sent(shape, true)));
+    let (plain, wild) =
+        (all.filtered(|shape| may_be_sent(shape, false)), all.filtered(|shape| may_be_sent(shape, true)));
     assert!(plain.len() > 250, "the table has only {} commands", plain.len());
     // To count what a value holds changes the value, also on a replica, and also there only.
     let readers = plain.filtered(|shape| shape.name != "pfcount");
@@ -466,7 +516,13 @@ fn round(seed: u64, time: Duration) -> u64 {
             let port = if is_replicas { replica.port() } else { primary.port() };
             scope.spawn(move || {
                 let is_wild = is_wild && !is_replicas;
-                let vocabulary = if is_replicas { readers } else if is_wild { wild } else { plain };
+                let vocabulary = if is_replicas {
+                    readers
+                } else if is_wild {
+                    wild
+                } else {
+                    plain
+                };
                 let voice = Voice { vocabulary, wild: is_wild, found, without };
                 let mut random = Random(seed.wrapping_add(number));
                 sent.fetch_add(converse(port, &voice, &mut random, stop), Ordering::Relaxed);

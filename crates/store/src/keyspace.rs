@@ -338,7 +338,8 @@ impl Keyspace {
                 continue;
             }
             let address = self.address_of(database, at % self.partitions);
-            let forgotten = self.try_lock_one(address).and_then(|mut locked| locked.forget_some_readers(address, random()));
+            let forgotten =
+                self.try_lock_one(address).and_then(|mut locked| locked.forget_some_readers(address, random()));
             if forgotten.is_some() {
                 return forgotten;
             }

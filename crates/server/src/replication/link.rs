@@ -3,7 +3,7 @@
 //! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
 //! while it applies, except on the keys that are just being changed.
 
-use super::apply::{LOADING_PAUSE, Applier, Ends, Superseded};
+use super::apply::{Applier, Ends, LOADING_PAUSE, Superseded};
 use super::upstream::{LinkStage, Target};
 use crate::config::tables::persistence::DBFILENAME;
 use crate::config::tables::process::DIR;

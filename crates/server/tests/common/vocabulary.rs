@@ -234,7 +234,8 @@ impl Writer<'_> {
                 self.push(number);
             }
             "pattern" => {
-                let patterns = ["*", "list:*", "?*", "[a-h]*:1", "m1*", "#", "string:*", "hash:*->f1", "nothing", "[", "\\"];
+                let patterns =
+                    ["*", "list:*", "?*", "[a-h]*:1", "m1*", "#", "string:*", "hash:*->f1", "nothing", "[", "\\"];
                 let pattern = self.random.of::<str>(&patterns);
                 self.push(pattern);
             }
@@ -269,8 +270,12 @@ fn number(random: &mut Random, shape: &Shape, name: &str, kind: &str) -> String 
         "timeout" => return (1 + random.below(30)).to_string(),
         "milliseconds" if shape.has("blocking") => return (1 + random.below(30)).to_string(),
         "seconds" | "idle-time" => return pick(random, &[1, LATE_S, LATE_S, -1, 0, i64::MAX]),
-        "milliseconds" | "ttl" => return pick(random, &[1, 10, SOON_MS, LATE_S * 1000, LATE_S * 1000, -1, 0, i64::MAX]),
-        "unix-time-seconds" => return pick(random, &[now / 1000, now / 1000 + 1, now / 1000 + LATE_S, 1, -1, i64::MAX]),
+        "milliseconds" | "ttl" => {
+            return pick(random, &[1, 10, SOON_MS, LATE_S * 1000, LATE_S * 1000, -1, 0, i64::MAX]);
+        }
+        "unix-time-seconds" => {
+            return pick(random, &[now / 1000, now / 1000 + 1, now / 1000 + LATE_S, 1, -1, i64::MAX]);
+        }
         "unix-time-milliseconds" => {
             return pick(random, &[now, now + SOON_MS, now + LATE_S * 1000, now + LATE_S * 1000, 1, -1]);
         }
@@ -292,7 +297,20 @@ fn number(random: &mut Random, shape: &Shape, name: &str, kind: &str) -> String 
     }
     if kind == "double" {
         const DOUBLES: [&str; 14] = [
-            "0", "1", "-1", "1.5", "-0.25", "3.3333333333333333", "inf", "-inf", "(1", "(5", "1e300", "-1e-300", "100", "nan",
+            "0",
+            "1",
+            "-1",
+            "1.5",
+            "-0.25",
+            "3.3333333333333333",
+            "inf",
+            "-inf",
+            "(1",
+            "(5",
+            "1e300",
+            "-1e-300",
+            "100",
+            "nan",
         ];
         return random.of::<str>(&DOUBLES).to_string();
     }
@@ -322,8 +340,29 @@ fn text(random: &mut Random, shape: &Shape, name: &str) -> Vec<u8> {
         "encoding" => &["u8", "i8", "u1", "i64", "u63", "i5", "u64", "i0", "x"],
         "username" => &["u1", "u2", "u3"],
         "password" => &["wrong"],
-        "rule" => &["on", "off", "nopass", "~*", "~list:*", "&*", "+@all", "-@all", "+get", "-set", "+config|get", "reset",
-            "resetkeys", "%R~string:*", "(+set ~hash:*)", "clearselectors", ">secret", "allchannels", "db=0,1", "alldbs", "x"],
+        "rule" => &[
+            "on",
+            "off",
+            "nopass",
+            "~*",
+            "~list:*",
+            "&*",
+            "+@all",
+            "-@all",
+            "+get",
+            "-set",
+            "+config|get",
+            "reset",
+            "resetkeys",
+            "%R~string:*",
+            "(+set ~hash:*)",
+            "clearselectors",
+            ">secret",
+            "allchannels",
+            "db=0,1",
+            "alldbs",
+            "x",
+        ],
         "host" => &["127.0.0.1"],
         "type" => &["string", "list", "set", "zset", "hash", "stream", "none"],
         "category" => &["read", "write", "stream", "dangerous", "nothing"],
@@ -357,8 +396,22 @@ fn stream_id(random: &mut Random, name: &str) -> Vec<u8> {
 /// A word that may mean anything.
 pub fn any_word(random: &mut Random) -> Vec<u8> {
     const ODD: [&[u8]; 16] = [
-        b"", b"0", b"-1", b"inf", b"nan", b"(1", b"[m1", b"-", b"+", b"*", b"\0\xff\r\n", b"9223372036854775807", b"1e10", b"LIMIT",
-        b"STORE", b"list:1",
+        b"",
+        b"0",
+        b"-1",
+        b"inf",
+        b"nan",
+        b"(1",
+        b"[m1",
+        b"-",
+        b"+",
+        b"*",
+        b"\0\xff\r\n",
+        b"9223372036854775807",
+        b"1e10",
+        b"LIMIT",
+        b"STORE",
+        b"list:1",
     ];
     match random.below(24) {
         0 => random.of(&ODD).to_vec(),
