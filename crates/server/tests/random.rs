@@ -11,6 +11,7 @@
 
 mod common;
 
+use common::compare::{self, ask, assert_same, contents, info};
 use common::vocabulary::{Random, Request, Shape, Vocabulary, any_word, key};
 use common::wire::{Reply, Wire};
 use common::{Server, wait_until};
@@ -26,8 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ROUND: Duration = Duration::from_secs(20);
 /// What a server may take at its worst, and what it may still take when all data are gone.
 const MEMORY_MAX: u64 = 1 << 30;
-/// How much of a value is shown.
-const SHOWN_MAX: usize = 500;
 const MEMORY_EMPTY_MAX: i64 = 100 << 20;
 
 fn variable(name: &str, otherwise: u64) -> u64 {
@@ -381,22 +380,6 @@ fn start(folder: &TempDir, args: &[&str]) -> Server {
     Server::start(&[&common[..], args].concat())
 }
 
-/// Asks on a connection of its own.
-fn ask(server: &Server, line: &str) -> Reply {
-    let mut wire = Wire::connect(server.port(), PATIENCE).expect("a connection");
-    wire.ask(&line.split(' ').collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{line}: {error}"))
-}
-
-fn digest(server: &Server) -> String {
-    ask(server, "DEBUG DIGEST").text()
-}
-
-fn info(server: &Server, section: &str, name: &str) -> String {
-    let text = ask(server, &format!("INFO {section}")).text();
-    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    found.unwrap_or_default().trim().to_string()
-}
-
 /// Has everything end that goes on by itself, so that the data stay as they are.
 fn settle(server: &Server) {
     for line in [
@@ -407,68 +390,10 @@ fn settle(server: &Server) {
         "CONFIG SET maxmemory-clients 0",
         "CONFIG SET appendfsync everysec",
     ] {
-        let reply = ask(server, line);
+        let reply = ask(server.port(), line);
         assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply:?}");
     }
-    // The longest of the short times to live is a second.
-    std::thread::sleep(Duration::from_millis(1300));
-    let mut last = String::new();
-    wait_until("nothing changes any more", || {
-        let mut wire = Wire::connect(server.port(), PATIENCE).expect("a connection");
-        for db in 0..16 {
-            wire.ask(&["SELECT", &db.to_string()]).expect("a reply");
-            for key in wire.ask(&["KEYS", "*"]).expect("a reply").items() {
-                wire.ask(&["TYPE", &key.text()]).expect("a reply");
-            }
-        }
-        std::thread::sleep(Duration::from_millis(200));
-        let now = digest(server);
-        std::mem::replace(&mut last, now.clone()) == now
-    });
-}
-
-/// What is in a server, key by key, to be compared by a person.
-fn contents(server: &Server) -> Vec<String> {
-    let mut wire = Wire::connect(server.port(), PATIENCE).expect("a connection");
-    let mut lines = Vec::new();
-    for db in 0..16 {
-        wire.ask(&["SELECT", &db.to_string()]).expect("a reply");
-        let mut keys: Vec<String> =
-            wire.ask(&["KEYS", "*"]).expect("a reply").items().iter().map(Reply::text).collect();
-        keys.sort();
-        for key in keys {
-            let mut told = |words: &[&str]| match wire.ask(words).expect("a reply") {
-                Reply::Array(items) => items.iter().map(Reply::text).collect::<Vec<_>>().join(" "),
-                Reply::Number(number) => number,
-                reply => reply.text(),
-            };
-            let kind = told(&["TYPE", &key]);
-            let value = match &*kind {
-                "string" => told(&["GET", &key]),
-                "list" => told(&["LRANGE", &key, "0", "-1"]),
-                // Their order is the server's own.
-                "set" => told(&["SCARD", &key]),
-                "hash" => told(&["HLEN", &key]),
-                "zset" => told(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]),
-                _ => told(&["XINFO", "STREAM", &key]),
-            };
-            let value = value.chars().take(SHOWN_MAX).collect();
-            let parts = [told(&["DEBUG", "DIGEST-VALUE", &key]), kind, told(&["PEXPIRETIME", &key]), value];
-            lines.push(format!("{db} {key} {}", parts.join(" ")));
-        }
-    }
-    lines
-}
-
-/// Compares two servers, or one with what it was before, and tells the keys that differ.
-fn assert_same(what: &str, before: &(String, Vec<String>), after: &Server) {
-    let now = digest(after);
-    if before.0 != now {
-        let there = contents(after);
-        let missing: Vec<_> = before.1.iter().filter(|line| !there.contains(line)).take(10).collect();
-        let instead: Vec<_> = there.iter().filter(|line| !before.1.contains(line)).take(10).collect();
-        panic!("{what} differs: {} and {now}\nbefore: {missing:#?}\nafter: {instead:#?}", before.0);
-    }
+    compare::settle(server.port());
 }
 
 /// The most memory that the process has had, in bytes.
@@ -495,7 +420,7 @@ fn round(seed: u64, time: Duration) -> u64 {
     }
     let mut primary = start(&folder, &[]);
     let mut replica = start(&other, &["--replicaof", &format!("127.0.0.1 {}", primary.port())]);
-    wait_until("the replica follows", || info(&replica, "replication", "master_link_status") == "up");
+    wait_until("the replica follows", || info(replica.port(), "replication", "master_link_status") == "up");
 
     let mut wire = Wire::connect(primary.port(), PATIENCE).expect("a connection");
     let all = Vocabulary::learn(&mut wire).expect("a table");
@@ -536,25 +461,24 @@ fn round(seed: u64, time: Duration) -> u64 {
 
     settle(&primary);
     settle(&replica);
-    let before = (digest(&primary), contents(&primary));
+    let before = contents(primary.port());
     wait_until("the replica has all", || {
-        info(&primary, "replication", "master_repl_offset") == info(&replica, "replication", "master_repl_offset")
-            && info(&replica, "replication", "master_link_status") == "up"
+        let offset = |server: &Server| info(server.port(), "replication", "master_repl_offset");
+        offset(&primary) == offset(&replica) && info(replica.port(), "replication", "master_link_status") == "up"
     });
-    assert_same("the replica", &before, &replica);
-    assert_eq!(ask(&primary, "DEBUG RELOAD"), Reply::Simple("OK".into()));
-    assert_same("the dump", &before, &primary);
+    assert_same("the replica", &before, replica.port());
+    assert_eq!(ask(primary.port(), "DEBUG RELOAD"), Reply::Simple("OK".into()));
+    assert_same("the dump", &before, primary.port());
     primary.signal(libc::SIGTERM);
     assert_eq!(primary.end(), Some(0), "the end");
     let again = start(&folder, &[]);
-    assert_same("the append-only file", &before, &again);
+    assert_same("the append-only file", &before, again.port());
 
-    for line in ["FLUSHALL", "FUNCTION FLUSH", "SCRIPT FLUSH"] {
-        assert_eq!(ask(&replica, "REPLICAOF NO ONE"), Reply::Simple("OK".into()));
-        assert_eq!(ask(&replica, line), Reply::Simple("OK".into()), "{line}");
+    for line in ["REPLICAOF NO ONE", "FLUSHALL", "FUNCTION FLUSH", "SCRIPT FLUSH"] {
+        assert_eq!(ask(replica.port(), line), Reply::Simple("OK".into()), "{line}");
     }
     wait_until("memory is given back", || {
-        info(&replica, "memory", "used_memory").parse::<i64>().expect("a number") < MEMORY_EMPTY_MAX
+        info(replica.port(), "memory", "used_memory").parse::<i64>().expect("a number") < MEMORY_EMPTY_MAX
     });
     sent.into_inner()
 }

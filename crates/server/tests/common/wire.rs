@@ -2,7 +2,7 @@
 //! what comes, since a connection may change from one to the other at any time.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// No reply of a server nests as deep.
@@ -68,9 +68,14 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects to a server of this machine; whoever reads waits as long as this.
+    /// Connects to a server of this machine; whoever connects, reads or writes waits as long as this.
     pub fn connect(port: u16, patience: Duration) -> Result<Wire> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        Wire::connect_to(([127, 0, 0, 1], port).into(), patience)
+    }
+
+    /// The same with any address.
+    pub fn connect_to(address: SocketAddr, patience: Duration) -> Result<Wire> {
+        let stream = TcpStream::connect_timeout(&address, patience)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
