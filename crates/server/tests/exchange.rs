@@ -4,7 +4,8 @@
 //!
 //! The servers are found through variables, each naming a program: `KVICK_TEST_VALKEY` (Valkey 9), `KVICK_TEST_VALKEY_8`
 //! (Valkey 8.1) and `KVICK_TEST_REDIS` (Redis 8). One that is not set is said to be absent, and left out. `.ci/peers`
-//! fetches them all. `KVICK_STRESS_SECONDS` is for how long changes are handed on.
+//! fetches them all. `KVICK_STRESS_SECONDS` is for how long changes are handed on, the other
+//! variables of `random.rs` serve here too.
 
 mod common;
 
@@ -260,8 +261,8 @@ fn a_server_between_two_of_theirs_hands_all_changes_on() {
         println!("{} is not set: no changes are exchanged with that server", PEERS[0].variable);
         return;
     };
-    let folders = [(); 3].map(|()| TempDir::new().expect("a folder"));
-    let options = ["--proto-max-bulk-len", "1mb", "--repl-diskless-sync-delay", "0"];
+    let folders = [(); 3].map(|()| compare::folder());
+    let options = ["--proto-max-bulk-len", "1mb", "--repl-diskless-sync-delay", "0", "--appendonly", "yes"];
     let first = Running::start(&program, folders[0].path(), &options);
     first.client();
     let follow = |port: u16| {

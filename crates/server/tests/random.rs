@@ -412,12 +412,7 @@ fn assert_well(server: &mut Server, what: &str) {
 }
 
 fn round(seed: u64, time: Duration) -> u64 {
-    let (mut folder, mut other) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
-    if std::env::var_os("KVICK_RANDOM_KEEP").is_some() {
-        println!("{} and {}", folder.path().display(), other.path().display());
-        folder.disable_cleanup(true);
-        other.disable_cleanup(true);
-    }
+    let (folder, other) = (compare::folder(), compare::folder());
     let mut primary = start(&folder, &[]);
     let mut replica = start(&other, &["--replicaof", &format!("127.0.0.1 {}", primary.port())]);
     wait_until("the replica follows", || info(replica.port(), "replication", "master_link_status") == "up");

@@ -3,6 +3,7 @@
 use super::wait_until;
 use super::wire::{Reply, Wire};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// How long any reply may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -10,6 +11,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SHOWN_MAX: usize = 500;
 /// The databases of a server.
 const DATABASES: usize = 16;
+
+/// A folder for a server, which stays when the variable `KVICK_RANDOM_KEEP` is set.
+pub fn folder() -> TempDir {
+    let mut folder = TempDir::new().expect("a folder");
+    if std::env::var_os("KVICK_RANDOM_KEEP").is_some() {
+        println!("kept: {}", folder.path().display());
+        folder.disable_cleanup(true);
+    }
+    folder
+}
 
 /// What a server held.
 pub struct Contents {
