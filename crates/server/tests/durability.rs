@@ -177,15 +177,15 @@ const PAIR: &str = "redis.call('set', KEYS[1], ARGV[1]) redis.call('rpush', KEYS
 
 /// Writes until the server is gone: a counter, and two keys that must stay the same, by a transaction and by a script in turn.
 /// The server has done at least what is returned.
-fn write(server: &Server, number: usize, from: i64, goes_on: &AtomicBool) -> (i64, i64) {
+fn write(server: &Server, number: usize, told: (i64, i64), goes_on: &AtomicBool) -> (i64, i64) {
     let Some(mut client) = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port()))
         .and_then(|client| client.get_connection())
         .ok()
     else {
-        return (from, from);
+        return told;
     };
-    let (mut counted, mut paired) = (from, from);
-    for n in from + 1.. {
+    let (mut counted, mut paired) = told;
+    for n in counted + 1.. {
         if !goes_on.load(Ordering::Relaxed) || client.set::<_, _, ()>(format!("counter:{number}"), n).is_err() {
             break;
         }
@@ -212,8 +212,8 @@ fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOn
         let shared: &Server = server;
         let writers: Vec<_> = (0..WRITERS)
             .map(|number| {
-                let (goes_on, from) = (goes_on.clone(), told.get(&number).map_or(0, |(counted, _)| *counted));
-                scope.spawn(move || (number, write(shared, number, from, &goes_on)))
+                let (goes_on, told) = (goes_on.clone(), told.get(&number).copied().unwrap_or_default());
+                scope.spawn(move || (number, write(shared, number, told, &goes_on)))
             })
             .collect();
         meanwhile(shared);

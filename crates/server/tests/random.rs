@@ -83,7 +83,8 @@ fn may_be_sent(shape: &Shape, wild: bool) -> bool {
     !NEVER.contains(&&*shape.name) && (wild || !WILD.contains(&&*shape.name))
 }
 
-/// Settings that may change at any time, with values for each.
+/// Settings that may change at any time, with values for each. Not among them is `hll-sparse-max-bytes`, by which a replica
+/// with another value holds other bytes, and none that says how long a server waits.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("maxmemory", &["0", "0", "40mb", "100mb"]),
     ("maxmemory-policy", &["allkeys-lru", "volatile-ttl", "allkeys-random", "noeviction", "allkeys-lfu"]),
@@ -98,7 +99,6 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("zset-max-listpack-value", &["5", "64"]),
     ("stream-node-max-entries", &["2", "100"]),
     ("stream-node-max-bytes", &["50", "4096"]),
-    ("hll-sparse-max-bytes", &["50", "3000"]),
     ("lazyfree-lazy-expire", &["yes", "no"]),
     ("lazyfree-lazy-server-del", &["yes", "no"]),
     ("lazyfree-lazy-user-del", &["yes", "no"]),
