@@ -95,10 +95,16 @@ impl Pause {
         }
     }
 
+    /// Whether commands have to look at it at all.
+    #[inline]
+    pub fn is_there(&self) -> bool {
+        self.until_ms.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether a command has to wait.
     #[inline]
     pub fn holds(&self, command: &Registered, client: &Client, now_ms: i64) -> bool {
-        self.until_ms.load(Ordering::Relaxed) != 0 && self.holds_slowly(command, client, now_ms)
+        self.is_there() && self.holds_slowly(command, client, now_ms)
     }
 
     #[cold]

@@ -183,7 +183,7 @@ impl Connection {
             match self.socket.write(&plate[*written..]) {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
-                    self.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    self.client.info.bytes_out.add(n as u64);
                     sent.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
                     left = left.saturating_sub(n);

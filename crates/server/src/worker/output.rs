@@ -5,7 +5,6 @@ use super::connection::Connection;
 use crate::clients::ClientFlags;
 use crate::session::Fate;
 use std::io::{self, IoSlice};
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A stretch of the batch's replies that belongs to one connection. Several connections' runs may be the same stretch.
@@ -122,7 +121,7 @@ impl Worker {
                 Ok(n) => {
                     stats.writes.add(1);
                     stats.bytes_out.add(n as u64);
-                    connection.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    connection.client.info.bytes_out.add(n as u64);
                     written = n;
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -139,6 +138,13 @@ impl Worker {
         None
     }
 
+    /// Whether a connection has anything to write. The poll tells of room along with every input.
+    pub(super) fn wants_room(&self, token: usize) -> bool {
+        let Some(connection) = self.connections.get(token) else { return false };
+        let is_settled = connection.has_written_all() && connection.above_soft_since.is_none();
+        !is_settled || connection.client.feed.is_some() || connection.client.fate != Fate::Open
+    }
+
     /// Writes output that is waiting.
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
@@ -149,7 +155,7 @@ impl Worker {
             };
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
-            client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
+            client.info.bytes_out.add(written as u64);
             connection.publish_output();
             if !connection.output.is_empty() && written >= WRITE {
                 connection.unwritten = true;
