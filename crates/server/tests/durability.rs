@@ -318,6 +318,39 @@ fn a_rewrite_that_is_killed_leaves_the_files_that_were_there() {
 }
 
 #[test]
+fn the_files_of_a_replica_know_the_database_that_its_primary_had_selected_before() {
+    for workers in ["1", "4"] {
+        let primary = Server::start(&["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"]);
+        let mut client = primary.client();
+        ok(&mut client, "SELECT 3");
+        ok(&mut client, "SET before 1");
+        let folder = Folder::new();
+        let of = format!("127.0.0.1 {}", primary.port());
+        let mut replica = folder.start(&["--io-threads", workers, "--replicaof", &of]);
+        let mut other = replica.client();
+        // The first files begin when the dump has been loaded, the next ones by somebody's wish.
+        wait_until("there are files", || folder.part("appendonly.aof.2.base.rdb").exists());
+        wait_for_rewrite(&mut other);
+        let mut digests = Vec::new();
+        for key in ["first", "second"] {
+            ok(&mut client, &format!("SET {key} 1"));
+            ok(&mut client, "WAIT 1 0");
+            digests.push(digest(&mut client));
+            ok(&mut other, "DEBUG LOADAOF");
+            assert_eq!(Some(&digest(&mut other)), digests.last(), "{key}");
+            ok(&mut other, "BGREWRITEAOF");
+            wait_for_rewrite(&mut other);
+        }
+        ok(&mut client, "SET third 1");
+        ok(&mut client, "WAIT 1 0");
+        replica.signal(libc::SIGTERM);
+        replica.end();
+        let alone = folder.start(&["--io-threads", workers]);
+        assert_eq!(digest(&mut alone.client()), digest(&mut client));
+    }
+}
+
+#[test]
 fn a_file_that_is_cut_off_in_its_last_record_is_mended() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);

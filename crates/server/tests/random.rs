@@ -411,6 +411,22 @@ fn assert_well(server: &mut Server, what: &str) {
     assert!(memory_peak(server) < MEMORY_MAX, "{what} took {} bytes", memory_peak(server));
 }
 
+/// Tells how many commands did what they are for at least once, and how many never.
+fn tell_coverage(server: &Server) {
+    let text = ask(server.port(), "INFO COMMANDSTATS").text();
+    let count = |line: &str, name: &str| {
+        let found = line.split([':', ',']).find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        found.and_then(|digits| digits.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("cmdstat_")).collect();
+    let fruitless: Vec<&str> = lines
+        .iter()
+        .filter(|line| count(line, "calls") == count(line, "failed_calls"))
+        .map(|line| line["cmdstat_".len()..].split(':').next().unwrap_or_default())
+        .collect();
+    println!("{} commands, of which none succeeded of {}: {fruitless:?}", lines.len(), fruitless.len());
+}
+
 fn round(seed: u64, time: Duration) -> u64 {
     let (folder, other) = (compare::folder(), compare::folder());
     let mut primary = start(&folder, &[]);
@@ -454,6 +470,7 @@ fn round(seed: u64, time: Duration) -> u64 {
     assert_well(&mut primary, "the primary");
     assert_well(&mut replica, "the replica");
 
+    tell_coverage(&primary);
     settle(&primary);
     settle(&replica);
     let before = contents(primary.port());

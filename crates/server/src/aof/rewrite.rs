@@ -21,7 +21,7 @@ use crate::persistence::save::{self, Place};
 use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
 use crate::server::Server;
 use kvick_store::Locked;
-use kvick_store::log::{Audience, Follower};
+use kvick_store::log::{Audience, Follower, encode};
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
@@ -31,14 +31,15 @@ const FAILURES_MAX: u32 = 3;
 /// The longest pause.
 const PAUSE_MINUTES_MAX: i64 = 60;
 
-/// Where the log goes from the moment on that the new base is of.
+/// Where the log goes from the moment on that the new base is of. The database is that which the log has selected by then,
+/// as a replica's log does not say so again.
 pub enum Onward {
     /// Nowhere: there are no files but what a rewrite makes.
     Nowhere,
     /// To a new increment, from this offset on.
-    Increment(u64),
+    Increment(u64, usize),
     /// To a temporary increment, as this follower reads it.
-    Temporary(Follower),
+    Temporary(Follower, usize),
 }
 
 /// A base that is complete.
@@ -60,10 +61,12 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     let mut status = aof.status.lock();
     status.last_rewrite += 1;
     let number = status.last_rewrite;
+    let upstream = &server.replication.upstream;
+    let selected = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
     let onward = match status.state {
         State::Off => Onward::Nowhere,
-        State::On => Onward::Increment(log.offset()),
-        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly)),
+        State::On => Onward::Increment(log.offset(), selected),
+        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly), selected),
     };
     // Each file says itself which database it begins with.
     log.forget_selected();
@@ -257,8 +260,8 @@ impl Writer {
         self.rewriting = Some(number);
         let begun = self.shelf.make().and_then(|()| match onward {
             Onward::Nowhere => Ok(()),
-            Onward::Increment(at) => self.go_over(at),
-            Onward::Temporary(follower) => self.collect_in_temporary(follower),
+            Onward::Increment(at, selected) => self.go_over(at, selected),
+            Onward::Temporary(follower, selected) => self.collect_in_temporary(follower, selected),
         });
         if begun.is_err() {
             snapshots::cancel(&self.server.persistence, Purpose::AofBase);
@@ -267,7 +270,7 @@ impl Writer {
     }
 
     /// Writes what comes from this offset on to a new increment, which the manifest lists.
-    fn go_over(&mut self, at: u64) -> Result<(), Told> {
+    fn go_over(&mut self, at: u64, selected: usize) -> Result<(), Told> {
         self.write_available(at);
         let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
         let Some(increment) = self.increment.as_mut().filter(|_| is_whole) else {
@@ -281,19 +284,32 @@ impl Writer {
         increment.synced = increment.size;
         let mut manifest = self.shelf.manifest.clone();
         let name = manifest.new_increment(&self.shelf.file_name()).name.clone();
-        let file = self.shelf.open(&name, true)?;
+        let increment = self.begin_increment(&name, selected)?;
         self.shelf.put(manifest)?;
-        self.increment = Some(Increment { file, size: 0, synced: 0 });
+        self.increment = Some(increment);
         tell_of_increment(&name);
         Ok(())
     }
 
-    fn collect_in_temporary(&mut self, follower: Follower) -> Result<(), Told> {
+    fn collect_in_temporary(&mut self, follower: Follower, selected: usize) -> Result<(), Told> {
         let name = self.shelf.temporary_name();
-        let file = self.shelf.open(&name, true)?;
-        self.begin(follower, Increment { file, size: 0, synced: 0 });
+        let increment = self.begin_increment(&name, selected)?;
+        self.begin(follower, increment);
         tell_of_increment(&name);
         Ok(())
+    }
+
+    /// A new increment, for what comes from a log that has selected a database.
+    fn begin_increment(&self, name: &[u8], selected: usize) -> Result<Increment, Told> {
+        let mut increment = Increment { file: self.shelf.open(name, true)?, size: 0, synced: 0 };
+        if selected > 0 {
+            let mut select = Vec::new();
+            encode(&mut select, [b"SELECT", selected.to_string().as_bytes()].into_iter());
+            increment.write(&select).map_err(|(_, error)| {
+                tell(format_args!("Error writing to the AOF file {}: {}", shown(name), reason(&error)))
+            })?;
+        }
+        Ok(increment)
     }
 
     /// Has a base take its place.
