@@ -456,6 +456,41 @@ fn files_are_begun_and_ended_while_the_server_runs() {
 }
 
 #[test]
+fn who_loads_the_files_has_the_data_for_himself() {
+    let folder = Folder::new();
+    let server = folder.start(&["--io-threads", "4"]);
+    let (mut client, mut other) = (server.raw(), server.client());
+    (0..500).for_each(|n| ok(&mut other, &format!("SET key:{n} {n}")));
+    let before = digest(&mut other);
+    ok(&mut other, "CONFIG SET key-load-delay 1000");
+    client.request(&["DEBUG", "LOADAOF"]);
+    wait_until("it loads", || info(&mut other, "loading") == "1");
+    for line in ["DEBUG LOADAOF", "DEBUG RELOAD", "DEBUG POPULATE 1"] {
+        assert!(refusal(&mut other, line).starts_with("LOADING "), "{line}");
+    }
+    ok(&mut other, "CONFIG SET key-load-delay 0");
+    client.expect("+OK\r\n");
+    assert_eq!(digest(&mut other), before);
+}
+
+#[test]
+fn a_key_that_expires_while_the_data_are_reloaded_is_gone_from_the_files_too() {
+    let folder = Folder::new();
+    let mut server = folder.start(&["--appendfsync", "always"]);
+    let mut client = server.client();
+    ok(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
+    ok(&mut client, "SET key old PX 20");
+    let began = Instant::now();
+    wait_until("its time has come", || began.elapsed() > Duration::from_millis(30));
+    ok(&mut client, "DEBUG RELOAD");
+    assert_eq!(run(&mut client, "SETNX key new"), Ok(Value::Int(1)));
+    server.signal(libc::SIGKILL);
+    server.end();
+    let server = folder.start(&[]);
+    assert_eq!(server.client().get::<_, String>("key").as_deref(), Ok("new"));
+}
+
+#[test]
 fn whoever_waits_for_the_disk_is_answered_when_it_has_all() {
     let folder = Folder::new();
     let server = folder.start(&["--appendfsync", "everysec"]);

@@ -10,8 +10,8 @@
 //! - before the fault, by so much that the other replica had it too ([`MARGIN`]), or
 //! - by the server that is the primary when all is well again: it and a replica have it, and it was not replaced since.
 //!
-//! `KVICK_PARTITIONS` is the number of rounds, 2 unless that is set. Namespaces need root, and Sentinel's program is found as in
-//! `sentinel.rs`; without them the test says that it is not run, and why.
+//! `KVICK_PARTITIONS` is the number of rounds, 2 unless that is set. Namespaces need root, and Sentinel's program is
+//! that of `KVICK_TEST_SENTINEL` or `KVICK_TEST_VALKEY`; without them the test says that it is not run, and why.
 
 mod common;
 
@@ -160,11 +160,10 @@ fn address(node: usize) -> IpAddr {
     [10, 77, 0, node as u8 + 1].into()
 }
 
+/// The program that `KVICK_TEST_SENTINEL` names, or Valkey's server, which is Sentinel when it is told so.
 fn sentinel_program() -> Option<PathBuf> {
-    let named = std::env::var_os("KVICK_TEST_SENTINEL").map(PathBuf::from);
-    let beside =
-        || std::env::var_os("KVICK_TEST_VALKEY").map(|valkey| PathBuf::from(valkey).with_file_name("valkey-sentinel"));
-    named.or_else(beside).filter(|program| program.exists())
+    let named = std::env::var_os("KVICK_TEST_SENTINEL").or_else(|| std::env::var_os("KVICK_TEST_VALKEY"));
+    named.map(PathBuf::from).filter(|program| program.exists())
 }
 
 /// A Sentinel, ended when dropped.
@@ -250,8 +249,13 @@ impl Site {
 
     /// Asks a node, from there.
     fn ask(&self, node: usize, words: &[&str]) -> Option<Reply> {
+        self.ask_patiently(node, words, PATIENCE)
+    }
+
+    /// The same, where the answer takes longer.
+    fn ask_patiently(&self, node: usize, words: &[&str], patience: Duration) -> Option<Reply> {
         let port = self.servers[node].port();
-        self.network.inside(node, || Wire::connect(port, PATIENCE).ok()?.ask(words).ok())
+        self.network.inside(node, || Wire::connect(port, patience).ok()?.ask(words).ok())
     }
 
     /// Lines of INFO REPLICATION.
@@ -418,17 +422,22 @@ fn round(site: &Site, fault: Fault, number: &AtomicU64) {
     assert!(counted > 10, "hardly anything was written");
     let wrongly = lost.into_iter().find(|write| counts(write));
     assert!(wrongly.is_none(), "{wrongly:?}, with the fault begun at {began:?} and {by_new} the primary now");
-    wait_for("all nodes hold the same", || {
-        let digests: Vec<String> =
-            (0..NODES).filter_map(|node| Some(site.ask(node, &["DEBUG", "DIGEST"])?.text())).collect();
-        digests.len() == NODES && digests.iter().all(|digest| *digest == digests[0] && !digest.is_empty())
-    });
+    let mut digests = Vec::new();
+    let same = |digests: &[String]| digests.len() == NODES && digests.iter().all(|digest| *digest == digests[0]);
+    let began = Instant::now();
+    while !same(&digests) {
+        assert!(began.elapsed() < RECOVERY, "the nodes hold different data: {digests:?}");
+        digests = (0..NODES)
+            .filter_map(|node| Some(site.ask_patiently(node, &["DEBUG", "DIGEST"], RECOVERY)?.text()))
+            .collect();
+    }
+    assert_eq!(site.ask(new, &["FLUSHALL"]), Some(Reply::Simple("OK".into())), "nothing is left for the next round");
 }
 
 #[test]
 fn no_write_that_counts_is_lost_when_the_network_comes_apart() {
     let Some(program) = sentinel_program() else {
-        return println!("Not run: neither KVICK_TEST_SENTINEL nor KVICK_TEST_VALKEY leads to a valkey-sentinel");
+        return println!("Not run: neither KVICK_TEST_SENTINEL nor KVICK_TEST_VALKEY names a program");
     };
     let network = match Network::new() {
         Ok(network) => network,

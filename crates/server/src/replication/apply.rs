@@ -11,7 +11,7 @@ use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::Client;
 use crate::worker::batch::Asks;
-use crate::worker::engine::Engine;
+use crate::worker::engine::{Engine, Outcome};
 use kvick_resp::Args;
 use kvick_store::world::Participant;
 use std::io;
@@ -24,8 +24,8 @@ use std::time::Duration;
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
 
-/// How often to look whether the append-only file has been replayed.
-pub(super) const LOADING_PAUSE: Duration = Duration::from_millis(1);
+/// How often to look whether a script has ended, or the append-only file has been replayed.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
 pub struct Applier {
@@ -114,22 +114,24 @@ impl Applier {
             if self.engine.server.persistence.gate.has(gate::LOADING) {
                 // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
                 self.engine.leave();
-                std::thread::sleep(LOADING_PAUSE);
+                std::thread::sleep(PAUSE);
                 self.engine.enter();
                 continue;
             }
             let Some((args, bytes)) = next() else { return Ok(()) };
-            self.apply(args, bytes);
+            self.apply(args, bytes)?;
         }
     }
 
-    fn apply(&mut self, args: Args<'_>, bytes: &[u8]) {
+    fn apply(&mut self, args: Args<'_>, bytes: &[u8]) -> Result<(), Superseded> {
         let name = args.get(0).unwrap_or_default();
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let aside =
             self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
         self.engine.effects().repeat(bytes, aside);
-        self.engine.execute(&mut self.client, args, Asks::Unresolved, &mut None, &mut self.reply);
+        while let Outcome::Held | Outcome::Again = self.execute(args) {
+            self.wait_for_script()?;
+        }
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
@@ -137,6 +139,33 @@ impl Applier {
             // What no handler committed: requests that do nothing, or that this server does not know.
             self.engine.commit_verbatim();
         }
+        Ok(())
+    }
+
+    fn execute(&mut self, args: Args<'_>) -> Outcome {
+        let Applier { engine, client, reply, .. } = self;
+        match engine.execute(client, args, Asks::Unresolved, &mut None, reply) {
+            // Scripts are sent by old servers alone.
+            Outcome::Program(command, previous) => {
+                engine.execute_program(client, (command, previous), args, &mut (), reply)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// A script of a client here has what a request needs, for however long: the primary's is not answered that the server
+    /// is busy, as others are.
+    #[cold]
+    fn wait_for_script(&mut self) -> Result<(), Superseded> {
+        self.engine.leave();
+        std::thread::sleep(PAUSE);
+        self.engine.enter();
+        if self.engine.server.replication.upstream.number() != self.number {
+            // What was not executed is not repeated either.
+            self.engine.effects().repeat_others();
+            return Err(Superseded);
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
 //! while it applies, except on the keys that are just being changed.
 
-use super::apply::{Applier, Ends, LOADING_PAUSE, Superseded};
+use super::apply::{Applier, Ends, PAUSE, Superseded};
 use super::upstream::{LinkStage, Target};
 use crate::config::tables::persistence::DBFILENAME;
 use crate::config::tables::process::DIR;
@@ -318,7 +318,7 @@ impl Link<'_> {
             // DEBUG LOADAOF: another has the data for himself.
             while server.persistence.gate.has(gate::LOADING) {
                 drop(world);
-                std::thread::sleep(LOADING_PAUSE);
+                std::thread::sleep(PAUSE);
                 world = server.keyspace.lock_world();
             }
             if upstream.number() != self.number {
