@@ -294,7 +294,16 @@ mod tests {
     use crate::memory::Figures;
 
     fn overview(figures: Figures, peak: usize) -> Overview {
-        Overview { figures, peak, startup: 1 << 20, clients: 1000, replicas: 0, backlog: 0, kept: 0, databases: Vec::new() }
+        Overview {
+            figures,
+            peak,
+            startup: 1 << 20,
+            clients: 1000,
+            replicas: 0,
+            backlog: 0,
+            kept: 0,
+            databases: Vec::new(),
+        }
     }
 
     const MB: usize = 1 << 20;
