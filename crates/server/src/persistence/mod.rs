@@ -99,9 +99,11 @@ impl Persistence {
 }
 
 /// All databases were flushed by `dirty` changes that no worker has counted yet: a background save of what was there comes
-/// to nothing, and if the user wants dumps at all, what is there now is saved.
+/// to nothing, as does a dump for replicas, which ask for another one, and if the user wants dumps at all, what is there
+/// now is saved.
 pub fn after_flushall(server: &'static Server, world: &mut Locked, dirty: u64) {
     background::cancel(&server.persistence);
+    snapshots::cancel(&server.persistence, snapshots::Purpose::Replicas);
     if !server.config.read(SAVE).points().is_empty() {
         // The log has told why, if it failed; the flush is done all the same.
         let _ = save::save(server, world, dirty);

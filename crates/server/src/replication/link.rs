@@ -43,6 +43,9 @@ pub fn start(server: &'static Server) -> io::Result<()> {
         let upstream = &server.replication.upstream;
         loop {
             let (target, number) = upstream.wait_for_target();
+            // While the world stands still, so does this.
+            server.keyspace.world.enter(participant);
+            server.keyspace.world.leave(participant);
             let mut link = Link { server, number, applier: &mut applier, participant };
             let outcome = link.follow(&target);
             applier.end();

@@ -47,7 +47,7 @@ impl Link<'_> {
         let applier: &mut Applier = self.applier;
         let (taken, kept) = std::thread::scope(|scope| {
             let (place, keeper, dump_socket) = (&place, &keeper, dump_wire.socket());
-            let keeping = scope.spawn(move || {
+            let keep = move || {
                 memory::enrol();
                 let kept = ask_for_log(server, &mut wire, place, keeper).and_then(|()| keeper.keep(wire));
                 if kept.is_err()
@@ -57,12 +57,14 @@ impl Link<'_> {
                     let _ = socket.shutdown(Shutdown::Both);
                 }
                 kept
-            });
+            };
+            let keeping = std::thread::Builder::new().name("replica-log".into()).spawn_scoped(scope, keep);
+            let keeping = keeping.map_err(|error| Broken::Io("Keeping the primary's log", error))?;
             let mut intake = Intake { server, number, participant, applier, id: &place.id, offset: place.offset };
             let taken = intake.run(&mut dump_wire);
             keeper.stop();
-            (taken, keeping.join())
-        });
+            Ok::<_, Broken>((taken, keeping.join()))
+        })?;
         // Others may have it too, to interrupt it. One that is closed already is as good.
         let _ = dump_wire.channel().socket().shutdown(Shutdown::Both);
         server.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
