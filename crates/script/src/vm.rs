@@ -59,6 +59,10 @@ pub struct Vm {
 /// After how many calls the collector does some work, and how much.
 const COLLECT_PERIOD: u32 = 50;
 
+/// Up to so many bytes in use, garbage is left to be collected when scripts ask for more: a cycle of the collector costs
+/// as much as many short scripts do.
+const MEMORY_SMALL_MAX: usize = 1 << 20;
+
 impl Vm {
     /// A machine without any script.
     ///
@@ -70,7 +74,6 @@ impl Vm {
             return Err(Failure::new("ERR no memory for scripts"));
         };
         sandbox::build(universe.lua(), kind, identity, &settings);
-        universe.lua().relax_collector(settings.memory_max);
         Ok(Vm { universe, settings, scripts: HashMap::default(), calls: 0 })
     }
 
@@ -170,15 +173,11 @@ impl Vm {
     /// scripts ask for more.
     fn collect_sometimes(&mut self) {
         self.calls += 1;
-        if self.calls < COLLECT_PERIOD {
-            return;
-        }
-        self.calls = 0;
-        let lua = self.universe.lua();
-        if lua.heap().is_small() {
-            lua.relax_collector(self.settings.memory_max);
-        } else {
-            lua.collect_some(COLLECT_PERIOD as i32);
+        if self.calls == COLLECT_PERIOD {
+            self.calls = 0;
+            if self.memory() > MEMORY_SMALL_MAX {
+                self.universe.lua().collect_some(COLLECT_PERIOD as i32);
+            }
         }
     }
 }

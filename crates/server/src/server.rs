@@ -216,8 +216,11 @@ impl Server {
 
     /// Sends a worker a message.
     pub fn send(&self, worker: usize, message: Message) {
-        if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
-            mailbox.send(message);
+        match self.mailboxes.get().and_then(|all| all.get(worker)) {
+            Some(mailbox) => mailbox.send(message),
+            // The connection to the primary is no worker's.
+            None if matches!(message, Message::Close(_)) => self.replication.upstream.interrupt(),
+            None => {}
         }
     }
 
@@ -353,6 +356,7 @@ impl Server {
         self.scripting.reset_stats();
         aof::reset_stats(&self.aof);
         self.eviction.reset();
+        self.replication.counts.reset();
     }
 
     /// Has the server end: workers notice at their next turn. Nobody can connect any more before a connection is closed:

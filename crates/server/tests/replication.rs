@@ -5,11 +5,10 @@
 mod common;
 
 use common::peer::Running;
-use common::{Server, for_workers, wait_until};
+use common::{Server, wait_until};
 use redis::{Connection, Value, cmd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// What servers of these tests are started with: replicas need not wait for others to come.
@@ -75,7 +74,6 @@ fn assert_same_data(primary: &mut Connection, replica: &mut Connection) {
             && info(replica, "master_link_status") == "up"
     });
     assert_eq!(text(primary, "DEBUG DIGEST"), text(replica, "DEBUG DIGEST"));
-    assert_eq!(number(primary, "DBSIZE"), number(replica, "DBSIZE"));
 }
 
 /// Clients that change data of all types until they are told to stop, or their server ends.
@@ -336,11 +334,219 @@ fn replicas_refuse_writes_and_wait_tells_how_many_have_them() {
 
 #[test]
 fn a_replica_that_does_not_read_is_cut_off_and_its_memory_given_back() {
-    for_workers(&SETTINGS, |server| {
+    with_workers(|workers| {
+        let server =
+            start(workers, &["--client-output-buffer-limit", "replica 1mb 1mb 60", "--repl-backlog-size", "16kb"]);
         let mut client = server.client();
-        ask(
-            &mut client,
-            "CONFIG SET client-output-buffer-limit replica\u{20}1mb\u{20}1mb\u{20}60".replace('\u{20}', " ").as_str(),
-        );
+        let mut replica = server.raw();
+        replica.request(&["REPLCONF", "capa", "eof"]);
+        replica.expect("+OK\r\n");
+        replica.request(&["PSYNC", "?", "-1"]);
+        wait_until("it is sent a dump", || text(&mut client, "INFO replication").contains("state=send_bulk"));
+        let before = counted(&mut client, "mem_not_counted_for_evict");
+        let value = "x".repeat(100_000);
+        let mut most = 0;
+        wait_until("it is cut off", || {
+            ask(&mut client, &format!("SET key {value}"));
+            most = most.max(counted(&mut client, "mem_not_counted_for_evict"));
+            counted(&mut client, "connected_slaves") == 0
+        });
+        assert!(most > before + 500_000, "{before} to {most}");
+        // What is kept is the backlog, once another block of the log is begun.
+        wait_until("its memory is given back", || {
+            ask(&mut client, &format!("SET key {value}"));
+            counted(&mut client, "mem_not_counted_for_evict") < before + 300_000
+        });
+        assert_eq!(counted(&mut client, "client_output_buffer_limit_disconnections"), 1);
+    });
+}
+
+#[test]
+fn what_a_replica_got_is_in_its_append_only_file() {
+    with_workers(|workers| {
+        let folder = TempDir::new().expect("a folder");
+        let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
+        let primary = start(workers, &[]);
+        let mut p = primary.client();
+        ask(&mut p, "DEBUG POPULATE 1000 before 10");
+        let mut replica = start(workers, &args);
+        let mut r = replica.client();
+        ask(&mut r, "SET of-its-own goes");
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        (0..50).for_each(|n| write(&mut p, n).expect("changes"));
+        settle(&mut p);
+        assert_same_data(&mut p, &mut r);
+        // The files are begun anew with what came.
+        wait_until("they are", || {
+            info(&mut r, "aof_rewrite_in_progress") == "0" && info(&mut r, "aof_rewrite_scheduled") == "0"
+        });
+        assert_eq!(number(&mut p, "WAIT 1 0"), 1);
+        ask(&mut r, "REPLICAOF NO ONE");
+        ask(&mut r, "SET promoted yes");
+        let digest = text(&mut r, "DEBUG DIGEST");
+        assert!(matches!(ask(&mut r, "WAITAOF 1 0 5000"), Value::Array(had) if had[0] == Value::Int(1)));
+        replica.signal(libc::SIGKILL);
+        replica.end();
+        let again = start(workers, &args);
+        let mut client = again.client();
+        assert_eq!(text(&mut client, "DEBUG DIGEST"), digest);
+        assert_eq!(text(&mut client, "GET promoted"), "yes");
+    });
+}
+
+#[test]
+fn a_dump_may_go_through_a_file_and_to_replicas_that_know_nothing_of_streams() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &["--repl-diskless-sync", "no"]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        ask(&mut p, "DEBUG POPULATE 5000 before 100");
+        let load = Load::begin(&primary);
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        load.end();
+        settle(&mut p);
+        assert_same_data(&mut p, &mut r);
+        assert!(primary.dir().join("dump.rdb").exists());
+        // One that says nothing of itself, and never does.
+        ask(&mut p, "CONFIG SET repl-diskless-sync yes");
+        let mut old = primary.raw();
+        old.request(&["SYNC"]);
+        let length = loop {
+            let line = old.line();
+            if let Some(length) = line.strip_prefix('$') {
+                break length.parse::<usize>().expect("a length");
+            }
+            assert_eq!(line, "");
+        };
+        assert!(old.bytes(length).starts_with(b"REDIS0011"));
+        ask(&mut p, "SET after sync");
+        old.skip_to("after");
+    });
+}
+
+#[test]
+fn failover_hands_over_without_loss() {
+    with_workers(|workers| {
+        let (a, b) = (start(workers, &[]), start(workers, &[]));
+        let (mut ca, mut cb) = (a.client(), b.client());
+        let refused = try_ask(&mut ca, "FAILOVER").expect_err("a refusal");
+        assert!(refused.to_string().contains("requires connected replicas"), "{refused}");
+        follow(&mut cb, a.port());
+        wait_for_link(&mut cb);
+        wait_until("the replica is online", || text(&mut ca, "INFO replication").contains("state=online"));
+        let counter = {
+            let mut client = a.client();
+            std::thread::spawn(move || {
+                let mut last = 0;
+                // Until it is told that this is no primary any more.
+                while let Ok(n) = cmd("INCR").arg("counter").query::<i64>(&mut client) {
+                    last = n;
+                }
+                last
+            })
+        };
+        wait_until("there are writes", || text(&mut ca, "EXISTS counter") == "1");
+        ask(&mut ca, "FAILOVER");
+        wait_until("b is the primary", || info(&mut cb, "role") == "master");
+        let last = counter.join().expect("no panic");
+        assert_eq!(number(&mut cb, "GET counter"), last);
+        wait_for_link(&mut ca);
+        ask(&mut cb, "INCR counter");
+        assert_same_data(&mut cb, &mut ca);
+        assert_eq!((counted(&mut cb, "sync_full"), counted(&mut cb, "sync_partial_ok")), (0, 1));
+        assert_eq!(info(&mut ca, "master_failover_state"), "no-failover");
+    });
+}
+
+#[test]
+fn an_end_waits_for_replicas_that_lie_behind() {
+    with_workers(|workers| {
+        let (mut primary, replica) = (start(workers, &["--shutdown-timeout", "20"]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        wait_until("the replica is online", || text(&mut p, "INFO replication").contains("state=online"));
+        replica.signal(libc::SIGSTOP);
+        ask(&mut p, "SET key value");
+        let mut asks = primary.raw();
+        asks.request(&["SHUTDOWN", "NOSAVE"]);
+        wait_until("it waits", || primary.log().contains("Waiting for replicas before shutting down."));
+        ask(&mut p, "SHUTDOWN ABORT");
+        asks.expect("-ERR Errors trying to SHUTDOWN. Check logs.\r\n");
+        ask(&mut p, "SET key last");
+        asks.request(&["SHUTDOWN", "NOSAVE"]);
+        replica.signal(libc::SIGCONT);
+        assert_eq!(primary.end(), Some(0));
+        assert!(primary.log().contains("1 of 1 replicas are in sync when shutting down."), "{}", primary.log());
+        assert_eq!(text(&mut r, "GET key"), "last");
+    });
+}
+
+/// The program of the server that others wrote, if it is there.
+fn valkey() -> Option<String> {
+    let found = std::env::var("KVICK_TEST_VALKEY").ok();
+    if found.is_none() {
+        println!("KVICK_TEST_VALKEY is not set: nothing is tried with the server that others wrote");
+    }
+    found
+}
+
+#[test]
+fn replicas_and_primaries_that_others_wrote_work_with_this_one() {
+    let Some(program) = valkey() else { return };
+    with_workers(|workers| {
+        let folder = TempDir::new().expect("a folder");
+        let theirs = Running::start(&program, folder.path(), &["--repl-diskless-sync-delay", "0"]);
+        let ours = start(workers, &[]);
+        let (mut t, mut o) = (theirs.client(), ours.client());
+        ask(&mut t, "DEBUG POPULATE 3000 theirs 100");
+        (0..50).for_each(|n| write(&mut t, n).expect("changes"));
+        // This one moves over to theirs, and becomes the primary; then theirs follows it, and takes over again.
+        follow(&mut o, theirs.port());
+        wait_for_link(&mut o);
+        (50..100).for_each(|n| write(&mut t, n).expect("changes"));
+        settle(&mut t);
+        assert_same_data(&mut t, &mut o);
+        wait_until("it is online", || text(&mut t, "INFO replication").contains("state=online"));
+        ask(&mut t, "FAILOVER");
+        wait_until("this one is the primary", || info(&mut o, "role") == "master");
+        wait_for_link(&mut t);
+        (100..150).for_each(|n| write(&mut o, n).expect("changes"));
+        settle(&mut o);
+        assert_same_data(&mut o, &mut t);
+        assert_eq!((counted(&mut o, "sync_full"), counted(&mut o, "sync_partial_ok")), (0, 1));
+        ask(&mut o, &format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 10000", theirs.port()));
+        wait_until("theirs is the primary", || info(&mut t, "role") == "master");
+        wait_for_link(&mut o);
+        write(&mut t, 200).expect("changes");
+        settle(&mut t);
+        assert_same_data(&mut t, &mut o);
+        // And from the beginning, this one being the primary.
+        let folder = TempDir::new().expect("a folder");
+        let fresh = Running::start(&program, folder.path(), &[]);
+        let mut f = fresh.client();
+        ask(&mut o, "REPLICAOF NO ONE");
+        follow(&mut f, ours.port());
+        wait_for_link(&mut f);
+        assert_same_data(&mut o, &mut f);
+    });
+}
+
+#[test]
+fn the_server_that_others_wrote_follows_through_a_file_too() {
+    let Some(program) = valkey() else { return };
+    with_workers(|workers| {
+        let ours = start(workers, &["--repl-diskless-sync", "no"]);
+        let mut o = ours.client();
+        ask(&mut o, "DEBUG POPULATE 3000 ours 100");
+        let folder = TempDir::new().expect("a folder");
+        let theirs = Running::start(&program, folder.path(), &[]);
+        let mut t = theirs.client();
+        follow(&mut t, ours.port());
+        wait_for_link(&mut t);
+        write(&mut o, 1).expect("changes");
+        settle(&mut o);
+        assert_same_data(&mut o, &mut t);
     });
 }

@@ -342,7 +342,7 @@ mod tests {
         bench.database = 0;
         bench.propagated_with_databases();
         assert_eq!(bench.run("MOVE a 1"), ":1");
-        let expected = ["SELECT 0", "MULTI", "SELECT 1", "UNLINK a", "SELECT 0", "MOVE a 1", "EXEC"];
+        let expected = ["MULTI", "SELECT 0", "SELECT 1", "UNLINK a", "SELECT 0", "MOVE a 1", "EXEC"];
         assert_eq!(bench.propagated_with_databases(), expected);
         assert_eq!(bench.event_databases(), [1, 1, 0, 1]);
     }

@@ -2,35 +2,22 @@
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
-
-use mlua::ffi;
+use std::ffi::c_void;
 
 use super::shared::Shared;
 
 /// What Lua aligns its values to.
 const ALIGN: usize = 8;
 
-/// Up to so many bytes a heap is small: the collector then waits until the heap is several times as large as what was in
-/// use, since a cycle costs as much as many short scripts do.
-const SMALL_MAX: usize = 1 << 20;
-
-/// How large the heap may become before the next cycle begins, in percent of what was in use after the last one.
-const PAUSE_SMALL: c_int = 1000;
-const PAUSE_LARGE: c_int = 200;
-
 /// The memory of one state.
 pub(crate) struct Heap {
     used: Cell<usize>,
     limit: Cell<usize>,
-    /// Beyond this there is something to be done: the limit, or the size up to which the heap is small.
-    alert: Cell<usize>,
 }
 
 impl Heap {
     pub(super) fn new() -> Heap {
-        Heap { used: Cell::new(0), limit: Cell::new(usize::MAX), alert: Cell::new(usize::MAX) }
+        Heap { used: Cell::new(0), limit: Cell::new(usize::MAX) }
     }
 
     /// The bytes in use.
@@ -42,48 +29,17 @@ impl Heap {
     /// of a protected call has nobody to fail to.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.set(limit);
-        self.alert.set(self.alert.get().min(limit));
     }
 
-    /// Whether the heap is small.
-    pub(crate) fn is_small(&self) -> bool {
-        self.used.get() <= SMALL_MAX
-    }
-
-    /// Has the collector wait long while the heap is small, if it is and may become a good deal larger than that.
-    pub(super) fn relax(&self, main: *mut ffi::lua_State, limit: Option<usize>) {
-        if self.is_small() && limit.is_none_or(|limit| limit / 8 >= SMALL_MAX) {
-            set_pause(main, PAUSE_SMALL);
-            self.alert.set(self.limit.get().min(SMALL_MAX));
-        }
-    }
-
-    /// Whether a block may grow from `old` to `new` bytes; counts it then.
+    /// Whether a block may grow from `old` to `new` bytes, or shrink; counts it then.
     #[inline]
-    fn resize(&self, old: usize, new: usize, main: impl Fn() -> *mut ffi::lua_State) -> bool {
+    fn resize(&self, old: usize, new: usize) -> bool {
         let used = (self.used.get() - old).saturating_add(new);
-        if used > self.alert.get() && new > old && !self.is_allowed(used, main) {
-            return false;
+        let fits = used <= self.limit.get() || new <= old;
+        if fits {
+            self.used.set(used);
         }
-        self.used.set(used);
-        true
-    }
-
-    #[cold]
-    fn is_allowed(&self, used: usize, main: impl Fn() -> *mut ffi::lua_State) -> bool {
-        if used > SMALL_MAX {
-            set_pause(main(), PAUSE_LARGE);
-            self.alert.set(self.limit.get());
-        }
-        used <= self.limit.get()
-    }
-}
-
-/// Sets the collector's pause. Also while Lua asks for memory: the collector reads it when a cycle ends.
-fn set_pause(main: *mut ffi::lua_State, percent: c_int) {
-    if !main.is_null() {
-        // SAFETY: it is the state's main thread, and this sets a number and nothing else.
-        unsafe { ffi::lua_gc(main, ffi::LUA_GCSETPAUSE, percent) };
+        fits
     }
 }
 
@@ -96,11 +52,10 @@ pub(super) unsafe extern "C" fn allocate(
     new: usize,
 ) -> *mut c_void {
     // SAFETY: what `Universe::new` gave.
-    let shared = unsafe { &*shared.cast::<Shared>() };
-    let heap = &shared.heap;
+    let heap = unsafe { &(*shared.cast::<Shared>()).heap };
     let old = if block.is_null() { 0 } else { old };
     let Ok(layout) = Layout::from_size_align(new, ALIGN) else { return std::ptr::null_mut() };
-    if !heap.resize(old, new, || shared.main.get().map_or(std::ptr::null_mut(), NonNull::as_ptr)) {
+    if !heap.resize(old, new) {
         return std::ptr::null_mut();
     }
     // SAFETY: Lua gives back blocks with the size that they were made with, and `new` fits a layout.

@@ -685,12 +685,6 @@ impl<'a> Lua<'a> {
         unsafe { ffi::lua_gc(self.raw.as_ptr(), ffi::LUA_GCCOLLECT, 0) };
     }
 
-    /// Has the collector wait longer between its cycles, if there is little in use of the `limit` that there may be. To
-    /// be called on the main thread.
-    pub(crate) fn relax_collector(self, limit: Option<usize>) {
-        self.heap().relax(self.raw.as_ptr(), limit);
-    }
-
     /// Lets the collector do some work.
     pub(crate) fn collect_some(self, size: i32) {
         // SAFETY: always defined; there are no finalizers.

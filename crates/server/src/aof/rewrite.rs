@@ -312,6 +312,10 @@ impl Writer {
             if status.state == State::Waiting {
                 status.state = State::On;
             }
+            drop(status);
+            if !self.has_unsynced() {
+                self.publish_synced();
+            }
             logging::notice(format_args!("Background AOF rewrite finished successfully"));
         } else {
             self.abandon(number, true);

@@ -187,7 +187,7 @@ impl Writer {
         timeout
     }
 
-    fn has_unsynced(&self) -> bool {
+    pub fn has_unsynced(&self) -> bool {
         self.increment.as_ref().is_some_and(|increment| increment.synced < increment.size)
     }
 
@@ -411,7 +411,7 @@ impl Writer {
     }
 
     /// Tells that all that was read from the log is on the disk.
-    fn publish_synced(&mut self) {
+    pub fn publish_synced(&mut self) {
         let Some(follower) = self.follower.as_ref().filter(|_| self.left.is_empty()) else { return };
         let offset = follower.offset();
         if self.aof.status.lock().state == State::On {

@@ -5,6 +5,7 @@
 //! word under which it may do everything (see [`Client::is_free`](crate::session::Client::is_free)), so for most requests
 //! all of this costs one comparison.
 
+use crate::clients::{ClientFlags, ClientInfo};
 use crate::config::Refusal;
 use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
@@ -81,6 +82,21 @@ impl Gate {
             self.0.fetch_and(!u64::from(reason), Ordering::Release);
         }
     }
+}
+
+/// Whether a client is to be sent to the primary with a command instead, with `flags` as below: it follows redirections
+/// (CLIENT CAPA REDIRECT), and has not said that it takes what a replica has.
+pub fn redirects(server: &Server, client: &ClientInfo, flags: Flags) -> bool {
+    let is = client.flags();
+    server.persistence.gate.has(REPLICA)
+        && is.contains(ClientFlags::CAPA_REDIRECT)
+        && (flags.contains(Flags::WRITE) || (flags.contains(Flags::READONLY) && !is.contains(ClientFlags::READONLY)))
+}
+
+/// Where it is sent.
+pub fn redirection(server: &Server, client: &ClientInfo, flags: Flags) -> Option<Error> {
+    let primary = redirects(server, client, flags).then(|| server.replication.upstream.target())??;
+    Some(Error::new(format!("REDIRECT {}:{}", primary.host, primary.port)))
 }
 
 /// Why a command may not run, with `flags` its own or those of all that it would execute.

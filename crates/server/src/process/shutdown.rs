@@ -76,6 +76,11 @@ impl Request {
         self.acting.load(Ordering::Relaxed) || self.is_waiting()
     }
 
+    /// Milliseconds that a shutdown which waits for replicas does so at most.
+    pub fn left_ms(&self) -> Option<i64> {
+        self.waiting.lock().as_ref().map(|waiting| (waiting.until_ms - clock::unix_ms()).max(0))
+    }
+
     /// Whether a shutdown waits for replicas.
     pub fn is_waiting(&self) -> bool {
         self.waiting.lock().is_some()

@@ -13,6 +13,9 @@ use crate::worker::batch::Asks;
 use crate::worker::engine::Engine;
 use kvick_resp::Args;
 use kvick_store::world::Participant;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +31,26 @@ pub struct Applier {
     number: u64,
 }
 
+/// The ends of the connection to a primary, for those who look at clients.
+#[derive(Clone, Debug, Default)]
+pub struct Ends {
+    /// The primary's address and port.
+    pub peer: String,
+    /// This server's.
+    pub local: String,
+    /// The descriptor.
+    pub fd: i32,
+}
+
+impl Ends {
+    /// Those of a socket.
+    pub fn of(socket: &TcpStream) -> Ends {
+        let text =
+            |address: io::Result<SocketAddr>| address.map_or_else(|_| String::new(), |address| address.to_string());
+        Ends { peer: text(socket.peer_addr()), local: text(socket.local_addr()), fd: socket.as_raw_fd() }
+    }
+}
+
 /// Another primary is to be followed, or none.
 #[derive(Debug)]
 pub struct Superseded;
@@ -38,17 +61,28 @@ impl Applier {
         let worker = server.workers();
         let mut engine = Engine::new(server, worker, server.stats[worker].clone(), participant);
         engine.effects().repeat_others();
-        Applier { engine, client: primary(server, worker), reply: Vec::new(), number: 0 }
+        Applier { engine, client: primary(0, worker, &Ends::default()), reply: Vec::new(), number: 0 }
     }
 
     /// Begins to apply what the primary sends that the wish of this number is for. The next record says, or the dump said, in
     /// which database it works.
-    pub fn begin(&mut self, number: u64, database: usize) {
+    pub fn begin(&mut self, number: u64, database: usize, ends: &Ends) {
         let server = self.engine.server;
-        self.client = primary(server, server.workers());
+        self.client = primary(server.clients.next_id(), server.workers(), ends);
+        server.clients.add(self.client.info.clone());
         self.client.select(database);
         server.replication.upstream.database.store(database, Ordering::Relaxed);
         self.number = number;
+    }
+
+    /// The link has ended.
+    pub fn end(&mut self) {
+        self.engine.server.clients.remove(self.client.info.id);
+    }
+
+    /// Whether somebody wants the link closed.
+    pub fn is_doomed(&self) -> bool {
+        self.client.info.is_doomed()
     }
 
     /// Takes note of the time.
@@ -95,9 +129,9 @@ impl Applier {
 }
 
 /// The client that a primary speaks through.
-fn primary(server: &'static Server, worker: usize) -> Client {
-    let id = server.clients.next_id();
-    let info = ClientInfo::new(id, worker, -1, String::new(), String::new(), false, clock::unix_ms());
+fn primary(id: u64, worker: usize, ends: &Ends) -> Client {
+    let (peer, local) = (ends.peer.clone(), ends.local.clone());
+    let info = ClientInfo::new(id, worker, ends.fd, peer, local, false, clock::unix_ms());
     let client = Client::new(Arc::new(info), Identity::superuser());
     client.info.set_flags(ClientFlags::PRIMARY | ClientFlags::FROM_LOG, true);
     client

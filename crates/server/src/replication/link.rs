@@ -3,7 +3,7 @@
 //! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
 //! while it applies, except on the keys that are just being changed.
 
-use super::apply::{Applier, Superseded};
+use super::apply::{Applier, Ends, Superseded};
 use super::upstream::{LinkStage, Target};
 use crate::config::tables::persistence::DBFILENAME;
 use crate::config::tables::process::DIR;
@@ -31,6 +31,14 @@ const READ: usize = 256 * 1024;
 const ACK_EVERY: Duration = Duration::from_secs(1);
 /// How long until a link that broke is made again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How often a wait looks whether it has become too long.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What the log is told of a primary that does not answer.
+const HANDSHAKE: &str = "Timeout connecting to the PRIMARY...";
+/// What it is told of one that does not send its dump.
+const DUMP: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' parameter \
+                    in valkey.conf to a larger value.";
 
 /// Why a link ended.
 #[derive(Debug)]
@@ -60,6 +68,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
             let (target, number) = upstream.wait_for_target();
             let mut link = Link { server, number, applier: &mut applier, participant };
             let outcome = link.follow(&target);
+            applier.end();
             upstream.set_socket(None);
             if upstream.number() == number {
                 upstream.set_stage(LinkStage::Connect);
@@ -123,7 +132,7 @@ impl Link<'_> {
         }
         match answer? {
             Answer::Full(id, offset) => self.begin_anew(&mut wire, &id, offset)?,
-            Answer::Continue(id) => self.go_on(id.as_deref()),
+            Answer::Continue(id) => self.go_on(&wire, id.as_deref()),
         }
         upstream.set_stage(LinkStage::Connected);
         self.apply(&mut wire)
@@ -147,7 +156,7 @@ impl Link<'_> {
                     }
                     logging::notice(format_args!("Non blocking connect for SYNC fired the event."));
                     let channel = Rc::new(RefCell::new(self.shake_hands(stream, target, timeout).map_err(failed)?));
-                    return Ok(Wire { channel, buffer: Vec::new(), at: 0, timeout });
+                    return Ok(Wire { server: self.server, channel, buffer: Vec::new(), at: 0, awaited: HANDSHAKE });
                 }
                 Err(error) => failure = error,
             }
@@ -229,7 +238,14 @@ impl Link<'_> {
             logging::notice(format_args!("Partial resynchronization not possible (no cached primary)"));
             wire.send(&[b"PSYNC", b"?", b"-1"])?;
         }
-        let answer = wire.line()?;
+        let answer = loop {
+            // Empty lines say that the primary is still there.
+            let line = wire.line()?;
+            self.heard();
+            if !line.is_empty() {
+                break line;
+            }
+        };
         let text = shown(&answer);
         let mut words = text.split_ascii_whitespace();
         match words.next() {
@@ -269,7 +285,7 @@ impl Link<'_> {
     }
 
     /// The data are a part of the primary's history, which may go by another ID by now.
-    fn go_on(&mut self, id: Option<&str>) {
+    fn go_on(&mut self, wire: &Wire, id: Option<&str>) {
         let replication = &self.server.replication;
         let end = self.server.keyspace.log.offset();
         if let Some(id) = id {
@@ -282,7 +298,8 @@ impl Link<'_> {
                 self.server.disconnect_replicas();
             }
         }
-        self.applier.begin(self.number, replication.upstream.database.load(Ordering::Relaxed));
+        let database = replication.upstream.database.load(Ordering::Relaxed);
+        self.applier.begin(self.number, database, &wire.ends());
     }
 
     /// Takes a dump over in place of the data.
@@ -290,6 +307,7 @@ impl Link<'_> {
         let server = self.server;
         let upstream = &server.replication.upstream;
         upstream.set_stage(LinkStage::Receiving);
+        wire.awaited = DUMP;
         let delimited = self.wait_for_dump(wire)?;
         let path = self.receive(wire, &delimited)?;
         let file = File::open(&path).map_err(|error| Broken::Io("Can't open the dump that was received", error))?;
@@ -337,7 +355,8 @@ impl Link<'_> {
         log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
         drop(world);
         let database = report.replication.database.and_then(|number| usize::try_from(number).ok());
-        self.applier.begin(self.number, database.filter(|number| *number < server.keyspace.databases()).unwrap_or(0));
+        let database = database.filter(|number| *number < server.keyspace.databases()).unwrap_or(0);
+        self.applier.begin(self.number, database, &wire.ends());
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));
         Ok(())
     }
@@ -475,6 +494,9 @@ impl Link<'_> {
             big.clear();
             input.drain(..pos);
             applied?;
+            if self.applier.is_doomed() {
+                return Err(Broken::Refused("Connection with primary closed by a client's wish.".into()));
+            }
             server.log_moved(usize::MAX);
             if let Some(error) = violation {
                 return Err(Broken::Refused(format!(
@@ -490,7 +512,8 @@ impl Link<'_> {
             if n > 0 {
                 self.heard();
                 server.stats[server.workers()].bytes_in.add(n as u64);
-            } else if self.is_silent_for(wire.timeout) {
+                server.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
+            } else if self.is_silent_for(wire.timeout()) {
                 return Err(Broken::Refused("PRIMARY timeout: no data nor PING received...".into()));
             }
         }
@@ -527,7 +550,9 @@ struct Wire {
     /// What was read and not used, from `at` on.
     buffer: Vec<u8>,
     at: usize,
-    timeout: Duration,
+    server: &'static Server,
+    /// What the log is told when it does not come.
+    awaited: &'static str,
 }
 
 impl Wire {
@@ -563,12 +588,32 @@ impl Wire {
     fn fill(&mut self) -> Result<(), Broken> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.drain(..std::mem::take(&mut self.at));
-        let n = self.read_behind(&mut buffer, self.timeout);
+        let began = Instant::now();
+        let n = loop {
+            // The setting may change meanwhile.
+            let left = self.timeout().saturating_sub(began.elapsed());
+            match self.read_behind(&mut buffer, left.min(LOOK_EVERY)) {
+                Ok(0) if left > LOOK_EVERY => {}
+                read => break read,
+            }
+        };
         self.buffer = buffer;
         match n? {
-            0 => Err(Broken::Io("Timeout in the replication handshake", io::ErrorKind::TimedOut.into())),
-            _ => Ok(()),
+            0 => Err(Broken::Refused(self.awaited.into())),
+            n => {
+                self.server.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
+                Ok(())
+            }
         }
+    }
+
+    fn ends(&self) -> Ends {
+        Ends::of(self.channel.borrow().socket())
+    }
+
+    /// How long the primary may be silent.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.server.config.read(settings::REPL_TIMEOUT).into())
     }
 
     /// The next line, without its end.

@@ -61,7 +61,7 @@ pub struct Replication {
     pub counts: Counts,
 }
 
-/// How often replicas were synchronised.
+/// How often replicas were synchronised, and how much went over the links.
 #[derive(Default)]
 pub struct Counts {
     /// From the beginning.
@@ -70,6 +70,20 @@ pub struct Counts {
     pub partial: AtomicU64,
     /// Tried to be, but were too late or of another history.
     pub partial_refused: AtomicU64,
+    /// Bytes that came from the primary.
+    pub bytes_in: AtomicU64,
+    /// Bytes that were sent to replicas.
+    pub bytes_out: AtomicU64,
+}
+
+impl Counts {
+    /// Counts anew.
+    pub fn reset(&self) {
+        let Counts { full, partial, partial_refused, bytes_in, bytes_out } = self;
+        [full, partial, partial_refused, bytes_in, bytes_out]
+            .iter()
+            .for_each(|count| count.store(0, Ordering::Relaxed));
+    }
 }
 
 impl Replication {

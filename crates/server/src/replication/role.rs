@@ -3,6 +3,7 @@
 use super::replicas::Stage;
 use super::synchronise;
 use super::upstream::Target;
+use crate::clients::ClientFlags;
 use crate::clock;
 use crate::config::Values;
 use crate::config::shapes::Primary;
@@ -107,7 +108,12 @@ impl Server {
             if let Some(blocked) = Blocked::of(&waiter)
                 && blocked.leave(&waiter, world)
             {
-                let served = blocked.end(&waiter, Some(CHANGED), stats);
+                // One that follows redirections is told where to.
+                let primary = self.replication.upstream.target();
+                let follows = client.flags().contains(ClientFlags::CAPA_REDIRECT);
+                let text =
+                    primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
+                let served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
                 self.answer(served);
             }
         }

@@ -77,7 +77,7 @@ impl Blocked {
 
     /// Counts the command of a waiter that has left its queues unserved, and answers: with an error that is not the
     /// command's own, or that its time was up.
-    pub fn end(&self, waiter: &Waiter, error: Option<&'static str>, stats: &WorkerStats) -> Served {
+    pub fn end(&self, waiter: &Waiter, error: Option<&str>, stats: &WorkerStats) -> Served {
         let command = &stats.commands[self.command.id as usize];
         command.calls.add(1);
         stats.requests.add(1);

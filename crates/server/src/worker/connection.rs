@@ -157,12 +157,12 @@ pub struct Connection {
     pub above_soft_since: Option<Instant>,
     /// The worker's count of writes when it last got a message.
     pub reached_in: u64,
-    /// True while its client or its input is elsewhere: it is neither read nor closed.
-    pub away: bool,
     /// The place of the run that it got then among all runs.
     pub last_run: usize,
     /// Messages with lower numbers that are for it, it has got.
     pub heard_to: u64,
+    /// True while its client or its input is elsewhere: it is neither read nor closed.
+    pub away: bool,
     /// True while it waits its turn to be read.
     pub queued: bool,
     /// Its request that waits for a key, if any.
@@ -210,9 +210,9 @@ impl Connection {
             output: Output::default(),
             above_soft_since: None,
             reached_in: u64::MAX,
-            away: false,
             last_run: 0,
             heard_to: 0,
+            away: false,
             queued: false,
             waiter: None,
             stopped,

@@ -141,6 +141,7 @@ impl Worker {
     #[inline]
     pub(super) fn catch_up(&mut self, token: usize) {
         if !self.deliveries.is_empty()
+            && self.understudy.is_some()
             && let Some(connection) = self.connections.get(token)
             && (connection.client.subscriptions.is_some() || connection.client.tracking.is_some())
         {

@@ -267,6 +267,11 @@ impl Engine {
                 client.last_command = previous;
                 return Outcome::Again;
             }
+            if gate::redirects(self.server, &client.info, client.flags_asked(command)) && self.server.is_handing_over()
+            {
+                // Where to is known when the replica has taken over.
+                return Outcome::Paused;
+            }
             if let Some(error) = self.objection(client, command, args) {
                 self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
@@ -429,7 +434,8 @@ impl Engine {
         let monitors = || {
             (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
         };
-        let closed = || gate::objection(self.server, command, flags);
+        let elsewhere = || gate::redirection(self.server, &client.info, flags);
+        let closed = || elsewhere().or_else(|| gate::objection(self.server, command, flags));
         let busy = || if self.concerns_script(client, command) { self.busy_error() } else { None };
         confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }

@@ -22,8 +22,8 @@ use std::time::Duration;
 const KEYS_PER_LOOK: u32 = 16;
 /// Bytes of arguments from which on they are counted.
 const ARGUMENTS_MIN: usize = 4096;
-/// Bytes for the replies of a batch from which on they do not count as memory in use.
-const SCRATCH_MIN: usize = 64 * 1024;
+/// Bytes for the replies of a batch that each worker begins with; more do not count as memory in use.
+pub(super) const SCRATCH_MIN: usize = 16 * 1024;
 /// Longest sleep while the janitor frees what there is to free.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -141,9 +141,10 @@ impl Engine {
 
     /// Whether this is a time at which keys may go.
     fn may_evict(&self) -> bool {
+        let is_the_primarys = self.tunables.replica_keeps_all && self.server.replication.upstream.is_replica();
         !self.server.pause.keeps_data(self.now_ms)
             && !self.server.persistence.gate.has(gate::LOADING)
-            && !(self.tunables.replica_keeps_all && self.server.replication.upstream.is_replica())
+            && !is_the_primarys
     }
 
     /// Bytes by which memory is above its limit. If it is not, what is left is shared out.

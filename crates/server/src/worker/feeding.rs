@@ -17,7 +17,7 @@ use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes written to a replica in a turn.
@@ -169,7 +169,7 @@ impl Feed {
 
 impl Connection {
     /// Writes to a replica what is there for it.
-    fn feed(&mut self) -> Fed {
+    fn feed(&mut self, sent: &AtomicU64) -> Fed {
         let Some(feed) = &mut self.client.feed else { return Fed::Enough };
         let mut left = TURN_BYTES;
         while left > 0 {
@@ -184,6 +184,7 @@ impl Connection {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
                     self.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    sent.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
                     left = left.saturating_sub(n);
                     if *written == plate.len() {
@@ -252,7 +253,7 @@ impl Worker {
         if !connection.output.is_empty() || connection.held > 0 {
             return;
         }
-        match connection.feed() {
+        match connection.feed(&self.server.replication.counts.bytes_out) {
             Fed::Enough => {}
             Fed::More => {
                 connection.unwritten = true;

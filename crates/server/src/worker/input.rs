@@ -269,8 +269,9 @@ impl Worker {
     fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
         if self.holds_back(token) {
-            let Some(connection) = self.connections.get_mut(token) else { return false };
-            defer(connection, requests, batch, shared);
+            if let Some(connection) = self.connections.get_mut(token) {
+                defer(connection, requests, batch, shared);
+            }
             return false;
         }
         self.catch_up(token);

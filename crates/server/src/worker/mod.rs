@@ -104,14 +104,14 @@ pub struct Worker {
     shared_used: usize,
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
+    /// How much memory these take, as far as others know of it.
+    scratch: usize,
     /// The reply of a request that runs a script.
     replies_apart: Vec<u8>,
     /// Requests that were held for a script and are tried again in this turn.
     resumed: usize,
     /// Connections that are to be closed when a script lets go of its locks.
     postponed: Vec<usize>,
-    /// How much memory these take, as far as others know of it.
-    scratch: usize,
     runs: Vec<output::Run>,
     /// Whether a connection has been closed for too much output since replies were written last.
     cut_off_any: bool,
@@ -160,11 +160,11 @@ impl Worker {
             batch: Batch::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
-            replies: Vec::new(),
+            replies: Vec::with_capacity(evicting::SCRATCH_MIN),
+            scratch: 0,
             replies_apart: Vec::new(),
             resumed: 0,
             postponed: Vec::new(),
-            scratch: 0,
             runs: Vec::new(),
             cut_off_any: false,
             reached: 0,

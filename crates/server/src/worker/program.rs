@@ -222,6 +222,10 @@ impl Engine {
 
     /// Whether a script may run at all, by what it says of itself.
     fn check_flags(&self, client: &Client, program: Program, flags: Option<ScriptFlags>) -> Result<(), Error> {
+        if client.info.is_from_log() {
+            // It was allowed when it came first.
+            return Ok(());
+        }
         if gate::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
             return Err(gate::STALE);
         }
@@ -374,6 +378,9 @@ impl Caller<'_> {
             let user = &self.client.identity.user;
             self.engine.note_denied(&self.client.info, user, (denied, AclContext::Lua), (command, args));
             return Some(denied.error_in_script(user, command));
+        }
+        if self.client.info.is_from_log() {
+            return None;
         }
         if flags.contains(Flags::DENYOOM) && !self.allow_oom && !self.wrote && self.engine.is_out_of_memory() {
             return Some(OUT_OF_MEMORY);

@@ -162,6 +162,10 @@ impl Engine {
     /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
     pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
         self.give_up(client);
+        // Where to go is told as it is to any command.
+        if reason.0.starts_with("REDIRECT ") {
+            return Error::new(reason.0.to_string());
+        }
         let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
         Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
     }

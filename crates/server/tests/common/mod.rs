@@ -260,6 +260,13 @@ impl Raw {
         self.expect(expected);
     }
 
+    /// Reads so many bytes.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).expect("as many bytes");
+        bytes
+    }
+
     /// Reads a line, without its end.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();

@@ -195,6 +195,11 @@ impl WriteLog {
         inner.start()..inner.end
     }
 
+    /// Memory of all that is kept, in bytes.
+    pub fn memory(&self) -> usize {
+        self.0.inner.lock().live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES
+    }
+
     /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it and done with it.
     pub fn excess(&self) -> usize {
         let inner = self.0.inner.lock();

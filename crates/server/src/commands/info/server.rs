@@ -46,6 +46,9 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("uptime_in_days", uptime / SECONDS_PER_DAY);
     let hz = values.read(process::HZ);
     page.fields([("hz", hz), ("configured_hz", hz), ("clients_hz", hz)]);
+    if let Some(left_ms) = server.shutdown.left_ms() {
+        page.field("shutdown_in_milliseconds", left_ms);
+    }
     page.field("lru_clock", (subject.now_ms / 1000) & LRU_CLOCK_MASK);
     page.field("executable", server.executable.display());
     page.field("config_file", server.config_file.as_deref().unwrap_or("".as_ref()).display());

@@ -32,20 +32,14 @@ fn write_traffic(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("instantaneous_ops_per_sec", rates.requests);
     page.field("total_net_input_bytes", totals.bytes_in);
     page.field("total_net_output_bytes", totals.bytes_out);
-    page.fields(
-        [
-            "total_net_repl_input_bytes",
-            "total_net_repl_output_bytes",
-            "total_net_cluster_slot_import_bytes",
-            "total_net_cluster_slot_export_bytes",
-        ]
-        .map(|name| (name, 0)),
-    );
+    let counts = &subject.server.replication.counts;
+    page.field("total_net_repl_input_bytes", counts.bytes_in.load(Ordering::Relaxed));
+    page.field("total_net_repl_output_bytes", counts.bytes_out.load(Ordering::Relaxed));
+    page.fields(["total_net_cluster_slot_import_bytes", "total_net_cluster_slot_export_bytes"].map(|name| (name, 0)));
     page.field("instantaneous_input_kbps", kilobytes(rates.bytes_in));
     page.field("instantaneous_output_kbps", kilobytes(rates.bytes_out));
     page.fields(["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"].map(|name| (name, "0.00")));
     page.field("rejected_connections", subject.server.rejected_connections.load(Ordering::Relaxed));
-    let counts = &subject.server.replication.counts;
     let fields = [
         ("sync_full", &counts.full),
         ("sync_partial_ok", &counts.partial),

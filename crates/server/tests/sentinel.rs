@@ -1,0 +1,143 @@
+//! The Sentinel that others wrote watches over servers of this kind, and has a replica take over when the primary is gone.
+//!
+//! Its program is `valkey-sentinel`: the one that `KVICK_TEST_SENTINEL` names, or the one beside `KVICK_TEST_VALKEY`.
+
+mod common;
+
+use common::{Server, free_port};
+use redis::{Connection, cmd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a failover may take: Sentinel looks at a server once in a second, and at its role every ten.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("KVICK_TEST_SENTINEL").map(PathBuf::from);
+    let beside =
+        || std::env::var_os("KVICK_TEST_VALKEY").map(|valkey| PathBuf::from(valkey).with_file_name("valkey-sentinel"));
+    let found = named.or_else(beside).filter(|program| program.exists());
+    if found.is_none() {
+        println!("Neither KVICK_TEST_SENTINEL nor KVICK_TEST_VALKEY leads to a valkey-sentinel: it is not tried");
+    }
+    found
+}
+
+/// A Sentinel, ended when dropped.
+struct Sentinel {
+    child: Child,
+    port: u16,
+    folder: TempDir,
+}
+
+impl Sentinel {
+    fn watch(program: PathBuf, primary: u16) -> Sentinel {
+        let (folder, port) = (TempDir::new().expect("a folder"), free_port());
+        let file = folder.path().join("sentinel.conf");
+        let lines = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary} 1\n\
+             sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 20000\n"
+        );
+        std::fs::write(&file, lines).expect("a file");
+        let log = std::fs::File::create(folder.path().join("log")).expect("a log");
+        let child = Command::new(program)
+            .arg(&file)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(log)
+            .spawn()
+            .expect("the program");
+        Sentinel { child, port, folder }
+    }
+
+    fn client(&self) -> Connection {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).expect("an address");
+        let mut connection = None;
+        wait_for("Sentinel answers", || {
+            connection = client.get_connection().ok();
+            connection.is_some()
+        });
+        connection.expect("a connection")
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            print!("Sentinel's log:\n{}", std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default());
+        }
+    }
+}
+
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Asked by a new connection: Sentinel has those closed that a server had before it changed sides.
+fn ask<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
+    let mut command = cmd(words[0]);
+    words[1..].iter().for_each(|word| _ = command.arg(word));
+    command.query(&mut server.client()).expect("an answer")
+}
+
+fn info(server: &Server) -> String {
+    ask(server, &["INFO", "replication"])
+}
+
+#[test]
+fn a_replica_takes_over_from_a_primary_that_is_gone() {
+    let Some(program) = program() else { return };
+    for workers in ["1", "4"] {
+        let start = || Server::start(&["--io-threads", workers, "--repl-diskless-sync-delay", "0"]);
+        let primary = start();
+        let replicas = [start(), start()];
+        for replica in &replicas {
+            let () = ask(replica, &["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+            wait_for("the link is up", || info(replica).contains("master_link_status:up"));
+        }
+        let sentinel = Sentinel::watch(program.clone(), primary.port());
+        let mut watcher = sentinel.client();
+        wait_for("Sentinel knows both replicas", || {
+            let known: Vec<redis::Value> =
+                cmd("SENTINEL").arg("REPLICAS").arg("main").query(&mut watcher).expect("a list");
+            known.len() == 2
+        });
+        let mut client = primary.client();
+        let () = cmd("SET").arg("key").arg("value").query(&mut client).expect("OK");
+        let had: usize = cmd("WAIT").arg(2).arg(5000).query(&mut client).expect("a number");
+        assert_eq!(had, 2);
+        let old = primary.port();
+        primary.signal(libc::SIGKILL);
+        let mut address: (String, u16) = Default::default();
+        wait_for("another is the primary", || {
+            address = cmd("SENTINEL")
+                .arg("GET-MASTER-ADDR-BY-NAME")
+                .arg("main")
+                .query::<(String, String)>(&mut watcher)
+                .map(|(host, port)| (host, port.parse().expect("a port")))
+                .expect("an address");
+            address.1 != old
+        });
+        let new = replicas.iter().position(|replica| replica.port() == address.1).expect("one of the replicas");
+        let (new, other) = (&replicas[new], &replicas[1 - new]);
+        wait_for("it says so itself", || info(new).contains("role:master"));
+        wait_for("the other follows it", || {
+            let info = info(other);
+            info.contains(&format!("master_port:{}", address.1)) && info.contains("master_link_status:up")
+        });
+        let () = ask(new, &["SET", "key", "newer"]);
+        wait_for("the other has what is written", || ask::<String>(other, &["GET", "key"]) == "newer");
+        // It went on from where it was.
+        let info: String = ask(new, &["INFO", "stats"]);
+        assert!(info.contains("sync_full:0") && info.contains("sync_partial_ok:1"), "{info}");
+    }
+}
