@@ -673,7 +673,13 @@ impl Engine {
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
         let (may_block, in_script, reads_every_key) = (!self.in_transaction, self.in_script, self.reads_every_key);
-        let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
+        let receiver = if in_script {
+            Receiver::Server
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            Receiver::Subscriber
+        } else {
+            Receiver::Client
+        };
         let from_log = flags.contains(ClientFlags::FROM_LOG);
         let mut context = Context {
             db,

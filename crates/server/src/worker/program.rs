@@ -458,6 +458,7 @@ impl Caller<'_> {
         engine.after_flushall(command, &result, locked);
         engine.show_called(client, command, args);
         engine.account(Executed::by(client, args, None), command, out.len() - start, result);
+        client.commands += 1;
         client.redacted = 0;
         Ok(())
     }
