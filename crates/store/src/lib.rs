@@ -33,7 +33,7 @@ pub use access::Access;
 pub use collections::hash::FieldClock;
 pub use collections::{Collection, Hash, Inside, List, Set, SortedSet, Stream};
 pub use db::{Counter, Counters, Db, Env, Expiry, WhenExpired, WrongType};
-pub use effects::{Effects, EventClass};
+pub use effects::{Effects, EventClass, Reach};
 pub use entry::Entry;
 pub use keyspace::{Address, Key, Keyspace, Locked};
 pub use value::{IntBuf, Kind, Object, Str, Value};
