@@ -14,6 +14,7 @@ pub mod latency;
 pub mod lolwut;
 pub mod memory;
 pub mod migrate;
+pub mod module;
 pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
@@ -38,6 +39,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         config::COMMANDS,
         memory::COMMANDS,
         migrate::COMMANDS,
+        module::COMMANDS,
         monitor::COMMANDS,
         commandlog::COMMANDS,
         latency::COMMANDS,

@@ -142,8 +142,13 @@ impl Link<'_> {
         let timeout = Duration::from_secs(self.server.config.read(settings::REPL_TIMEOUT).into());
         let failed = |error| Broken::Io("Error condition on socket for SYNC", error);
         let mut failure = io::ErrorKind::NotFound.into();
+        let source = self
+            .server
+            .config
+            .read(network::BIND_SOURCE_ADDR)
+            .map(|source| String::from_utf8_lossy(&source).into_owned());
         for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
-            match TcpStream::connect_timeout(&address, timeout) {
+            match crate::dial::connect(address, source.as_deref(), timeout) {
                 Ok(stream) => {
                     // Small packets have to go at once.
                     let _ = stream.set_nodelay(!self.server.config.read(settings::REPL_DISABLE_TCP_NODELAY));

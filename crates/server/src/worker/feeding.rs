@@ -13,11 +13,12 @@ use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise::Beginning;
 use crate::replication::transfer::{Ended, Next, Reader};
+use crate::server::Server;
 use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes written to a replica in a turn.
@@ -103,15 +104,16 @@ impl Feed {
     }
 
     /// The replica says how far it is: a dump that was sent to it is loaded.
-    pub fn heard(&mut self) {
-        self.go_online();
+    pub fn heard(&mut self, server: &Server) {
+        self.go_online(server);
     }
 
-    fn go_online(&mut self) {
+    fn go_online(&mut self, server: &Server) {
         self.food = match std::mem::replace(&mut self.food, Food::Nothing) {
             Food::Loading(follower) => {
                 self.replica.set_stage(Stage::Online);
                 self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+                server.require_replicas(&server.config.values());
                 logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
                 Food::Log(follower)
             }
@@ -135,7 +137,7 @@ impl Feed {
     }
 
     /// Takes the next helping; false when there is none yet, `None` when there will be none.
-    fn help_itself(&mut self) -> Option<bool> {
+    fn help_itself(&mut self, server: &Server) -> Option<bool> {
         let plate = match &mut self.food {
             Food::Nothing | Food::Loading(_) => return Some(false),
             Food::Log(follower) => match follower.next(u64::MAX) {
@@ -155,10 +157,10 @@ impl Feed {
                         self.food = Food::Loading(dump.follower);
                         if !dump.is_streamed {
                             // It knows by itself where the dump ends.
-                            self.go_online();
+                            self.go_online(server);
                         }
                     }
-                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself()?);
+                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself(server)?);
                 }
             },
         };
@@ -169,12 +171,12 @@ impl Feed {
 
 impl Connection {
     /// Writes to a replica what is there for it.
-    fn feed(&mut self, sent: &AtomicU64) -> Fed {
+    fn feed(&mut self, server: &Server) -> Fed {
         let Some(feed) = &mut self.client.feed else { return Fed::Enough };
         let mut left = TURN_BYTES;
         while left > 0 {
             let Some((plate, written)) = &mut feed.plate else {
-                match feed.help_itself() {
+                match feed.help_itself(server) {
                     Some(true) => continue,
                     Some(false) => return Fed::Enough,
                     None => return Fed::Broken,
@@ -184,7 +186,7 @@ impl Connection {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
                     self.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
-                    sent.fetch_add(n as u64, Ordering::Relaxed);
+                    server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
                     left = left.saturating_sub(n);
                     if *written == plate.len() {
@@ -218,6 +220,7 @@ impl Worker {
         // What was prepared for it would never be read, and its dump would wait for it.
         drop(self.server.replication.beginnings.take(replica.client.id));
         if self.server.replication.replicas.detach(&replica) {
+            self.server.require_replicas(&self.server.config.values());
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
         }
     }
@@ -253,7 +256,7 @@ impl Worker {
         if !connection.output.is_empty() || connection.held > 0 {
             return;
         }
-        match connection.feed(&self.server.replication.counts.bytes_out) {
+        match connection.feed(self.server) {
             Fed::Enough => {}
             Fed::More => {
                 connection.unwritten = true;

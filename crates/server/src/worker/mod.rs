@@ -22,7 +22,7 @@ mod input;
 mod locking;
 mod migrating;
 mod monitoring;
-mod output;
+pub mod output;
 pub mod program;
 pub mod replay;
 mod timers;
@@ -343,7 +343,7 @@ impl Worker {
 
     /// Ends a connection.
     fn close(&mut self, token: usize) {
-        if self.postpones_closing(token) {
+        if self.postpones_closing(token) || self.protects(token) {
             return;
         }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
@@ -372,6 +372,17 @@ impl Worker {
             self.stop_feeding(token, feed);
         }
         self.engine.unwatch(&mut connection.client);
+    }
+
+    /// Whether a connection that is to be closed stays, by DEBUG PROTECT-CLIENT: it executes nothing any more.
+    fn protects(&self, token: usize) -> bool {
+        let Some(connection) = self.connections.get(token) else { return false };
+        let info = &connection.client.info;
+        let protected = info.protected.load(Ordering::Relaxed);
+        if protected {
+            info.doomed.store(true, Ordering::SeqCst);
+        }
+        protected
     }
 
     /// Closes the connection of a client that somebody has marked as doomed.

@@ -15,11 +15,11 @@ use crate::config::rewrite::Add;
 use crate::logging;
 use crate::session::{Session, SessionHandler};
 use crate::tls;
-use crate::worker::Message;
+use crate::worker::{Message, output};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
-use kvick_resp::format::parse_double;
+use kvick_resp::format::{parse_double, parse_i64};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -59,6 +59,7 @@ const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcomma
 const SUBCOMMANDS: &[Subcommand] = &[
     sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
+    sub("client-enforce-reply-list", 3, 3, list_replies),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
     world("digest", 2, 2, digest::all),
     world("digest-value", 2, usize::MAX, digest::values),
@@ -75,6 +76,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("panic", 2, usize::MAX, crash::panic),
     world("populate", 3, 5, keys::populate),
     sub("pause-cron", 3, 3, pause_cron),
+    sub("protect-client", 3, 3, protect_client),
     sub("protocol", 3, 3, protocol::reply),
     world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     world("reload", 2, usize::MAX, reload::reload),
@@ -152,6 +154,21 @@ fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Has all replies put into lists of blocks before they are written, and the limits count the blocks.
+fn list_replies(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    output::list_replies(cx.server, &args[2] != b"0");
+    cx.reply.ok();
+    Ok(())
+}
+
+fn protect_client(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let id = parse_i64(&args[2]).and_then(|id| u64::try_from(id).ok()).ok_or(Error::text("ERR Invalid client id"))?;
+    let client = cx.server.clients.get(id).ok_or(Error::text("ERR No such client"))?;
+    client.protected.store(true, Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
 /// Connections own no buffers of replies that could be resized: what is asked for here holds already.
 fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let known = ["peak-reset-time", "resizing"].iter().any(|known| known.as_bytes().eq_ignore_ascii_case(&args[2]));
@@ -188,6 +205,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Wait so long before each write to the append-only file.",
         "ASSERT",
         "    Crash because an assertion does not hold.",
+        "CLIENT-ENFORCE-REPLY-LIST <0|1>",
+        "    Whether all replies are put into lists of blocks, whose memory counts for the limits of output.",
         "CONFIG-REWRITE-FORCE-ALL",
         "    Like CONFIG REWRITE, but write settings at their defaults too.",
         "DIGEST",
@@ -219,6 +238,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    and a number, where there is no key of that name.",
         "PAUSE-CRON <0|1>",
         "    Whether the work that is done from time to time stands still.",
+        "PROTECT-CLIENT <id>",
+        "    Keep the connection of a client, and show it, when it is closed.",
         "PROTOCOL <type>",
         "    Reply with a value of <type>: string, integer, double, bignum, null, array, set,",
         "    map, attrib, push, verbatim, true or false.",
