@@ -14,6 +14,7 @@ use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise::Beginning;
 use crate::replication::transfer::{Ended, Next, Reader};
 use crate::server::Server;
+use crate::stats::WorkerStats;
 use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;
@@ -171,7 +172,7 @@ impl Feed {
 
 impl Connection {
     /// Writes to a replica what is there for it.
-    fn feed(&mut self, server: &Server) -> Fed {
+    fn feed(&mut self, server: &Server, stats: &WorkerStats) -> Fed {
         let Some(feed) = &mut self.client.feed else { return Fed::Enough };
         let mut left = TURN_BYTES;
         while left > 0 {
@@ -185,6 +186,7 @@ impl Connection {
             match self.socket.write(&plate[*written..]) {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
+                    stats.writes.add(1);
                     self.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
@@ -256,7 +258,7 @@ impl Worker {
         if !connection.output.is_empty() || connection.held > 0 {
             return;
         }
-        match connection.feed(self.server) {
+        match connection.feed(self.server, &self.engine.stats) {
             Fed::Enough => {}
             Fed::More => {
                 connection.unwritten = true;

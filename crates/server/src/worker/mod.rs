@@ -69,6 +69,8 @@ pub enum Message {
     Resume,
     /// Look at the server's state.
     Wake,
+    /// The data are there: what is due now and then is due.
+    Loaded,
     /// There are new sockets to listen on.
     Listen,
     /// Sockets that took nothing may take something, without that the poll tells.
@@ -311,6 +313,7 @@ impl Worker {
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
+                Message::Loaded => self.timers.hurry(),
                 Message::Unclog => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
                     tokens.into_iter().for_each(|token| self.write_waiting(token));

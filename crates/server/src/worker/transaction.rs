@@ -291,8 +291,7 @@ impl Engine {
         let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
         let watching = client.watching.get_or_insert_default();
         for word in args.iter().skip(1) {
-            if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
-                locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
+            if locked.watch(db, keyspace.key(word), &watching.watcher, now_ms) {
                 watching.keys.push(WatchedKey { db, key: word.into() });
                 // The name is kept twice: here, and where it is looked up.
                 watching.key_bytes += 2 * word.len();
