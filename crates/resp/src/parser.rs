@@ -93,7 +93,7 @@ impl Parser {
     ///
     /// After [`Parsed::Incomplete`] the next call's input must continue, from its `*pos` on, the bytes that followed
     /// `*pos` in this one. What was parsed of them is not looked at again.
-    #[inline]
+    #[inline(always)]
     pub fn parse(
         &mut self,
         input: &[u8],
@@ -210,20 +210,19 @@ pub(crate) struct Stopped {
 const RESERVE_MAX: usize = 64;
 
 /// Parses the request at `start` if it is all there and nothing about it is unusual; returns where it ends.
-#[inline]
+#[inline(always)]
 fn whole(input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -> Result<usize, Stopped> {
-    let Some((count, mut at)) = length_line(input, start, b'*').filter(|(count, _)| *count > 0) else {
+    let (count, mut at) = length_line(input, start, b'*');
+    if at == NO_LINE || count == 0 {
         return Err(Stopped { at: start, args: 0, left: 0 });
-    };
+    }
     spans.reserve(count.min(RESERVE_MAX));
     for args in 0..count {
-        let stopped = Stopped { at, args, left: count - args };
-        let Some((len, body)) = length_line(input, at, b'$') else {
-            return Err(stopped);
-        };
+        let (len, body) = length_line(input, at, b'$');
         let end = body + len;
-        if input.get(end..end + 2) != Some(b"\r\n") || len as u64 > bulk_len_max {
-            return Err(stopped);
+        let is_ended = input.get(end..).and_then(|rest| rest.first_chunk()) == Some(b"\r\n");
+        if body == NO_LINE || !is_ended || len as u64 > bulk_len_max {
+            return Err(Stopped { at, args, left: count - args });
         }
         spans.push(Span { start: body, len });
         at = end + 2;
@@ -231,35 +230,40 @@ fn whole(input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -
     Ok(at)
 }
 
+/// Where the line behind one ends that is none.
+const NO_LINE: usize = 0;
+
 /// Reads the line at `at` that consists of `kind` and a canonical number below 10^9: the number, and where the next
-/// line begins.
+/// line begins. One or two digits are looked for in one word; what has more, or stands close to the input's end, is read
+/// byte by byte.
 #[inline(always)]
-fn length_line(input: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
-    let line = input.get(at..)?;
-    if let [first, digit, b'\r', b'\n', ..] = line
-        && *first == kind
-        && digit.is_ascii_digit()
-    {
-        return Some((usize::from(digit - b'0'), at + 4));
+fn length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
+    if let Some(line) = input.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*line);
+        // Taken from the word, so that it is loaded at once.
+        let digit = |at: u32| ((word >> (8 * at)) as u8).wrapping_sub(b'0');
+        let (first, second) = (digit(1), digit(2));
+        if word & 0xffff_00ff == u64::from_le_bytes([kind, 0, b'\r', b'\n', 0, 0, 0, 0]) && first < 10 {
+            return (usize::from(first), at + 4);
+        }
+        let two_digits = word & 0xff_ff00_00ff == u64::from_le_bytes([kind, 0, 0, b'\r', b'\n', 0, 0, 0]);
+        if two_digits && first.wrapping_sub(1) < 9 && second < 10 {
+            return (usize::from(first) * 10 + usize::from(second), at + 5);
+        }
     }
-    if let [first, tens @ b'1'..=b'9', ones, b'\r', b'\n', ..] = line
-        && *first == kind
-        && ones.is_ascii_digit()
-    {
-        return Some((usize::from(tens - b'0') * 10 + usize::from(ones - b'0'), at + 5));
-    }
-    long_length_line(line, kind).map(|(number, len)| (number, at + len))
+    any_length_line(input, at, kind)
 }
 
-/// As [`length_line`], for three to nine digits; with the length of the line.
-fn long_length_line(line: &[u8], kind: u8) -> Option<(usize, usize)> {
-    let [first, b'1'..=b'9', ..] = line else {
-        return None;
-    };
-    let digits = line[1..].iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
-    if *first != kind || digits > 9 || line.get(1 + digits..3 + digits) != Some(b"\r\n") {
-        return None;
+/// As [`length_line`], for up to nine digits.
+#[inline(never)]
+fn any_length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
+    const NONE: (usize, usize) = (0, NO_LINE);
+    let Some([first, line @ ..]) = input.get(at..) else { return NONE };
+    let digits = line.iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
+    let is_canonical = (1..=9).contains(&digits) && (digits == 1 || line[0] != b'0');
+    if *first != kind || !is_canonical || line.get(digits..digits + 2) != Some(b"\r\n") {
+        return NONE;
     }
-    let number = line[1..=digits].iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
-    Some((number, digits + 3))
+    let number = line[..digits].iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+    (number, at + digits + 3)
 }

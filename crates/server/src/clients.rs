@@ -10,7 +10,7 @@ use crate::acl::user::default_name;
 use crate::pubsub::Kind;
 use crate::worker::blocking::Blocked;
 use crate::worker::connection::Connection;
-use kvick_store::{Waiter, Watcher};
+use kvick_store::{Counter, Waiter, Watcher};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,9 +78,9 @@ pub struct ClientInfo {
     /// Bytes that it took when it was found to be too large, until it is gone.
     pub leaving: AtomicUsize,
     /// Bytes received.
-    pub bytes_in: AtomicU64,
+    pub bytes_in: Counter,
     /// Bytes sent.
-    pub bytes_out: AtomicU64,
+    pub bytes_out: Counter,
     /// Commands executed.
     pub commands: AtomicU64,
     /// Set by whoever wants the connection closed.
@@ -206,8 +206,8 @@ impl ClientInfo {
             subscription_memory: AtomicUsize::new(0),
             accounted: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
-            bytes_in: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
+            bytes_in: Counter::default(),
+            bytes_out: Counter::default(),
             commands: AtomicU64::new(0),
             doomed: AtomicBool::new(false),
             protected: AtomicBool::new(false),

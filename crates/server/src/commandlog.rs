@@ -115,8 +115,13 @@ impl<'a> Executed<'a> {
     /// At most so many bytes is the request long; cheap.
     #[inline]
     pub fn bytes_max(&self) -> usize {
-        let taken = self.taken.map_or(0, |taken| taken.len);
-        self.args.bytes_max() + taken + (self.args.len() + 1) * FRAMING_MAX
+        self.taken.map_or(0, |taken| taken.len) + Self::bytes_max_of(self.args)
+    }
+
+    /// The same of a request that took nothing over.
+    #[inline]
+    pub fn bytes_max_of(args: Args<'_>) -> usize {
+        args.bytes_max() + (args.len() + 1) * FRAMING_MAX
     }
 
     /// How long the request is in the protocol's form.

@@ -92,9 +92,9 @@ impl Pause {
         }
     }
 
-    /// Whether there is one, unless it is over already.
+    /// Whether commands have to look at it at all.
     #[inline]
-    pub fn is_on(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         self.until_ms.load(Ordering::Relaxed) != 0
     }
 

@@ -32,8 +32,8 @@ use crate::tunables::Tunables as Snapshot;
 use crate::worker::blocking::Served;
 use crate::worker::{Message, output};
 use kvick_commands::context::Error;
-use kvick_store::Keyspace;
 use kvick_store::hash::KeyHasher;
+use kvick_store::{EventClass, Keyspace};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::path::PathBuf;
@@ -274,6 +274,15 @@ impl Server {
     /// Sends every worker a message.
     pub fn send_all(&self, message: impl Fn() -> Message) {
         (0..self.workers()).for_each(|worker| self.send(worker, message()));
+    }
+
+    /// The classes of keyspace events that somebody may hear of, of those that settings name, and whether all changes are
+    /// noted.
+    #[inline]
+    pub fn heard(&self, named: EventClass) -> EventClass {
+        let no_events = named.is_empty() || !self.pubsub.directory().has_listeners();
+        let heard = if no_events { EventClass::empty() } else { named };
+        heard | self.keyspace.tracking.heard()
     }
 
     /// Moves whenever settings change.

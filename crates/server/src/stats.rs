@@ -237,6 +237,30 @@ impl WorkerStats {
         (self.turn_us_max.get(), self.turn_requests_max.get())
     }
 
+    /// A command was executed: its place in the table, how long it took, and how many changes it made.
+    #[inline]
+    pub fn count(&self, command: u32, ticks: u64, dirty: u64, latency_tracking: bool) {
+        let stats = &self.commands[command as usize];
+        stats.calls.add(1);
+        stats.ticks.add(ticks);
+        if latency_tracking {
+            stats.durations.record(ticks);
+        }
+        self.requests.add(1);
+        if dirty > 0 {
+            self.dirty.add(dirty);
+        }
+    }
+
+    /// It answered an error, whose text is given unless it was counted before.
+    #[cold]
+    pub fn count_failure(&self, command: u32, text: Option<&[u8]>) {
+        self.commands[command as usize].failed.add(1);
+        if let Some(text) = text {
+            self.count_error(text);
+        }
+    }
+
     /// An error reply was made: its text begins with its code.
     #[cold]
     pub fn count_error(&self, text: &[u8]) {

@@ -4,7 +4,7 @@ use crate::session::SessionHandler;
 use crate::worker::program::Program;
 use crate::worker::transaction::Control;
 use kvick_commands::context::Handler as DataHandler;
-use kvick_commands::spec::{Begin, Command, Find, KeyFlags, LockRule, Spec};
+use kvick_commands::spec::{Begin, Command, Find, Flags, KeyFlags, LockRule, Spec};
 use kvick_resp::Args;
 
 /// The code of a command.
@@ -35,6 +35,9 @@ pub struct Registered {
     /// Where its only key is, when its key specification says so plainly and that key is all it locks: the case worth
     /// being fast for.
     pub single_key: Option<usize>,
+    /// Where that is, and the code, if it works on the keyspace alone and nobody has to be kept from it: see
+    /// [`lane`](crate::worker::lane).
+    pub keyed: Option<(usize, DataHandler)>,
 }
 
 /// The table. Names are looked up without regard to case.
@@ -89,14 +92,15 @@ impl CommandTable {
         let id = self.commands.len() as u32;
         let name = command.spec.name;
         let full_name = if container.is_empty() { name.to_string() } else { format!("{container}|{name}") };
-        self.commands.push(Registered {
-            id,
-            spec: &command.spec,
-            full_name,
-            handler: command.handler.map(wrap),
-            subcommands: Vec::new(),
-            single_key: single_key(&command.spec),
-        });
+        let (handler, single_key) = (command.handler.map(wrap), single_key(&command.spec));
+        let keyed = match (single_key, handler) {
+            (Some(index), Some(Handler::Data(data))) if !command.spec.flags.contains(Flags::PROTECTED) => {
+                Some((index, data))
+            }
+            _ => None,
+        };
+        let spec = &command.spec;
+        self.commands.push(Registered { id, spec, full_name, handler, subcommands: Vec::new(), single_key, keyed });
         for subcommand in command.subcommands {
             let sub_id = self.commands.len() as u32;
             self.add(subcommand, name, wrap);

@@ -15,6 +15,7 @@ use crate::keyspace::{Address, Cell as PartitionCell, Key, Keyspace, Locked};
 use crate::partition::Partition;
 use crate::table::Place;
 use crate::value::{INLINE_MAX, Kind, Object, Value};
+use kvick_resp::Args;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -122,6 +123,8 @@ pub struct Db<'a> {
     hashed: &'a [Key<'a>],
     /// Which of them was asked for last.
     asked: Cell<usize>,
+    /// The only key of a command that was [begun](Self::begin_keyed).
+    only: Option<Key<'a>>,
     env: Env<'a>,
 }
 
@@ -131,7 +134,16 @@ impl<'a> Db<'a> {
     pub fn new(locked: &'a mut Locked, number: usize, env: Env<'a>) -> Self {
         let keyspace = locked.keyspace();
         let database = keyspace.database_at(number);
-        Db { locked, number, database, cells: keyspace.cells(database), hashed: &[], asked: Cell::new(0), env }
+        Db {
+            locked,
+            number,
+            database,
+            cells: keyspace.cells(database),
+            hashed: &[],
+            asked: Cell::new(0),
+            only: None,
+            env,
+        }
     }
 
     /// Tells it keys whose hashes are known.
@@ -139,6 +151,28 @@ impl<'a> Db<'a> {
     pub fn with_hashed(mut self, keys: &'a [Key<'a>]) -> Self {
         self.hashed = keys;
         self
+    }
+
+    /// Begins a command that works on one key and nothing else: locks the key's partition, if it is free at once. `heard` and
+    /// `followed` are what [`Effects::begin`] asks for. Nothing else may be locked.
+    #[inline]
+    pub fn begin_keyed(&mut self, key: Key<'a>, followed: bool, heard: impl FnOnce() -> EventClass) -> bool {
+        let address = self.address(key);
+        if !self.locked.try_hold(&self.cells[self.partition_number(key)], address) {
+            return false;
+        }
+        // Who begins to listen and then looks at the key misses nothing: it is asked under the lock.
+        self.env.effects.begin(followed, heard(), self.number);
+        self.only = Some(key);
+        true
+    }
+
+    /// Ends it: commits what it did, and unlocks the partition. Whether there was something to append to the log.
+    #[inline]
+    pub fn end_keyed(&mut self, request: Args<'_>) -> bool {
+        let appended = self.env.effects.commit(&self.locked.keyspace().log, request);
+        self.locked.let_go();
+        appended
     }
 
     /// Present Unix time in milliseconds.
@@ -189,6 +223,14 @@ impl<'a> Db<'a> {
     /// A key with its hash.
     #[inline]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        match self.only {
+            Some(only) if std::ptr::eq(only.bytes, bytes) => Key { bytes, hash: only.hash },
+            _ => self.known_key(bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn known_key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         let asked = self.asked.get();
         for at in [asked, asked + 1] {
             if let Some(known) = self.hashed.get(at)
@@ -332,22 +374,18 @@ impl<'a> Db<'a> {
 
     #[inline]
     fn look_up(&mut self, key: Key<'_>, touch: bool, tell: bool) -> Option<Entry<'_>> {
-        match self.locate(key) {
-            None => {
-                self.env.counters.misses.add(1);
-                if tell {
-                    self.env.effects.notify(EventClass::KEY_MISS, "keymiss", key.bytes);
-                }
-                None
+        let Some(place) = self.locate(key) else {
+            self.env.counters.misses.add(1);
+            if tell {
+                self.env.effects.notify(EventClass::KEY_MISS, "keymiss", key.bytes);
             }
-            Some(place) => {
-                self.env.counters.hits.add(1);
-                if touch {
-                    self.touch(key, place);
-                }
-                Some(self.entry(key, place))
-            }
+            return None;
+        };
+        self.env.counters.hits.add(1);
+        if touch {
+            self.touch(key, place);
         }
+        Some(self.entry(key, place))
     }
 
     /// Lookup of a writing command: touches the access clock, counts nothing.
@@ -562,8 +600,12 @@ impl<'a> Db<'a> {
                 };
                 let clock = self.env.access.touched(old.clock());
                 let among_strings = old.kind() == Kind::String && !matches!(content, Content::Object(_));
+                let keeps_sizes = among_strings && old.expiry().is_some() == at.is_some();
                 if self.env.lazy_overwrite && old.is_costly_to_free() {
                     self.replace_large(key, place, content, at, clock);
+                } else if keeps_sizes {
+                    self.partition_mut(key).overwrite(place, key, content, at, clock);
+                    self.after_change(key);
                 } else {
                     self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
                 }

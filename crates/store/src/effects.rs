@@ -118,6 +118,8 @@ pub struct Effects {
     changes: Changes,
     /// The commands of a transaction, while one is executed.
     group: Option<Group>,
+    /// Whether the present command left more than a number of changes: for most there is nothing else to look at.
+    marked: bool,
 }
 
 /// What the commands of a transaction did, to be appended together.
@@ -142,12 +144,21 @@ impl Effects {
     #[inline]
     pub fn begin(&mut self, followed: bool, heard: EventClass, database: usize) {
         self.dirty = 0;
-        self.propagation = Propagation::AsItCame;
-        self.clear_records();
         self.followed = followed && self.verbatim.is_none();
         self.heard = heard;
         self.database = database;
         self.working_on = database;
+        if self.marked {
+            self.clear_marks();
+        }
+    }
+
+    /// Forgets what the command before left.
+    #[inline(never)]
+    fn clear_marks(&mut self) {
+        self.marked = false;
+        self.propagation = Propagation::AsItCame;
+        self.clear_records();
         self.events.clear();
         self.watched.clear();
         self.changes.begin();
@@ -179,23 +190,26 @@ impl Effects {
 
     /// Propagates `words` instead of the command as it came; several calls propagate several requests.
     pub fn propagate(&mut self, words: &[&[u8]]) {
-        self.propagation = Propagation::Instead;
+        self.propagate_nothing();
         self.record(words);
     }
 
     /// Propagates the command as it came even if it changed nothing.
     pub fn propagate_always(&mut self) {
+        self.marked = true;
         self.propagation = Propagation::Always;
     }
 
     /// Propagates nothing although something changed.
     pub fn propagate_nothing(&mut self) {
+        self.marked = true;
         self.propagation = Propagation::Instead;
     }
 
     /// Propagates `words` beside the command.
     pub(crate) fn record(&mut self, words: &[&[u8]]) {
         if self.followed {
+            self.marked = true;
             encode(&mut self.records, words.iter().copied());
             self.record_count += 1;
         }
@@ -221,8 +235,14 @@ impl Effects {
     #[inline]
     pub fn notify(&mut self, class: EventClass, name: &'static str, key: &[u8]) {
         if self.heard.intersects(class) {
-            self.events.push(Event { database: self.working_on, name, key: key.to_vec() });
+            self.note_event(name, key);
         }
+    }
+
+    #[cold]
+    fn note_event(&mut self, name: &'static str, key: &[u8]) {
+        self.marked = true;
+        self.events.push(Event { database: self.working_on, name, key: key.to_vec() });
     }
 
     /// A key changed that somebody waits for.
@@ -235,6 +255,7 @@ impl Effects {
 
     /// A key may have changed that these watch.
     pub(crate) fn watched_changed(&mut self, watches: &[Watch]) {
+        self.marked = true;
         self.watched.extend(watches.iter().map(|watch| watch.watcher.clone()));
     }
 
@@ -247,6 +268,7 @@ impl Effects {
     /// A key may have changed that clients may have cached.
     pub(crate) fn cached_changed(&mut self, database: usize, key: &[u8], has_readers: bool) {
         if has_readers || self.hears_changes() {
+            self.marked = true;
             self.changes.note(database, key, has_readers);
         }
     }
@@ -386,6 +408,13 @@ impl Effects {
     /// Called under its locks. Whether there was something to append.
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
+        let is_plain = !self.marked && self.verbatim.is_none();
+        let is_unsaid = !self.followed || self.dirty == 0;
+        if is_plain && is_unsaid { false } else { self.commit_marks(log, request) }
+    }
+
+    #[inline(never)]
+    fn commit_marks(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         if !self.events.is_empty() | !self.watched.is_empty() | self.changes.has_noted() {
             self.tell();
         }
@@ -442,6 +471,7 @@ impl Effects {
 
     fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
         if let Some(args) = request {
+            self.marked = true;
             encode(&mut self.records, args.iter());
             self.record_count += 1;
         }

@@ -140,6 +140,15 @@ impl Layout {
     }
 }
 
+/// Whether two stretches of the same length are equal, without a call for what most keys are.
+#[inline]
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let (Some(a_last), Some(b_last), 8..=32) = (a.last_chunk(), b.last_chunk(), a.len()) else { return a == b };
+    let differing = |a: &[u8; 8], b: &[u8; 8]| u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+    let words = a.as_chunks().0.iter().zip(b.as_chunks().0);
+    words.fold(differing(a_last, b_last), |bits, (a, b)| bits | differing(a, b)) == 0
+}
+
 fn expiry_len(at: i64) -> usize {
     if (0..EXPIRY_ESCAPE as i64).contains(&at) { EXPIRY_SHORT } else { EXPIRY_SHORT + 8 }
 }
@@ -244,6 +253,20 @@ pub unsafe fn overwrite<'a>(
 ) -> Result<(), Content<'a>> {
     // SAFETY: promised by the caller.
     let old = unsafe { Layout::read(entry) };
+    if let Content::Bytes(bytes) = content
+        && expiry.is_none()
+        && old.meta & !EPOCH & !WIDE == Kind::String as u8
+        && old.value_len == bytes.len()
+    {
+        let meta = old.meta & !EPOCH | if epoch { EPOCH } else { 0 };
+        // SAFETY: as below; the layout stays as it is.
+        unsafe {
+            let at = entry.as_ptr();
+            at.cast::<u32>().write_unaligned((clock & 0x00ff_ffff) | u32::from(meta) << 24);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.add(old.value), bytes.len());
+        }
+        return Ok(());
+    }
     let new = Layout::plan(content.kind(), content.repr(), old.key_len, content.len(), expiry);
     if new.allocation() != old.allocation() {
         return Err(content);
@@ -484,6 +507,13 @@ impl<'a> Entry<'a> {
         self.bytes(layout.key, layout.key_len)
     }
 
+    /// Whether this is its key.
+    #[inline]
+    pub fn has_key(&self, key: &[u8]) -> bool {
+        let own = self.key();
+        own.len() == key.len() && is_same(own, key)
+    }
+
     #[inline]
     fn meta(&self) -> u8 {
         self.bytes(META, 1)[0]
@@ -604,7 +634,13 @@ impl<'a> Entry<'a> {
     }
 
     /// Whether freeing the value takes long enough to be left to the background.
+    #[inline]
     pub fn is_costly_to_free(&self) -> bool {
+        self.meta() & REPR_MASK == (Repr::External as u8) << REPR_SHIFT && self.is_large()
+    }
+
+    #[inline(never)]
+    fn is_large(&self) -> bool {
         match self.kind() {
             Kind::String => self.external_memory(0) > LAZY_BYTES_MIN,
             kind => on!(kind, C => self.collection::<C>().is_some_and(|c| c.free_effort() > LAZY_EFFORT_MIN), false),

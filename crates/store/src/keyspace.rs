@@ -282,22 +282,19 @@ impl Keyspace {
     }
 
     /// Asks the processor for the memory of keys that will soon be looked up: first for their partitions, then for the
-    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out. For how many keys.
+    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out.
     #[inline]
-    pub fn prefetch(&self, number: usize, hashes: impl Iterator<Item = u64> + Clone) -> usize {
+    pub fn prefetch(&self, number: usize, hashes: &[u64]) {
         let cells = self.cells(self.database_at(number));
-        let mut keys = 0;
-        for hash in hashes.clone() {
-            keys += 1;
-            cells[hash as usize & (cells.len() - 1)].prefetch();
-        }
-        for hash in hashes.clone() {
-            self.glance(cells, hash, |partition| partition.table().prefetch_bucket(hash));
+        for hash in hashes {
+            cells[*hash as usize & (cells.len() - 1)].prefetch();
         }
         for hash in hashes {
-            self.glance(cells, hash, |partition| partition.table().prefetch_element(hash));
+            self.glance(cells, *hash, |partition| partition.table().prefetch_bucket(*hash));
         }
-        keys
+        for hash in hashes {
+            self.glance(cells, *hash, |partition| partition.table().prefetch_element(*hash));
+        }
     }
 
     #[inline]
@@ -432,6 +429,33 @@ impl Locked {
             Held::Some(held) => held.contains(&address),
             Held::World { .. } => true,
         }
+    }
+
+    /// Locks the one partition in a cell, if it is free at once. The set must hold nothing.
+    #[inline]
+    pub(crate) fn try_hold(&mut self, cell: &'static Cell, address: Address) -> bool {
+        debug_assert!(matches!(self.held, Held::Nothing), "one partition is locked while others are held");
+        let locked = cell.lock.try_lock();
+        if locked {
+            self.set_held(Held::One(address, cell));
+        }
+        locked
+    }
+
+    /// Lets go of the one partition that it [holds](Self::try_hold).
+    #[inline]
+    pub(crate) fn let_go(&mut self) {
+        if let Held::One(_, cell) = self.held {
+            self.set_held(Held::Nothing);
+            // SAFETY: locked when this began to hold it, and released only once.
+            unsafe { cell.lock.unlock() }
+        }
+    }
+
+    /// Replaces what is held, which is one partition or nothing and so need not be dropped.
+    #[inline]
+    fn set_held(&mut self, held: Held) {
+        std::mem::forget(std::mem::replace(&mut self.held, held));
     }
 
     /// Locks one more partition, unless that is locked already. Only one thread at a time may do so, within a batch.

@@ -95,7 +95,7 @@ impl Partition {
     #[inline]
     pub fn find(&self, key: Key<'_>) -> Option<Place> {
         // SAFETY: pointers in the table are live (see the module's documentation).
-        self.table.find(key.hash, |pointer| unsafe { Entry::from_pointer(pointer) }.key() == key.bytes)
+        self.table.find(key.hash, |pointer| unsafe { Entry::from_pointer(pointer) }.has_key(key.bytes))
     }
 
     /// Where a key with this hash stands.
@@ -181,6 +181,7 @@ impl Partition {
         self.before_change(place);
         let old = self.table.get(place);
         self.unqueue(old);
+        let may_be_hash = matches!(content, Content::Object(_));
         // SAFETY: live, and `self` is borrowed exclusively; when replaced, the old one is freed after the table let go.
         unsafe {
             match entry::overwrite(old, content, expiry, clock, self.epoch) {
@@ -192,7 +193,9 @@ impl Partition {
                 }
             }
         }
-        self.queue(key.hash, self.table.get(place));
+        if may_be_hash {
+            self.queue(key.hash, self.table.get(place));
+        }
     }
 
     /// Sets or clears the expiry of a key, whatever its value.

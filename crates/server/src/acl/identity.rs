@@ -75,6 +75,12 @@ impl Client {
         self.identity.free_at == gate.word()
     }
 
+    /// The gate's word when [that](Self::is_free) holds.
+    #[inline]
+    pub fn free_word(&self) -> u64 {
+        self.identity.free_at
+    }
+
     /// Whether its user may do everything, as far as is known.
     #[inline]
     pub fn is_unrestricted(&self) -> bool {

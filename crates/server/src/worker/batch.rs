@@ -23,7 +23,8 @@ pub enum Source {
 /// What is known of a request before it is executed.
 #[derive(Clone, Copy)]
 pub enum Asks {
-    /// For a command, told from its first word alone; with the hash of its key if it has exactly one.
+    /// For a command, told from its first word alone; with the hash of its key if it has exactly one and takes as many
+    /// arguments.
     For(&'static Registered, Option<u64>),
     /// For something that is looked up when its turn comes: a subcommand, or nothing known.
     Unresolved,
@@ -54,6 +55,8 @@ pub struct Batch {
     pub spans: Vec<Span>,
     /// Large arguments of all requests.
     pub big: Vec<Vec<u8>>,
+    /// Hashes of the keys that are asked for together.
+    hashes: Vec<u64>,
     /// Inputs taken out of connections, with the connection and how much of it was parsed.
     pub held: Vec<(usize, Vec<u8>, usize)>,
 }
@@ -76,17 +79,19 @@ impl Batch {
 
     /// Asks the processor for the memory that the requests will touch; for how many keys.
     #[inline]
-    pub fn prefetch(&self, keyspace: &'static Keyspace) -> usize {
+    pub fn prefetch(&mut self, keyspace: &'static Keyspace) -> usize {
         let mut keys = 0;
         if self.requests.len() < 2 {
             return keys;
         }
         for stretch in self.requests.chunk_by(|a, b| a.db == b.db) {
-            let hashes = stretch.iter().filter_map(|request| match request.asks {
+            self.hashes.clear();
+            self.hashes.extend(stretch.iter().filter_map(|request| match request.asks {
                 Asks::For(_, hash) => hash,
                 _ => None,
-            });
-            keys += keyspace.prefetch(stretch[0].db, hashes);
+            }));
+            keyspace.prefetch(stretch[0].db, &self.hashes);
+            keys += self.hashes.len();
         }
         keys
     }
@@ -104,6 +109,7 @@ impl Batch {
         self.requests.clear();
         self.spans.clear();
         self.spans.shrink_to(SPANS_KEPT);
+        self.hashes.shrink_to(SPANS_KEPT);
         self.big.clear();
         self.held.clear();
     }

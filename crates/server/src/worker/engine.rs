@@ -1,6 +1,6 @@
 //! Runs one request: checks, locks, handler, write log, statistics.
 //!
-//! This is the only place where handlers are called and locks are taken for them. The order of the checks is Valkey's,
+//! Here and in the [lane](super::lane) alone handlers are called and locks are taken for them. The order of the checks is Valkey's,
 //! since clients see which error comes first.
 
 use super::batch::Asks;
@@ -201,10 +201,7 @@ impl Engine {
     /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
     #[inline]
     pub(super) fn heard(&self) -> EventClass {
-        let heard = self.tunables.heard_events;
-        let no_events = heard.is_empty() || !self.server.pubsub.directory().has_listeners();
-        let heard = if no_events { EventClass::empty() } else { heard };
-        heard | self.server.keyspace.tracking.heard()
+        self.server.heard(self.tunables.heard_events)
     }
 
     /// What the worker has yet to deliver.
@@ -277,7 +274,7 @@ impl Engine {
         }
         if !plain && client.is_primary() {
             // What the primary did is done.
-        } else if self.server.pause.is_on() && self.is_paused(client, command, args) {
+        } else if self.server.pause.is_there() && self.is_paused(client, command, args) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -762,7 +759,7 @@ impl Engine {
 
     /// Whether what a command of this client does goes to the write log: not if it comes from there.
     #[inline]
-    fn is_logged(&self, client: &ClientInfo) -> bool {
+    pub(super) fn is_logged(&self, client: &ClientInfo) -> bool {
         self.server.keyspace.log.followed() && !client.is_from_log()
     }
 
@@ -819,22 +816,10 @@ impl Engine {
         let now = Ticks::now();
         let ticks = now.since(began);
         self.last = now;
-        let stats = &self.stats.commands[command.id as usize];
-        stats.calls.add(1);
-        stats.ticks.add(ticks);
-        if self.tunables.latency_tracking {
-            stats.durations.record(ticks);
-        }
-        self.stats.requests.add(1);
-        let dirty = self.effects.dirty();
-        if dirty > 0 {
-            self.stats.dirty.add(dirty);
-        }
+        self.stats.count(command.id, ticks, self.effects.dirty(), self.tunables.latency_tracking);
         if let Err(error) = result {
-            stats.failed.add(1);
-            if !std::mem::take(&mut self.error_is_counted) {
-                self.stats.count_error(error.0.as_bytes());
-            }
+            let is_counted = std::mem::take(&mut self.error_is_counted);
+            self.stats.count_failure(command.id, (!is_counted).then_some(error.0.as_bytes()));
         }
         ticks
     }

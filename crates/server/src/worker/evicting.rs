@@ -89,6 +89,12 @@ impl Engine {
         self.evicting.is_out_of_memory
     }
 
+    /// The thread's balance up to which commands may go on without minding the limit of memory, if they may at all.
+    pub(super) fn balance_without_care(&self) -> Option<i64> {
+        let is_cared_for = self.accounts_clients() | self.evicting.is_out_of_memory | self.evicting.is_unfinished;
+        (!is_cared_for).then_some(self.evicting.allowed)
+    }
+
     /// Whether what connections take is accounted for.
     #[inline]
     pub(super) fn accounts_clients(&self) -> bool {

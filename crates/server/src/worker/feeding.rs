@@ -187,7 +187,7 @@ impl Connection {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
                     stats.writes.add(1);
-                    self.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    self.client.info.bytes_out.add(n as u64);
                     server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
                     left = left.saturating_sub(n);

@@ -121,7 +121,7 @@ impl Worker {
         stats.bytes_in.add(n as u64);
         stats.reads.add(1);
         let info = &connection.client.info;
-        info.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
+        info.bytes_in.add(n as u64);
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
         let held = connection.input_held();
         if held > 0 || info.input.load(Ordering::Relaxed) > 0 {
@@ -279,7 +279,23 @@ impl Worker {
         let mut put_off = false;
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
-        for (number, request) in requests.iter().enumerate() {
+        let mut next = 0;
+        while next < requests.len() {
+            if !may_take && connection.client.fate == Fate::Open {
+                let (replies_max, given) = (start + REPLIES_MAX, (&*batch, shared));
+                let left = &requests[next..];
+                next += self.engine.take_lane(&mut connection.client, left, given, replies_max, &mut self.replies);
+                if self.engine.inbox().has_deliveries() {
+                    start = self.deliver_between(token, start);
+                    let Some(same) = self.connections.get_mut(token) else { return put_off };
+                    connection = same;
+                }
+                if next == requests.len() {
+                    break;
+                }
+            }
+            let (number, request) = (next, &requests[next]);
+            next += 1;
             if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
                 break;
             }
@@ -569,6 +585,7 @@ impl Parse<'_> {
         let asks = match command {
             Some(command) if command.subcommands.is_empty() => {
                 let key = command.single_key.and_then(|index| args.get(index));
+                let key = key.filter(|_| command.spec.accepts(args.len()));
                 Asks::For(command, key.map(|key| self.server.keyspace.key(key).hash))
             }
             _ => Asks::Unresolved,

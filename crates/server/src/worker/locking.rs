@@ -22,6 +22,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::Args;
 use kvick_store::{Address, Key, Locked};
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -101,8 +102,8 @@ impl Engine {
             [] => Some(keyspace.lock_nothing()),
             [key] => self.lock_hash(db, key.hash),
             keys => {
-                let ahead = &keys[..keys.len().min(PREFETCHED_MAX)];
-                keyspace.prefetch(db, ahead.iter().map(|key| key.hash));
+                let ahead = keys.iter().take(PREFETCHED_MAX).map(|key| key.hash);
+                keyspace.prefetch(db, &ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>());
                 self.lock_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
             }
         }

@@ -19,6 +19,7 @@ pub mod feeding;
 mod handshake;
 mod held;
 mod input;
+mod lane;
 mod locking;
 mod migrating;
 mod monitoring;
@@ -220,7 +221,7 @@ impl Worker {
                 WAKE => {}
                 Token(token) if token >= FIRST_LISTENER => self.accept(token - FIRST_LISTENER),
                 Token(token) => {
-                    if event.is_writable() {
+                    if event.is_writable() && self.wants_room(token) {
                         self.write_waiting(token);
                     }
                     if event.is_read_closed() && self.note_read_closed(token) {

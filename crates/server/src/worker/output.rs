@@ -134,7 +134,7 @@ impl Worker {
                 Ok(n) => {
                     stats.writes.add(1);
                     stats.bytes_out.add(n as u64);
-                    connection.client.info.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    connection.client.info.bytes_out.add(n as u64);
                     written = n;
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -151,6 +151,13 @@ impl Worker {
         None
     }
 
+    /// Whether a connection has anything to write. The poll tells of room along with every input.
+    pub(super) fn wants_room(&self, token: usize) -> bool {
+        let Some(connection) = self.connections.get(token) else { return false };
+        let is_settled = connection.has_written_all() && connection.above_soft_since.is_none();
+        !is_settled || connection.client.feed.is_some() || connection.client.fate != Fate::Open
+    }
+
     /// Writes output that is waiting.
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
@@ -165,7 +172,7 @@ impl Worker {
             };
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
-            client.info.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
+            client.info.bytes_out.add(written as u64);
             connection.publish_output();
             if !connection.output.is_empty() && written >= WRITE {
                 connection.unwritten = true;

@@ -124,8 +124,8 @@ pub(crate) fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, o
     let command = table.get(client.command.load(Ordering::Relaxed)).map_or("NULL", |command| &command.full_name);
     let (queued, watched) = (client.queued.load(Ordering::Relaxed), client.watched.load(Ordering::Relaxed));
     let protocol = client.protocol.load(Ordering::Relaxed);
-    let bytes_in = client.bytes_in.load(Ordering::Relaxed);
-    let bytes_out = client.bytes_out.load(Ordering::Relaxed);
+    let bytes_in = client.bytes_in.get();
+    let bytes_out = client.bytes_out.get();
     let commands = client.commands.load(Ordering::Relaxed);
     // Writing to a vector does not fail.
     let _ = writeln!(
