@@ -201,3 +201,28 @@ fn replies_that_go_through_lists_arrive_as_they_are() {
         server.raw().ask(&["PING"], "-NOAUTH Authentication required.\r\n");
     });
 }
+
+#[test]
+fn a_replica_applies_nothing_while_its_writes_are_paused() {
+    for_workers(&["--repl-diskless-sync-delay", "0"], |server| {
+        let mut client = server.client();
+        let _: () = ask(&mut client, &["SET", "key", "before"]);
+        let replica = replica_of(server, &[]);
+        let mut follower = replica.client();
+        let offset = |client: &mut Connection, field: &str| info(client, field).parse::<u64>().expect("a number");
+        wait_until("all is applied", || {
+            offset(&mut follower, "slave_repl_offset") == offset(&mut client, "master_repl_offset")
+        });
+        let _: () = ask(&mut follower, &["CLIENT", "PAUSE", "100000", "WRITE"]);
+        let before = offset(&mut follower, "slave_repl_offset");
+        let _: () = ask(&mut client, &["SET", "key", "after"]);
+        wait_until("it has come", || {
+            offset(&mut follower, "slave_read_repl_offset") == offset(&mut client, "master_repl_offset")
+        });
+        assert_eq!(offset(&mut follower, "slave_repl_offset"), before);
+        assert_eq!(ask::<String>(&mut follower, &["GET", "key"]), "before");
+        let _: () = ask(&mut follower, &["CLIENT", "UNPAUSE"]);
+        wait_until("it is applied", || ask::<String>(&mut follower, &["GET", "key"]) == "after");
+        assert_eq!(info(&mut follower, "master_link_status"), "up");
+    });
+}

@@ -69,6 +69,8 @@ pub struct Upstream {
     pub dump_bytes: AtomicU64,
     /// Bytes of it that have come.
     pub dump_received: AtomicU64,
+    /// Bytes of the primary's log that have come and wait for the end of a pause.
+    pub unapplied: AtomicU64,
     /// The database that the primary's log works in.
     pub database: AtomicUsize,
 }
