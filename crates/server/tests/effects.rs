@@ -149,6 +149,17 @@ fn a_server_without_modules_says_so() {
 }
 
 #[test]
+fn a_server_that_is_no_node_says_so() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    for request in [&["CLUSTER", "NODES"][..], &["CLUSTER", "HELP"], &["ASKING"], &["CLUSTERSCAN", "0"]] {
+        assert!(refusal(&mut client, request).contains("This instance has cluster support disabled"), "{request:?}");
+    }
+    assert_eq!(ask::<u16>(&mut client, &["CLUSTER", "KEYSLOT", "{foo}bar"]), 12_182);
+    assert!(refusal(&mut client, &["CLUSTER", "NOSUCH"]).contains("unknown subcommand 'NOSUCH'"));
+}
+
+#[test]
 fn a_replica_that_has_come_lets_writes_through_at_once() {
     let server = Server::start(&["--repl-diskless-sync-delay", "0", "--min-replicas-to-write", "1"]);
     let mut client = server.client();

@@ -20,6 +20,7 @@ pub mod keyspace;
 pub mod log;
 pub mod memory;
 pub mod partition;
+pub mod slot;
 pub mod snapshot;
 pub mod table;
 pub mod tracking;

@@ -3,6 +3,7 @@
 pub mod acl;
 pub mod appendonly;
 pub mod client;
+pub mod cluster;
 pub mod command;
 pub mod commandlog;
 pub mod config;
@@ -34,6 +35,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         connection::COMMANDS,
         acl::COMMANDS,
         client::COMMANDS,
+        cluster::COMMANDS,
         command::COMMANDS,
         info::COMMANDS,
         config::COMMANDS,
