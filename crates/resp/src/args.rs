@@ -115,6 +115,22 @@ impl<'a> Args<'a> {
         whole.then_some(place)
     }
 
+    /// The request as the protocol has it, when it came in just that form: all in the input, with canonical lengths. None of
+    /// it has to be put together again then.
+    pub fn encoded(&self) -> Option<&'a [u8]> {
+        let first = self.spans.first()?;
+        let start = first.start.checked_sub(header_len(self.len()) + header_len(first.len))?;
+        let mut at = header_end(self.input, start, b'*', self.len())?;
+        for span in self.spans {
+            at = header_end(self.input, at, b'$', span.len)?;
+            if span.start != at {
+                return None;
+            }
+            at += span.len + LINE_END.len();
+        }
+        self.input.get(start..at).filter(|bytes| bytes.ends_with(LINE_END))
+    }
+
     #[inline]
     fn bytes(&self, span: Span) -> &'a [u8] {
         match span.buffer() {
@@ -128,6 +144,27 @@ impl<'a> Args<'a> {
         let start = span.start & OFFSET_MASK;
         self.big.get(place).and_then(|buffer| buffer.get(start..start + span.len)).unwrap_or_default()
     }
+}
+
+/// Ends every line of the protocol.
+const LINE_END: &[u8] = b"\r\n";
+
+/// How long the line of a length is.
+#[inline]
+fn header_len(length: usize) -> usize {
+    let digits = length.checked_ilog10().map_or(1, |digits| digits as usize + 1);
+    1 + digits + LINE_END.len()
+}
+
+/// Where the line of this kind and length ends that begins at `at`, if that is what is there.
+#[inline]
+fn header_end(input: &[u8], at: usize, kind: u8, length: usize) -> Option<usize> {
+    let line = input.get(at..at + header_len(length))?;
+    let (digits, end) = line[1..].split_at(line.len() - 1 - LINE_END.len());
+    let is_number = digits.iter().all(u8::is_ascii_digit);
+    // As many digits as the length has.
+    let number = || digits.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+    (line[0] == kind && end == LINE_END && is_number && number() == length).then_some(at + line.len())
 }
 
 impl Index<usize> for Args<'_> {
@@ -200,6 +237,7 @@ impl fmt::Debug for OwnedArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Limits, Parsed, Parser};
 
     #[test]
     fn owned_arguments_are_those_they_were_made_of() {
@@ -220,6 +258,46 @@ mod tests {
         assert_eq!(input.shifted(100, 10), Span { start: 107, len: 2 });
         assert_eq!(owned.shifted(100, 10), Span::owned(13, 5, 2));
         assert_eq!((input.buffer(), owned.buffer()), (None, Some(3)));
+    }
+
+    /// The encoded form of each request in `input`.
+    fn encoded(input: &[u8]) -> Vec<Option<String>> {
+        let (mut parser, mut at, mut found) = (Parser::new(), 0, Vec::new());
+        loop {
+            let (mut spans, mut big) = (Vec::new(), Vec::new());
+            match parser.parse(input, &mut at, &mut spans, &mut big, &Limits::default()) {
+                Parsed::Request => {
+                    let bytes = Args::new(input, &spans, &big).encoded();
+                    found.push(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()));
+                }
+                _ => return found,
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_that_came_in_the_usual_form_is_its_own_encoding() {
+        let value = "x".repeat(1234);
+        let requests = [
+            "*1\r\n$4\r\nPING\r\n".to_owned(),
+            "*2\r\n$3\r\nGET\r\n$0\r\n\r\n".to_owned(),
+            format!("*3\r\n$3\r\nset\r\n$12\r\nkey:00000001\r\n$1234\r\n{value}\r\n"),
+            format!("*12\r\n$3\r\nDEL\r\n{}", "$1\r\nk\r\n".repeat(11)),
+        ];
+        let input = requests.concat();
+        assert_eq!(encoded(input.as_bytes()), requests.map(Some));
+    }
+
+    #[test]
+    fn a_request_that_came_in_another_form_is_not() {
+        let others = ["PING\r\n", "GET      key\r\n", "*1\r\n$12\r\nabcd\r\n$3\r\nab\r\nGET      key\r\n"];
+        for input in others {
+            let found = encoded(input.as_bytes());
+            assert!(found.last().is_some_and(Option::is_none), "{input:?}: {found:?}");
+        }
+        // What stands in front of an inline request may look like its beginning.
+        let input = b"*1\r\n$6\r\n*1\r\n$4\r\nPING\r\n";
+        assert_eq!(encoded(input)[1].as_deref(), Some("*1\r\n$4\r\nPING\r\n"));
     }
 
     #[test]

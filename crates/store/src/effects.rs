@@ -410,7 +410,23 @@ impl Effects {
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         let is_plain = !self.marked && self.verbatim.is_none();
         let is_unsaid = !self.followed || self.dirty == 0;
-        if is_plain && is_unsaid { false } else { self.commit_marks(log, request) }
+        match is_plain {
+            true if is_unsaid => false,
+            true => self.commit_request(log, request),
+            false => self.commit_marks(log, request),
+        }
+    }
+
+    /// Appends the command as it came, and nothing else.
+    fn commit_request(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
+        match request.encoded() {
+            Some(records) if self.group.is_none() => {
+                let databases = (self.database, self.database);
+                log.append(&Batch { databases, records, record_count: 1, asides: &[] });
+                true
+            }
+            _ => self.append(log, Some(request)),
+        }
     }
 
     #[inline(never)]
