@@ -422,7 +422,7 @@ impl Effects {
         match request.encoded() {
             Some(records) if self.group.is_none() => {
                 let databases = (self.database, self.database);
-                log.append(&Batch { databases, records, record_count: 1, asides: &[] });
+                log.append(&Batch { databases, records, record_count: 1, asides: &[], insets: &[] });
                 true
             }
             _ => self.append(log, Some(request)),
