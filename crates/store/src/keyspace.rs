@@ -701,13 +701,13 @@ impl Locked {
         (!entry.is_expired(now_ms)).then(|| entry.kind())
     }
 
-    /// Has `watcher` watch a key of database `number`, which is locked.
-    pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) {
+    /// Has `watcher` watch a key of database `number`, which is locked; whether it did not do so already.
+    pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
         let stale = partition.is_overdue(key, now_ms);
         let watch = Watch { watcher: watcher.clone(), stale };
-        partition.change_attention(|attention| attention.watchers.add(key.bytes, watch));
+        partition.change_attention(|attention| attention.watchers.add(key.bytes, watch))
     }
 
     /// The opposite.

@@ -488,7 +488,8 @@ impl<'a> Loader<'a> {
         let mut record = Vec::new();
         encode(&mut record, [&b"DEL"[..], key].into_iter());
         let database = self.database as usize;
-        let batch = Batch { databases: (database, database), records: &record, record_count: 1, asides: &[] };
+        let batch =
+            Batch { databases: (database, database), records: &record, record_count: 1, asides: &[], insets: &[] };
         self.server.keyspace.log.append(&batch);
     }
 

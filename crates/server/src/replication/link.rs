@@ -72,6 +72,9 @@ enum Answer {
     TwoChannels,
 }
 
+/// How often it is looked whether a pause is over.
+const PAUSE_LOOK: Duration = Duration::from_millis(20);
+
 /// One attempt to follow a primary.
 pub(super) struct Link<'a> {
     pub(super) server: &'static Server,
@@ -123,8 +126,13 @@ impl Link<'_> {
         let timeout = Duration::from_secs(self.server.config.read(settings::REPL_TIMEOUT).into());
         let failed = |error| Broken::Io("Error condition on socket for SYNC", error);
         let mut failure = io::ErrorKind::NotFound.into();
+        let source = self
+            .server
+            .config
+            .read(network::BIND_SOURCE_ADDR)
+            .map(|source| String::from_utf8_lossy(&source).into_owned());
         for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
-            match TcpStream::connect_timeout(&address, timeout) {
+            match crate::dial::connect(address, source.as_deref(), timeout) {
                 Ok(stream) => {
                     // Small packets have to go at once.
                     let _ = stream.set_nodelay(!self.server.config.read(settings::REPL_DISABLE_TCP_NODELAY));
@@ -301,6 +309,7 @@ impl Link<'_> {
         let mut acknowledged = Instant::now();
         self.acknowledge(wire)?;
         loop {
+            self.sit_out_pause(wire, &mut input)?;
             self.applier.tick();
             let mut pos = 0;
             let mut asked = false;
@@ -353,6 +362,32 @@ impl Link<'_> {
                 return Err(Broken::Refused("PRIMARY timeout: no data nor PING received...".into()));
             }
         }
+    }
+
+    /// While writes are paused, what comes is received and not applied.
+    fn sit_out_pause(&self, wire: &mut Wire, input: &mut Vec<u8>) -> Result<(), Broken> {
+        let (server, upstream) = (self.server, &self.server.replication.upstream);
+        let mut acknowledged = Instant::now();
+        while server.pause.is_there() && server.pause.state_or_forget(clock::unix_ms()).is_some() {
+            if upstream.number() != self.number {
+                return Err(Broken::Superseded);
+            }
+            if wire.read_behind(input, PAUSE_LOOK)? > 0 {
+                upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            }
+            upstream.unapplied.store(input.len() as u64, Ordering::Relaxed);
+            let too_much = server.tunables().limits.query_buffer_exceeded(input.len());
+            if too_much || self.applier.is_doomed() || self.is_silent_for(wire.timeout()) {
+                upstream.unapplied.store(0, Ordering::Relaxed);
+                return Err(Broken::Refused("Link with PRIMARY broken off while writes were paused.".into()));
+            }
+            if acknowledged.elapsed() >= ACK_EVERY {
+                acknowledged = Instant::now();
+                self.acknowledge(wire)?;
+            }
+        }
+        upstream.unapplied.store(0, Ordering::Relaxed);
+        Ok(())
     }
 
     fn is_silent_for(&self, timeout: Duration) -> bool {

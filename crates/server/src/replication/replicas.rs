@@ -156,6 +156,13 @@ impl Replica {
     }
 }
 
+fn good(all: &[Arc<Replica>], lag_s: u32, now_ms: i64) -> usize {
+    let is_good = |replica: &&Arc<Replica>| {
+        replica.stage() == Stage::Online && replica.silent_ms(now_ms) <= i64::from(lag_s) * 1000
+    };
+    all.iter().filter(is_good).count()
+}
+
 /// All that are attached: those that have asked to be synchronised.
 #[derive(Default)]
 pub struct Replicas {
@@ -241,10 +248,13 @@ impl Replicas {
 
     /// Those that are online and were heard of within `lag_s` seconds.
     pub fn good(&self, lag_s: u32, now_ms: i64) -> usize {
-        let good = |replica: &&Arc<Replica>| {
-            replica.stage() == Stage::Online && replica.silent_ms(now_ms) <= i64::from(lag_s) * 1000
-        };
-        self.all.read().iter().filter(good).count()
+        good(&self.all.read(), lag_s, now_ms)
+    }
+
+    /// Acts on the number of those. Nobody else does so meanwhile: the last word is that of the last count.
+    pub fn act_on_good(&self, lag_s: u32, now_ms: i64, act: impl FnOnce(usize)) {
+        let all = self.all.write();
+        act(good(&all, lag_s, now_ms));
     }
 
     /// Those that have applied everything up to an offset, or keep it in a file with `synced`.

@@ -129,11 +129,10 @@ impl Server {
     /// Refuses writes if fewer replicas are well than these settings want for them.
     pub fn require_replicas(&self, values: &Values) {
         let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
-        let few = least > 0
-            && lag_s > 0
-            && !self.replication.upstream.is_replica()
-            && self.replication.replicas.good(lag_s, clock::unix_ms()) < least as usize;
-        self.persistence.gate.set(gate::FEW_REPLICAS, few);
+        let matters = least > 0 && lag_s > 0 && !self.replication.upstream.is_replica();
+        self.replication.replicas.act_on_good(lag_s, clock::unix_ms(), |good| {
+            self.persistence.gate.set(gate::FEW_REPLICAS, matters && good < least as usize);
+        });
     }
 
     /// What replication does ten times a second.

@@ -73,6 +73,8 @@ pub struct Upstream {
     pub kept_bytes: AtomicU64,
     /// See there.
     pub kept_peak: AtomicU64,
+    /// Bytes of the primary's log that have come and wait for the end of a pause.
+    pub unapplied: AtomicU64,
     /// The database that the primary's log works in.
     pub database: AtomicUsize,
 }

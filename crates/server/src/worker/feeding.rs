@@ -13,7 +13,9 @@ use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise::{self, Beginning};
 use crate::replication::transfer::{Ended, Next, Reader};
+use crate::server::Server;
 use crate::session::Client;
+use crate::stats::WorkerStats;
 use crate::supervise;
 use crate::table::Registered;
 use kvick_commands::spec::Flags;
@@ -21,7 +23,7 @@ use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes written to a replica in a turn.
@@ -116,19 +118,19 @@ impl Feed {
     }
 
     /// The replica says how far it is: a dump that was sent to it is loaded.
-    pub fn heard(&mut self) {
-        self.go_online();
+    pub fn heard(&mut self, server: &Server) {
+        self.go_online(server);
     }
 
-    fn go_online(&mut self) {
+    fn go_online(&mut self, server: &Server) {
         self.food = match std::mem::replace(&mut self.food, Food::Nothing) {
             Food::Loading(Some(follower)) => {
-                self.put_online();
+                self.put_online(server);
                 Food::Log(follower)
             }
             Food::Log(follower) => {
                 if self.replica.stage() == Stage::Keeping {
-                    self.put_online();
+                    self.put_online(server);
                 }
                 Food::Log(follower)
             }
@@ -136,9 +138,10 @@ impl Feed {
         }
     }
 
-    fn put_online(&self) {
+    fn put_online(&self, server: &Server) {
         self.replica.set_stage(Stage::Online);
         self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+        server.require_replicas(&server.config.values());
         logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
     }
 
@@ -163,7 +166,7 @@ impl Feed {
     }
 
     /// Takes the next helping; false when there is none yet, `None` when there will be none.
-    fn help_itself(&mut self) -> Option<bool> {
+    fn help_itself(&mut self, server: &Server) -> Option<bool> {
         let plate = match &mut self.food {
             Food::Nothing | Food::Loading(_) => return Some(false),
             Food::Log(follower) => match follower.next(u64::MAX) {
@@ -191,10 +194,10 @@ impl Feed {
                             self.replica.set_stage(Stage::Receiving);
                         } else {
                             // It knows by itself where the dump ends.
-                            self.go_online();
+                            self.go_online(server);
                         }
                     }
-                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself()?);
+                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself(server)?);
                 }
             },
         };
@@ -227,12 +230,12 @@ pub(super) fn is_out_of_place(client: &Client, command: &Registered) -> bool {
 
 impl Connection {
     /// Writes to a replica what is there for it.
-    fn feed(&mut self, sent: &AtomicU64) -> Fed {
+    fn feed(&mut self, server: &Server, stats: &WorkerStats) -> Fed {
         let Some(feed) = &mut self.client.feed else { return Fed::Enough };
         let mut left = TURN_BYTES;
         while left > 0 {
             let Some((plate, written)) = &mut feed.plate else {
-                match feed.help_itself() {
+                match feed.help_itself(server) {
                     Some(true) => continue,
                     Some(false) => return Fed::Enough,
                     None => return Fed::Broken,
@@ -242,8 +245,9 @@ impl Connection {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
                     feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
+                    stats.writes.add(1);
                     self.client.info.bytes_out.add(n as u64);
-                    sent.fetch_add(n as u64, Ordering::Relaxed);
+                    server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
                     left = left.saturating_sub(n);
                     if *written == plate.len() {
@@ -283,6 +287,7 @@ impl Worker {
         // What was prepared for it would never be read, and its dump would wait for it.
         drop(self.server.replication.beginnings.take(replica.client.id));
         if self.server.replication.replicas.detach(&replica) {
+            self.server.require_replicas(&self.server.config.values());
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
         }
         let is_unwanted = replica.client.is_doomed() || replica.client.flags().contains(ClientFlags::CLOSE_ASAP);
@@ -347,7 +352,7 @@ impl Worker {
         let is_done =
             |connection: &Connection| connection.client.feed.as_ref().is_some_and(|feed| feed.is_dump_channel_done());
         let was_done = is_done(connection);
-        let fed = connection.feed(&self.server.replication.counts.bytes_out);
+        let fed = connection.feed(self.server, &self.engine.stats);
         if !was_done
             && is_done(connection)
             && let Some(feed) = &connection.client.feed

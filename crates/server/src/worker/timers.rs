@@ -33,6 +33,11 @@ impl Timers {
         Timers { next: Ticks::now(), deadlines: Deadlines::default(), sweeper: Sweeper::default(), next_connection: 0 }
     }
 
+    /// Has everything be due now.
+    pub fn hurry(&mut self) {
+        self.next = Ticks::now();
+    }
+
     /// How long until something is due.
     pub fn wait(&self, now_ms: i64) -> Duration {
         let left = self.next.left(Ticks::now());

@@ -51,7 +51,7 @@ fn write_upstream(server: &Server, page: &mut Page) {
     page.field("master_last_io_seconds_ago", silent_s);
     page.field("master_sync_in_progress", u8::from(stage == LinkStage::Receiving));
     let offset = server.keyspace.log.offset();
-    page.field("slave_read_repl_offset", offset);
+    page.field("slave_read_repl_offset", offset + upstream.unapplied.load(Ordering::Relaxed));
     page.field("slave_repl_offset", offset);
     page.field("replicas_repl_buffer_size", upstream.kept_bytes.load(Ordering::Relaxed));
     page.field("replicas_repl_buffer_peak", upstream.kept_peak.load(Ordering::Relaxed));

@@ -88,7 +88,7 @@ fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {
     let eviction = &subject.server.eviction;
     page.field("evicted_keys", totals.evicted);
     page.field("evicted_clients", eviction.clients.evicted());
-    page.field("evicted_scripts", 0);
+    page.field("evicted_scripts", subject.server.scripting.scripts.lock().evicted);
     let (current, total) = eviction.exceeded();
     page.field("total_eviction_exceeded_time", total.as_millis());
     page.field("current_eviction_exceeded_time", current.as_millis());
