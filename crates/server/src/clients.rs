@@ -85,6 +85,8 @@ pub struct ClientInfo {
     pub commands: AtomicU64,
     /// Set by whoever wants the connection closed.
     pub doomed: AtomicBool,
+    /// DEBUG PROTECT-CLIENT: the connection stays, and is shown, though it be doomed.
+    pub protected: AtomicBool,
     /// Name, library and user.
     pub names: Mutex<Names>,
     /// The request that waits, if it is blocked.
@@ -208,6 +210,7 @@ impl ClientInfo {
             bytes_out: Counter::default(),
             commands: AtomicU64::new(0),
             doomed: AtomicBool::new(false),
+            protected: AtomicBool::new(false),
             names: Mutex::default(),
             waiter: Mutex::default(),
             watcher: Mutex::default(),
@@ -229,6 +232,11 @@ impl ClientInfo {
     /// Whether it is about to be closed by somebody's wish: for others it is gone.
     pub fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
+    }
+
+    /// Whether others are shown it.
+    fn is_shown(&self) -> bool {
+        !self.is_doomed() || self.protected.load(Ordering::Relaxed)
     }
 
     /// Bytes of the arguments of its request that waits or is being executed.
@@ -324,6 +332,6 @@ impl Clients {
 
     /// All clients, oldest first, but not those that are about to be closed.
     pub fn all(&self) -> Vec<Arc<ClientInfo>> {
-        self.by_id.read().values().filter(|client| !client.is_doomed()).cloned().collect()
+        self.by_id.read().values().filter(|client| client.is_shown()).cloned().collect()
     }
 }

@@ -12,6 +12,7 @@ pub mod commandlog;
 pub mod commands;
 pub mod config;
 pub mod crash;
+pub mod dial;
 pub mod eviction;
 pub mod histogram;
 pub mod inbox;

@@ -1,9 +1,6 @@
 //! Pauses: until when commands wait. CLIENT PAUSE begins one for a time; the server itself holds writes while it hands its
 //! role over, or waits for its replicas before it ends.
 
-use crate::session::Client;
-use crate::table::Registered;
-use kvick_commands::spec::Flags;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -101,21 +98,13 @@ impl Pause {
         self.until_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a command has to wait.
-    #[inline]
-    pub fn holds(&self, command: &Registered, client: &Client, now_ms: i64) -> bool {
-        self.is_there() && self.holds_slowly(command, client, now_ms)
-    }
-
-    #[cold]
-    fn holds_slowly(&self, command: &Registered, client: &Client, now_ms: i64) -> bool {
-        let Some((_, all)) = self.state(now_ms) else {
+    /// The [state](Self::state); a pause that is over is forgotten.
+    pub fn state_or_forget(&self, now_ms: i64) -> Option<(i64, bool)> {
+        let state = self.state(now_ms);
+        if state.is_none() {
             self.forget(now_ms);
-            return false;
-        };
-        // As in the reference, a pause of all commands holds CLIENT UNPAUSE too. Monitors, which may not use keys, go on.
-        let writes = || client.flags_asked(command).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
-        !client.is_monitor() && (all || writes())
+        }
+        state
     }
 }
 

@@ -29,8 +29,8 @@ use crate::table::{CommandTable, Registered};
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
-use crate::worker::Message;
 use crate::worker::blocking::Served;
+use crate::worker::{Message, output};
 use kvick_commands::context::Error;
 use kvick_store::hash::KeyHasher;
 use kvick_store::{EventClass, Keyspace};
@@ -39,7 +39,7 @@ use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 pub use crate::tunables::Tunables;
@@ -117,6 +117,8 @@ pub struct Server {
     pub active_expire: AtomicBool,
     /// DEBUG PAUSE-CRON: whether nothing is done that is done from time to time.
     pub timers_stopped: AtomicBool,
+    /// Bytes that a worker writes to a connection at once; none when replies are to be [listed](output::list_replies).
+    pub written_at_once: AtomicUsize,
     /// A signal's request that the server end.
     pub shutdown: shutdown::Request,
     /// Set when the server is to end.
@@ -176,6 +178,7 @@ impl Server {
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
+            written_at_once: AtomicUsize::new(output::WRITE),
             shutdown: shutdown::Request::default(),
             ending: AtomicBool::new(false),
             listening: RwLock::default(),

@@ -42,8 +42,8 @@ pub struct Session<'a> {
     pub settings: &'a Settings,
     /// Whether it is part of a transaction that is being executed, or of a script.
     pub in_transaction: bool,
-    /// Whether a script calls it.
-    pub in_script: bool,
+    /// Unix time in microseconds as of which a script calls it, if one does.
+    pub script_us: Option<i64>,
     /// The worker's number.
     pub worker: usize,
     /// The worker's statistics.

@@ -289,9 +289,10 @@ impl WorkerStats {
     }
 }
 
-/// The code of an error reply: its first word, if it is short and more follows.
+/// The code of an error reply: its first word, if it is short and more follows. Line ends are blanks in replies.
 fn error_code(text: &[u8]) -> &[u8] {
-    let code = text.iter().take(CODE_LEN_MAX + 1).position(|byte| *byte == b' ').map(|end| &text[..end]);
+    let ends_word = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n');
+    let code = text.iter().take(CODE_LEN_MAX + 1).position(ends_word).map(|end| &text[..end]);
     code.unwrap_or(b"ERR")
 }
 
@@ -305,16 +306,16 @@ mod tests {
         for n in 0..200 {
             stats.count_error(format!("CODE{n} text").as_bytes());
         }
-        ["ERR syntax error", "CODE1 again", "CODE199 again", "nocode"]
+        ["ERR syntax error", "CODE1 again", "CODE199 again", "nocode", "ERR\r\n-ERR two lines"]
             .into_iter()
             .for_each(|text| stats.count_error(text.as_bytes()));
         let codes = stats.error_codes();
         let count = |code: &[u8]| codes.get(code).copied();
-        assert_eq!(count(b"ERR"), Some(2));
+        assert_eq!(count(b"ERR"), Some(3));
         assert_eq!(count(b"CODE1"), Some(2));
         assert_eq!(count(b"CODE199"), None);
         assert_eq!(count(OVERFLOW_CODE), Some(200 - 128 + 1));
-        assert_eq!(Totals::of(&stats).errors, 204);
+        assert_eq!(Totals::of(&stats).errors, 205);
     }
 
     #[test]

@@ -138,6 +138,9 @@ fn a_reply_that_is_too_long_to_be_sent_is_not_made() {
                 greedy.expect_end();
             }
             assert_eq!(info(&mut control, "stats")["client_output_buffer_limit_disconnections"], "3");
+            // What a script gets is sent to nobody.
+            let count = "return #redis.call('SRANDMEMBER', KEYS[1], -300000)";
+            assert_eq!(cmd("EVAL").arg(&[count, "1", "set"]).query(&mut control), Ok(300_000));
         },
     );
 }

@@ -75,6 +75,20 @@ enum Propagation {
     Instead,
 }
 
+/// Who is to get what commands do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reach {
+    #[default]
+    /// Everybody who reads the write log.
+    Everybody,
+    /// Replicas alone.
+    Replicas,
+    /// The append-only file alone.
+    Files,
+    /// Nobody.
+    Nobody,
+}
+
 /// See the module's documentation. One is reused for all commands of a worker.
 #[derive(Default)]
 pub struct Effects {
@@ -85,6 +99,7 @@ pub struct Effects {
     /// Which of them only replicas get.
     asides: Vec<Range<usize>>,
     followed: bool,
+    reach: Reach,
     /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
     /// nothing else is propagated.
     verbatim: Option<(Vec<u8>, bool)>,
@@ -113,6 +128,8 @@ struct Group {
     records: Vec<u8>,
     record_count: usize,
     asides: Vec<Range<usize>>,
+    /// Records that only files get, and where they belong.
+    insets: Vec<(usize, Vec<u8>)>,
     /// The database of the first record, and of the last.
     databases: Option<(usize, usize)>,
 }
@@ -145,6 +162,12 @@ impl Effects {
         self.events.clear();
         self.watched.clear();
         self.changes.begin();
+    }
+
+    /// Who is to get what the commands from here on do, until this is called again. Only within a
+    /// [group](Effects::begin_group).
+    pub fn set_reach(&mut self, reach: Reach) {
+        self.reach = reach;
     }
 
     /// `n` changes were made. A command that made none is not propagated.
@@ -309,12 +332,15 @@ impl Effects {
     /// A key was dropped, freed in the background if `lazy`, because its time had come.
     pub(crate) fn expired(&mut self, key: Key<'_>, lazy: bool) {
         let elsewhere = self.working_on != self.database;
-        if elsewhere {
+        let words = &[deletion(lazy), key.bytes];
+        if self.reach != Reach::Everybody {
+            self.record_for_everybody(self.working_on, words);
+        } else if elsewhere {
             self.record_select(self.working_on);
-        }
-        self.record(&[deletion(lazy), key.bytes]);
-        if elsewhere {
+            self.record(words);
             self.record_select(self.database);
+        } else {
+            self.record(words);
         }
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
@@ -335,11 +361,30 @@ impl Effects {
     /// Fields of a hash were dropped because their time had come, and the hash with the last of them.
     pub(crate) fn fields_expired(&mut self, key: Key<'_>, fields: &[Vec<u8>], emptied: bool, lazy: bool) {
         let words = [b"HDEL", key.bytes].into_iter().chain(fields.iter().map(Vec::as_slice));
-        self.record(&words.collect::<Vec<_>>());
+        let words = words.collect::<Vec<_>>();
+        match self.reach {
+            Reach::Everybody => self.record(&words),
+            _ => self.record_for_everybody(self.database, &words),
+        }
         self.notify(EventClass::EXPIRED, "hexpired", key.bytes);
         if emptied {
-            self.record(&[deletion(lazy), key.bytes]);
+            match self.reach {
+                Reach::Everybody => self.record(&[deletion(lazy), key.bytes]),
+                _ => self.record_for_everybody(self.database, &[deletion(lazy), key.bytes]),
+            }
             self.notify(EventClass::GENERIC, "del", key.bytes);
+        }
+    }
+
+    /// Propagates what is no command's will, and so reaches everybody, in front of what the command does.
+    #[cold]
+    fn record_for_everybody(&mut self, database: usize, words: &[&[u8]]) {
+        if let Some(group) = &mut self.group
+            && self.followed
+        {
+            let mut record = Vec::new();
+            encode(&mut record, words.iter().copied());
+            group.add(database, &record, 1, &[], Reach::Everybody);
         }
     }
 
@@ -377,7 +422,7 @@ impl Effects {
         match request.encoded() {
             Some(records) if self.group.is_none() => {
                 let databases = (self.database, self.database);
-                log.append(&Batch { databases, records, record_count: 1, asides: &[] });
+                log.append(&Batch { databases, records, record_count: 1, asides: &[], insets: &[] });
                 true
             }
             _ => self.append(log, Some(request)),
@@ -449,13 +494,13 @@ impl Effects {
         if self.record_count == 0 {
             return false;
         }
-        let Effects { database, records, record_count, asides, group, .. } = self;
+        let Effects { database, records, record_count, asides, group, reach, .. } = self;
         match group {
             None => {
                 let databases = (*database, *database);
-                log.append(&Batch { databases, records, record_count: *record_count, asides });
+                log.append(&Batch { databases, records, record_count: *record_count, asides, insets: &[] });
             }
-            Some(group) => group.add(*database, records, *record_count, asides),
+            Some(group) => group.add(*database, records, *record_count, asides, *reach),
         }
         true
     }
@@ -472,15 +517,18 @@ impl Effects {
 
     /// Ends a transaction: appends what its commands did. Called under its locks.
     pub fn end_group(&mut self, log: &WriteLog) {
-        if let Some(Group { records, record_count, asides, databases: Some(databases) }) = self.group.take() {
-            log.append(&Batch { databases, records: &records, record_count, asides: &asides });
+        if let Some(Group { records, record_count, asides, insets, databases: Some(databases) }) = self.group.take() {
+            log.append(&Batch { databases, records: &records, record_count, asides: &asides, insets: &insets });
         }
         self.commit_verbatim(log);
     }
 }
 
 impl Group {
-    fn add(&mut self, database: usize, records: &[u8], record_count: usize, asides: &[Range<usize>]) {
+    fn add(&mut self, database: usize, records: &[u8], record_count: usize, asides: &[Range<usize>], reach: Reach) {
+        if reach == Reach::Nobody {
+            return;
+        }
         let (first, last) = self.databases.unwrap_or((database, database));
         if last != database {
             let number = Str::Int(database as i64);
@@ -488,10 +536,30 @@ impl Group {
         }
         self.databases = Some((first, database));
         let start = self.records.len();
-        self.asides.extend(asides.iter().map(|aside| start + aside.start..start + aside.end));
+        match reach {
+            Reach::Everybody => {
+                self.asides.extend(asides.iter().map(|aside| start + aside.start..start + aside.end));
+            }
+            Reach::Replicas => self.asides.push(start..start + records.len()),
+            Reach::Files => {
+                let data = without(records, asides);
+                if !data.is_empty() {
+                    self.insets.push((start, data));
+                }
+                return;
+            }
+            Reach::Nobody => {}
+        }
         self.records.extend_from_slice(records);
         self.record_count += record_count;
     }
+}
+
+/// Records without those that stand in these places, which are in order.
+fn without(records: &[u8], places: &[Range<usize>]) -> Vec<u8> {
+    let starts = std::iter::once(0).chain(places.iter().map(|place| place.end));
+    let ends = places.iter().map(|place| place.start).chain(std::iter::once(records.len()));
+    starts.zip(ends).flat_map(|(start, end)| &records[start..end]).copied().collect()
 }
 
 /// The command that a deletion is propagated as.

@@ -58,8 +58,14 @@ impl Watchers {
         self.0.keys().map(AsRef::as_ref)
     }
 
-    pub(crate) fn add(&mut self, key: &[u8], watch: Watch) {
-        self.0.entry(key.into()).or_default().push(watch);
+    /// One more; whether it did not watch the key already.
+    pub(crate) fn add(&mut self, key: &[u8], watch: Watch) -> bool {
+        let watches = self.0.entry(key.into()).or_default();
+        let is_new = !watches.iter().any(|known| Arc::ptr_eq(&known.watcher, &watch.watcher));
+        if is_new {
+            watches.push(watch);
+        }
+        is_new
     }
 
     pub(crate) fn remove(&mut self, key: &[u8], watcher: &Arc<Watcher>) {

@@ -104,6 +104,10 @@ var valkeyGo = []check{
 			reply := the(script.Exec(ctx, client, []string{"k"}, []string{"a"}).ToArray())
 			same(the(reply[0].ToString())+the(reply[1].ToString())+fmt.Sprint(the(reply[2].ToInt64())), "ka3")
 		}
+		library := "#!lua name=lib\nredis.register_function('twice', function(keys, args) return 2 * args[1] end)"
+		must(client.Do(ctx, client.B().FunctionLoad().Replace().FunctionCode(library).Build()).Error())
+		same(the(client.Do(ctx, client.B().Fcall().Function("twice").Numkeys(0).Arg("21").Build()).ToInt64()), int64(42))
+		must(client.Do(ctx, client.B().FunctionDelete().LibraryName("lib").Build()).Error())
 	}},
 	{"publish-subscribe", func(ctx context.Context, at server) {
 		client, publisher := openTLS(at, nil), open(at, nil)

@@ -178,6 +178,9 @@ final class LettuceChecks {
             Checks.same(reply, List.of("k", "a", 3L));
             String sha = commands.scriptLoad("return redis.call('INCRBY', KEYS[1], ARGV[1])");
             Checks.same(commands.<Long>evalsha(sha, ScriptOutputType.INTEGER, keys, "5"), 5L);
+            commands.functionLoad(
+                "#!lua name=lib\nredis.register_function('twice', function(keys, args) return 2 * args[1] end)", true);
+            Checks.same(commands.<Long>fcall("twice", ScriptOutputType.INTEGER, new String[0], "21"), 42L);
         }));
         suite.check("publish-subscribe", () -> {
             for (ProtocolVersion version : List.of(ProtocolVersion.RESP2, ProtocolVersion.RESP3)) {

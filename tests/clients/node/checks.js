@@ -113,6 +113,9 @@ function ioredisChecks(Redis, { knowsResp3 }) {
       assert.deepEqual(await client.echoTwo("k1", "k2", "a1", "a2"), ["k1", "k2", "a1", "a2"]);
       assert.equal(await client.eval("return redis.call('SET', KEYS[1], ARGV[1])", 1, "scripted", "yes"), "OK");
       assert.equal(await client.get("scripted"), "yes");
+      await client.function("LOAD", "REPLACE", "#!lua name=lib\nredis.register_function('twice', function(keys, args) return 2 * args[1] end)");
+      assert.equal(await client.fcall("twice", 0, 21), 42);
+      await client.function("DELETE", "lib");
     },
     async "publish-subscribe"() {
       const [subscriber, publisher] = [connectTls(), connect()];

@@ -18,6 +18,7 @@
 
 use super::password::Digest;
 use super::user::{CommandRule, CommandSet, Databases, KeyAccess, KeyPattern, Selector, User};
+use crate::logging;
 use crate::table::{CommandTable, Registered};
 use kvick_commands::spec::Categories;
 use kvick_resp::split_args;
@@ -211,6 +212,11 @@ impl Reader<'_> {
             return Err(RuleError::Syntax);
         }
         if command.subcommands.is_empty() {
+            logging::warning(format_args!(
+                "Deprecation warning: Allowing a first arg of an otherwise blocked command is a misuse of ACL and may get \
+                 disabled in the future (offender: +{})",
+                String::from_utf8_lossy(name)
+            ));
             selector.first_args.entry(command.id).or_default().insert(part.to_ascii_lowercase());
         } else {
             let subcommand = self.table.original(name).ok_or(RuleError::UnknownCommand)?;

@@ -3,6 +3,7 @@
 pub mod acl;
 pub mod appendonly;
 pub mod client;
+pub mod cluster;
 pub mod command;
 pub mod commandlog;
 pub mod config;
@@ -14,6 +15,7 @@ pub mod latency;
 pub mod lolwut;
 pub mod memory;
 pub mod migrate;
+pub mod module;
 pub mod monitor;
 pub mod persistence;
 pub mod pubsub;
@@ -33,11 +35,13 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         connection::COMMANDS,
         acl::COMMANDS,
         client::COMMANDS,
+        cluster::COMMANDS,
         command::COMMANDS,
         info::COMMANDS,
         config::COMMANDS,
         memory::COMMANDS,
         migrate::COMMANDS,
+        module::COMMANDS,
         monitor::COMMANDS,
         commandlog::COMMANDS,
         latency::COMMANDS,

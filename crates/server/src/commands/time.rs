@@ -21,7 +21,7 @@ pub const TIME: Command<SessionHandler> = Command::new(
 
 fn time(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     // For a script, time stands still.
-    let now_us = if cx.in_script { cx.now_ms * 1000 } else { crate::clock::unix_us() };
+    let now_us = cx.script_us.unwrap_or_else(crate::clock::unix_us);
     cx.reply.array(2);
     cx.reply.bulk_int(now_us / MICROSECONDS);
     cx.reply.bulk_int(now_us % MICROSECONDS);

@@ -21,7 +21,7 @@ use crate::replication::upstream::Target;
 use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
-use crate::worker::Worker;
+use crate::worker::{Message, Worker};
 use crate::{aof, clock, crash, logging, memory, migration, replication, signals, supervise};
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -205,6 +205,12 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     loaded
 }
 
+/// The data are there: commands are served, and what has expired meanwhile goes.
+fn end_loading(server: &Server) {
+    server.persistence.gate.set(gate::LOADING, false);
+    server.send_all(|| Message::Loaded);
+}
+
 /// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an error
 /// they must not: part of it is not there.
 fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
@@ -214,7 +220,7 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
             return Ok(());
         }
         opened?;
-        server.persistence.gate.set(gate::LOADING, false);
+        end_loading(server);
         return Ok(());
     }
     aof::look(server)?;
@@ -225,7 +231,7 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
     server.persistence.ask(Job::Load(answer));
     match outcome.recv()? {
         Ok(_) => {
-            server.persistence.gate.set(gate::LOADING, false);
+            end_loading(server);
             Ok(())
         }
         Err(error) if error.is_cancelled() => Ok(()),

@@ -7,6 +7,10 @@
 use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
+use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
+use crate::config::tables::replication::REPLICA_READ_ONLY;
+use crate::config::words::PropagationError;
+use crate::logging;
 use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::Client;
@@ -24,6 +28,8 @@ use std::time::Duration;
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
 
+/// Bytes of an error that the log is told.
+const ERROR_SHOWN_MAX: usize = 4096;
 /// How often to look whether a script has ended, or the append-only file has been replayed.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
@@ -80,6 +86,17 @@ impl Applier {
         self.number = number;
     }
 
+    /// Exchanges all databases for their shadows: those who wait for keys, watch or cache them mean what is there now.
+    pub fn exchange_shadows(&mut self) {
+        self.engine.change_databases(|db| db.exchange_shadows());
+    }
+
+    /// Drops all data, in the background if asked to.
+    pub fn drop_data(&mut self, lazy: bool) {
+        let databases = self.engine.server.keyspace.databases();
+        self.engine.change_databases(|db| (0..databases).for_each(|number| _ = db.flush(number, lazy)));
+    }
+
     /// The link has ended.
     pub fn end(&mut self) {
         self.engine.server.clients.remove(self.client.info.id);
@@ -133,6 +150,9 @@ impl Applier {
             self.wait_for_script()?;
         }
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
+        if self.reply.first() == Some(&b'-') {
+            self.tell_of_error();
+        }
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
         if self.client.transaction.is_none() {
@@ -166,6 +186,23 @@ impl Applier {
             return Err(Superseded);
         }
         Ok(())
+    }
+
+    /// What a primary sends went well there, so the data are not the same.
+    #[cold]
+    fn tell_of_error(&self) {
+        let server = self.engine.server;
+        let command = server.table.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
+        let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());
+        logging::warning(format_args!(
+            "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command '{command}'",
+            String::from_utf8_lossy(&self.reply[..end.min(ERROR_SHOWN_MAX)])
+        ));
+        server.replication.counts.unexpected_errors.fetch_add(1, Ordering::Relaxed);
+        let panics = server.config.read(PROPAGATION_ERROR_BEHAVIOR) != PropagationError::Ignore;
+        if panics && server.config.read(REPLICA_READ_ONLY) {
+            panic!("This replica panicked sending an error to its primary after processing the command '{command}'");
+        }
     }
 }
 

@@ -150,11 +150,12 @@ impl Scripting {
     }
 
     /// What the script or function that a request is for says of itself, if it does and is known or can be read.
-    pub fn flags_of(&self, source: Source, args: Args<'_>) -> Option<ScriptFlags> {
+    /// `sum` finds a script's.
+    pub fn flags_of(&self, source: Source, args: Args<'_>, sum: impl FnOnce(&[u8]) -> Sum) -> Option<ScriptFlags> {
         let code = args.get(1)?;
         let known = |sum: &Sum| self.scripts.lock().get(sum);
         match source {
-            Source::Script => match known(&Sum::of(code)) {
+            Source::Script => match known(&sum(code)) {
                 Some(script) => script.flags,
                 None => Shebang::of_script(code).ok()?.flags,
             },

@@ -72,8 +72,8 @@ pub struct Engine {
     pub(super) shown: Lines,
     /// Whether a transaction or a script is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
-    /// Whether a script is, for which time stands still.
-    pub(super) in_script: bool,
+    /// Unix time in microseconds at which the script began that is being executed: for it, time stands still.
+    pub(super) script_us: Option<i64>,
     /// Requests of this worker that wait for a script to end.
     pub(super) held: usize,
     /// Whether a script has ended just now that others knew of: what it held may be waited for.
@@ -84,8 +84,6 @@ pub struct Engine {
     pub(super) recent_sum: RecentSum,
     /// Buffers for the commands that scripts call.
     pub(super) scratch: Scratch,
-    /// Whether what commands do is kept from the write log: a script asked for that.
-    pub(super) is_muted: bool,
     /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
     reads_every_key: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
@@ -149,13 +147,12 @@ impl Engine {
             forgotten_in_turn: 0,
             shown: Lines::default(),
             in_transaction: false,
-            in_script: false,
+            script_us: None,
             held: 0,
             ended_long_script: false,
             error_is_counted: false,
             recent_sum: RecentSum::default(),
             scratch: Scratch::default(),
-            is_muted: false,
             reads_every_key: true,
             in_batch: false,
             evicting: Evicting::new(worker),
@@ -267,10 +264,15 @@ impl Engine {
                 client.last_command = previous;
                 return Outcome::Again;
             }
-            if gate::redirects(self.server, &client.info, client.flags_asked(command)) && self.server.is_handing_over()
+            if self.server.is_handing_over()
+                && gate::redirects(self.server, &client.info, self.flags_asked(client, command, args))
             {
                 // Where to is known when the replica has taken over.
                 return Outcome::Paused;
+            }
+            if client.feed.is_some() && super::feeding::is_out_of_place(client, command) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
             }
             if let Some(error) = self.objection(client, command, args) {
                 self.refuse(client, Some((command, args)), &error, out);
@@ -279,7 +281,7 @@ impl Engine {
         }
         if !plain && client.is_primary() {
             // What the primary did is done.
-        } else if self.server.pause.holds(command, client, self.now_ms) && !self.passes_pause(command, args) {
+        } else if self.server.pause.is_there() && self.is_paused(client, command, args) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -412,7 +414,7 @@ impl Engine {
 
     /// Why a command may not run.
     #[cold]
-    fn objection(&self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+    fn objection(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
         if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
             return Some(MUST_LOG_IN);
         }
@@ -438,7 +440,7 @@ impl Engine {
         }
         let confined =
             || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
-        let flags = client.flags_asked(command);
+        let flags = self.flags_asked(client, command, args);
         let short = || {
             (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
                 .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
@@ -685,8 +687,15 @@ impl Engine {
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
         let settings = &self.tunables.commands;
-        let (may_block, in_script, reads_every_key) = (!self.in_transaction, self.in_script, self.reads_every_key);
-        let receiver = if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client };
+        let (may_block, in_script, reads_every_key) =
+            (!self.in_transaction, self.script_us.is_some(), self.reads_every_key);
+        let receiver = if in_script {
+            Receiver::Server
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            Receiver::Subscriber
+        } else {
+            Receiver::Client
+        };
         let from_log = flags.contains(ClientFlags::FROM_LOG);
         let mut context = Context {
             db,
@@ -735,7 +744,7 @@ impl Engine {
             when_expired,
             settings: &self.tunables.commands,
             in_transaction: self.in_transaction,
-            in_script: self.in_script,
+            script_us: self.script_us,
             worker: self.worker,
             stats: &self.stats,
             waits: &mut self.waits,
@@ -771,7 +780,7 @@ impl Engine {
     /// Whether what a command of this client does goes to the write log: not if it comes from there.
     #[inline]
     pub(super) fn is_logged(&self, client: &ClientInfo) -> bool {
-        self.server.keyspace.log.followed() && !client.is_from_log() && !self.is_muted
+        self.server.keyspace.log.followed() && !client.is_from_log()
     }
 
     /// What becomes of expired keys that a command of this client meets.
@@ -837,7 +846,7 @@ impl Engine {
 
     #[cold]
     fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
-        if us >= LONG_US && !self.in_script {
+        if us >= LONG_US && self.script_us.is_none() {
             self.now_ms = clock::unix_ms();
             self.access.set_now(self.now_ms);
         }

@@ -11,13 +11,19 @@ use crate::clients::ClientFlags;
 use crate::clock;
 use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
-use crate::replication::synchronise::Beginning;
+use crate::replication::synchronise::{self, Beginning};
 use crate::replication::transfer::{Ended, Next, Reader};
+use crate::server::Server;
+use crate::session::Client;
+use crate::stats::WorkerStats;
+use crate::supervise;
+use crate::table::Registered;
+use kvick_commands::spec::Flags;
 use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes written to a replica in a turn.
@@ -39,15 +45,16 @@ enum Food {
     Nothing,
     /// A dump, and the log behind it.
     Dump(Box<Dump>),
-    /// The log, once the replica says that it has loaded the dump.
-    Loading(Follower),
+    /// The log, once the replica says that it has loaded the dump; nothing more if it wants the dump only.
+    Loading(Option<Follower>),
     /// The log.
     Log(Follower),
 }
 
 struct Dump {
     reader: Reader,
-    follower: Follower,
+    /// Nothing for one that wants the dump only.
+    follower: Option<Follower>,
     /// Whether the replica says when it has loaded it.
     is_streamed: bool,
     /// Whether any of it has come.
@@ -96,27 +103,51 @@ impl Feed {
         let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
         match &self.food {
             Food::Nothing => 0,
-            Food::Dump(dump) => dump.follower.lag(),
-            Food::Loading(follower) => follower.lag(),
+            Food::Dump(dump) => self.lag_behind(dump.follower.as_ref()),
+            Food::Loading(follower) => self.lag_behind(follower.as_ref()),
             Food::Log(follower) => follower.lag() + unwritten,
         }
     }
 
-    /// The replica says how far it is: a dump that was sent to it is loaded.
-    pub fn heard(&mut self) {
-        self.go_online();
+    /// Bytes of the log that wait for the dump to be loaded.
+    fn lag_behind(&self, follower: Option<&Follower>) -> u64 {
+        match follower {
+            Some(follower) => follower.lag(),
+            None => self.replica.pin.lock().as_ref().map_or(0, Follower::lag),
+        }
     }
 
-    fn go_online(&mut self) {
+    /// The replica says how far it is: a dump that was sent to it is loaded.
+    pub fn heard(&mut self, server: &Server) {
+        self.go_online(server);
+    }
+
+    fn go_online(&mut self, server: &Server) {
         self.food = match std::mem::replace(&mut self.food, Food::Nothing) {
-            Food::Loading(follower) => {
-                self.replica.set_stage(Stage::Online);
-                self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
-                logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
+            Food::Loading(Some(follower)) => {
+                self.put_online(server);
+                Food::Log(follower)
+            }
+            Food::Log(follower) => {
+                if self.replica.stage() == Stage::Keeping {
+                    self.put_online(server);
+                }
                 Food::Log(follower)
             }
             food => food,
         }
+    }
+
+    fn put_online(&self, server: &Server) {
+        self.replica.set_stage(Stage::Online);
+        self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+        server.require_replicas(&server.config.values());
+        logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
+    }
+
+    /// Whether the dump has been sent as a whole, and is to be followed by nothing.
+    fn is_dump_channel_done(&self) -> bool {
+        matches!(self.food, Food::Loading(None))
     }
 
     /// Whether a replica that waits for its dump is to be told that this server is there: from time to time.
@@ -135,7 +166,7 @@ impl Feed {
     }
 
     /// Takes the next helping; false when there is none yet, `None` when there will be none.
-    fn help_itself(&mut self) -> Option<bool> {
+    fn help_itself(&mut self, server: &Server) -> Option<bool> {
         let plate = match &mut self.food {
             Food::Nothing | Food::Loading(_) => return Some(false),
             Food::Log(follower) => match follower.next(u64::MAX) {
@@ -152,13 +183,21 @@ impl Feed {
                 Next::Ended(Ended::Failed) => return None,
                 Next::Ended(Ended::Complete) => {
                     if let Food::Dump(dump) = std::mem::replace(&mut self.food, Food::Nothing) {
+                        if dump.follower.is_none() {
+                            logging::notice(format_args!(
+                                "RDB transfer completed, rdb only replica ({}) should be disconnected asap",
+                                self.replica.name()
+                            ));
+                        }
                         self.food = Food::Loading(dump.follower);
-                        if !dump.is_streamed {
+                        if dump.is_streamed {
+                            self.replica.set_stage(Stage::Receiving);
+                        } else {
                             // It knows by itself where the dump ends.
-                            self.go_online();
+                            self.go_online(server);
                         }
                     }
-                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself()?);
+                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself(server)?);
                 }
             },
         };
@@ -167,14 +206,36 @@ impl Feed {
     }
 }
 
+/// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The log
+/// is told.
+#[cold]
+pub(super) fn is_out_of_place(client: &Client, command: &Registered) -> bool {
+    if matches!(command.spec.name, "replconf" | "psync" | "sync") {
+        return false;
+    }
+    if command.spec.flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE) {
+        logging::warning(format_args!(
+            "== CRITICAL == This primary is sending an error to its replica: '-ERR Replica can't interact with the \
+             keyspace' after processing the command '{}'",
+            command.full_name
+        ));
+    }
+    logging::warning(format_args!(
+        "Replica generated a reply to command '{}', disconnecting it: {}",
+        command.full_name,
+        client.info.described(true)
+    ));
+    true
+}
+
 impl Connection {
     /// Writes to a replica what is there for it.
-    fn feed(&mut self, sent: &AtomicU64) -> Fed {
+    fn feed(&mut self, server: &Server, stats: &WorkerStats) -> Fed {
         let Some(feed) = &mut self.client.feed else { return Fed::Enough };
         let mut left = TURN_BYTES;
         while left > 0 {
             let Some((plate, written)) = &mut feed.plate else {
-                match feed.help_itself() {
+                match feed.help_itself(server) {
                     Some(true) => continue,
                     Some(false) => return Fed::Enough,
                     None => return Fed::Broken,
@@ -183,8 +244,10 @@ impl Connection {
             match self.socket.write(&plate[*written..]) {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
+                    feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
+                    stats.writes.add(1);
                     self.client.info.bytes_out.add(n as u64);
-                    sent.fetch_add(n as u64, Ordering::Relaxed);
+                    server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
                     left = left.saturating_sub(n);
                     if *written == plate.len() {
@@ -192,7 +255,13 @@ impl Connection {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fed::Enough,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let now_ms = clock::unix_ms();
+                    // Since when it is known already, unless it is not.
+                    let stuck = &feed.replica.stuck_since_ms;
+                    let _ = stuck.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+                    return Fed::Enough;
+                }
                 Err(_) => return Fed::Broken,
             }
         }
@@ -213,13 +282,27 @@ impl Worker {
     pub(super) fn stop_feeding(&mut self, token: usize, feed: Box<Feed>) {
         self.feeds.retain(|fed| *fed != token);
         self.server.replication.set_feeds(self.number, self.feeds.len());
-        let replica = feed.replica.clone();
+        let (replica, is_done) = (feed.replica.clone(), feed.is_dump_channel_done());
         drop(feed);
         // What was prepared for it would never be read, and its dump would wait for it.
         drop(self.server.replication.beginnings.take(replica.client.id));
         if self.server.replication.replicas.detach(&replica) {
+            self.server.require_replicas(&self.server.config.values());
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
         }
+        let is_unwanted = replica.client.is_doomed() || replica.client.flags().contains(ClientFlags::CLOSE_ASAP);
+        if is_done && !is_unwanted && replica.pin.lock().is_some() {
+            logging::notice(format_args!(
+                "Dual channel replication: Postpone RDB client id={} ({}) free for {} seconds",
+                replica.client.id,
+                replica.name(),
+                self.server.replication.orphans_live_ms.load(Ordering::Relaxed) / 1000
+            ));
+            self.server.replication.replicas.keep_orphan(replica);
+        } else {
+            *replica.pin.lock() = None;
+        }
+        synchronise::note_lost(self.server);
     }
 
     /// Feeds this worker's replicas.
@@ -233,13 +316,26 @@ impl Worker {
 
     /// Feeds a replica.
     pub(super) fn feed(&mut self, token: usize) {
+        let pauses = self.server.replication.pauses_after_fork.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
+        if Self::is_doomed(connection) {
+            // Whoever wants it closed counts on its getting nothing more.
+            return self.close(token);
+        }
         if let Some(Feed { food: food @ Food::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
+            && !(pauses && self.server.replication.beginnings.is_incomplete(replica.client.id))
             && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
         {
-            if !replica.is_old.load(Ordering::Relaxed) {
-                let reply = format!("+FULLRESYNC {} {}\r\n", beginning.history, beginning.offset);
-                connection.output.push(reply.as_bytes());
+            let Beginning { history, offset, .. } = &beginning;
+            if replica.is_dump_channel.load(Ordering::Relaxed) {
+                let id = replica.client.id;
+                logging::notice(format_args!(
+                    "Dual channel replication: Sending to replica {} RDB end offset {offset} and client-id {id}",
+                    replica.name()
+                ));
+                connection.output.push(format!("$ENDOFF:{offset} {history} 0 {id}\r\n").as_bytes());
+            } else if !replica.is_old.load(Ordering::Relaxed) {
+                connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
             }
             let Beginning { reader, follower, is_streamed, .. } = beginning;
             *food = Food::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
@@ -253,7 +349,20 @@ impl Worker {
         if !connection.output.is_empty() || connection.held > 0 {
             return;
         }
-        match connection.feed(&self.server.replication.counts.bytes_out) {
+        let is_done =
+            |connection: &Connection| connection.client.feed.as_ref().is_some_and(|feed| feed.is_dump_channel_done());
+        let was_done = is_done(connection);
+        let fed = connection.feed(self.server, &self.engine.stats);
+        if !was_done
+            && is_done(connection)
+            && let Some(feed) = &connection.client.feed
+        {
+            feed.replica.dump_sent_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            if pauses {
+                supervise::stop_until_continued();
+            }
+        }
+        match fed {
             Fed::Enough => {}
             Fed::More => {
                 connection.unwritten = true;

@@ -46,7 +46,7 @@ impl Engine {
             _ => return None,
         };
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
-        let plain = self.in_batch & !self.in_script & (client.reply_mode == ReplyMode::On) & !client.is_reset;
+        let plain = self.in_batch & self.script_us.is_none() & (client.reply_mode == ReplyMode::On) & !client.is_reset;
         (plain && !unusual).then_some((word, balance_max))
     }
 

@@ -250,12 +250,19 @@ impl Engine {
         true
     }
 
-    /// Whether a command that a pause of writes holds is a script that says of itself that it writes nothing.
+    /// Whether a command has to wait for the end of a pause.
     #[cold]
-    pub(super) fn passes_pause(&self, command: &Registered, args: Args<'_>) -> bool {
-        let all = self.server.pause.state(self.now_ms).is_some_and(|(_, all)| all);
-        let Some(Handler::Program(program)) = command.handler else { return false };
-        !all && self.server.scripting.flags_of(program.source, args).is_some_and(|flags| flags.no_writes)
+    pub(super) fn is_paused(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
+        // Monitors, which may not use keys, go on.
+        match self.server.pause.state_or_forget(self.now_ms) {
+            _ if client.is_monitor() => false,
+            None => false,
+            // As in the reference, a pause of all commands holds CLIENT UNPAUSE too.
+            Some((_, true)) => true,
+            Some((_, false)) => {
+                self.flags_asked(client, command, args).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+            }
+        }
     }
 
     /// Whether a script has been running for longer than it should.

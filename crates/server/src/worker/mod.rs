@@ -23,7 +23,8 @@ mod lane;
 mod locking;
 mod migrating;
 mod monitoring;
-mod output;
+pub mod output;
+pub mod own_keys;
 pub mod program;
 pub mod replay;
 mod timers;
@@ -70,6 +71,8 @@ pub enum Message {
     Resume,
     /// Look at the server's state.
     Wake,
+    /// The data are there: what is due now and then is due.
+    Loaded,
     /// There are new sockets to listen on.
     Listen,
     /// Sockets that took nothing may take something, without that the poll tells.
@@ -312,6 +315,7 @@ impl Worker {
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
                 Message::Wake => {}
+                Message::Loaded => self.timers.hurry(),
                 Message::Unclog => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
                     tokens.into_iter().for_each(|token| self.write_waiting(token));
@@ -344,7 +348,7 @@ impl Worker {
 
     /// Ends a connection.
     fn close(&mut self, token: usize) {
-        if self.postpones_closing(token) {
+        if self.postpones_closing(token) || self.protects(token) {
             return;
         }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
@@ -373,6 +377,17 @@ impl Worker {
             self.stop_feeding(token, feed);
         }
         self.engine.unwatch(&mut connection.client);
+    }
+
+    /// Whether a connection that is to be closed stays, by DEBUG PROTECT-CLIENT: it executes nothing any more.
+    fn protects(&self, token: usize) -> bool {
+        let Some(connection) = self.connections.get(token) else { return false };
+        let info = &connection.client.info;
+        let protected = info.protected.load(Ordering::Relaxed);
+        if protected {
+            info.doomed.store(true, Ordering::SeqCst);
+        }
+        protected
     }
 
     /// Closes the connection of a client that somebody has marked as doomed.

@@ -3,8 +3,11 @@
 use super::Worker;
 use super::connection::Connection;
 use crate::clients::ClientFlags;
+use crate::config::tables::replication::REPL_BACKLOG_SIZE;
+use crate::server::Server;
 use crate::session::Fate;
 use std::io::{self, IoSlice};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A stretch of the batch's replies that belongs to one connection. Several connections' runs may be the same stretch.
@@ -20,7 +23,7 @@ pub struct Run {
 
 /// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
 /// keep the worker to itself.
-const WRITE: usize = 1024 * 1024;
+pub const WRITE: usize = 1024 * 1024;
 /// Bytes that may wait for a connection that has never logged in, and would have to.
 const STRANGERS_OUTPUT: u64 = 1024;
 /// Runs of one connection that are written with one call.
@@ -31,6 +34,16 @@ pub const RUNS_MAX: usize = 64 * 1024;
 const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
 const REPLIES_KEPT: usize = 512 * 1024;
+
+/// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the lists of blocks that otherwise take what sockets do
+/// not.
+pub fn list_replies(server: &Server, on: bool) {
+    server.written_at_once.store(if on { 0 } else { WRITE }, Ordering::Relaxed);
+}
+
+fn lists_replies(server: &Server) -> bool {
+    server.written_at_once.load(Ordering::Relaxed) == 0
+}
 
 /// What is left of a connection's runs when `written` bytes of them are written.
 fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
@@ -105,16 +118,17 @@ impl Worker {
             return None;
         }
         let mut written = 0;
+        let at_once = self.server.written_at_once.load(Ordering::Relaxed);
         if total > 0 && connection.output.is_empty() && connection.client.fate != Fate::Close {
             let result = match group {
-                [only] => connection.socket.write(&replies[only.start..only.end.min(only.start + WRITE)]),
+                [only] => connection.socket.write(&replies[only.start..only.end.min(only.start + at_once)]),
                 _ => {
                     let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
                     let count = group.len().min(SLICES_PER_WRITE);
                     for (slice, run) in slices.iter_mut().zip(group) {
                         *slice = IoSlice::new(&replies[run.start..run.end]);
                     }
-                    connection.socket.write_vectored(&slices[..count])
+                    connection.socket.write_vectored(&slices[..count.min(at_once)])
                 }
             };
             match result {
@@ -149,6 +163,10 @@ impl Worker {
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         if !connection.has_written_all() {
+            if lists_replies(self.server) {
+                self.enforce_output_limit(token);
+            }
+            let Some(connection) = self.connections.get_mut(token) else { return };
             let Connection { output, socket, client, .. } = connection;
             let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITE)) else {
                 return self.close(token);
@@ -191,7 +209,17 @@ impl Worker {
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let mut limit = connection.output_limit(&self.engine.tunables);
-        let waiting = connection.waiting();
+        let mut waiting = connection.waiting();
+        if lists_replies(self.server) {
+            waiting = waiting.max(connection.output.memory() as u64);
+        }
+        if connection.client.feed.is_some() {
+            // What is kept anyway may wait for it.
+            let kept = self.server.config.read(REPL_BACKLOG_SIZE);
+            for bytes in [&mut limit.hard_bytes, &mut limit.soft_bytes].into_iter().filter(|bytes| **bytes > 0) {
+                *bytes = kept.max(*bytes);
+            }
+        }
         if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
             limit.hard_bytes = STRANGERS_OUTPUT;
         }
@@ -214,7 +242,8 @@ impl Worker {
         self.cut_off_any = true;
         self.engine.stats.output_limit_disconnections.add(1);
         crate::logging::warning(format_args!(
-            "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
+            "Client id={} addr={} scheduled to be closed ASAP for overcoming of output buffer limits. ({waiting} bytes \
+             were waiting)",
             info.id, info.peer
         ));
         self.close(token);

@@ -10,6 +10,7 @@
 
 use super::engine::{Engine, Keys, wrong_arity};
 use crate::acl::log::Context as AclContext;
+use crate::clock;
 use crate::commandlog::Executed;
 use crate::commands::scripting::script::UNKNOWN;
 use crate::logging;
@@ -25,7 +26,7 @@ use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
 use kvick_script::{Failure, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
-use kvick_store::{EventClass, Locked};
+use kvick_store::{EventClass, Locked, Reach};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -267,7 +268,7 @@ impl Engine {
         if !in_group {
             self.effects.begin_group();
         }
-        self.in_script = true;
+        self.stop_clock();
         running.begin();
         let flags = code.flags();
         let scratch = std::mem::take(&mut self.scratch);
@@ -309,8 +310,8 @@ impl Engine {
         scratch.input.shrink_to(Scratch::KEPT);
         scratch.spans.shrink_to(Scratch::KEPT / size_of::<Span>());
         self.scratch = scratch;
-        self.in_script = false;
-        self.is_muted = false;
+        self.script_us = None;
+        self.effects.set_reach(Reach::Everybody);
         self.in_transaction = in_transaction;
         if !in_group {
             self.effects.end_group(&server.keyspace.log);
@@ -326,6 +327,14 @@ impl Engine {
             server.persistence.gate.set(gate::BUSY, false);
         }
         result
+    }
+
+    /// Reads the clock for a script.
+    fn stop_clock(&mut self) {
+        let now_us = clock::unix_us();
+        self.script_us = Some(now_us);
+        self.now_ms = now_us / 1000;
+        self.access.set_now(self.now_ms);
     }
 }
 
@@ -375,6 +384,7 @@ impl Caller<'_> {
             return Some(Error::text("ERR This Valkey command is not allowed from script"));
         }
         if let Err(denied) = self.engine.permits(self.client, command, args) {
+            self.client.publish();
             let user = &self.client.identity.user;
             self.engine.note_denied(&self.client.info, user, (denied, AclContext::Lua), (command, args));
             return Some(denied.error_in_script(user, command));
@@ -458,6 +468,7 @@ impl Caller<'_> {
         engine.after_flushall(command, &result, locked);
         engine.show_called(client, command, args);
         engine.account(Executed::by(client, args, None), command, out.len() - start, result);
+        client.commands += 1;
         client.redacted = 0;
         Ok(())
     }
@@ -531,7 +542,12 @@ impl Host for Caller<'_> {
     }
 
     fn set_propagation(&mut self, targets: Propagation) {
-        self.engine.is_muted = !targets.aof && !targets.replicas;
+        self.engine.effects.set_reach(match (targets.aof, targets.replicas) {
+            (true, true) => Reach::Everybody,
+            (false, true) => Reach::Replicas,
+            (true, false) => Reach::Files,
+            (false, false) => Reach::Nobody,
+        });
     }
 
     fn interrupted(&mut self) -> Option<String> {

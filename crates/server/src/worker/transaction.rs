@@ -17,6 +17,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply};
+use kvick_script::ScriptFlags;
 use kvick_store::{Address, Key, Locked, Watcher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,6 +40,8 @@ pub enum Control {
 /// A transaction that has begun.
 pub struct Transaction {
     queue: Vec<(&'static Registered, OwnedArgs)>,
+    /// The flags of its commands together: what allows something, only if all allow it.
+    flags: Flags,
     /// Bytes that the queue takes.
     bytes: usize,
     /// Whether a command was refused, so that EXEC runs none.
@@ -50,7 +53,7 @@ pub struct Transaction {
 impl Transaction {
     /// One that begins in database `db`.
     fn new(db: usize) -> Self {
-        Transaction { queue: Vec::new(), bytes: 0, aborted: false, db }
+        Transaction { queue: Vec::new(), flags: ALLOWING, bytes: 0, aborted: false, db }
     }
 
     /// The database that will be selected when the next command runs.
@@ -68,11 +71,9 @@ impl Transaction {
         self.queue.is_empty()
     }
 
-    /// The flags of its commands together with those of one: what allows something, only if it allows it to all of them.
+    /// The flags of its commands together with those of one more.
     fn flags_with(&self, flags: Flags) -> Flags {
-        const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
-        let all = self.queue.iter().map(|(command, _)| command.spec.flags);
-        all.fold(flags, |sum, one| (sum & one & ALLOWING) | ((sum | one) - ALLOWING))
+        (self.flags & flags & ALLOWING) | ((self.flags | flags) - ALLOWING)
     }
 
     /// Bytes that its commands take.
@@ -97,6 +98,9 @@ impl Transaction {
         *self = Transaction { aborted: true, ..Transaction::new(self.db) };
     }
 }
+
+/// The flags that allow something; others forbid or demand.
+const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
 
 /// Bytes that a watched key takes where those who watch are looked up, but for its name: some words and pointers.
 const LISTED: usize = size_of::<[usize; 8]>();
@@ -153,6 +157,15 @@ fn selected_by(command: &Registered, args: Args<'_>, databases: usize) -> Option
     number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
 }
 
+/// The flags of a command that runs a script which says of itself what it does.
+fn flags_of_program(flags: Flags, said: ScriptFlags) -> Flags {
+    let mut flags = flags - (Flags::STALE | Flags::DENYOOM | Flags::WRITE | Flags::MAY_REPLICATE);
+    flags.set(Flags::WRITE, !said.no_writes);
+    flags.set(Flags::DENYOOM, !said.no_writes && !said.allow_oom);
+    flags.set(Flags::STALE, said.allow_stale);
+    flags
+}
+
 /// Whether a command ends a transaction by running it.
 pub(super) fn is_exec(command: &Registered) -> bool {
     matches!(command.handler, Some(Handler::Control(Control::Exec)))
@@ -179,8 +192,10 @@ impl Engine {
         taken: Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) {
+        let flags = self.flags_asked(client, command, args);
         let Some(transaction) = &mut client.transaction else { return };
         if !transaction.aborted {
+            transaction.flags = transaction.flags_with(flags);
             let owned = match command.spec.takes.zip(taken.as_deref()) {
                 None => OwnedArgs::from(args),
                 Some((index, bytes)) => {
@@ -214,6 +229,20 @@ impl Engine {
     pub(super) fn end_reset(&mut self, client: &mut Client) {
         client.is_reset = false;
         self.give_up(client);
+    }
+
+    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction; of one
+    /// that runs a script, what that says of itself.
+    pub(super) fn flags_asked(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> Flags {
+        match (command.handler, &client.transaction) {
+            (Some(Handler::Program(program)), _) => {
+                let sum = |code: &[u8]| self.recent_sum.of(code);
+                let said = self.server.scripting.flags_of(program.source, args, sum);
+                said.map_or(command.spec.flags, |said| flags_of_program(command.spec.flags, said))
+            }
+            (_, Some(transaction)) if is_exec(command) => transaction.flags_with(command.spec.flags),
+            _ => command.spec.flags,
+        }
     }
 
     /// Runs one of the commands about transactions; `None` when a script holds what it needs.
@@ -262,8 +291,7 @@ impl Engine {
         let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
         let watching = client.watching.get_or_insert_default();
         for word in args.iter().skip(1) {
-            if !watching.keys.iter().any(|watched| watched.db == db && watched.key.as_ref() == word) {
-                locked.watch(db, keyspace.key(word), &watching.watcher, now_ms);
+            if locked.watch(db, keyspace.key(word), &watching.watcher, now_ms) {
                 watching.keys.push(WatchedKey { db, key: word.into() });
                 // The name is kept twice: here, and where it is looked up.
                 watching.key_bytes += 2 * word.len();
@@ -427,14 +455,6 @@ impl Client {
                 self.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
             }
             _ => false,
-        }
-    }
-
-    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction.
-    pub fn flags_asked(&self, command: &Registered) -> Flags {
-        match &self.transaction {
-            Some(transaction) if is_exec(command) => transaction.flags_with(command.spec.flags),
-            _ => command.spec.flags,
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Audience {
     /// Everything.
     All,
-    /// What changes data; no asides.
+    /// What changes data: no asides, but insets.
     DataOnly,
 }
 
@@ -21,12 +21,18 @@ const GONE: u64 = u64::MAX;
 /// Where a follower is.
 pub(super) struct Position {
     offset: AtomicU64,
+    /// Number of the inset that it reads next.
+    inset: AtomicU64,
     audience: Audience,
 }
 
 impl Position {
-    pub fn new(offset: u64, audience: Audience) -> Self {
-        Position { offset: AtomicU64::new(offset), audience }
+    pub fn new(offset: u64, inset: u64, audience: Audience) -> Self {
+        Position { offset: AtomicU64::new(offset), inset: AtomicU64::new(inset), audience }
+    }
+
+    pub fn inset(&self) -> u64 {
+        self.inset.load(Ordering::Relaxed)
     }
 
     pub fn offset(&self) -> u64 {
@@ -52,24 +58,22 @@ pub struct Follower {
 #[derive(Debug, PartialEq, Eq)]
 pub struct CutOff;
 
-/// Bytes of the log.
-pub struct Piece {
-    block: Arc<Block>,
-    range: Range<usize>,
+/// Bytes of the log, or an inset.
+pub struct Piece(Bytes);
+
+enum Bytes {
+    Block(Arc<Block>, Range<usize>),
+    Inset(Arc<[u8]>),
 }
 
 impl Deref for Piece {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.block.bytes(self.range.clone())
-    }
-}
-
-impl Piece {
-    /// Offset behind its last byte.
-    pub fn end(&self) -> u64 {
-        self.block.start() + self.range.end as u64
+        match &self.0 {
+            Bytes::Block(block, range) => block.bytes(range.clone()),
+            Bytes::Inset(bytes) => bytes,
+        }
     }
 }
 
@@ -112,6 +116,16 @@ impl Follower {
                 at = aside.end;
             }
         }
+        if self.position.leaves_out()
+            && let Some(inset) = inner.insets.iter().find(|inset| inset.number >= self.position.inset())
+        {
+            if inset.at <= at {
+                self.position.offset.store(at, Ordering::Relaxed);
+                self.position.inset.store(inset.number + 1, Ordering::Relaxed);
+                return Ok(Some(Piece(Bytes::Inset(inset.bytes.clone()))));
+            }
+            end = end.min(inset.at);
+        }
         if at >= end {
             self.position.offset.store(at, Ordering::Relaxed);
             return Ok(None);
@@ -121,10 +135,10 @@ impl Follower {
         let Some(block) = place.checked_sub(1).and_then(|place| inner.blocks.get(place)) else { return Err(CutOff) };
         let block = block.clone();
         drop(inner);
-        let range = (at - block.start()) as usize..(end.min(block.end()) - block.start()) as usize;
-        let piece = Piece { block, range };
-        self.position.offset.store(piece.end(), Ordering::Relaxed);
-        Ok(Some(piece))
+        let end = end.min(block.end());
+        let range = (at - block.start()) as usize..(end - block.start()) as usize;
+        self.position.offset.store(end, Ordering::Relaxed);
+        Ok(Some(Piece(Bytes::Block(block, range))))
     }
 
     /// Everything that it has not read.

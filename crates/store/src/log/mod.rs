@@ -3,7 +3,8 @@
 //! Records are requests in RESP, appended under the partition locks of the command that made them, so that two effects
 //! on one key stand in the log in the order in which they happened. SELECT is put in front of a record for another
 //! database than the last one's, and several records of one command stand between MULTI and EXEC. Some records are
-//! **asides**: replicas get them (PUBLISH, PING), files that keep the data do not.
+//! **asides**: replicas get them (PUBLISH, PING), files that keep the data do not. **Insets** are the opposite, and since
+//! replication counts bytes they are not among them: they stand beside the log, at an offset, for those who read data only.
 //!
 //! A place in the log is an offset: bytes since the history began, which is what replication counts in. The bytes stand in
 //! [blocks](block) that never change once written, so followers read them without copying and without keeping writers
@@ -15,7 +16,7 @@
 mod block;
 mod follower;
 
-use block::{Block, BlockWriter};
+use block::{BLOCK_BYTES_MIN, Block, BlockWriter};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -43,8 +44,8 @@ struct Inner {
     writer: Option<BlockWriter>,
     /// What is kept, the oldest first.
     blocks: VecDeque<Arc<Block>>,
-    /// How many blocks there are, with those that only readers still have.
-    live_blocks: Arc<AtomicUsize>,
+    /// Bytes of all blocks, with those that only readers still have.
+    live_bytes: Arc<AtomicUsize>,
     /// Offset behind the last byte.
     end: u64,
     /// Whether it holds nothing but what another server's log does.
@@ -58,6 +59,18 @@ struct Inner {
     backlog_start: u64,
     /// Where asides stand, the oldest first, as far as a follower that leaves them out may come to them.
     asides: VecDeque<Range<u64>>,
+    /// What only followers get that leave out asides, the oldest first, as far as one of them may come to it.
+    insets: VecDeque<Inset>,
+    /// Number of the next inset.
+    next_inset: u64,
+}
+
+/// Records that stand beside the log.
+struct Inset {
+    number: u64,
+    /// The offset that they stand at; it is not the log's end.
+    at: u64,
+    bytes: Arc<[u8]>,
 }
 
 /// What one command adds to the log.
@@ -70,6 +83,8 @@ pub struct Batch<'a> {
     pub record_count: usize,
     /// Where in `records` there are asides, in their order.
     pub asides: &'a [Range<usize>],
+    /// Records that only those get who leave out asides, and where in `records` they belong, in their order.
+    pub insets: &'a [(usize, Vec<u8>)],
 }
 
 impl WriteLog {
@@ -87,15 +102,17 @@ impl WriteLog {
 
     /// Appends what a command did. Called under its locks.
     pub fn append(&self, batch: &Batch<'_>) {
-        if batch.record_count == 0 || !self.followed() {
+        if batch.record_count == 0 && batch.insets.is_empty() || !self.followed() {
             return;
         }
         let mut inner = self.0.inner.lock();
-        if inner.repeats {
+        let insets = if batch.insets.is_empty() || inner.is_read_in_part() { batch.insets } else { &[] };
+        if inner.repeats || batch.record_count == 0 && insets.is_empty() {
             return;
         }
         let (first, last) = batch.databases;
-        let together = batch.record_count > 1;
+        // Behind an inset there has to be something, or nobody would look for it.
+        let together = batch.record_count > 1 || !insets.is_empty();
         if together {
             inner.push(b"*1\r\n$5\r\nMULTI\r\n");
         }
@@ -108,6 +125,9 @@ impl WriteLog {
         let start = inner.end;
         for aside in batch.asides {
             inner.mark_aside(start + aside.start as u64..start + aside.end as u64);
+        }
+        for (place, records) in insets {
+            inner.add_inset(start + *place as u64, records);
         }
         inner.push(batch.records);
         if together {
@@ -169,7 +189,8 @@ impl WriteLog {
     }
 
     fn begin(&self, inner: &mut Inner, offset: u64, audience: Audience) -> Follower {
-        let position = Arc::new(Position::new(offset, audience));
+        let inset = inner.insets.iter().find(|inset| inset.at >= offset).map_or(inner.next_inset, |inset| inset.number);
+        let position = Arc::new(Position::new(offset, inset, audience));
         inner.followers.push(Arc::downgrade(&position));
         self.0.followed.store(true, Ordering::Relaxed);
         Follower::new(self.0.clone(), position)
@@ -197,13 +218,15 @@ impl WriteLog {
 
     /// Memory of all that is kept, in bytes.
     pub fn memory(&self) -> usize {
-        self.0.inner.lock().live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES
+        let mut inner = self.0.inner.lock();
+        inner.forget_read();
+        inner.live_bytes.load(Ordering::Relaxed)
     }
 
     /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it and done with it.
     pub fn excess(&self) -> usize {
         let inner = self.0.inner.lock();
-        (inner.live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES).saturating_sub(inner.backlog as usize)
+        inner.live_bytes.load(Ordering::Relaxed).saturating_sub(inner.backlog as usize)
     }
 
     /// Has the next record say which database it is for.
@@ -221,6 +244,7 @@ impl WriteLog {
         (inner.writer, inner.selected) = (None, None);
         inner.blocks.clear();
         inner.asides.clear();
+        inner.insets.clear();
         (inner.end, inner.backlog_start) = (offset, offset);
         self.0.forget(&mut inner);
         self.publish(&inner);
@@ -242,8 +266,18 @@ impl Shared {
 impl Inner {
     /// Offset of the first byte that one may follow from.
     fn start(&self) -> u64 {
-        let kept = self.blocks.front().map_or(self.end, |block| block.start());
-        if self.backlog > 0 { kept.max(self.backlog_start) } else { kept }
+        let there = self.blocks.front().map_or(self.end, |block| block.start());
+        // A block's first bytes may be there though they are neither of the backlog nor waited for.
+        if self.backlog > 0 { there.max(self.needed().1) } else { there }
+    }
+
+    /// The offsets from which on followers have not read everything, and from which on everything is to be kept.
+    fn needed(&self) -> (u64, u64) {
+        let positions = self.followers.iter().filter_map(Weak::upgrade);
+        let oldest = positions.map(|position| position.offset()).min().unwrap_or(self.end);
+        let kept =
+            if self.backlog > 0 { self.end.saturating_sub(self.backlog).max(self.backlog_start) } else { self.end };
+        (oldest, oldest.min(kept))
     }
 
     fn push(&mut self, mut bytes: &[u8]) {
@@ -254,16 +288,34 @@ impl Inner {
             if !bytes.is_empty() {
                 // Blocks are dropped when another begins, which is seldom enough to look at all followers.
                 self.forget_read();
-                let writer = BlockWriter::new(self.end, &self.live_blocks);
+                let writer = BlockWriter::new(self.end, self.block_bytes(), &self.live_bytes);
                 self.blocks.push_back(writer.block().clone());
                 self.writer = Some(writer);
             }
         }
     }
 
-    fn mark_aside(&mut self, place: Range<u64>) {
+    /// Bytes of the next block: a small backlog is kept in small ones, so that not much more than it is kept.
+    fn block_bytes(&self) -> usize {
+        match self.backlog {
+            0 => BLOCK_BYTES,
+            bytes => usize::try_from(bytes / 4).unwrap_or(BLOCK_BYTES).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES),
+        }
+    }
+
+    /// Whether somebody follows who leaves out asides.
+    fn is_read_in_part(&self) -> bool {
         let leaves_out = |position: &Weak<Position>| position.upgrade().is_some_and(|position| position.leaves_out());
-        if !self.followers.iter().any(leaves_out) {
+        self.followers.iter().any(leaves_out)
+    }
+
+    fn add_inset(&mut self, at: u64, records: &[u8]) {
+        self.insets.push_back(Inset { number: self.next_inset, at, bytes: records.into() });
+        self.next_inset += 1;
+    }
+
+    fn mark_aside(&mut self, place: Range<u64>) {
+        if !self.is_read_in_part() {
             return;
         }
         match self.asides.back_mut() {
@@ -274,16 +326,17 @@ impl Inner {
 
     fn forget_read(&mut self) {
         self.followers.retain(|position| position.strong_count() > 0);
-        let positions = self.followers.iter().filter_map(Weak::upgrade);
-        let oldest = positions.map(|position| position.offset()).min().unwrap_or(self.end);
-        let kept =
-            if self.backlog > 0 { self.end.saturating_sub(self.backlog).max(self.backlog_start) } else { self.end };
-        let needed = oldest.min(kept);
+        let (oldest, needed) = self.needed();
         while self.blocks.len() > 1 && self.blocks[0].end() <= needed {
             self.blocks.pop_front();
         }
         while self.asides.front().is_some_and(|aside| aside.end <= oldest) {
             self.asides.pop_front();
+        }
+        let readers = self.followers.iter().filter_map(Weak::upgrade).filter(|position| position.leaves_out());
+        let read = readers.map(|position| position.inset()).min().unwrap_or(self.next_inset);
+        while self.insets.front().is_some_and(|inset| inset.number < read) {
+            self.insets.pop_front();
         }
     }
 }

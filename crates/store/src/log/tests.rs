@@ -8,7 +8,7 @@ fn record(words: &[&str]) -> Vec<u8> {
 
 fn append(log: &WriteLog, database: usize, records: &[Vec<u8>]) {
     let (databases, record_count) = ((database, database), records.len());
-    log.append(&Batch { databases, records: &records.concat(), record_count, asides: &[] });
+    log.append(&Batch { databases, records: &records.concat(), record_count, asides: &[], insets: &[] });
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn asides_are_left_out_for_those_who_want_data_only() {
     let both = [&publish[..], &set].concat();
     let aside = 0..publish.len();
     let asides = std::slice::from_ref(&aside);
-    log.append(&Batch { databases: (0, 0), records: &both, record_count: 2, asides });
+    log.append(&Batch { databases: (0, 0), records: &both, record_count: 2, asides, insets: &[] });
     log.append_aside(&[b"PING"]);
     let (select, multi, exec) = (record(&["SELECT", "0"]), record(&["MULTI"]), record(&["EXEC"]));
     assert_eq!(all.read(), Ok([&select[..], &set, &ping, &multi, &publish, &set, &exec, &ping].concat()));
@@ -135,4 +135,40 @@ fn nobody_follows_when_the_last_follower_is_gone() {
     assert!(log.followed());
     drop(two);
     assert!(!log.followed());
+}
+
+#[test]
+fn insets_are_for_those_alone_who_want_data_only() {
+    let log = WriteLog::default();
+    log.keep_backlog(1000);
+    let (set, file) = (record(&["SET", "a", "1"]), record(&["SET", "file", "1"]));
+    let both = [&set[..], &set].concat();
+    let insets = [(set.len(), file.clone()), (2 * set.len(), file.clone())];
+    let batch = Batch { databases: (0, 0), records: &both, record_count: 2, asides: &[], insets: &insets };
+    let alone = Batch { records: &[], record_count: 0, insets: &[(0, file.clone())], ..batch };
+    let (select, multi, exec) = (record(&["SELECT", "0"]), record(&["MULTI"]), record(&["EXEC"]));
+    // Nobody is there who would read them.
+    log.append(&alone);
+    assert_eq!(log.offset(), 0);
+    let (mut all, mut data) = (log.follow(Audience::All), log.follow(Audience::DataOnly));
+    log.append(&batch);
+    log.append_aside(&[b"PING"]);
+    log.append(&alone);
+    let (ping, mut late) = (record(&["PING"]), log.follow(Audience::DataOnly));
+    let bare = [&multi[..], &exec].concat();
+    assert_eq!(all.read(), Ok([&multi[..], &select, &set, &set, &exec, &ping, &bare].concat()));
+    let expected = [&multi[..], &select, &set, &file, &set, &file, &exec, &multi, &file, &exec].concat();
+    // In small pieces too.
+    let mut read = Vec::new();
+    for until in 0..=log.offset() {
+        while let Ok(Some(piece)) = data.next(until) {
+            read.extend_from_slice(&piece);
+        }
+    }
+    assert_eq!(read, expected);
+    assert_eq!((late.read(), data.lag()), (Ok(Vec::new()), 0));
+    log.append(&batch);
+    drop((data, late));
+    drop(all);
+    assert!(log.0.inner.lock().insets.is_empty(), "what nobody will read is kept");
 }

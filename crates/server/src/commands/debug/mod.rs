@@ -6,6 +6,7 @@ mod digest;
 mod keys;
 mod protocol;
 mod reload;
+mod replication;
 mod values;
 
 use super::commandlog::wrong_number;
@@ -16,11 +17,11 @@ use crate::logging;
 use crate::persistence::gate;
 use crate::session::{Session, SessionHandler};
 use crate::tls;
-use crate::worker::Message;
+use crate::worker::{Message, output};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
 use kvick_resp::Args;
-use kvick_resp::format::parse_double;
+use kvick_resp::format::{parse_double, parse_i64};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -65,7 +66,10 @@ const fn replacing(name: &'static str, min: usize, max: usize, run: Run) -> Subc
 const SUBCOMMANDS: &[Subcommand] = &[
     sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
+    world("change-repl-id", 2, 2, replication::change_id),
+    sub("client-enforce-reply-list", 3, 3, list_replies),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
+    sub("delay-rdb-client-free-seconds", 3, 3, replication::keep_log),
     world("digest", 2, 2, digest::all),
     world("digest-value", 2, usize::MAX, digest::values),
     sub("error", 3, 3, error),
@@ -80,10 +84,13 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("oom", 2, usize::MAX, crash::out_of_memory),
     sub("panic", 2, usize::MAX, crash::panic),
     replacing("populate", 3, 5, keys::populate),
+    sub("pause-after-fork", 3, 3, replication::pause_after_fork),
     sub("pause-cron", 3, 3, pause_cron),
+    sub("protect-client", 3, 3, protect_client),
     sub("protocol", 3, 3, protocol::reply),
     world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     replacing("reload", 2, usize::MAX, reload::reload),
+    sub("replicate", 3, usize::MAX, replication::replicate),
     sub("replybuffer", 4, 4, reply_buffer),
     world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
@@ -162,6 +169,21 @@ fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Has all replies put into lists of blocks before they are written, and the limits count the blocks.
+fn list_replies(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    output::list_replies(cx.server, &args[2] != b"0");
+    cx.reply.ok();
+    Ok(())
+}
+
+fn protect_client(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let id = parse_i64(&args[2]).and_then(|id| u64::try_from(id).ok()).ok_or(Error::text("ERR Invalid client id"))?;
+    let client = cx.server.clients.get(id).ok_or(Error::text("ERR No such client"))?;
+    client.protected.store(true, Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}
+
 /// Connections own no buffers of replies that could be resized: what is asked for here holds already.
 fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let known = ["peak-reset-time", "resizing"].iter().any(|known| known.as_bytes().eq_ignore_ascii_case(&args[2]));
@@ -198,8 +220,14 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Wait so long before each write to the append-only file.",
         "ASSERT",
         "    Crash because an assertion does not hold.",
+        "CHANGE-REPL-ID",
+        "    Take another replication ID, so that nobody can go on from where he is.",
+        "CLIENT-ENFORCE-REPLY-LIST <0|1>",
+        "    Whether all replies are put into lists of blocks, whose memory counts for the limits of output.",
         "CONFIG-REWRITE-FORCE-ALL",
         "    Like CONFIG REWRITE, but write settings at their defaults too.",
+        "DELAY-RDB-CLIENT-FREE-SECONDS <seconds>",
+        "    Keep the log so long for a replica that has got its dump by another connection.",
         "DIGEST",
         "    Show a checksum of all data.",
         "DIGEST-VALUE <key> [<key> ...]",
@@ -227,8 +255,12 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "POPULATE <count> [<prefix>] [<size>]",
         "    Create <count> strings of <size> bytes, named <prefix> (default: key), a colon",
         "    and a number, where there is no key of that name.",
+        "PAUSE-AFTER-FORK <0|1>",
+        "    Whether the process stops, until somebody has it continue, amid synchronisations.",
         "PAUSE-CRON <0|1>",
         "    Whether the work that is done from time to time stands still.",
+        "PROTECT-CLIENT <id>",
+        "    Keep the connection of a client, and show it, when it is closed.",
         "PROTOCOL <type>",
         "    Reply with a value of <type>: string, integer, double, bignum, null, array, set,",
         "    map, attrib, push, verbatim, true or false.",
@@ -238,6 +270,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
         "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
         "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",
+        "REPLICATE <command> [<arg> ...]",
+        "    Send replicas a command, known or not.",
         "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
         "    Do nothing: connections own no buffers of replies.",
         "SDSLEN <key>",

@@ -6,8 +6,11 @@ use crate::config::tables::memory as settings;
 use crate::eviction;
 use crate::memory::{self, Overview};
 use crate::process::version;
-use crate::scripting::Scripting;
+use crate::scripting::{Interpreters, Scripting};
 use kvick_script::Kind;
+
+/// The version of the interface between the reference and its engines, which tools are shown.
+const ENGINE_ABI_VERSION: u32 = 4;
 
 pub fn write(subject: &Subject, page: &mut Page) {
     let server = subject.server;
@@ -21,10 +24,9 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_ratios(&overview, page);
     page.field("mem_not_counted_for_evict", eviction::not_counted(server));
     // One log is the backlog and what waits for replicas: what is beyond the backlog's size is the latter.
-    let (buffers, excess) = (server.keyspace.log.memory(), server.keyspace.log.excess());
-    page.field("mem_replication_backlog", buffers.saturating_sub(excess));
-    page.field("mem_total_replication_buffers", buffers);
-    page.field("mem_replicas_repl_buffer", excess);
+    page.field("mem_replication_backlog", overview.backlog);
+    page.field("mem_total_replication_buffers", server.keyspace.log.memory() + overview.kept);
+    page.field("mem_replicas_repl_buffer", overview.kept);
     page.field("mem_clients_slaves", overview.replicas);
     page.field("mem_clients_normal", overview.clients);
     page.fields(["mem_cluster_links", "mem_cluster_slot_import", "mem_cluster_slot_export"].map(|name| (name, 0)));
@@ -67,6 +69,23 @@ fn write_scripts(scripting: &Scripting, page: &mut Page) {
     page.bytes("used_memory_vm_total", (scripts + functions) as u64);
     page.field("used_memory_functions", libraries);
     page.bytes("used_memory_scripts", (script_texts + libraries) as u64);
+}
+
+/// The section on what runs scripts and functions.
+pub fn write_engines(subject: &Subject, page: &mut Page) {
+    let scripting = &subject.server.scripting;
+    let used = [Kind::Scripts, Kind::Functions].map(|kind| scripting.interpreter_memory(kind)).iter().sum::<usize>();
+    let overhead = size_of::<Interpreters>();
+    page.section("Scripting Engines");
+    page.field("engines_count", 1);
+    page.field("engines_total_used_memory", used);
+    page.field("engines_total_memory_overhead", overhead);
+    page.field(
+        "engine_0",
+        format_args!(
+            "name=LUA,module=built-in,abi_version={ENGINE_ABI_VERSION},used_memory={used},memory_overhead={overhead}"
+        ),
+    );
 }
 
 fn write_ratios(overview: &Overview, page: &mut Page) {

@@ -12,7 +12,7 @@ const NO_RDMA: &str = "No RDMA building support.";
 theme! {
     after 0;
     BIND: Addresses = special("bind", Special::Addresses).multi_arg().volatile().works();
-    BIND_SOURCE_ADDR: Option<Text> = optional("bind-source-addr");
+    BIND_SOURCE_ADDR: Option<Text> = optional("bind-source-addr").works();
     PORT: u16 = integer("port", 0, 65535, 6379).works();
     PROTECTED_MODE: bool = boolean("protected-mode", true).works();
     UNIXSOCKET: Option<Text> = optional("unixsocket").immutable().works();

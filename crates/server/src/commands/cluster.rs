@@ -1,0 +1,384 @@
+//! CLUSTER, CLUSTERSCAN and ASKING, as a server answers them that is no node of a cluster.
+
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_resp::Args;
+use kvick_store::slot::slot;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[CLUSTER, CLUSTERSCAN, ASKING];
+
+const SHOWN: &[Flags] = &[Flags::LOADING, Flags::STALE];
+const STALE: &[Flags] = &[Flags::STALE];
+const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::STALE];
+const RESETS: &[Flags] = &[Flags::ADMIN, Flags::STALE, Flags::NOSCRIPT];
+const CHANGES: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::STALE];
+const CHANGES_ALL: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::STALE, Flags::ALL_DBS];
+const CHANGES_REPLICATED: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::STALE, Flags::MAY_REPLICATE];
+const FLUSHES: &[Flags] = &[Flags::WRITE, Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::ALL_DBS];
+
+const VARYING: &[&str] = &["nondeterministic_output"];
+const NODE: &[Arg] = &[Arg::string("node-id")];
+const ENDS: &[Arg] = &[Arg::integer("start-slot"), Arg::integer("end-slot")];
+const RANGE: Arg = Arg::block("range", ENDS);
+const SETSLOT: &[Arg] = &[
+    Arg::integer("slot"),
+    Arg::one_of(
+        "subcommand",
+        &[
+            Arg::string("importing").display("node-id").token("IMPORTING"),
+            Arg::string("migrating").display("node-id").token("MIGRATING"),
+            Arg::string("node").display("node-id").token("NODE"),
+            Arg::word("stable", "STABLE"),
+        ],
+    ),
+    Arg::integer("timeout").display("timeout").token("TIMEOUT").optional().since("8.0.0"),
+];
+const SLOT_STATS: &[Arg] = &[Arg::one_of(
+    "filter",
+    &[
+        Arg::block("slotsrange", ENDS).token("SLOTSRANGE"),
+        Arg::block(
+            "orderby",
+            &[
+                Arg::string("metric"),
+                Arg::integer("limit").token("LIMIT").optional(),
+                Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
+            ],
+        )
+        .token("ORDERBY"),
+    ],
+)];
+
+/// CLUSTER
+pub const CLUSTER: Command<SessionHandler> = Command::container(
+    Spec::new("cluster", -2).doc(
+        Group::Cluster,
+        "3.0.0",
+        "Depends on subcommand.",
+        "A container for commands about the cluster.",
+    ),
+    &[
+        Command::new(
+            about("addslots", -3, CHANGES)
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the slots", "Takes slots for this node.")
+                .args(&[Arg::integer("slot").multiple()]),
+            disabled,
+        ),
+        Command::new(
+            about("addslotsrange", -4, CHANGES)
+                .doc(
+                    Group::Cluster,
+                    "7.0.0",
+                    "O(N), N being the slots in the ranges",
+                    "Takes ranges of slots for this node.",
+                )
+                .args(&[RANGE.multiple()]),
+            disabled,
+        ),
+        Command::new(
+            about("bumpepoch", 2, CHANGES)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Begins a new configuration epoch.")
+                .tips(VARYING),
+            disabled,
+        ),
+        Command::new(
+            about("cancelslotmigrations", 2, CHANGES_ALL).doc(
+                Group::Cluster,
+                "9.0.0",
+                "O(N), N being the migrations",
+                "Ends the migrations of slots from this node.",
+            ),
+            disabled,
+        ),
+        Command::new(
+            about("count-failure-reports", 3, ADMIN)
+                .doc(
+                    Group::Cluster,
+                    "3.0.0",
+                    "O(N), N being the reports",
+                    "Tells how many nodes say that a node has failed.",
+                )
+                .tips(VARYING)
+                .history(&[("9.0.0", "Reports of a node that counts as failed are not counted any more.")])
+                .args(NODE),
+            disabled,
+        ),
+        Command::new(
+            about("countkeysinslot", 3, STALE)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Tells how many keys are in a slot.")
+                .args(&[Arg::integer("slot")]),
+            disabled,
+        ),
+        Command::new(
+            about("delslots", -3, CHANGES)
+                .doc(
+                    Group::Cluster,
+                    "3.0.0",
+                    "O(N), N being the slots",
+                    "Has slots be no node's as far as this node knows.",
+                )
+                .args(&[Arg::integer("slot").multiple()]),
+            disabled,
+        ),
+        Command::new(
+            about("delslotsrange", -4, CHANGES)
+                .doc(
+                    Group::Cluster,
+                    "7.0.0",
+                    "O(N), N being the slots in the ranges",
+                    "Has ranges of slots be no node's as far as this node knows.",
+                )
+                .args(&[RANGE.multiple()]),
+            disabled,
+        ),
+        Command::new(
+            about("failover", -2, CHANGES)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Has a replica take over from its primary.")
+                .args(&[Arg::one_of("options", &[Arg::word("force", "FORCE"), Arg::word("takeover", "TAKEOVER")])
+                    .optional()]),
+            disabled,
+        ),
+        Command::new(
+            about("flushslot", -3, FLUSHES)
+                .doc(Group::Cluster, "9.0.0", "O(N), N being the keys in the slot", "Deletes all keys of a slot.")
+                .acl(&[Categories::KEYSPACE])
+                .args(&[
+                    Arg::integer("slot"),
+                    Arg::one_of("flush-type", &[Arg::word("async", "ASYNC"), Arg::word("sync", "SYNC")]).optional(),
+                ]),
+            disabled,
+        ),
+        Command::new(
+            about("flushslots", 2, CHANGES).doc(Group::Cluster, "3.0.0", "O(1)", "Gives up all slots of this node."),
+            disabled,
+        ),
+        Command::new(
+            about("forget", 3, CHANGES).doc(Group::Cluster, "3.0.0", "O(1)", "Forgets a node.").args(NODE),
+            disabled,
+        ),
+        Command::new(
+            about("getkeysinslot", 4, STALE)
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the keys asked for", "Lists keys of a slot.")
+                .tips(VARYING)
+                .args(&[Arg::integer("slot"), Arg::integer("count")]),
+            disabled,
+        ),
+        Command::new(
+            about("getslotmigrations", 2, CHANGES).doc(
+                Group::Cluster,
+                "9.0.0",
+                "O(N), N being the migrations",
+                "Tells how far migrations of slots are.",
+            ),
+            disabled,
+        ),
+        Command::new(
+            about("help", 2, SHOWN).doc(Group::Cluster, "5.0.0", "O(1)", "Tells what the subcommands are for."),
+            disabled,
+        ),
+        Command::new(
+            about("info", 2, SHOWN)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Tells of the cluster as this node sees it.")
+                .tips(VARYING),
+            disabled,
+        ),
+        Command::new(
+            about("keyslot", 3, STALE)
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the bytes of the key", "Tells the slot of a key.")
+                .args(&[Arg::string("key")]),
+            keyslot,
+        ),
+        Command::new(
+            about("links", 2, STALE)
+                .doc(Group::Cluster, "7.0.0", "O(N), N being the nodes", "Lists the connections to other nodes.")
+                .tips(VARYING),
+            disabled,
+        ),
+        Command::new(
+            about("meet", -4, CHANGES)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Has another node join the cluster.")
+                .history(&[("4.0.0", "The argument `cluster_bus_port`.")])
+                .args(&[
+                    Arg::string("ip"),
+                    Arg::integer("port"),
+                    Arg::integer("cluster-bus-port").optional().since("4.0.0"),
+                ]),
+            disabled,
+        ),
+        Command::new(
+            about("migrateslots", -4, CHANGES_ALL)
+                .doc(
+                    Group::Cluster,
+                    "9.0.0",
+                    "O(N), N being the slots in the ranges",
+                    "Begins to move slots to other nodes.",
+                )
+                .args(&[Arg::block(
+                    "migration-group",
+                    &[
+                        Arg::word("slotsrange-token", "SLOTSRANGE"),
+                        RANGE.multiple(),
+                        Arg::word("node-token", "NODE"),
+                        Arg::string("node-id"),
+                    ],
+                )
+                .multiple()]),
+            disabled,
+        ),
+        Command::new(about("myid", 2, SHOWN).doc(Group::Cluster, "3.0.0", "O(1)", "Tells this node's name."), disabled),
+        Command::new(
+            about("myshardid", 2, SHOWN)
+                .doc(Group::Cluster, "7.2.0", "O(1)", "Tells the name of this node's shard.")
+                .tips(VARYING),
+            disabled,
+        ),
+        Command::new(
+            about("nodes", 2, SHOWN)
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the nodes", "Lists the nodes that this node knows.")
+                .tips(VARYING),
+            disabled,
+        ),
+        Command::new(
+            about("replicas", 3, ADMIN)
+                .doc(Group::Cluster, "5.0.0", "O(N), N being the replicas", "Lists the replicas of a node.")
+                .tips(VARYING)
+                .args(NODE),
+            disabled,
+        ),
+        Command::new(
+            about("replicate", -3, CHANGES)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Has this node be the replica of another, or of none.")
+                .history(&[("9.0.0", "NO ONE, for no node.")])
+                .args(&[Arg::one_of(
+                    "args",
+                    &[
+                        Arg::string("node-id"),
+                        Arg::block("no-one", &[Arg::word("no", "NO"), Arg::word("one", "ONE")]).since("9.0.0"),
+                    ],
+                )]),
+            disabled,
+        ),
+        Command::new(
+            about("reset", -2, RESETS)
+                .doc(
+                    Group::Cluster,
+                    "3.0.0",
+                    "O(N), N being the nodes; a FLUSHALL may be part of it",
+                    "Has this node leave the cluster.",
+                )
+                .args(&[Arg::one_of("reset-type", &[Arg::word("hard", "HARD"), Arg::word("soft", "SOFT")]).optional()]),
+            disabled,
+        ),
+        Command::new(
+            about("saveconfig", 2, CHANGES).doc(
+                Group::Cluster,
+                "3.0.0",
+                "O(1)",
+                "Writes what this node knows of the cluster to its file.",
+            ),
+            disabled,
+        ),
+        Command::new(
+            about("set-config-epoch", 3, CHANGES)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Sets the configuration epoch of a new node.")
+                .args(&[Arg::integer("config-epoch")]),
+            disabled,
+        ),
+        Command::new(
+            about("setslot", -4, CHANGES_REPLICATED)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Says whose a slot is, or that it moves.")
+                .history(&[("8.0.0", "The option `TIMEOUT`.")])
+                .args(SETSLOT),
+            disabled,
+        ),
+        Command::new(
+            about("shards", 2, SHOWN)
+                .doc(Group::Cluster, "7.0.0", "O(N), N being the nodes", "Lists the shards with their nodes and slots.")
+                .tips(VARYING)
+                .history(&[("9.1.0", "`id` of shards, and `availability-zone` of nodes.")]),
+            disabled,
+        ),
+        Command::new(
+            about("slaves", 3, ADMIN)
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the replicas", "Lists the replicas of a node.")
+                .deprecated("5.0.0", "`CLUSTER REPLICAS`")
+                .tips(VARYING)
+                .args(NODE),
+            disabled,
+        ),
+        Command::new(
+            about("slot-stats", -4, SHOWN)
+                .doc(
+                    Group::Cluster,
+                    "8.0.0",
+                    "O(N), N being the slots; O(N*log(N)) with ORDERBY",
+                    "Tells how much slots are used.",
+                )
+                .tips(&["nondeterministic_output", "request_policy:all_shards"])
+                .args(SLOT_STATS),
+            disabled,
+        ),
+        Command::new(
+            about("slots", 2, SHOWN)
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the nodes", "Lists ranges of slots with their nodes.")
+                .tips(VARYING)
+                .history(&[
+                    ("4.0.0", "Names of nodes."),
+                    ("7.0.0", "More about how nodes are reached."),
+                    ("9.1.0", "`availability-zone` among that."),
+                ]),
+            disabled,
+        ),
+        Command::new(
+            about("syncslots", -3, CHANGES_REPLICATED)
+                .doc(Group::Cluster, "9.0.0", "Depends on subcommand.", "Used between nodes when slots move.")
+                .internal(),
+            disabled,
+        ),
+    ],
+);
+
+/// CLUSTERSCAN cursor [option ...]
+pub const CLUSTERSCAN: Command<SessionHandler> = Command::new(
+    Spec::new("clusterscan", -2)
+        .flags(&[Flags::READONLY, Flags::TOUCHES_ARBITRARY_KEYS])
+        .acl(&[Categories::KEYSPACE])
+        .keys(&[KeySpec::at(1, &[KeyFlags::NOT_KEY])])
+        .doc(Group::Cluster, "9.1.0", "O(N), N being the keys returned", "Iterates over the keys of a cluster.")
+        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
+        .args(&[
+            Arg::string("cursor"),
+            Arg::pattern("match-pattern").token("MATCH").optional(),
+            Arg::integer("count").token("COUNT").optional(),
+            Arg::string("type").token("TYPE").optional(),
+            Arg::integer("slot").token("SLOT").optional(),
+        ]),
+    disabled,
+);
+
+/// ASKING
+pub const ASKING: Command<SessionHandler> = Command::new(
+    Spec::new("asking", 1).flags(&[Flags::FAST]).acl(&[Categories::CONNECTION]).doc(
+        Group::Cluster,
+        "3.0.0",
+        "O(1)",
+        "Has a node serve the next command although its slot is on its way.",
+    ),
+    disabled,
+);
+
+const fn about(name: &'static str, arity: i16, flags: &'static [Flags]) -> Spec {
+    Spec::new(name, arity).flags(flags)
+}
+
+fn disabled(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    Err(Error::text("ERR This instance has cluster support disabled"))
+}
+
+/// Needs no cluster.
+fn keyslot(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    cx.reply.uint(slot(&args[2]).into());
+    Ok(())
+}

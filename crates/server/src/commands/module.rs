@@ -1,0 +1,99 @@
+//! MODULE: there are no modules, and none can be loaded. The commands are there for those who ask what is loaded.
+
+use crate::commands::help;
+use crate::logging;
+use crate::session::{Session, SessionHandler};
+use kvick_commands::context::Error;
+use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
+use kvick_resp::Args;
+
+/// The family.
+pub static COMMANDS: &[Command<SessionHandler>] = &[MODULE];
+
+const CHANGES: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT, Flags::PROTECTED];
+
+/// MODULE
+pub const MODULE: Command<SessionHandler> = Command::container(
+    Spec::new("module", -2).doc(Group::Server, "4.0.0", "Depends on subcommand.", "A container for module commands."),
+    &[
+        Command::new(
+            Spec::new("help", 2).flags(&[Flags::LOADING, Flags::STALE]).doc(
+                Group::Server,
+                "5.0.0",
+                "O(1)",
+                "Tells what the subcommands are for.",
+            ),
+            help,
+        ),
+        Command::new(
+            Spec::new("list", 2)
+                .flags(&[Flags::ADMIN, Flags::NOSCRIPT])
+                .doc(Group::Server, "4.0.0", "O(N) where N is the number of loaded modules.", "Lists the modules.")
+                .tips(&["nondeterministic_output_order"]),
+            list,
+        ),
+        Command::new(
+            Spec::new("load", -3)
+                .flags(CHANGES)
+                .doc(Group::Server, "4.0.0", "O(1)", "Loads a module.")
+                .args(&[Arg::string("path"), Arg::string("arg").optional().multiple()]),
+            load,
+        ),
+        Command::new(
+            Spec::new("loadex", -3)
+                .flags(CHANGES)
+                .doc(Group::Server, "7.0.0", "O(1)", "Loads a module and gives it settings.")
+                .args(&[
+                    Arg::string("path"),
+                    Arg::block("configs", &[Arg::string("name"), Arg::string("value")])
+                        .token("CONFIG")
+                        .optional()
+                        .multiple_token(),
+                    Arg::string("args").token("ARGS").optional().multiple(),
+                ]),
+            load,
+        ),
+        Command::new(
+            Spec::new("unload", 3)
+                .flags(CHANGES)
+                .doc(Group::Server, "4.0.0", "O(1)", "Unloads a module.")
+                .args(&[Arg::string("name")]),
+            unload,
+        ),
+    ],
+);
+
+fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    help::reply(
+        cx,
+        "MODULE",
+        &[
+            "LIST",
+            "    List the modules that are loaded: none.",
+            "LOAD <path> [<arg> ...]",
+            "    Load a module, which Kvick cannot.",
+            "LOADEX <path> [CONFIG <name> <value> ...] [ARGS <arg> ...]",
+            "    Load a module with settings, which Kvick cannot either.",
+            "UNLOAD <name>",
+            "    Unload a module.",
+        ],
+    );
+    Ok(())
+}
+
+fn list(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    cx.reply.array(0);
+    Ok(())
+}
+
+fn load(_: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let path = String::from_utf8_lossy(&args[2]);
+    logging::warning(format_args!("Module {path} failed to load: this server has no interface for modules"));
+    Err(Error::text("ERR Error loading the extension. Please check the server logs."))
+}
+
+fn unload(_: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    const REASON: &str = "no such module with that name";
+    logging::warning(format_args!("Error unloading module {}: {REASON}", String::from_utf8_lossy(&args[2])));
+    Err(Error::new(format!("ERR Error unloading module: {REASON}")))
+}
