@@ -253,10 +253,10 @@ fn keys_and_fields_whose_time_has_come_are_told() {
         all.expect(&stale(&["hash"]));
 
         run(&mut control, &["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
-        run(&mut control, &["SET", "lazy", "x", "PX", "1"]);
+        run(&mut control, &["SET", "lazy", "x", "PX", "100"]);
         all.expect(&stale(&["lazy"]));
         reader.ask(&["EXISTS", "lazy"], ":1\r\n");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(std::time::Duration::from_millis(105));
         // Told behind the reply of who met the key.
         reader.ask(&["MGET", "x", "lazy"], "*2\r\n_\r\n_\r\n");
         reader.expect(&stale(&["lazy"]));

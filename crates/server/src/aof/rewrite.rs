@@ -246,7 +246,10 @@ impl Destination for Base {
                     file::report(&error);
                     logging::warning(format_args!("Background AOF rewrite terminated with error"));
                 }
-                server.aof.order(Order::Abandon(number, failed));
+                // Who sees that no rewrite is under way any more sees how it ended.
+                let (answer, noted) = mpsc::channel();
+                server.aof.order(Order::Abandon(number, failed, answer));
+                let _ = noted.recv();
                 return Err(error);
             }
         };

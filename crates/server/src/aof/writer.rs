@@ -51,8 +51,8 @@ pub enum Order {
     Begin(u64, rewrite::Onward),
     /// The base of a rewrite is complete.
     Install(rewrite::Finished),
-    /// The rewrite of this number came to nothing: whether by failure.
-    Abandon(u64, bool),
+    /// The rewrite of this number came to nothing: whether by failure, and who is told when that is noted.
+    Abandon(u64, bool, Sender<()>),
     /// Take a dump that was received for a base.
     Adopt(rewrite::ReceivedDump),
     /// Write all, and wait for the disk; whether that went well.
@@ -204,7 +204,10 @@ impl Writer {
             Order::Reload(reload) => load::reload(self, reload),
             Order::Begin(number, onward) => self.begin_rewrite(number, onward),
             Order::Install(finished) => self.install(finished),
-            Order::Abandon(number, failed) => self.abandon(number, failed),
+            Order::Abandon(number, failed, answer) => {
+                self.abandon(number, failed);
+                let _ = answer.send(());
+            }
             Order::Adopt(dump) => self.adopt(dump),
             Order::Flush(answer) => _ = answer.send(self.flush()),
             Order::Stop(answer) => {

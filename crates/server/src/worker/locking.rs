@@ -169,7 +169,7 @@ impl Engine {
 
     /// On what the decision rests that a client's request may run, as far as that changes with the world held.
     fn ground(&self) -> u64 {
-        self.server.persistence.gate.word() & u64::from(gate::LOADING | gate::REPLICA)
+        self.server.persistence.gate.word() & u64::from(gate::LOADING | gate::LOADING_BESIDE | gate::REPLICA)
     }
 
     /// Whether that is another now, so that a client's request that is about to run has to be looked at again. What a log

@@ -409,10 +409,15 @@ impl Engine {
                 Some(Handler::Program(program)) => self.run_program(client, program, args, locked, attendant, out),
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
+                    // What the command before did is done.
+                    self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
                     Reply::new(out, client.version).ok();
                     Ok(())
                 }
-                None => self.answer(client, Err(super::engine::wrong_arity(command)), out),
+                None => {
+                    self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+                    self.answer(client, Err(super::engine::wrong_arity(command)), out)
+                }
             };
             if client.tracking.is_some() {
                 self.remember_reads(&client.info, client.db, (command, args), locked);

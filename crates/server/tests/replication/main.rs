@@ -609,3 +609,18 @@ fn scripts_that_an_old_primary_sends_are_run() {
         wait_until("the script has run", || try_ask(&mut other, "GET key") == Ok(Value::BulkString(b"5".to_vec())));
     });
 }
+
+#[test]
+fn what_a_transaction_did_is_sent_once_whatever_stands_beside_it() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &[]), start(workers, &[]));
+        let (mut client, mut other) = (primary.client(), replica.client());
+        follow(&mut other, primary.port());
+        wait_for_link(&mut other);
+        for line in ["MULTI", "INCR key", "UNWATCH", "RPUSH list a", "UNWATCH", "GET key", "EXEC"] {
+            ask(&mut client, line);
+        }
+        assert_same_data(&mut client, &mut other);
+        assert_eq!((number(&mut other, "GET key"), number(&mut other, "LLEN list")), (1, 1));
+    });
+}
