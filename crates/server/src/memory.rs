@@ -173,6 +173,10 @@ pub struct Overview {
     pub clients: usize,
     /// What these take.
     pub replicas: usize,
+    /// The write log's backlog.
+    pub backlog: usize,
+    /// What a replica keeps of its primary's log while it loads a dump.
+    pub kept: usize,
     /// Tables of the databases that hold keys.
     pub databases: Vec<(usize, Usage)>,
 }
@@ -191,10 +195,13 @@ impl Overview {
             // What is yet to be sent to them is the log's, which they share.
             replicas += server.keyspace.log.excess();
         }
+        let log = &server.keyspace.log;
+        let backlog = log.memory().saturating_sub(log.excess());
+        let kept = server.replication.upstream.kept_bytes.load(Ordering::Relaxed) as usize;
         let figures = Figures::read();
         server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());
-        Overview { figures, peak, startup, clients, replicas, databases }
+        Overview { figures, peak, startup, clients, replicas, backlog, kept, databases }
     }
 
     /// What is not keys and values.
@@ -202,6 +209,8 @@ impl Overview {
         self.startup
             + self.clients
             + self.replicas
+            + self.backlog
+            + self.kept
             + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()
     }
 

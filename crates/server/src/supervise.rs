@@ -89,14 +89,20 @@ fn send(address: &SocketAddr, message: &str) -> io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), address).map(|_| ())
 }
 
+/// Stops the whole process until somebody has it go on.
+pub fn stop_until_continued() {
+    // SAFETY: the call takes a number, and returns when the process is continued.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
 fn upstart() -> Option<Supervisor> {
     if std::env::var_os("UPSTART_JOB").is_none() {
         logging::warning(format_args!("upstart supervision requested, but UPSTART_JOB not found!"));
         return None;
     }
     logging::notice(format_args!("supervised by upstart, will stop to signal readiness."));
-    // SAFETY: stops the process until upstart, which waits for just that, has it go on.
-    unsafe { libc::raise(libc::SIGSTOP) };
+    // Upstart waits for just that.
+    stop_until_continued();
     // SAFETY: the process has one thread.
     unsafe { std::env::remove_var("UPSTART_JOB") };
     Some(Supervisor::Upstart)

@@ -1,6 +1,7 @@
 //! Replication between servers: a replica's data are those of its primary, through whatever becomes of links and roles.
 //!
-//! With `KVICK_TEST_VALKEY` naming the program of Valkey 9 it is tried with a server that others wrote on either side.
+//! With `KVICK_TEST_VALKEY` naming the program of Valkey 9 it is tried with a server that others wrote on either side, and so
+//! it is with `KVICK_TEST_VALKEY_8` (Valkey 8.1) and `KVICK_TEST_REDIS` (Redis 8).
 
 mod common;
 
@@ -84,9 +85,13 @@ struct Load {
 
 impl Load {
     fn begin(server: &Server) -> Load {
+        Load::with(|| server.client())
+    }
+
+    fn with(connect: impl Fn() -> Connection) -> Load {
         let stop: &'static AtomicBool = Box::leak(Box::default());
         let clients = (0..3).map(|seed| {
-            let mut client = server.client();
+            let mut client = connect();
             std::thread::spawn(move || {
                 let mut n = seed * 7919;
                 while !stop.load(Ordering::Relaxed) && write(&mut client, n).is_ok() {
@@ -483,6 +488,195 @@ fn an_end_waits_for_replicas_that_lie_behind() {
     });
 }
 
+#[test]
+fn a_replica_begins_by_two_connections_and_however_it_takes_its_dump() {
+    with_workers(|workers| {
+        let two = ["--dual-channel-replication-enabled", "yes"];
+        let primary = start(workers, &two);
+        let mut p = primary.client();
+        ask(&mut p, "DEBUG POPULATE 20000 before 100");
+        let load = Load::begin(&primary);
+        let servers = ["disabled", "on-empty-db", "flush-before-load", "swapdb"].map(|way| {
+            let replica = start(workers, &[&two[..], &["--repl-diskless-load", way]].concat());
+            let mut r = replica.client();
+            ask(&mut r, "SET of-its-own goes");
+            follow(&mut r, primary.port());
+            (replica, r)
+        });
+        let mut replicas = servers.map(|(server, mut r)| {
+            wait_for_link(&mut r);
+            (server, r)
+        });
+        load.end();
+        settle(&mut p);
+        for (_, r) in &mut replicas {
+            assert_same_data(&mut p, r);
+            assert_eq!(ask(r, "GET of-its-own"), Value::Nil);
+        }
+        // The connections for the dumps are gone.
+        wait_until("four replicas are left", || counted(&mut p, "connected_slaves") == 4);
+        assert_eq!((counted(&mut p, "sync_full"), counted(&mut p, "sync_partial_ok")), (4, 4));
+        assert_eq!(counted(&mut p, "replicas_waiting_psync"), 0);
+    });
+}
+
+#[test]
+fn a_replica_serves_what_it_has_while_the_new_data_come() {
+    with_workers(|workers| {
+        let primary = start(workers, &["--rdbcompression", "no"]);
+        let replica = start(workers, &["--repl-diskless-load", "swapdb", "--replica-read-only", "no"]);
+        let (mut p, mut r) = (primary.client(), replica.client());
+        ask(&mut p, "DEBUG POPULATE 2000 key 10000");
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        ask(&mut r, "SET of-its-own stays");
+        let mut watcher = replica.raw();
+        watcher.ask(&["WATCH", "of-its-own"], "+OK\r\n");
+        // It has to begin anew, in the same history, and slowly.
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 2000 repl-backlog-size 16384");
+        redis::pipe()
+            .atomic()
+            .cmd("CLIENT")
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("replica")
+            .ignore()
+            .cmd("SET")
+            .arg("big")
+            .arg("x".repeat(200_000))
+            .ignore()
+            .query::<()>(&mut p)
+            .expect("a transaction");
+        wait_until("it takes its dump", || info(&mut r, "async_loading") == "1");
+        assert_eq!((text(&mut r, "GET of-its-own").as_str(), info(&mut r, "loading").as_str()), ("stays", "0"));
+        assert_eq!(number(&mut r, "DBSIZE"), 2001);
+        let refused = try_ask(&mut r, "REPLICAOF NO ONE").expect_err("a refusal");
+        assert_eq!(refused.code(), Some("LOADING"));
+        // A dump that breaks off costs it nothing.
+        ask(&mut p, "CLIENT KILL TYPE replica");
+        wait_until("it has noticed", || info(&mut r, "async_loading") == "0");
+        assert_eq!((text(&mut r, "GET of-its-own").as_str(), number(&mut r, "DBSIZE")), ("stays", 2001));
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 0");
+        wait_for_link(&mut r);
+        assert_same_data(&mut p, &mut r);
+        assert_eq!(ask(&mut r, "GET of-its-own"), Value::Nil);
+        // Who watched what is gone hears of it.
+        watcher.ask(&["MULTI"], "+OK\r\n");
+        watcher.ask(&["PING"], "+QUEUED\r\n");
+        watcher.ask(&["EXEC"], "*-1\r\n");
+    });
+}
+
+#[test]
+fn replicas_join_a_dump_that_is_written_to_a_file_and_one_that_nobody_waits_for_ends() {
+    with_workers(|workers| {
+        let primary = start(workers, &["--repl-diskless-sync", "no", "--rdb-key-save-delay", "20000"]);
+        let servers = [(); 2].map(|()| start(workers, &[]));
+        let mut p = primary.client();
+        ask(&mut p, "DEBUG POPULATE 1000 before 100");
+        let [mut one, mut two] = [servers[0].client(), servers[1].client()];
+        follow(&mut one, primary.port());
+        wait_until("a dump is written", || info(&mut p, "rdb_bgsave_in_progress") == "1");
+        ask(&mut p, "SET behind the-dump");
+        follow(&mut two, primary.port());
+        wait_until("the other one has come", || counted(&mut p, "connected_slaves") == 2);
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 0");
+        for r in [&mut one, &mut two] {
+            wait_for_link(r);
+            assert_same_data(&mut p, r);
+        }
+        assert_eq!(counted(&mut p, "total_forks"), 1);
+        ask(&mut p, "CONFIG SET rdb-key-save-delay 100000");
+        ask(&mut p, "DEBUG CHANGE-REPL-ID");
+        for r in [&mut one, &mut two] {
+            ask(r, "REPLICAOF NO ONE");
+        }
+        follow(&mut one, primary.port());
+        wait_until("a dump is written", || info(&mut p, "rdb_bgsave_in_progress") == "1");
+        ask(&mut one, "REPLICAOF NO ONE");
+        wait_until("it ends", || info(&mut p, "rdb_bgsave_in_progress") == "0");
+    });
+}
+
+#[test]
+fn a_replicas_file_is_of_the_database_that_its_primary_works_in() {
+    with_workers(|workers| {
+        let folder = TempDir::new().expect("a folder");
+        let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
+        let (primary, mut replica) = (start(workers, &[]), start(workers, &args));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        ask(&mut p, "SELECT 5");
+        ask(&mut p, "SET before rewriting");
+        assert_same_data(&mut p, &mut r);
+        let rewritten = counted(&mut r, "aof_rewrites") + 1;
+        ask(&mut r, "BGREWRITEAOF");
+        wait_until("the file has a new base", || {
+            counted(&mut r, "aof_rewrites") >= rewritten && info(&mut r, "aof_rewrite_in_progress") == "0"
+        });
+        ask(&mut p, "SET after rewriting");
+        assert!(matches!(ask(&mut p, "WAITAOF 0 1 0"), Value::Array(had) if had[1] == Value::Int(1)));
+        let digest = text(&mut r, "DEBUG DIGEST");
+        replica.signal(libc::SIGKILL);
+        replica.end();
+        let again = start(workers, &args);
+        assert_eq!(text(&mut again.client(), "DEBUG DIGEST"), digest);
+    });
+}
+
+#[test]
+fn a_writable_replica_drops_what_its_clients_gave_a_time() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &[]), start(workers, &["--replica-read-only", "no"]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        ask(&mut p, "DEBUG SET-ACTIVE-EXPIRE 0");
+        ask(&mut p, "SET the-primarys value PX 1");
+        assert_same_data(&mut p, &mut r);
+        ask(&mut r, "SET own value PX 30");
+        redis::pipe()
+            .atomic()
+            .cmd("SADD")
+            .arg("other")
+            .arg("x")
+            .cmd("PEXPIRE")
+            .arg("other")
+            .arg(30)
+            .query::<()>(&mut r)
+            .expect("a transaction");
+        ask(&mut r, "SET lasting value PX 30");
+        ask(&mut r, "PERSIST lasting");
+        wait_until("they are gone", || number(&mut r, "DBSIZE") == 2);
+        // The primary has the other one yet.
+        assert_eq!((text(&mut r, "GET lasting").as_str(), number(&mut p, "DBSIZE")), ("value", 1));
+    });
+}
+
+#[test]
+fn a_replica_that_asks_for_something_is_disconnected_and_waits_end_when_the_role_changes() {
+    with_workers(|workers| {
+        let (one, other) = (start(workers, &[]), start(workers, &[]));
+        let mut client = one.client();
+        let mut odd = one.raw();
+        odd.request(&["SYNC"]);
+        wait_until("it is attached", || counted(&mut client, "connected_slaves") == 1);
+        odd.request(&["GET", "key"]);
+        wait_until("it is gone", || counted(&mut client, "connected_slaves") == 0);
+        assert!(one.log().contains("Replica generated a reply to command 'get', disconnecting it"));
+        let mut waits = one.raw();
+        waits.ask(&["SET", "key", "value"], "+OK\r\n");
+        waits.request(&["WAIT", "1", "0"]);
+        wait_until("it waits", || counted(&mut client, "blocked_clients") == 1);
+        follow(&mut client, other.port());
+        waits.expect(
+            "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n",
+        );
+        waits.expect_end();
+    });
+}
+
 /// The program of the server that others wrote, if it is there.
 fn valkey() -> Option<String> {
     let found = std::env::var("KVICK_TEST_VALKEY").ok();
@@ -531,6 +725,112 @@ fn replicas_and_primaries_that_others_wrote_work_with_this_one() {
         wait_for_link(&mut f);
         assert_same_data(&mut o, &mut f);
     });
+}
+
+/// Servers of other versions, each named by a variable. Older ones and other ones write dumps and streams of their own.
+const OTHERS: [&str; 2] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS"];
+
+/// What a client sees of the data, in an order of its own: other servers compute other digests.
+fn seen(client: &mut Connection) -> Vec<String> {
+    let mut all = Vec::new();
+    for database in 0..3 {
+        ask(client, &format!("SELECT {database}"));
+        let mut keys: Vec<String> = redis::from_redis_value(ask(client, "KEYS *")).expect("keys");
+        keys.sort();
+        for key in keys {
+            let sorted = |value: Value| {
+                let mut elements: Vec<String> = redis::from_redis_value(value).expect("elements");
+                elements.sort();
+                format!("{elements:?}")
+            };
+            let value = match text(client, &format!("TYPE {key}")).as_str() {
+                "string" => text(client, &format!("GET {key}")),
+                "list" => format!("{:?}", ask(client, &format!("LRANGE {key} 0 -1"))),
+                "set" => sorted(ask(client, &format!("SMEMBERS {key}"))),
+                "zset" => format!("{:?}", ask(client, &format!("ZRANGE {key} 0 -1 WITHSCORES"))),
+                "hash" => {
+                    let fields: std::collections::BTreeMap<String, String> =
+                        redis::from_redis_value(ask(client, &format!("HGETALL {key}"))).expect("fields");
+                    format!("{fields:?}")
+                }
+                kind => format!("{kind} {:?}", ask(client, &format!("XRANGE {key} - +"))),
+            };
+            let expiry = number(client, &format!("PEXPIRETIME {key}"));
+            all.push(format!("{database} {key} {expiry} {value}"));
+        }
+    }
+    ask(client, "SELECT 0");
+    all
+}
+
+#[test]
+fn a_replica_follows_primaries_of_other_versions_under_load() {
+    for variable in OTHERS {
+        let Ok(program) = std::env::var(variable) else {
+            println!("{variable} is not set: nothing is tried with that server");
+            continue;
+        };
+        with_workers(|workers| {
+            let folder = TempDir::new().expect("a folder");
+            let theirs = Running::start(
+                &program,
+                folder.path(),
+                &["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "200mb"],
+            );
+            // Redis writes a version of the format that is not Valkey's.
+            let ours = start(workers, &["--repl-diskless-load", "swapdb", "--rdb-version-check", "relaxed"]);
+            let (mut t, mut o) = (theirs.client(), ours.client());
+            (0..100).for_each(|n| write(&mut t, n).expect("changes"));
+            let load = Load::with(|| theirs.client());
+            follow(&mut o, theirs.port());
+            wait_for_link(&mut o);
+            let before = counted(&mut t, "master_repl_offset");
+            wait_until("some more is written", || counted(&mut t, "master_repl_offset") > before + 200_000);
+            ask(&mut t, "CLIENT KILL TYPE replica");
+            wait_until("this one goes on", || counted(&mut t, "sync_partial_ok") == 1);
+            load.end();
+            settle(&mut t);
+            wait_until("this one has all", || info(&mut t, "master_repl_offset") == info(&mut o, "master_repl_offset"));
+            if variable == "KVICK_TEST_REDIS" {
+                assert_eq!(seen(&mut t), seen(&mut o));
+            } else {
+                assert_same_data(&mut t, &mut o);
+            }
+            assert_eq!(counted(&mut o, "unexpected_error_replies"), 0);
+        });
+    }
+}
+
+#[test]
+fn replicas_of_other_versions_follow_this_one_under_load() {
+    for variable in OTHERS {
+        let Ok(program) = std::env::var(variable) else {
+            println!("{variable} is not set: nothing is tried with that server");
+            continue;
+        };
+        with_workers(|workers| {
+            let folder = TempDir::new().expect("a folder");
+            let theirs = Running::start(&program, folder.path(), &[]);
+            let ours = start(workers, &["--repl-backlog-size", "200mb"]);
+            let (mut t, mut o) = (theirs.client(), ours.client());
+            (0..100).for_each(|n| write(&mut o, n).expect("changes"));
+            let load = Load::begin(&ours);
+            follow(&mut t, ours.port());
+            wait_for_link(&mut t);
+            let before = counted(&mut o, "master_repl_offset");
+            wait_until("some more is written", || counted(&mut o, "master_repl_offset") > before + 200_000);
+            ask(&mut o, "CLIENT KILL TYPE replica");
+            wait_until("theirs goes on", || counted(&mut o, "sync_partial_ok") == 1);
+            load.end();
+            settle(&mut o);
+            wait_until("theirs has all", || info(&mut t, "master_repl_offset") == info(&mut o, "master_repl_offset"));
+            if variable == "KVICK_TEST_REDIS" {
+                assert_eq!(seen(&mut o), seen(&mut t));
+            } else {
+                assert_same_data(&mut o, &mut t);
+            }
+        });
+    }
 }
 
 #[test]

@@ -787,15 +787,27 @@ impl<'a> Db<'a> {
         if a == b {
             return;
         }
-        // Keys that are there before the exchange or after it.
-        self.tell_all_attention(a);
-        self.tell_all_attention(b);
-        self.locked.swap(a, b);
-        self.locked.accept_overdue([a, b], self.env.now_ms);
-        self.tell_all_attention(a);
-        self.tell_all_attention(b);
+        self.exchange([a, b], |locked| locked.swap(a, b));
         self.all_changed();
         self.enter(self.number);
+    }
+
+    /// Exchanges all databases for their shadows. Needs the world.
+    pub fn exchange_shadows(&mut self) {
+        let keyspace = self.locked.keyspace();
+        for number in 0..keyspace.databases() {
+            self.exchange([number, keyspace.shadow(number)], |locked| locked.swap_shadow(number));
+        }
+        self.all_changed();
+        self.enter(self.number);
+    }
+
+    fn exchange(&mut self, numbers: [usize; 2], exchange: impl FnOnce(&mut Locked)) {
+        // Keys that are there before the exchange or after it.
+        numbers.iter().for_each(|number| self.tell_all_attention(*number));
+        exchange(self.locked);
+        self.locked.accept_overdue(numbers, self.env.now_ms);
+        numbers.iter().for_each(|number| self.tell_all_attention(*number));
     }
 }
 

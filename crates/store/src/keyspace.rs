@@ -36,11 +36,12 @@ pub struct Key<'a> {
     pub hash: u64,
 }
 
-/// All databases of a server.
+/// All databases of a server, and a shadow of each: an empty one that nobody sees, to be filled and then exchanged for it.
 pub struct Keyspace {
     hasher: KeyHasher,
+    /// Those that have numbers, and as many shadows.
     databases: Box<[Database]>,
-    /// Which of `databases` has which number: SWAPDB exchanges two.
+    /// Which of `databases` has which number: SWAPDB exchanges two. The numbers of shadows stand behind those of databases.
     numbers: Box<[AtomicUsize]>,
     partitions: usize,
     /// The world lock.
@@ -148,8 +149,8 @@ impl Keyspace {
         assert!(partitions.is_power_of_two(), "partitions are chosen by masking the hash");
         Box::leak(Box::new(Keyspace {
             hasher,
-            databases: (0..databases).map(|_| Database::default()).collect(),
-            numbers: (0..databases).map(AtomicUsize::new).collect(),
+            databases: (0..2 * databases).map(|_| Database::default()).collect(),
+            numbers: (0..2 * databases).map(AtomicUsize::new).collect(),
             partitions,
             world: World::default(),
             log: WriteLog::default(),
@@ -160,6 +161,16 @@ impl Keyspace {
 
     /// Number of databases.
     pub fn databases(&self) -> usize {
+        self.numbers.len() / 2
+    }
+
+    /// The number of a database's shadow: good for filling and flushing it.
+    pub fn shadow(&self, number: usize) -> usize {
+        self.databases() + number
+    }
+
+    /// Number of databases and their shadows: what [`is_made`](Self::is_made) may be asked of.
+    pub(crate) fn places(&self) -> usize {
         self.databases.len()
     }
 
@@ -624,6 +635,14 @@ impl Locked {
         numbers[b].store(at_a, Ordering::Relaxed);
         if a != b {
             self.swap_attention(at_a, at_b);
+        }
+    }
+
+    /// Exchanges a database and its shadow. Needs the world.
+    pub fn swap_shadow(&mut self, number: usize) {
+        let (keyspace, shadow) = (self.keyspace, self.keyspace.shadow(number));
+        if keyspace.is_made(keyspace.database_at(number)) || keyspace.is_made(keyspace.database_at(shadow)) {
+            self.swap(number, shadow);
         }
     }
 

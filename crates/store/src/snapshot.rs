@@ -102,7 +102,7 @@ impl Walk {
     /// Captures some more; false when all is done. The calling thread is outside of a batch.
     pub fn step(&mut self, participant: Participant) -> bool {
         let partitions = self.keyspace.partitions();
-        while self.next < self.keyspace.databases() * partitions {
+        while self.next < self.keyspace.places() * partitions {
             // Databases by their place, not by their number: SWAPDB changes that.
             let (database, partition) = (self.next / partitions, self.next % partitions);
             if !self.keyspace.is_made(database) {

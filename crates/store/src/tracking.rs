@@ -19,7 +19,7 @@ use crate::keyspace::Key;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// The numbers of the clients that have read a key, ascending.
 pub type Readers = SmallVec<[u64; 2]>;
@@ -31,9 +31,14 @@ pub struct Tracking {
     keys: AtomicUsize,
     /// Readers of all keys.
     items: AtomicUsize,
-    /// Whether somebody wants to know of changes of keys that nobody has read.
-    broadcasts: AtomicBool,
+    /// Who wants to know of changes of keys that nobody has read.
+    curious: AtomicU8,
 }
+
+/// Those who are told of all keys that begin with some prefix.
+const BROADCASTS: u8 = 1;
+/// The server itself.
+const NOTES: u8 = 2;
 
 impl Tracking {
     /// How many keys have readers.
@@ -49,14 +54,32 @@ impl Tracking {
     /// Has commands note all keys that they change, or only those that have readers. Who read a key after this was called
     /// may rely on it that later changes of the key are noted: the key's lock orders them.
     pub fn set_broadcasts(&self, on: bool) {
-        self.broadcasts.store(on, Ordering::Relaxed);
+        self.set(BROADCASTS, on);
+    }
+
+    /// The same for the server itself, which wants to know what its clients change.
+    pub fn set_noted(&self, on: bool) {
+        self.set(NOTES, on);
+    }
+
+    /// Whether those who are told of prefixes are to hear of changes.
+    pub fn broadcasts(&self) -> bool {
+        self.curious.load(Ordering::Relaxed) & BROADCASTS != 0
+    }
+
+    fn set(&self, who: u8, on: bool) {
+        if on {
+            self.curious.fetch_or(who, Ordering::Relaxed);
+        } else {
+            self.curious.fetch_and(!who, Ordering::Relaxed);
+        }
     }
 
     /// What a command is to hear of besides events.
     #[inline]
     pub fn heard(&self) -> EventClass {
         // Without a branch: every command asks.
-        EventClass::from_bits_retain(EventClass::CHANGE.bits() * u32::from(self.broadcasts.load(Ordering::Relaxed)))
+        EventClass::from_bits_retain(EventClass::CHANGE.bits() * u32::from(self.curious.load(Ordering::Relaxed) != 0))
     }
 
     pub(crate) fn added(&self, added: Added) {

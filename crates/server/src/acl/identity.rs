@@ -118,7 +118,15 @@ impl Client {
         let Identity { authenticated, is_known, .. } = self.identity;
         let may_act = authenticated || !server.acl.requires_auth();
         self.identity = Identity { is_known, ..Identity::new(user, authenticated, epoch, may_act) };
+        if self.feed.is_some() {
+            self.look_at_requests();
+        }
         true
+    }
+
+    /// Has its requests looked at, whatever its user may do.
+    pub fn look_at_requests(&mut self) {
+        self.identity.free_at = NEVER;
     }
 
     /// Whether it has to log in before it may ask for anything.

@@ -93,7 +93,7 @@ pub(super) fn reload(writer: &mut Writer, reload: Reload) {
         }
     }
     server.persistence.gate.set(gate::LOADING, false);
-    let served = Served { client: reload.client.clone(), ticket: reload.ticket, reply: out };
+    let served = Served { client: reload.client.clone(), ticket: reload.ticket, reply: out, is_last: false };
     server.answer(served);
 }
 

@@ -11,7 +11,7 @@ use super::writer::{Increment, Order, Writer};
 use super::{Aof, State};
 use crate::clock;
 use crate::config::tables::persistence::{
-    AOF_REWRITE_INCREMENTAL_FSYNC, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
+    AOF_REWRITE_INCREMENTAL_FSYNC, AOF_USE_RDB_PREAMBLE, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
 };
 use crate::logging;
 use crate::persistence::file::{self, DumpFile, SaveError};
@@ -21,8 +21,10 @@ use crate::persistence::save::{self, Place};
 use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
 use crate::server::Server;
 use kvick_store::Locked;
-use kvick_store::log::{Audience, Follower};
+use kvick_store::log::{Audience, Follower, encode};
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 
@@ -36,9 +38,36 @@ pub enum Onward {
     /// Nowhere: there are no files but what a rewrite makes.
     Nowhere,
     /// To a new increment, from this offset on.
-    Increment(u64),
+    Increment(u64, Preface),
     /// To a temporary increment, as this follower reads it.
-    Temporary(Follower),
+    Temporary(Follower, Preface),
+}
+
+/// The database that an increment begins in, where the log does not say so itself: a replica's is its primary's, which may
+/// have said it long ago.
+#[derive(Clone, Copy, Debug)]
+pub struct Preface(Option<usize>);
+
+impl Preface {
+    /// For what comes from here on. The world is held.
+    fn here(server: &Server) -> Preface {
+        let upstream = &server.replication.upstream;
+        Preface(upstream.is_replica().then(|| upstream.database.load(Ordering::Relaxed)))
+    }
+
+    /// An increment that begins so.
+    fn begin(self, file: File) -> io::Result<Increment> {
+        let mut increment = Increment { file, size: 0, synced: 0 };
+        if let Some(database) = self.0 {
+            let mut select = Vec::new();
+            encode(&mut select, [&b"SELECT"[..], database.to_string().as_bytes()].into_iter());
+            increment.file.write_all(&select)?;
+            // Nothing else may come for long, and until then all is on the disk.
+            increment.file.sync_data()?;
+            (increment.size, increment.synced) = (select.len() as u64, select.len() as u64);
+        }
+        Ok(increment)
+    }
 }
 
 /// A base that is complete.
@@ -48,6 +77,30 @@ pub struct Finished {
     is_dump: bool,
     /// Whether it has taken its place.
     answer: Sender<bool>,
+}
+
+/// A dump's file that was received from a primary, and what reads the log from there on.
+pub struct ReceivedDump {
+    path: PathBuf,
+    follower: Follower,
+    preface: Preface,
+}
+
+/// The data have become those of a dump that was received into this file, and that the log goes on from in this database: the
+/// file becomes the base, if there are to be files and theirs may be dumps. Whether that is so. The world is held.
+pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> bool {
+    let aof = &server.aof;
+    let mut status = aof.status.lock();
+    if status.state == State::Off || !server.config.read(AOF_USE_RDB_PREAMBLE) {
+        return false;
+    }
+    // A rewrite that begins from here on is of the new data.
+    (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
+    drop(status);
+    snapshots::cancel(&server.persistence, Purpose::AofBase);
+    let follower = server.keyspace.log.follow(Audience::DataOnly);
+    aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }));
+    true
 }
 
 /// Begins a rewrite of the data set as it is now.
@@ -62,8 +115,8 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     let number = status.last_rewrite;
     let onward = match status.state {
         State::Off => Onward::Nowhere,
-        State::On => Onward::Increment(log.offset()),
-        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly)),
+        State::On => Onward::Increment(log.offset(), Preface::here(server)),
+        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly), Preface::here(server)),
     };
     // Each file says itself which database it begins with.
     log.forget_selected();
@@ -257,8 +310,8 @@ impl Writer {
         self.rewriting = Some(number);
         let begun = self.shelf.make().and_then(|()| match onward {
             Onward::Nowhere => Ok(()),
-            Onward::Increment(at) => self.go_over(at),
-            Onward::Temporary(follower) => self.collect_in_temporary(follower),
+            Onward::Increment(at, preface) => self.go_over(at, preface),
+            Onward::Temporary(follower, preface) => self.collect_in_temporary(follower, preface),
         });
         if begun.is_err() {
             snapshots::cancel(&self.server.persistence, Purpose::AofBase);
@@ -267,7 +320,7 @@ impl Writer {
     }
 
     /// Writes what comes from this offset on to a new increment, which the manifest lists.
-    fn go_over(&mut self, at: u64) -> Result<(), Told> {
+    fn go_over(&mut self, at: u64, preface: Preface) -> Result<(), Told> {
         self.write_available(at);
         let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
         let Some(increment) = self.increment.as_mut().filter(|_| is_whole) else {
@@ -281,18 +334,59 @@ impl Writer {
         increment.synced = increment.size;
         let mut manifest = self.shelf.manifest.clone();
         let name = manifest.new_increment(&self.shelf.file_name()).name.clone();
-        let file = self.shelf.open(&name, true)?;
+        let next = begin_increment(self.shelf.open(&name, true)?, preface)?;
         self.shelf.put(manifest)?;
-        self.increment = Some(Increment { file, size: 0, synced: 0 });
+        self.increment = Some(next);
         tell_of_increment(&name);
         Ok(())
     }
 
-    fn collect_in_temporary(&mut self, follower: Follower) -> Result<(), Told> {
+    fn collect_in_temporary(&mut self, follower: Follower, preface: Preface) -> Result<(), Told> {
         let name = self.shelf.temporary_name();
-        let file = self.shelf.open(&name, true)?;
-        self.begin(follower, Increment { file, size: 0, synced: 0 });
+        let increment = begin_increment(self.shelf.open(&name, true)?, preface)?;
+        self.begin(follower, increment);
         tell_of_increment(&name);
+        Ok(())
+    }
+
+    /// Makes a dump that was received from a primary the base.
+    pub fn adopt(&mut self, dump: ReceivedDump) {
+        self.close();
+        if self.try_adopt(dump).is_err() {
+            self.begin_anew();
+        }
+    }
+
+    fn try_adopt(&mut self, ReceivedDump { path, follower, preface }: ReceivedDump) -> Result<(), Told> {
+        self.shelf.make()?;
+        let file_name = self.shelf.file_name();
+        let mut manifest = self.shelf.manifest.clone();
+        let base = manifest.new_base(&file_name, true).name.clone();
+        let base_path = self.shelf.path(&base);
+        std::fs::rename(&path, &base_path).map_err(|error| {
+            tell(format_args!(
+                "Error trying to rename the RDB file {} into {}: {}",
+                path.display(),
+                shown(&base),
+                reason(&error)
+            ))
+        })?;
+        manifest.retire_increments(0);
+        let name = manifest.new_increment(&file_name).name.clone();
+        let opened = self.shelf.open(&name, true).and_then(|file| begin_increment(file, preface));
+        let put = opened.and_then(|increment| self.shelf.put(manifest).map(|()| increment));
+        let increment = put.inspect_err(|Told| {
+            // No manifest lists them.
+            let _ = std::fs::remove_file(&base_path);
+            let _ = std::fs::remove_file(self.shelf.path(&name));
+        })?;
+        self.begin(follower, increment);
+        self.measure();
+        if !self.has_unsynced() {
+            self.publish_synced();
+        }
+        logging::notice(format_args!("Reused RDB file from primary sync as AOF base file: {}", shown(&base)));
+        self.shelf.collect();
         Ok(())
     }
 
@@ -383,6 +477,10 @@ impl super::Status {
         self.last_rewrite_ok = well;
         self.failures = if well { 0 } else { self.failures.saturating_add(1) };
     }
+}
+
+fn begin_increment(file: File, preface: Preface) -> Result<Increment, Told> {
+    preface.begin(file).map_err(|error| tell(format_args!("Error writing to the AOF file: {}", reason(&error))))
 }
 
 fn tell_of_increment(name: &[u8]) {

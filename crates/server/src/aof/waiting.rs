@@ -89,10 +89,19 @@ impl Aof {
         let now_ms = clock::unix_ms();
         waiting.retain(|one| {
             let Some(reply) = one.answer(server, now_ms) else { return server.clients.get(one.client.id).is_some() };
-            let served = Served { client: one.client.clone(), ticket: one.ticket, reply };
+            let served = Served { client: one.client.clone(), ticket: one.ticket, reply, is_last: false };
             server.answer(served);
             false
         });
+    }
+
+    /// Tells all who wait that it is over, for this reason, and ends their connections.
+    pub fn end_waits(&self, server: &Server, error: &str) {
+        for one in std::mem::take(&mut *self.waiting.lock()) {
+            let mut reply = Vec::new();
+            Reply::new(&mut reply, one.version).error(error);
+            server.answer(Served { client: one.client, ticket: one.ticket, reply, is_last: true });
+        }
     }
 
     /// How long until the first of them gives up.

@@ -53,6 +53,8 @@ pub enum Order {
     Install(rewrite::Finished),
     /// The rewrite of this number came to nothing: whether by failure.
     Abandon(u64, bool),
+    /// Take a dump that was received for a base.
+    Adopt(rewrite::ReceivedDump),
     /// Write all, and wait for the disk; whether that went well.
     Flush(Sender<bool>),
     /// The same, and write no more.
@@ -203,6 +205,7 @@ impl Writer {
             Order::Begin(number, onward) => self.begin_rewrite(number, onward),
             Order::Install(finished) => self.install(finished),
             Order::Abandon(number, failed) => self.abandon(number, failed),
+            Order::Adopt(dump) => self.adopt(dump),
             Order::Flush(answer) => _ = answer.send(self.flush()),
             Order::Stop(answer) => {
                 let flushed = self.flush();
@@ -459,7 +462,7 @@ impl Writer {
 
     /// Another history has begun, with other data: the files are of the old one until there is a base of the new one.
     #[cold]
-    fn begin_anew(&mut self) {
+    pub fn begin_anew(&mut self) {
         self.close();
         let mut status = self.aof.status.lock();
         (status.state, status.scheduled) = (State::Waiting, true);

@@ -164,8 +164,8 @@ fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, F
         ("peak.allocated", Bytes(overview.peak)),
         ("total.allocated", Bytes(figures.used)),
         ("startup.allocated", Bytes(overview.startup)),
-        ("replication.backlog", Bytes(0)),
-        ("replicas.repl.buffer", Bytes(0)),
+        ("replication.backlog", Bytes(overview.backlog)),
+        ("replicas.repl.buffer", Bytes(overview.kept)),
         ("clients.slaves", Bytes(overview.replicas)),
         ("clients.normal", Bytes(overview.clients)),
         ("cluster.links", Bytes(0)),
@@ -294,7 +294,16 @@ mod tests {
     use crate::memory::Figures;
 
     fn overview(figures: Figures, peak: usize) -> Overview {
-        Overview { figures, peak, startup: 1 << 20, clients: 1000, replicas: 0, databases: Vec::new() }
+        Overview {
+            figures,
+            peak,
+            startup: 1 << 20,
+            clients: 1000,
+            replicas: 0,
+            backlog: 0,
+            kept: 0,
+            databases: Vec::new(),
+        }
     }
 
     const MB: usize = 1 << 20;

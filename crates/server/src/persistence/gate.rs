@@ -36,6 +36,8 @@ const EPOCH_SHIFT: u32 = 32;
 
 /// The append-only file cannot be written.
 pub const UNWRITTEN: u32 = 64;
+/// A dump is being loaded beside the data, which are served meanwhile.
+pub const LOADING_BESIDE: u32 = 512;
 /// A script has been running for longer than `busy-reply-threshold`.
 pub const BUSY: u32 = 256;
 
@@ -125,9 +127,16 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
         return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
     }
     if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
-        return Some(Error::new(format!("LOADING {} is loading the dataset in memory", name(server))));
+        return Some(loading(server));
+    }
+    if gate.has(LOADING_BESIDE) && flags.contains(Flags::NO_ASYNC_LOADING) {
+        return Some(loading(server));
     }
     None
+}
+
+fn loading(server: &Server) -> Error {
+    Error::new(format!("LOADING {} is loading the dataset in memory", name(server)))
 }
 
 /// Why a command may not run on a replica.

@@ -62,6 +62,8 @@ pub struct Report {
     pub all_fields_expired: u64,
     /// What the dump says of replication.
     pub replication: Replication,
+    /// The sources of its function libraries, if these are yet to be loaded.
+    pub functions: Vec<Vec<u8>>,
 }
 
 /// What a dump says of replication: each only if it is there.
@@ -216,20 +218,34 @@ pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Resul
     load().inspect_err(|error| logging::warning(format_args!("{error}")))
 }
 
-/// Loads a dump that a primary sent, in place of the data, which are gone already. `alive` is called again and again.
-pub fn load_received(
+/// A dump that a primary sends.
+pub struct Received<'a, R> {
+    /// The dump, and perhaps something behind it.
+    pub input: R,
+    /// Bytes that it has; 0 when that is not known.
+    pub bytes: u64,
+    /// Called again and again, to tell the primary that this server is there; says whether to go on.
+    pub alive: Box<dyn FnMut() -> bool + 'a>,
+    /// Drops what is there, once the dump turned out to be one that can be read: then that is loaded in its place. Without
+    /// it, databases are loaded into their shadows, and function libraries are left to the caller.
+    pub flush: Option<Box<dyn FnOnce() + 'a>>,
+}
+
+/// Loads a dump that a primary sends; with what stands behind it.
+pub fn load_received<R: Read>(
     server: &'static Server,
     participant: Participant,
-    file: File,
-    alive: Box<dyn FnMut()>,
-) -> Result<Report, LoadError> {
-    server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-    // The data are gone; the function libraries go when the dump turned out to be one that can be read.
-    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: true });
-    (loader.alive, loader.keeps_expired) = (Some(alive), true);
-    let (report, ..) = loader.run(file)?;
+    received: Received<'_, R>,
+) -> Result<(Report, impl Read), LoadError> {
+    let Received { input, bytes, alive, flush } = received;
+    server.persistence.loading.begin(bytes);
+    let in_place = flush.is_some();
+    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: in_place });
+    (loader.alive, loader.flush, loader.keeps_expired) = (Some(alive), flush, true);
+    loader.into_shadows = !in_place;
+    let (report, rest, _) = loader.run(input)?;
     report.log();
-    Ok(report)
+    Ok((report, rest))
 }
 
 /// Whether there is a dump to load, or something in its place that cannot be looked at.
@@ -331,8 +347,12 @@ struct Loader<'a> {
     names: Vec<Vec<u8>>,
     report: Report,
     delay: Delay,
-    /// Called as the dump is read.
-    alive: Option<Box<dyn FnMut()>>,
+    /// Called as the dump is read; says whether to go on.
+    alive: Option<Box<dyn FnMut() -> bool + 'a>>,
+    /// Drops what is there when it is to go.
+    flush: Option<Box<dyn FnOnce() + 'a>>,
+    /// Whether keys go to the shadows of their databases, and functions nowhere yet.
+    into_shadows: bool,
 }
 
 /// Where keys go.
@@ -366,25 +386,34 @@ impl<'a> Loader<'a> {
             report: Report::default(),
             delay: Delay::new(server, KEY_LOAD_DELAY),
             alive: None,
+            flush: None,
+            into_shadows: false,
         }
     }
 
-    /// Loads all; with what it found, what stands behind the dump in the file, and where that begins.
-    fn run(mut self, file: File) -> Result<(Report, impl Read, u64), LoadError> {
+    /// The number of the database that keys of this one in the dump go to.
+    fn destination(&self, number: u64) -> usize {
+        let number = number as usize;
+        if self.into_shadows { self.server.keyspace.shadow(number) } else { number }
+    }
+
+    /// Loads all; with what it found, what stands behind the dump in the input, and where that begins.
+    fn run<R: Read>(mut self, input: R) -> Result<(Report, impl Read, u64), LoadError> {
         let (server, before) = (self.server, self.before);
         let mut alive = self.alive.take();
         let progress = move |offset| {
-            if let Some(alive) = &mut alive {
-                alive();
-            }
+            let goes_on = alive.as_mut().is_none_or(|alive| alive());
             server.persistence.loading.loaded_bytes.store(before + offset, Ordering::Relaxed);
-            if server.is_ending() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if server.is_ending() || !goes_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let options = read_options(server, (!self.keeps_expired).then_some(self.now_ms));
-        let mut reader = Reader::with_progress(file, options, Box::new(progress))?;
+        let mut reader = Reader::with_progress(input, options, Box::new(progress))?;
         if self.how.flush {
             logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
-            self.place.flush();
+            match self.flush.take() {
+                Some(flush) => flush(),
+                None => self.place.flush(),
+            }
         }
         let mut functions = Vec::new();
         while let Some(event) = reader.next_event()? {
@@ -403,7 +432,7 @@ impl<'a> Loader<'a> {
                 // A claim, that is believed as far as the file's length allows it.
                 Event::ResizeDb { keys, .. } => {
                     let keys = keys.min(server.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
-                    self.place.reserve(self.database as usize, keys as usize);
+                    self.place.reserve(self.destination(self.database), keys as usize);
                 }
                 Event::Function(source) => functions.push(source),
                 Event::End(Checksum::Absent) => {
@@ -414,7 +443,11 @@ impl<'a> Loader<'a> {
         }
         self.go_on_with_history();
         self.enter_pending()?;
-        self.load_functions(&functions)?;
+        if self.into_shadows {
+            self.report.functions = functions;
+        } else {
+            self.load_functions(&functions)?;
+        }
         let offset = reader.offset();
         Ok((self.report, reader.into_rest(), offset))
     }
@@ -495,7 +528,7 @@ impl<'a> Loader<'a> {
 
     /// Enters the keys that were read.
     fn enter_pending(&mut self) -> Result<(), LoadError> {
-        let number = self.database as usize;
+        let number = self.destination(self.database);
         let entered = self.pending.len() as u64;
         if let Err(Pending { key, offset, .. }) =
             self.place.put_all(number, &mut self.pending, &mut self.names, self.how.merge)

@@ -190,7 +190,7 @@ fn give_up(server: &Server) {
     for Asker { client, ticket, version } in waiting.askers {
         let mut reply = Vec::new();
         Reply::new(&mut reply, version).error(REFUSED);
-        server.answer(Served { client, ticket, reply });
+        server.answer(Served { client, ticket, reply, is_last: false });
     }
     server.pause.release(Hold::Shutdown);
     server.send_all(|| Message::Resume);

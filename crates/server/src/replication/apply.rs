@@ -7,6 +7,10 @@
 use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
+use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
+use crate::config::tables::replication::REPLICA_READ_ONLY;
+use crate::config::words::PropagationError;
+use crate::logging;
 use crate::server::Server;
 use crate::session::Client;
 use crate::worker::batch::Asks;
@@ -21,6 +25,9 @@ use std::sync::atomic::Ordering;
 
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
+
+/// Bytes of an error that the log is told.
+const ERROR_SHOWN_MAX: usize = 4096;
 
 /// See the module's documentation.
 pub struct Applier {
@@ -75,6 +82,17 @@ impl Applier {
         self.number = number;
     }
 
+    /// Exchanges all databases for their shadows: those who wait for keys, watch or cache them mean what is there now.
+    pub fn exchange_shadows(&mut self) {
+        self.engine.change_databases(|db| db.exchange_shadows());
+    }
+
+    /// Drops all data, in the background if asked to.
+    pub fn drop_data(&mut self, lazy: bool) {
+        let databases = self.engine.server.keyspace.databases();
+        self.engine.change_databases(|db| (0..databases).for_each(|number| _ = db.flush(number, lazy)));
+    }
+
     /// The link has ended.
     pub fn end(&mut self) {
         self.engine.server.clients.remove(self.client.info.id);
@@ -119,11 +137,31 @@ impl Applier {
         self.engine.effects().repeat(bytes, aside);
         self.engine.execute(&mut self.client, args, Asks::Unresolved, &mut None, &mut self.reply);
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
+        if self.reply.first() == Some(&b'-') {
+            self.tell_of_error();
+        }
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
         if self.client.transaction.is_none() {
             // What no handler committed: requests that do nothing, or that this server does not know.
             self.engine.commit_verbatim();
+        }
+    }
+
+    /// What a primary sends went well there, so the data are not the same.
+    #[cold]
+    fn tell_of_error(&self) {
+        let server = self.engine.server;
+        let command = server.table.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
+        let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());
+        logging::warning(format_args!(
+            "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command '{command}'",
+            String::from_utf8_lossy(&self.reply[..end.min(ERROR_SHOWN_MAX)])
+        ));
+        server.replication.counts.unexpected_errors.fetch_add(1, Ordering::Relaxed);
+        let panics = server.config.read(PROPAGATION_ERROR_BEHAVIOR) != PropagationError::Ignore;
+        if panics && server.config.read(REPLICA_READ_ONLY) {
+            panic!("This replica panicked sending an error to its primary after processing the command '{command}'");
         }
     }
 }

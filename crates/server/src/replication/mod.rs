@@ -13,6 +13,9 @@
 //! - [`through_file`]: how they are taken when a file is to be written first.
 //! - [`upstream`]: what a replica knows of its primary, and what it is told to do.
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
+//! - [`intake`]: how the thread takes over a dump that the primary sends.
+//! - [`two_channels`]: the same by a connection for the dump alone.
+//! - [`wire`]: its connections.
 //! - [`apply`]: how what a primary sends is executed.
 //!
 //! The connection of a replica belongs to a worker like any other. That worker writes the dump and then the log to it,
@@ -21,16 +24,20 @@
 pub mod apply;
 pub mod failover;
 pub mod history;
+pub mod intake;
 pub mod link;
 pub mod replicas;
 pub mod role;
 pub mod synchronise;
 pub mod through_file;
 pub mod transfer;
+pub mod two_channels;
 pub mod upstream;
+pub mod wire;
 
 use crate::server::Server;
 use crate::worker::Message;
+use crate::worker::own_keys::OwnKeys;
 use failover::Failover;
 use history::History;
 use parking_lot::Mutex;
@@ -38,6 +45,9 @@ use replicas::Replicas;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use synchronise::Beginnings;
 use upstream::Upstream;
+
+/// How long the log is kept for a replica that has got its dump by another connection, in ms.
+const ORPHANS_LIVE_MS: i64 = 60_000;
 
 /// What a server knows of replication.
 pub struct Replication {
@@ -51,6 +61,8 @@ pub struct Replication {
     pub failover: Failover,
     /// What replicas begin with.
     pub beginnings: Beginnings,
+    /// Keys that clients gave a time to live though the server is a replica.
+    pub own_keys: OwnKeys,
     /// Whether the log keeps a backlog.
     pub has_backlog: AtomicBool,
     /// How many replicas each worker has, by its number.
@@ -59,6 +71,11 @@ pub struct Replication {
     pub pinged_ms: AtomicI64,
     /// What INFO counts.
     pub counts: Counts,
+    /// Milliseconds for which the log is kept for a replica that has got its dump, until it asks for the log.
+    pub orphans_live_ms: AtomicI64,
+    /// Whether the process stops, until continued, amid synchronisations by two connections: a replica when it is about to ask
+    /// for the log, a primary when it has sent a dump as a whole. For tests.
+    pub pauses_after_fork: AtomicBool,
 }
 
 /// How often replicas were synchronised, and how much went over the links.
@@ -74,13 +91,15 @@ pub struct Counts {
     pub bytes_in: AtomicU64,
     /// Bytes that were sent to replicas.
     pub bytes_out: AtomicU64,
+    /// Commands of the primary's that failed here.
+    pub unexpected_errors: AtomicU64,
 }
 
 impl Counts {
     /// Counts anew.
     pub fn reset(&self) {
-        let Counts { full, partial, partial_refused, bytes_in, bytes_out } = self;
-        [full, partial, partial_refused, bytes_in, bytes_out]
+        let Counts { full, partial, partial_refused, bytes_in, bytes_out, unexpected_errors } = self;
+        [full, partial, partial_refused, bytes_in, bytes_out, unexpected_errors]
             .iter()
             .for_each(|count| count.store(0, Ordering::Relaxed));
     }
@@ -95,10 +114,13 @@ impl Replication {
             upstream: Upstream::default(),
             failover: Failover::default(),
             beginnings: Beginnings::default(),
+            own_keys: OwnKeys::default(),
             has_backlog: AtomicBool::new(false),
             feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             pinged_ms: AtomicI64::new(crate::clock::unix_ms()),
             counts: Counts::default(),
+            orphans_live_ms: AtomicI64::new(ORPHANS_LIVE_MS),
+            pauses_after_fork: AtomicBool::new(false),
         }
     }
 

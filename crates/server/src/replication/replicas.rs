@@ -3,6 +3,7 @@
 use super::upstream::Target;
 use crate::clients::ClientInfo;
 use crate::clock;
+use kvick_store::log::Follower;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -19,12 +20,15 @@ pub enum Stage {
     Saving,
     /// It is sent a dump.
     Receiving,
+    /// It is sent the log, and keeps that until it has loaded a dump which came by another connection.
+    Keeping,
     /// It follows the log.
     Online,
 }
 
 impl Stage {
-    const ALL: [Stage; 5] = [Stage::Introduced, Stage::Waiting, Stage::Saving, Stage::Receiving, Stage::Online];
+    const ALL: [Stage; 6] =
+        [Stage::Introduced, Stage::Waiting, Stage::Saving, Stage::Receiving, Stage::Keeping, Stage::Online];
 
     /// As INFO calls it.
     pub fn name(self) -> &'static str {
@@ -32,6 +36,7 @@ impl Stage {
             Stage::Introduced => "handshake",
             Stage::Waiting | Stage::Saving => "wait_bgsave",
             Stage::Receiving => "send_bulk",
+            Stage::Keeping => "bg_transfer",
             Stage::Online => "online",
         }
     }
@@ -48,6 +53,20 @@ pub struct Replica {
     pub announced: Mutex<String>,
     /// Whether a dump of unknown length may be sent to it.
     pub takes_streams: AtomicBool,
+    /// Whether it takes a dump by a connection of its own.
+    pub takes_two_channels: AtomicBool,
+    /// Whether this is the connection for a dump alone, to be followed by nothing.
+    pub wants_dump_only: AtomicBool,
+    /// Whether this is the connection for the dump of a replica that is sent the log by another one.
+    pub is_dump_channel: AtomicBool,
+    /// The ID of the client that is this replica's dump channel; 0 for none.
+    pub dump_channel: AtomicU64,
+    /// What keeps the log from the dump's offset on until the replica asks for it by its other connection.
+    pub pin: Mutex<Option<Follower>>,
+    /// Unix time in ms when a dump that is followed by nothing had been sent; 0 before that.
+    pub dump_sent_ms: AtomicI64,
+    /// Unix time in ms since which no byte could be written to it though there were some; 0 when that is not so.
+    pub stuck_since_ms: AtomicI64,
     /// Whether it came with SYNC, and knows nothing of histories.
     pub is_old: AtomicBool,
     /// Whether it can go on with another ID of the history.
@@ -71,6 +90,13 @@ impl Replica {
             port: AtomicU16::new(0),
             announced: Mutex::default(),
             takes_streams: AtomicBool::new(false),
+            takes_two_channels: AtomicBool::new(false),
+            wants_dump_only: AtomicBool::new(false),
+            is_dump_channel: AtomicBool::new(false),
+            dump_channel: AtomicU64::new(0),
+            pin: Mutex::default(),
+            dump_sent_ms: AtomicI64::new(0),
+            stuck_since_ms: AtomicI64::new(0),
             is_old: AtomicBool::new(false),
             knows_second_id: AtomicBool::new(false),
             version: AtomicU32::new(0),
@@ -88,6 +114,17 @@ impl Replica {
     /// It is that far now.
     pub fn set_stage(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    /// As what it is attached, as INFO calls it.
+    pub fn kind(&self) -> &'static str {
+        if self.is_dump_channel.load(Ordering::Relaxed) {
+            "rdb-channel"
+        } else if self.stage() == Stage::Keeping {
+            "main-channel"
+        } else {
+            "replica"
+        }
     }
 
     /// The address to reach it at.
@@ -130,6 +167,8 @@ fn good(all: &[Arc<Replica>], lag_s: u32, now_ms: i64) -> usize {
 #[derive(Default)]
 pub struct Replicas {
     all: RwLock<Vec<Arc<Replica>>>,
+    /// Dump channels that have done their work and are closed, while the log is yet to be asked for.
+    orphans: Mutex<Vec<Arc<Replica>>>,
     count: AtomicUsize,
     /// Unix time in ms since which there has been none; 0 while there are some, or there never was one.
     none_since_ms: AtomicI64,
@@ -167,6 +206,38 @@ impl Replicas {
             self.none_since_ms.store(clock::unix_ms(), Ordering::Relaxed);
         }
         before > all.len()
+    }
+
+    /// Keeps a dump channel that is closed, for the replica that is about to ask for the log.
+    pub fn keep_orphan(&self, channel: Arc<Replica>) {
+        self.orphans.lock().push(channel);
+    }
+
+    /// Keeps the log no longer for dump channels that had been sent theirs before a Unix time in ms; which these are.
+    pub fn unpin(&self, before_ms: i64) -> Vec<Arc<Replica>> {
+        let mut orphans = self.orphans.lock();
+        orphans.retain(|channel| channel.pin.lock().is_some());
+        let attached = self.all.read();
+        let is_late = |channel: &&Arc<Replica>| {
+            let sent_ms = channel.dump_sent_ms.load(Ordering::Relaxed);
+            sent_ms != 0 && sent_ms < before_ms
+        };
+        let late = attached.iter().chain(orphans.iter()).filter(is_late);
+        late.filter(|channel| channel.pin.lock().take().is_some()).cloned().collect()
+    }
+
+    /// The dump channel with this client ID, if the log is still kept for it.
+    pub fn dump_channel(&self, client: u64) -> Option<Arc<Replica>> {
+        let fits = |channel: &&Arc<Replica>| channel.client.id == client && channel.pin.lock().is_some();
+        let attached = self.all.read().iter().find(fits).cloned();
+        attached.or_else(|| self.orphans.lock().iter().find(fits).cloned())
+    }
+
+    /// How many dump channels there are for which the log is kept.
+    pub fn pinned(&self) -> usize {
+        let pinned = |channel: &&Arc<Replica>| channel.pin.lock().is_some();
+        let orphans = self.orphans.lock();
+        self.all.read().iter().filter(pinned).count() + orphans.iter().filter(pinned).count()
     }
 
     /// Milliseconds for which there has been none, if there were some before.

@@ -9,7 +9,7 @@ use crate::config::Values;
 use crate::config::shapes::Primary;
 use crate::config::tables::replication::{
     MIN_REPLICAS_MAX_LAG, MIN_REPLICAS_TO_WRITE, REPL_BACKLOG_SIZE, REPL_BACKLOG_TTL, REPL_PING_REPLICA_PERIOD,
-    REPL_TIMEOUT, REPLICAOF,
+    REPL_TIMEOUT, REPLICA_READ_ONLY, REPLICAOF,
 };
 use crate::logging;
 use crate::persistence::gate;
@@ -44,8 +44,9 @@ impl Server {
         self.keyspace.log.set_repeats(true);
         self.persistence.gate.set(gate::REPLICA, true);
         self.adjust_oom_score();
+        // Replicas stay: the new primary may go on with the history that they know.
         replication.upstream.follow(Some(target));
-        self.disconnect_replicas();
+        self.note_own_keys(!self.config.read(REPLICA_READ_ONLY));
     }
 
     /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on who
@@ -68,6 +69,7 @@ impl Server {
     pub fn become_primary(&self) {
         let replication = &self.replication;
         replication.upstream.follow(None);
+        self.note_own_keys(false);
         self.config.put(REPLICAOF, None);
         let (log, mut history) = (&self.keyspace.log, replication.history.lock());
         history.branch_off(log.offset());
@@ -101,19 +103,24 @@ impl Server {
         }
     }
 
-    /// Tells those who wait for a key that the server is not what it was.
+    /// Tells those who wait that the server is not what it was.
     pub(super) fn end_waits(&self, world: &mut Locked, stats: &WorkerStats) {
+        self.aof.end_waits(self, CHANGED);
         for client in self.clients.all() {
             let Some(waiter) = client.waiter.lock().clone() else { continue };
+            let flags = client.flags();
             if let Some(blocked) = Blocked::of(&waiter)
+                // Who takes what a replica has may as well wait for it there.
+                && (blocked.writes() || !flags.contains(ClientFlags::READONLY))
                 && blocked.leave(&waiter, world)
             {
                 // One that follows redirections is told where to.
                 let primary = self.replication.upstream.target();
-                let follows = client.flags().contains(ClientFlags::CAPA_REDIRECT);
+                let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
                 let text =
                     primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
-                let served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
+                let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
+                served.is_last = text.is_none();
                 self.answer(served);
             }
         }
@@ -143,6 +150,7 @@ impl Server {
             }
         }
         self.end_silent_replicas(now_ms);
+        self.unpin_late(now_ms);
         self.tick_failover(now_ms);
         self.drop_backlog(now_ms);
     }
@@ -153,11 +161,41 @@ impl Server {
         for replica in self.replication.replicas.all() {
             // Those that came with SYNC never say anything.
             let speaks = replica.stage() == Stage::Online && !replica.is_old.load(Ordering::Relaxed);
-            if speaks && replica.silent_ms(now_ms) > timeout_ms {
-                logging::warning(format_args!("Disconnecting timedout replica (streaming sync): {}", replica.name()));
+            let stuck_since_ms = replica.stuck_since_ms.load(Ordering::Relaxed);
+            let is_stuck = stuck_since_ms != 0 && now_ms - stuck_since_ms > timeout_ms;
+            let takes_dump = matches!(replica.stage(), Stage::Saving | Stage::Receiving);
+            let doing = match () {
+                () if speaks && replica.silent_ms(now_ms) > timeout_ms => "streaming sync",
+                () if takes_dump && is_stuck => "full sync",
+                () => continue,
+            };
+            {
+                logging::warning(format_args!("Disconnecting timedout replica ({doing}): {}", replica.name()));
                 replica.client.doomed.store(true, Ordering::SeqCst);
                 self.send(replica.client.worker, Message::Close(replica.client.clone()));
             }
+        }
+    }
+
+    /// Keeps the log no longer for replicas that have got their dump, but do not ask for what comes behind it.
+    fn unpin_late(&self, now_ms: i64) {
+        let live_ms = self.replication.orphans_live_ms.load(Ordering::Relaxed);
+        for channel in self.replication.replicas.unpin(now_ms - live_ms) {
+            logging::notice(format_args!(
+                "Dual channel replication: Replica main channel failed to establish PSYNC within the grace period ({} \
+                 seconds). Freeing RDB client {}.",
+                live_ms / 1000,
+                channel.client.id
+            ));
+            channel.client.doomed.store(true, Ordering::SeqCst);
+            self.send(channel.client.worker, Message::Close(channel.client.clone()));
+        }
+    }
+
+    /// Keeps a backlog of this size from now on, if it keeps one.
+    pub fn resize_backlog(&self, bytes: u64) {
+        if self.replication.has_backlog.load(Ordering::SeqCst) {
+            self.keyspace.log.keep_backlog(bytes);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::replicas::{Replica, Stage};
 use super::through_file::ThroughFile;
 use super::transfer::{Ended, Reader, Transfer};
+use crate::config::tables::persistence::SAVE;
 use crate::config::tables::replication as settings;
 use crate::logging;
 use crate::persistence::file::SaveError;
@@ -25,23 +26,121 @@ pub struct Beginning {
     pub offset: u64,
     /// The dump.
     pub reader: Reader,
-    /// What comes after it.
-    pub follower: Follower,
+    /// What comes after it; nothing for one that wants the dump only.
+    pub follower: Option<Follower>,
     /// Whether its length is not known: then the replica says when it has loaded it.
     pub is_streamed: bool,
 }
 
-/// Where beginnings wait for the workers that have the replicas, by the IDs of their clients.
+/// Where beginnings wait for the workers that have the replicas.
 #[derive(Default)]
-pub struct Beginnings(Mutex<Vec<(u64, Beginning)>>);
+pub struct Beginnings {
+    /// By the IDs of their clients.
+    waiting: Mutex<Vec<(u64, Beginning)>>,
+    present: Mutex<Option<Present>>,
+}
+
+/// The dump for replicas that is under way, or the last one that was.
+struct Present {
+    transfer: Arc<Transfer>,
+    is_streamed: bool,
+    history: String,
+    offset: u64,
+    version: u16,
+    /// Those that wait for it, if it goes through a file.
+    replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
+}
 
 impl Beginnings {
+    /// Whether the dump of a snapshot that has begun for a replica is not there as a whole.
+    pub fn is_incomplete(&self, client: u64) -> bool {
+        let all = self.waiting.lock();
+        all.iter().any(|(id, beginning)| *id == client && !beginning.reader.has_ended())
+    }
+
     /// What a replica is given, if its snapshot has begun.
     pub fn take(&self, client: u64) -> Option<Beginning> {
-        let mut all = self.0.lock();
+        let mut all = self.waiting.lock();
         let at = all.iter().position(|(id, _)| *id == client)?;
         Some(all.swap_remove(at).1)
     }
+}
+
+/// Takes note of a replica that has to begin anew: has it join the dump that is under way, if that can be. The world is
+/// held.
+pub fn admit(server: &Server, replica: &Arc<Replica>) {
+    if replica.is_dump_channel.load(Ordering::Relaxed) {
+        let is_empty = server.keyspace.log.backlog().is_empty();
+        logging::debug(format_args!(
+            "Dual channel replication: Add rdb replica {} to waiting psync, with cid {}, {}",
+            replica.name(),
+            replica.client.id,
+            if is_empty { "no repl-backlog to track" } else { "tracking repl-backlog tail" }
+        ));
+    }
+    let Some(purpose) = server.persistence.status().running.map(|running| running.purpose) else {
+        if is_streamed(server, std::slice::from_ref(replica))
+            && server.config.read(settings::REPL_DISKLESS_SYNC_DELAY) > 0
+        {
+            logging::notice(format_args!("Delay next BGSAVE for diskless SYNC"));
+        }
+        return;
+    };
+    let present = server.replication.beginnings.present.lock();
+    match present.as_ref().filter(|_| purpose == Purpose::Replicas) {
+        None => logging::notice(format_args!(
+            "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
+        )),
+        Some(present) if present.is_streamed => {
+            logging::notice(format_args!("Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC"));
+        }
+        Some(present) => {
+            let can =
+                if join(server, present, replica) { "" } else { "Can't attach the replica to the current BGSAVE. " };
+            let which = if can.is_empty() { "end of" } else { "next" };
+            logging::notice(format_args!("{can}Waiting for {which} BGSAVE for SYNC"));
+        }
+    }
+}
+
+/// Has a replica join a dump that is being written to a file; false when it cannot.
+fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
+    let beginnings = &server.replication.beginnings;
+    let reads = version_for(std::slice::from_ref(replica)) >= present.version;
+    if !reads || replica.wants_dump_only.load(Ordering::Relaxed) || present.transfer.readers() == 0 {
+        return false;
+    }
+    // Those that wait for it have the log kept from there on.
+    let Some(follower) = server.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
+    let Some(reader) = present.transfer.reader() else { return false };
+    let (history, offset) = (present.history.clone(), present.offset);
+    let beginning = Beginning { history, offset, reader, follower: Some(follower), is_streamed: false };
+    present.replicas.lock().push(replica.clone());
+    beginnings.waiting.lock().push((replica.client.id, beginning));
+    replica.set_stage(Stage::Saving);
+    server.send(replica.client.worker, Message::Wake);
+    true
+}
+
+/// A replica is gone: a dump that nobody waits for any more comes to nothing, unless it is as good as one that save points
+/// ask for.
+pub fn note_lost(server: &Server) {
+    let mut present = server.replication.beginnings.present.lock();
+    let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
+    if found.is_streamed || is_for_replicas_alone(server) {
+        let is_streamed = found.is_streamed;
+        *present = None;
+        drop(present);
+        if snapshots::cancel(&server.persistence, Purpose::Replicas) {
+            let what = if is_streamed { "Diskless rdb transfer" } else { "Background saving, persistence disabled" };
+            logging::notice(format_args!("{what}, last replica dropped, killing fork child."));
+        }
+    }
+}
+
+/// Whether nobody but replicas has a use for a dump's file.
+pub fn is_for_replicas_alone(server: &Server) -> bool {
+    server.config.read(SAVE).points().is_empty()
 }
 
 /// Called ten times a second.
@@ -66,32 +165,50 @@ fn is_time(server: &Server, waiting: &[Arc<Replica>]) -> bool {
 fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     let mut world = server.keyspace.lock_world();
     let transfer = Arc::new(Transfer::default());
-    let readers: Vec<Reader> = waiting.iter().map(|_| transfer.reader()).collect();
-    let is_streamed = is_streamed(server, waiting);
-    let log = &server.keyspace.log;
+    let readers: Vec<Reader> = waiting.iter().filter_map(|_| transfer.reader()).collect();
+    let (is_streamed, version) = (is_streamed(server, waiting), version_for(waiting));
+    let (log, replicas) = (&server.keyspace.log, Arc::new(Mutex::new(waiting.to_vec())));
     let destination: Box<dyn Destination> = match is_streamed {
-        true => Box::new(ToReplicas { server, transfer, mark: super::history::random_id() }),
-        false => Box::new(ThroughFile::new(server, transfer, waiting)),
+        true => Box::new(ToReplicas { server, transfer: transfer.clone(), mark: super::history::random_id() }),
+        false => Box::new(ThroughFile::new(server, transfer.clone(), replicas.clone())),
     };
-    let request = Request {
-        purpose: Purpose::Replicas,
-        form: Form::for_replicas(server, version_for(waiting)),
-        destinations: vec![destination],
-    };
+    let form = Form::for_replicas(server, version);
+    let request = Request { purpose: Purpose::Replicas, form, destinations: vec![destination] };
     // Replicas go on from the moment of the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
+    let mut present = server.replication.beginnings.present.lock();
     let Ok(offset) = snapshots::begin(server, &mut world, request) else { return };
     let history = server.replication.history.lock().id.clone();
-    let mut beginnings = server.replication.beginnings.0.lock();
+    *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, version, replicas });
+    drop(present);
+    let mut beginnings = server.replication.beginnings.waiting.lock();
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
-        let history = history.clone();
+        let (history, mut follower) = (history.clone(), Some(follower));
+        if replica.is_dump_channel.load(Ordering::Relaxed) {
+            *replica.pin.lock() = follower.take();
+            logging::debug(format_args!(
+                "Dual channel replication: Attach replica rdb client {} to repl buf block",
+                replica.client.id
+            ));
+        } else if replica.wants_dump_only.load(Ordering::Relaxed) {
+            follower = None;
+        }
         beginnings.push((replica.client.id, Beginning { history, offset, reader, follower, is_streamed }));
-        replica.set_stage(if is_streamed { Stage::Receiving } else { Stage::Saving });
+        replica.set_stage(Stage::Saving);
         server.send(replica.client.worker, Message::Wake);
     }
     drop(beginnings);
     let target = if is_streamed { "replicas sockets" } else { "disk" };
-    logging::notice(format_args!("Starting BGSAVE for SYNC with target: {target}"));
+    let has_channels = waiting.iter().any(|replica| replica.is_dump_channel.load(Ordering::Relaxed));
+    let using = if has_channels { "dual-channel" } else { "normal sync" };
+    logging::notice(format_args!("Starting BGSAVE for SYNC with target: {target} using: {using}"));
+    if is_streamed {
+        let (pid, way) =
+            (std::process::id(), if has_channels { "direct socket to replica" } else { "pipe through parent process" });
+        logging::notice(format_args!("Background RDB transfer started by pid {pid} to {way}"));
+    } else {
+        logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
+    }
 }
 
 /// Whether a dump goes straight to these: if it is to, and all of them take one of unknown length.
@@ -129,6 +246,16 @@ impl Destination for ToReplicas {
         let mark = std::mem::take(&mut self.mark);
         let outcome = outcome
             .and_then(|()| self.transfer.write(mark.as_bytes()).map_err(|error| SaveError::Write("replicas", error)));
+        match &outcome {
+            Ok(()) => {
+                let left = self.transfer.readers();
+                logging::notice(format_args!(
+                    "Diskless rdb transfer, done reading from pipe, {left} replicas still up."
+                ));
+                logging::notice(format_args!("Background RDB transfer terminated with success"));
+            }
+            Err(_) => logging::warning(format_args!("Background RDB transfer error")),
+        }
         self.transfer.end(if outcome.is_ok() { Ended::Complete } else { Ended::Failed });
         self.server.replication.wake_feeders(self.server, usize::MAX);
         outcome

@@ -2,16 +2,21 @@
 //! length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
 
 use super::replicas::{Replica, Stage};
+use super::synchronise::is_for_replicas_alone;
 use super::transfer::{Ended, Transfer};
+use crate::aof::State;
+use crate::config::tables::persistence::RDB_DEL_SYNC_FILES;
 use crate::logging;
 use crate::memory;
 use crate::persistence::background::SavedFile;
 use crate::persistence::file::SaveError;
 use crate::persistence::snapshots::Destination;
 use crate::server::Server;
-use std::fs::File;
+use parking_lot::Mutex;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes that are read at once.
@@ -28,13 +33,18 @@ pub struct ThroughFile {
 struct Sender {
     server: &'static Server,
     transfer: Arc<Transfer>,
-    replicas: Vec<Arc<Replica>>,
+    /// Those that read, also such as have come since it began.
+    replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
 }
 
 impl ThroughFile {
     /// For these replicas, which read the transfer.
-    pub fn new(server: &'static Server, transfer: Arc<Transfer>, replicas: &[Arc<Replica>]) -> ThroughFile {
-        let sender = Sender { server, transfer, replicas: replicas.to_vec() };
+    pub fn new(
+        server: &'static Server,
+        transfer: Arc<Transfer>,
+        replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
+    ) -> ThroughFile {
+        let sender = Sender { server, transfer, replicas };
         ThroughFile { server, file: Box::new(SavedFile::new(server)), sender }
     }
 }
@@ -61,7 +71,7 @@ impl Destination for ThroughFile {
         let begun = opened.and_then(|(length, file)| {
             let send = move || {
                 memory::enrol();
-                sender.send(file, length);
+                sender.send(&path, file, length);
             };
             std::thread::Builder::new().name("dump-sender".into()).spawn(send).map(|_| ())
         });
@@ -74,17 +84,19 @@ impl Destination for ThroughFile {
 }
 
 impl Sender {
-    /// An error when nobody is left to send it to.
+    /// An error when nobody is left to send it to, and the file is of no other use.
     fn check(&self) -> io::Result<()> {
         match self.transfer.readers() {
-            0 => Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone")),
+            0 if is_for_replicas_alone(self.server) => {
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone"))
+            }
             _ => Ok(()),
         }
     }
 
-    fn send(self, file: File, length: u64) {
-        self.replicas.iter().for_each(|replica| replica.set_stage(Stage::Receiving));
-        let sent = self.try_send(file, length);
+    fn send(self, path: &Path, file: File, length: u64) {
+        let sent = self.try_send(&file, length);
+        self.dispose_of(path, &file);
         match &sent {
             // Workers tell of replicas that they lose.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -94,8 +106,24 @@ impl Sender {
         self.end(if sent.is_ok() { Ended::Complete } else { Ended::Failed });
     }
 
-    fn try_send(&self, file: File, length: u64) -> io::Result<()> {
+    /// Deletes the file, if nobody has a use for it.
+    fn dispose_of(&self, path: &Path, file: &File) {
+        let server = self.server;
+        let is_kept = server.aof.status().state != State::Off || !is_for_replicas_alone(server);
+        // Another save may have put another one in its place.
+        let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
+        let is_it = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
+        if server.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
+            logging::notice(format_args!("Removing the RDB file used to feed replicas in a persistence-less instance"));
+            // One that cannot be deleted does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn try_send(&self, file: &File, length: u64) -> io::Result<()> {
         self.write(format!("${length}\r\n").as_bytes())?;
+        // Nobody joins them any more.
+        self.replicas.lock().iter().for_each(|replica| replica.set_stage(Stage::Receiving));
         let mut file = file.take(length);
         let mut buffer = vec![0; READ];
         let mut sent = 0;

@@ -26,6 +26,8 @@ struct Inner {
     bytes: usize,
     /// The numbers of the chunks that readers read next, by reader.
     readers: Vec<Option<u64>>,
+    /// Whether anything was written.
+    has_begun: bool,
     /// How it ended.
     ended: Option<Ended>,
 }
@@ -59,6 +61,7 @@ impl Transfer {
         if !inner.has_readers() {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone"));
         }
+        inner.has_begun = true;
         inner.bytes += bytes.len();
         inner.chunks.push_back(bytes.into());
         Ok(())
@@ -69,11 +72,14 @@ impl Transfer {
         self.inner.lock().ended = Some(how);
     }
 
-    /// One more that reads, from the beginning. Nothing may have been written yet.
-    pub fn reader(self: &Arc<Self>) -> Reader {
+    /// One more that reads, from the beginning; `None` when something was written already, or it has come to nothing.
+    pub fn reader(self: &Arc<Self>) -> Option<Reader> {
         let mut inner = self.inner.lock();
+        if inner.has_begun || inner.ended.is_some() {
+            return None;
+        }
         inner.readers.push(Some(0));
-        Reader { transfer: self.clone(), number: inner.readers.len() - 1 }
+        Some(Reader { transfer: self.clone(), number: inner.readers.len() - 1 })
     }
 
     /// How many read.
@@ -104,6 +110,11 @@ pub struct Reader {
 }
 
 impl Reader {
+    /// Whether nothing more is to be written.
+    pub fn has_ended(&self) -> bool {
+        self.transfer.inner.lock().ended.is_some()
+    }
+
     /// What comes next; a chunk counts as read.
     pub fn take(&mut self) -> Next {
         let mut inner = self.transfer.inner.lock();
@@ -138,7 +149,7 @@ mod tests {
     #[test]
     fn all_readers_get_all_bytes_and_the_writer_waits_for_the_slowest() {
         let transfer = Arc::new(Transfer::default());
-        let mut readers = [transfer.reader(), transfer.reader()];
+        let mut readers = [(); 2].map(|()| transfer.reader().expect("nothing is written yet"));
         let writer = {
             let transfer = transfer.clone();
             std::thread::spawn(move || {
@@ -171,8 +182,9 @@ mod tests {
     #[test]
     fn a_writer_whom_nobody_reads_is_told() {
         let transfer = Arc::new(Transfer::default());
-        let reader = transfer.reader();
+        let reader = transfer.reader().expect("nothing is written yet");
         assert!(transfer.write(b"x").is_ok());
+        assert!(transfer.reader().is_none(), "it would miss the beginning");
         drop(reader);
         assert!(transfer.write(b"x").is_err());
     }

@@ -59,8 +59,8 @@ pub struct Upstream {
     is_replica: AtomicBool,
     number: AtomicU64,
     stage: AtomicU8,
-    /// The connection to the primary, for others to interrupt.
-    socket: Mutex<Option<TcpStream>>,
+    /// The connections to the primary, for others to interrupt.
+    sockets: Mutex<Vec<TcpStream>>,
     /// Unix time in ms when the primary was heard of.
     pub heard_ms: AtomicI64,
     /// Unix time in ms since which the link is down.
@@ -71,6 +71,10 @@ pub struct Upstream {
     pub dump_received: AtomicU64,
     /// Bytes of the primary's log that have come and wait for the end of a pause.
     pub unapplied: AtomicU64,
+    /// Bytes of the primary's log that are kept until a dump is loaded, and the most that ever were.
+    pub kept_bytes: AtomicU64,
+    /// See there.
+    pub kept_peak: AtomicU64,
     /// The database that the primary's log works in.
     pub database: AtomicUsize,
 }
@@ -145,14 +149,19 @@ impl Upstream {
         self.stage() == LinkStage::Connected
     }
 
-    /// Lets others interrupt the connection.
-    pub fn set_socket(&self, socket: Option<TcpStream>) {
-        *self.socket.lock() = socket;
+    /// Lets others interrupt a connection.
+    pub fn add_socket(&self, socket: TcpStream) {
+        self.sockets.lock().push(socket);
     }
 
-    /// Breaks the connection.
+    /// The connections have ended.
+    pub fn forget_sockets(&self) {
+        self.sockets.lock().clear();
+    }
+
+    /// Breaks the connections.
     pub fn interrupt(&self) {
-        if let Some(socket) = self.socket.lock().take() {
+        for socket in self.sockets.lock().drain(..) {
             // One that is closed already is as good.
             let _ = socket.shutdown(Shutdown::Both);
         }

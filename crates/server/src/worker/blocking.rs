@@ -17,9 +17,11 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
 use crate::inbox::Delivery;
+use crate::session::Fate;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
 use kvick_commands::context::{Block, Error};
+use kvick_commands::spec::Flags;
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::collections::BTreeMap;
@@ -75,6 +77,11 @@ impl Blocked {
         locked.leave_queues(self.db, self.keys(keyspace), waiter)
     }
 
+    /// Whether its command may change something.
+    pub fn writes(&self) -> bool {
+        self.command.spec.flags.contains(Flags::WRITE)
+    }
+
     /// Counts the command of a waiter that has left its queues unserved, and answers: with an error that is not the
     /// command's own, or that its time was up.
     pub fn end(&self, waiter: &Waiter, error: Option<&str>, stats: &WorkerStats) -> Served {
@@ -91,7 +98,7 @@ impl Blocked {
             }
             None => reply.null_array(),
         }
-        Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out }
+        Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out, is_last: false }
     }
 }
 
@@ -103,6 +110,8 @@ pub struct Served {
     pub ticket: u64,
     /// The reply.
     pub reply: Vec<u8>,
+    /// Whether it ends the connection.
+    pub is_last: bool,
 }
 
 /// Whose time is up when.
@@ -207,7 +216,7 @@ impl Engine {
             self.stats.count_error(error.0.as_bytes());
             Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
             let (client, ticket) = (blocked.client.clone(), waiter.ticket());
-            self.answer_waiter(Served { client, ticket, reply });
+            self.answer_waiter(Served { client, ticket, reply, is_last: false });
             return true;
         }
         let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
@@ -229,7 +238,7 @@ impl Engine {
         let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
         self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
-        self.answer_waiter(Served { client, ticket, reply });
+        self.answer_waiter(Served { client, ticket, reply, is_last: false });
         true
     }
 
@@ -310,6 +319,9 @@ impl Worker {
         let start = self.replies.len();
         self.replies.extend_from_slice(&served.reply);
         self.engine.finish(client, start, &mut self.replies);
+        if served.is_last {
+            client.fate = Fate::CloseAfterReply;
+        }
         client.publish();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.queue(token);

@@ -267,6 +267,10 @@ impl Engine {
                 // Where to is known when the replica has taken over.
                 return Outcome::Paused;
             }
+            if client.feed.is_some() && super::feeding::is_out_of_place(client, command) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
             if let Some(error) = self.objection(client, command, args) {
                 self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);

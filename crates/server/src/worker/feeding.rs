@@ -11,10 +11,14 @@ use crate::clients::ClientFlags;
 use crate::clock;
 use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
-use crate::replication::synchronise::Beginning;
+use crate::replication::synchronise::{self, Beginning};
 use crate::replication::transfer::{Ended, Next, Reader};
 use crate::server::Server;
+use crate::session::Client;
 use crate::stats::WorkerStats;
+use crate::supervise;
+use crate::table::Registered;
+use kvick_commands::spec::Flags;
 use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;
@@ -41,15 +45,16 @@ enum Food {
     Nothing,
     /// A dump, and the log behind it.
     Dump(Box<Dump>),
-    /// The log, once the replica says that it has loaded the dump.
-    Loading(Follower),
+    /// The log, once the replica says that it has loaded the dump; nothing more if it wants the dump only.
+    Loading(Option<Follower>),
     /// The log.
     Log(Follower),
 }
 
 struct Dump {
     reader: Reader,
-    follower: Follower,
+    /// Nothing for one that wants the dump only.
+    follower: Option<Follower>,
     /// Whether the replica says when it has loaded it.
     is_streamed: bool,
     /// Whether any of it has come.
@@ -98,9 +103,17 @@ impl Feed {
         let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
         match &self.food {
             Food::Nothing => 0,
-            Food::Dump(dump) => dump.follower.lag(),
-            Food::Loading(follower) => follower.lag(),
+            Food::Dump(dump) => self.lag_behind(dump.follower.as_ref()),
+            Food::Loading(follower) => self.lag_behind(follower.as_ref()),
             Food::Log(follower) => follower.lag() + unwritten,
+        }
+    }
+
+    /// Bytes of the log that wait for the dump to be loaded.
+    fn lag_behind(&self, follower: Option<&Follower>) -> u64 {
+        match follower {
+            Some(follower) => follower.lag(),
+            None => self.replica.pin.lock().as_ref().map_or(0, Follower::lag),
         }
     }
 
@@ -111,15 +124,30 @@ impl Feed {
 
     fn go_online(&mut self, server: &Server) {
         self.food = match std::mem::replace(&mut self.food, Food::Nothing) {
-            Food::Loading(follower) => {
-                self.replica.set_stage(Stage::Online);
-                self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
-                server.require_replicas(&server.config.values());
-                logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
+            Food::Loading(Some(follower)) => {
+                self.put_online(server);
+                Food::Log(follower)
+            }
+            Food::Log(follower) => {
+                if self.replica.stage() == Stage::Keeping {
+                    self.put_online(server);
+                }
                 Food::Log(follower)
             }
             food => food,
         }
+    }
+
+    fn put_online(&self, server: &Server) {
+        self.replica.set_stage(Stage::Online);
+        self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+        server.require_replicas(&server.config.values());
+        logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
+    }
+
+    /// Whether the dump has been sent as a whole, and is to be followed by nothing.
+    fn is_dump_channel_done(&self) -> bool {
+        matches!(self.food, Food::Loading(None))
     }
 
     /// Whether a replica that waits for its dump is to be told that this server is there: from time to time.
@@ -155,8 +183,16 @@ impl Feed {
                 Next::Ended(Ended::Failed) => return None,
                 Next::Ended(Ended::Complete) => {
                     if let Food::Dump(dump) = std::mem::replace(&mut self.food, Food::Nothing) {
+                        if dump.follower.is_none() {
+                            logging::notice(format_args!(
+                                "RDB transfer completed, rdb only replica ({}) should be disconnected asap",
+                                self.replica.name()
+                            ));
+                        }
                         self.food = Food::Loading(dump.follower);
-                        if !dump.is_streamed {
+                        if dump.is_streamed {
+                            self.replica.set_stage(Stage::Receiving);
+                        } else {
                             // It knows by itself where the dump ends.
                             self.go_online(server);
                         }
@@ -168,6 +204,28 @@ impl Feed {
         self.plate = Some((plate, 0));
         Some(true)
     }
+}
+
+/// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The log
+/// is told.
+#[cold]
+pub(super) fn is_out_of_place(client: &Client, command: &Registered) -> bool {
+    if matches!(command.spec.name, "replconf" | "psync" | "sync") {
+        return false;
+    }
+    if command.spec.flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE) {
+        logging::warning(format_args!(
+            "== CRITICAL == This primary is sending an error to its replica: '-ERR Replica can't interact with the \
+             keyspace' after processing the command '{}'",
+            command.full_name
+        ));
+    }
+    logging::warning(format_args!(
+        "Replica generated a reply to command '{}', disconnecting it: {}",
+        command.full_name,
+        client.info.described(true)
+    ));
+    true
 }
 
 impl Connection {
@@ -187,6 +245,7 @@ impl Connection {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
                     stats.writes.add(1);
+                    feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
                     self.client.info.bytes_out.add(n as u64);
                     server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
@@ -196,7 +255,13 @@ impl Connection {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fed::Enough,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let now_ms = clock::unix_ms();
+                    // Since when it is known already, unless it is not.
+                    let stuck = &feed.replica.stuck_since_ms;
+                    let _ = stuck.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+                    return Fed::Enough;
+                }
                 Err(_) => return Fed::Broken,
             }
         }
@@ -217,7 +282,7 @@ impl Worker {
     pub(super) fn stop_feeding(&mut self, token: usize, feed: Box<Feed>) {
         self.feeds.retain(|fed| *fed != token);
         self.server.replication.set_feeds(self.number, self.feeds.len());
-        let replica = feed.replica.clone();
+        let (replica, is_done) = (feed.replica.clone(), feed.is_dump_channel_done());
         drop(feed);
         // What was prepared for it would never be read, and its dump would wait for it.
         drop(self.server.replication.beginnings.take(replica.client.id));
@@ -225,6 +290,19 @@ impl Worker {
             self.server.require_replicas(&self.server.config.values());
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
         }
+        let is_unwanted = replica.client.is_doomed() || replica.client.flags().contains(ClientFlags::CLOSE_ASAP);
+        if is_done && !is_unwanted && replica.pin.lock().is_some() {
+            logging::notice(format_args!(
+                "Dual channel replication: Postpone RDB client id={} ({}) free for {} seconds",
+                replica.client.id,
+                replica.name(),
+                self.server.replication.orphans_live_ms.load(Ordering::Relaxed) / 1000
+            ));
+            self.server.replication.replicas.keep_orphan(replica);
+        } else {
+            *replica.pin.lock() = None;
+        }
+        synchronise::note_lost(self.server);
     }
 
     /// Feeds this worker's replicas.
@@ -238,13 +316,26 @@ impl Worker {
 
     /// Feeds a replica.
     pub(super) fn feed(&mut self, token: usize) {
+        let pauses = self.server.replication.pauses_after_fork.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
+        if Self::is_doomed(connection) {
+            // Whoever wants it closed counts on its getting nothing more.
+            return self.close(token);
+        }
         if let Some(Feed { food: food @ Food::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
+            && !(pauses && self.server.replication.beginnings.is_incomplete(replica.client.id))
             && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
         {
-            if !replica.is_old.load(Ordering::Relaxed) {
-                let reply = format!("+FULLRESYNC {} {}\r\n", beginning.history, beginning.offset);
-                connection.output.push(reply.as_bytes());
+            let Beginning { history, offset, .. } = &beginning;
+            if replica.is_dump_channel.load(Ordering::Relaxed) {
+                let id = replica.client.id;
+                logging::notice(format_args!(
+                    "Dual channel replication: Sending to replica {} RDB end offset {offset} and client-id {id}",
+                    replica.name()
+                ));
+                connection.output.push(format!("$ENDOFF:{offset} {history} 0 {id}\r\n").as_bytes());
+            } else if !replica.is_old.load(Ordering::Relaxed) {
+                connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
             }
             let Beginning { reader, follower, is_streamed, .. } = beginning;
             *food = Food::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
@@ -258,7 +349,20 @@ impl Worker {
         if !connection.output.is_empty() || connection.held > 0 {
             return;
         }
-        match connection.feed(self.server, &self.engine.stats) {
+        let is_done =
+            |connection: &Connection| connection.client.feed.as_ref().is_some_and(|feed| feed.is_dump_channel_done());
+        let was_done = is_done(connection);
+        let fed = connection.feed(self.server, &self.engine.stats);
+        if !was_done
+            && is_done(connection)
+            && let Some(feed) = &connection.client.feed
+        {
+            feed.replica.dump_sent_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            if pauses {
+                supervise::stop_until_continued();
+            }
+        }
+        match fed {
             Fed::Enough => {}
             Fed::More => {
                 connection.unwritten = true;

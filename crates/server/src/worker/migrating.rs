@@ -75,6 +75,6 @@ impl Engine {
         if let Some(command) = self.server.table.get(client.command) {
             self.count(command, Ticks::now(), &result);
         }
-        Served { client: client.info.clone(), ticket: client.ticket, reply }
+        Served { client: client.info.clone(), ticket: client.ticket, reply, is_last: false }
     }
 }

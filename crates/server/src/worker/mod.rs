@@ -24,6 +24,7 @@ mod locking;
 mod migrating;
 mod monitoring;
 pub mod output;
+pub mod own_keys;
 pub mod program;
 pub mod replay;
 mod timers;

@@ -3,6 +3,7 @@
 use super::Worker;
 use super::connection::Connection;
 use crate::clients::ClientFlags;
+use crate::config::tables::replication::REPL_BACKLOG_SIZE;
 use crate::server::Server;
 use crate::session::Fate;
 use std::io::{self, IoSlice};
@@ -212,6 +213,13 @@ impl Worker {
         if lists_replies(self.server) {
             waiting = waiting.max(connection.output.memory() as u64);
         }
+        if connection.client.feed.is_some() {
+            // What is kept anyway may wait for it.
+            let kept = self.server.config.read(REPL_BACKLOG_SIZE);
+            for bytes in [&mut limit.hard_bytes, &mut limit.soft_bytes].into_iter().filter(|bytes| **bytes > 0) {
+                *bytes = kept.max(*bytes);
+            }
+        }
         if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
             limit.hard_bytes = STRANGERS_OUTPUT;
         }
@@ -234,7 +242,8 @@ impl Worker {
         self.cut_off_any = true;
         self.engine.stats.output_limit_disconnections.add(1);
         crate::logging::warning(format_args!(
-            "Client id={} addr={} closed for overcoming of output buffer limits: {waiting} bytes were waiting.",
+            "Client id={} addr={} scheduled to be closed ASAP for overcoming of output buffer limits. ({waiting} bytes \
+             were waiting)",
             info.id, info.peer
         ));
         self.close(token);

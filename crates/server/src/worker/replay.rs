@@ -12,6 +12,7 @@ use crate::table::Resolved;
 use kvick_commands::context::Error;
 use kvick_resp::Args;
 use kvick_store::world::Participant;
+use kvick_store::{Db, Env, EventClass, WhenExpired};
 use std::sync::Arc;
 
 /// Executes requests one after the other.
@@ -91,6 +92,27 @@ impl Player {
 }
 
 impl Engine {
+    /// Changes whole databases by nobody's command, with the world held, and then deals with what that means to others. The
+    /// caller is outside of any batch.
+    pub fn change_databases(&mut self, change: impl FnOnce(&mut Db<'_>)) {
+        self.update_clock();
+        let mut world = self.server.keyspace.lock_world();
+        self.effects.begin(false, EventClass::empty(), 0);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: false,
+            lazy_expire: false,
+            lazy_overwrite: false,
+            when_expired: WhenExpired::ImportSource,
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
+        };
+        change(&mut Db::new(&mut world, 0, env));
+        drop(world);
+        self.within_batch(Self::settle_consequences);
+    }
+
     /// Those who wait for keys are served when all is replayed and somebody changes these keys.
     fn forget_awaited(&mut self) {
         if self.effects.has_awaited() {

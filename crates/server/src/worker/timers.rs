@@ -81,10 +81,15 @@ impl Worker {
     fn expire(&mut self, period: Duration) {
         if self.server.pause.keeps_data(self.engine.now_ms)
             || self.engine.tunables.import_mode
-            || self.server.replication.upstream.is_replica()
             || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
             || self.server.persistence.gate.has(gate::LOADING)
         {
+            return;
+        }
+        if self.server.replication.upstream.is_replica() {
+            if self.number == 0 {
+                self.engine.expire_own_keys();
+            }
             return;
         }
         let effort = self.engine.tunables.expire_effort.saturating_sub(1);

@@ -86,6 +86,9 @@ impl Engine {
         }
         let keyspace = self.server.keyspace;
         for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
+            if !lost {
+                self.note_own_key(database, &key);
+            }
             if has_readers {
                 let hashed = keyspace.key(&key);
                 let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
@@ -93,7 +96,7 @@ impl Engine {
                 drop(locked);
                 self.tell_readers(&key, &readers);
             }
-            if !keyspace.tracking.heard().is_empty() {
+            if keyspace.tracking.broadcasts() {
                 self.changed.add(key, if lost { 0 } else { author });
             }
         }

@@ -9,8 +9,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of a block.
+/// Bytes of a block at most.
 pub const BLOCK_BYTES: usize = 64 * 1024;
+/// Bytes of a block at least.
+pub(super) const BLOCK_BYTES_MIN: usize = 16 * 1024;
+
+/// Memory of a block with so many bytes: its own fields, the counts before them and its place in a list come to them.
+fn footprint(size: usize) -> usize {
+    size + size_of::<Block>() + 4 * size_of::<usize>()
+}
 
 /// See the module's documentation.
 pub(super) struct Block {
@@ -18,8 +25,8 @@ pub(super) struct Block {
     start: u64,
     len: AtomicUsize,
     bytes: Box<[UnsafeCell<MaybeUninit<u8>>]>,
-    /// How many blocks of its log there are.
-    live: Arc<AtomicUsize>,
+    /// Bytes of all blocks of its log.
+    live_bytes: Arc<AtomicUsize>,
 }
 
 // SAFETY: readers and the writer touch different bytes, told apart by `len`, which is published after the bytes below it.
@@ -27,7 +34,7 @@ unsafe impl Sync for Block {}
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.live.fetch_sub(1, Ordering::Relaxed);
+        self.live_bytes.fetch_sub(footprint(self.bytes.len()), Ordering::Relaxed);
     }
 }
 
@@ -58,14 +65,15 @@ impl Block {
 pub(super) struct BlockWriter(Arc<Block>);
 
 impl BlockWriter {
-    /// An empty block that begins at an offset of the log, and is counted in `live` as long as somebody has it.
-    pub fn new(start: u64, live: &Arc<AtomicUsize>) -> Self {
-        let bytes: Box<[MaybeUninit<u8>]> = Box::new_uninit_slice(BLOCK_BYTES);
+    /// An empty block of this size that begins at an offset of the log, and is counted in `live_bytes` as long as somebody
+    /// has it.
+    pub fn new(start: u64, size: usize, live_bytes: &Arc<AtomicUsize>) -> Self {
+        let bytes: Box<[MaybeUninit<u8>]> = Box::new_uninit_slice(size);
         let bytes = Box::into_raw(bytes) as *mut [UnsafeCell<MaybeUninit<u8>>];
         // SAFETY: the same allocation; an `UnsafeCell` has the layout of what it holds.
         let bytes = unsafe { Box::from_raw(bytes) };
-        live.fetch_add(1, Ordering::Relaxed);
-        BlockWriter(Arc::new(Block { start, len: AtomicUsize::new(0), bytes, live: live.clone() }))
+        live_bytes.fetch_add(footprint(size), Ordering::Relaxed);
+        BlockWriter(Arc::new(Block { start, len: AtomicUsize::new(0), bytes, live_bytes: live_bytes.clone() }))
     }
 
     /// The block, for readers.
@@ -76,7 +84,7 @@ impl BlockWriter {
     /// Appends as much as there is room for; how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let len = self.0.len.load(Ordering::Relaxed);
-        let n = bytes.len().min(BLOCK_BYTES - len);
+        let n = bytes.len().min(self.0.bytes.len() - len);
         let first = UnsafeCell::raw_get(self.0.bytes.as_ptr()).cast::<u8>();
         // SAFETY: the room from `len` on is this writer's alone, and `n` bytes fit there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), first.add(len), n) };
@@ -91,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_while_more_is_written() {
-        let mut writer = BlockWriter::new(100, &Arc::default());
+        let mut writer = BlockWriter::new(100, BLOCK_BYTES, &Arc::default());
         let block = writer.block().clone();
         let reader = std::thread::spawn(move || {
             let mut read = 0;
@@ -107,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_full_block_takes_nothing() {
-        let mut writer = BlockWriter::new(0, &Arc::default());
+        let mut writer = BlockWriter::new(0, BLOCK_BYTES, &Arc::default());
         assert_eq!(writer.append(&vec![7; BLOCK_BYTES - 1]), BLOCK_BYTES - 1);
         assert_eq!((writer.append(b"xy"), writer.append(b"y")), (1, 0));
         assert_eq!(writer.block().bytes(BLOCK_BYTES - 2..BLOCK_BYTES), [7, b'x']);

@@ -16,7 +16,7 @@
 mod block;
 mod follower;
 
-use block::{Block, BlockWriter};
+use block::{BLOCK_BYTES_MIN, Block, BlockWriter};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -44,8 +44,8 @@ struct Inner {
     writer: Option<BlockWriter>,
     /// What is kept, the oldest first.
     blocks: VecDeque<Arc<Block>>,
-    /// How many blocks there are, with those that only readers still have.
-    live_blocks: Arc<AtomicUsize>,
+    /// Bytes of all blocks, with those that only readers still have.
+    live_bytes: Arc<AtomicUsize>,
     /// Offset behind the last byte.
     end: u64,
     /// Whether it holds nothing but what another server's log does.
@@ -218,13 +218,15 @@ impl WriteLog {
 
     /// Memory of all that is kept, in bytes.
     pub fn memory(&self) -> usize {
-        self.0.inner.lock().live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES
+        let mut inner = self.0.inner.lock();
+        inner.forget_read();
+        inner.live_bytes.load(Ordering::Relaxed)
     }
 
     /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it and done with it.
     pub fn excess(&self) -> usize {
         let inner = self.0.inner.lock();
-        (inner.live_blocks.load(Ordering::Relaxed) * BLOCK_BYTES).saturating_sub(inner.backlog as usize)
+        inner.live_bytes.load(Ordering::Relaxed).saturating_sub(inner.backlog as usize)
     }
 
     /// Has the next record say which database it is for.
@@ -264,8 +266,18 @@ impl Shared {
 impl Inner {
     /// Offset of the first byte that one may follow from.
     fn start(&self) -> u64 {
-        let kept = self.blocks.front().map_or(self.end, |block| block.start());
-        if self.backlog > 0 { kept.max(self.backlog_start) } else { kept }
+        let there = self.blocks.front().map_or(self.end, |block| block.start());
+        // A block's first bytes may be there though they are neither of the backlog nor waited for.
+        if self.backlog > 0 { there.max(self.needed().1) } else { there }
+    }
+
+    /// The offsets from which on followers have not read everything, and from which on everything is to be kept.
+    fn needed(&self) -> (u64, u64) {
+        let positions = self.followers.iter().filter_map(Weak::upgrade);
+        let oldest = positions.map(|position| position.offset()).min().unwrap_or(self.end);
+        let kept =
+            if self.backlog > 0 { self.end.saturating_sub(self.backlog).max(self.backlog_start) } else { self.end };
+        (oldest, oldest.min(kept))
     }
 
     fn push(&mut self, mut bytes: &[u8]) {
@@ -276,10 +288,18 @@ impl Inner {
             if !bytes.is_empty() {
                 // Blocks are dropped when another begins, which is seldom enough to look at all followers.
                 self.forget_read();
-                let writer = BlockWriter::new(self.end, &self.live_blocks);
+                let writer = BlockWriter::new(self.end, self.block_bytes(), &self.live_bytes);
                 self.blocks.push_back(writer.block().clone());
                 self.writer = Some(writer);
             }
+        }
+    }
+
+    /// Bytes of the next block: a small backlog is kept in small ones, so that not much more than it is kept.
+    fn block_bytes(&self) -> usize {
+        match self.backlog {
+            0 => BLOCK_BYTES,
+            bytes => usize::try_from(bytes / 4).unwrap_or(BLOCK_BYTES).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES),
         }
     }
 
@@ -306,11 +326,7 @@ impl Inner {
 
     fn forget_read(&mut self) {
         self.followers.retain(|position| position.strong_count() > 0);
-        let positions = self.followers.iter().filter_map(Weak::upgrade);
-        let oldest = positions.map(|position| position.offset()).min().unwrap_or(self.end);
-        let kept =
-            if self.backlog > 0 { self.end.saturating_sub(self.backlog).max(self.backlog_start) } else { self.end };
-        let needed = oldest.min(kept);
+        let (oldest, needed) = self.needed();
         while self.blocks.len() > 1 && self.blocks[0].end() <= needed {
             self.blocks.pop_front();
         }

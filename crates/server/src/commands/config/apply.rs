@@ -72,6 +72,10 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
         warn_of_eviction(server, values.read(memory::MAXMEMORY));
     } else if REPLICAS.contains(&id) {
         server.require_replicas(values);
+    } else if id == replication::REPLICA_READ_ONLY.id() {
+        server.note_own_keys(!values.read(replication::REPLICA_READ_ONLY));
+    } else if id == replication::REPL_BACKLOG_SIZE.id() {
+        server.resize_backlog(values.read(replication::REPL_BACKLOG_SIZE));
     } else if LOG.contains(&id) {
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {

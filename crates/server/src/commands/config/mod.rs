@@ -117,7 +117,7 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         }
     }
     let server = cx.server;
-    let is_loading = server.persistence.gate.has(gate::LOADING);
+    let is_loading = server.persistence.gate.has(gate::LOADING | gate::LOADING_BESIDE);
     let caller = Caller { is_local: cx.client.is_local(), is_loading };
     let mut apply = |id, values: &_| apply::apply(server, id, values);
     match server.config.set_many(caller, &pairs, &mut apply) {

@@ -6,6 +6,7 @@ mod digest;
 mod keys;
 mod protocol;
 mod reload;
+mod replication;
 mod values;
 
 use super::commandlog::wrong_number;
@@ -59,8 +60,10 @@ const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcomma
 const SUBCOMMANDS: &[Subcommand] = &[
     sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
+    world("change-repl-id", 2, 2, replication::change_id),
     sub("client-enforce-reply-list", 3, 3, list_replies),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
+    sub("delay-rdb-client-free-seconds", 3, 3, replication::keep_log),
     world("digest", 2, 2, digest::all),
     world("digest-value", 2, usize::MAX, digest::values),
     sub("error", 3, 3, error),
@@ -75,11 +78,13 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("oom", 2, usize::MAX, crash::out_of_memory),
     sub("panic", 2, usize::MAX, crash::panic),
     world("populate", 3, 5, keys::populate),
+    sub("pause-after-fork", 3, 3, replication::pause_after_fork),
     sub("pause-cron", 3, 3, pause_cron),
     sub("protect-client", 3, 3, protect_client),
     sub("protocol", 3, 3, protocol::reply),
     world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     world("reload", 2, usize::MAX, reload::reload),
+    sub("replicate", 3, usize::MAX, replication::replicate),
     sub("replybuffer", 4, 4, reply_buffer),
     world("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
@@ -205,10 +210,14 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Wait so long before each write to the append-only file.",
         "ASSERT",
         "    Crash because an assertion does not hold.",
+        "CHANGE-REPL-ID",
+        "    Take another replication ID, so that nobody can go on from where he is.",
         "CLIENT-ENFORCE-REPLY-LIST <0|1>",
         "    Whether all replies are put into lists of blocks, whose memory counts for the limits of output.",
         "CONFIG-REWRITE-FORCE-ALL",
         "    Like CONFIG REWRITE, but write settings at their defaults too.",
+        "DELAY-RDB-CLIENT-FREE-SECONDS <seconds>",
+        "    Keep the log so long for a replica that has got its dump by another connection.",
         "DIGEST",
         "    Show a checksum of all data.",
         "DIGEST-VALUE <key> [<key> ...]",
@@ -236,6 +245,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "POPULATE <count> [<prefix>] [<size>]",
         "    Create <count> strings of <size> bytes, named <prefix> (default: key), a colon",
         "    and a number, where there is no key of that name.",
+        "PAUSE-AFTER-FORK <0|1>",
+        "    Whether the process stops, until somebody has it continue, amid synchronisations.",
         "PAUSE-CRON <0|1>",
         "    Whether the work that is done from time to time stands still.",
         "PROTECT-CLIENT <id>",
@@ -249,6 +260,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
         "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
         "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",
+        "REPLICATE <command> [<arg> ...]",
+        "    Send replicas a command, known or not.",
         "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
         "    Do nothing: connections own no buffers of replies.",
         "SDSLEN <key>",

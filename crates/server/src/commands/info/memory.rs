@@ -24,10 +24,9 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_ratios(&overview, page);
     page.field("mem_not_counted_for_evict", eviction::not_counted(server));
     // One log is the backlog and what waits for replicas: what is beyond the backlog's size is the latter.
-    let (buffers, excess) = (server.keyspace.log.memory(), server.keyspace.log.excess());
-    page.field("mem_replication_backlog", buffers.saturating_sub(excess));
-    page.field("mem_total_replication_buffers", buffers);
-    page.field("mem_replicas_repl_buffer", excess);
+    page.field("mem_replication_backlog", overview.backlog);
+    page.field("mem_total_replication_buffers", server.keyspace.log.memory() + overview.kept);
+    page.field("mem_replicas_repl_buffer", overview.kept);
     page.field("mem_clients_slaves", overview.replicas);
     page.field("mem_clients_normal", overview.clients);
     page.fields(["mem_cluster_links", "mem_cluster_slot_import", "mem_cluster_slot_export"].map(|name| (name, 0)));

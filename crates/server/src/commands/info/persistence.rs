@@ -14,10 +14,10 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let persistence = &subject.server.persistence;
     let (status, now_s) = (persistence.status(), clock::unix_ms() / 1000);
     let aof = subject.server.aof.status();
-    let is_loading = persistence.gate.has(gate::LOADING);
+    let (is_loading, beside) = (persistence.gate.has(gate::LOADING), persistence.gate.has(gate::LOADING_BESIDE));
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
-    page.field("async_loading", 0);
+    page.field("async_loading", u8::from(beside));
     let running = status.running.as_ref();
     let captured = running.map_or(0, |running| running.captured_bytes());
     let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
@@ -47,7 +47,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     if aof.state != State::Off {
         write_files(subject, &aof, page);
     }
-    if is_loading {
+    if is_loading || beside {
         write_loading(&persistence.loading, now_s, page);
     }
 }

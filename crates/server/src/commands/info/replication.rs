@@ -24,16 +24,17 @@ pub fn write(subject: &Subject, page: &mut Page) {
         page.field(
             format!("slave{number}"),
             format_args!(
-                "ip={},port={},state={},offset={},lag={},type=replica",
+                "ip={},port={},state={},offset={},lag={},type={}",
                 replica.address(),
                 replica.port.load(Ordering::Relaxed),
                 replica.stage().name(),
                 replica.applied.load(Ordering::Relaxed),
-                replica.silent_ms(now_ms) / 1000
+                replica.silent_ms(now_ms) / 1000,
+                replica.kind()
             ),
         );
     }
-    page.field("replicas_waiting_psync", 0);
+    page.field("replicas_waiting_psync", replication.replicas.pinned());
     page.field("master_failover_state", replication.failover.state().name());
     write_history(server, replication, page);
 }
@@ -52,6 +53,8 @@ fn write_upstream(server: &Server, page: &mut Page) {
     let offset = server.keyspace.log.offset();
     page.field("slave_read_repl_offset", offset + upstream.unapplied.load(Ordering::Relaxed));
     page.field("slave_repl_offset", offset);
+    page.field("replicas_repl_buffer_size", upstream.kept_bytes.load(Ordering::Relaxed));
+    page.field("replicas_repl_buffer_peak", upstream.kept_peak.load(Ordering::Relaxed));
     if stage == LinkStage::Receiving {
         let (total, read) =
             (upstream.dump_bytes.load(Ordering::Relaxed), upstream.dump_received.load(Ordering::Relaxed));

@@ -5,6 +5,7 @@ use super::page::Page;
 use crate::acl::log::Cause;
 use crate::clock::ticks_to_us;
 use crate::pubsub::Kind;
+use crate::server::Server;
 use crate::stats::Totals;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.section("Stats");
     write_traffic(subject, &totals, page);
     write_keys(subject, &totals, page);
-    write_errors(&totals, page);
+    write_errors(subject.server, &totals, page);
     write_io(&workers, &totals, page);
     write_loops(subject, &totals, page);
     for (cause, name) in Cause::NAMES {
@@ -93,8 +94,8 @@ fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("current_eviction_exceeded_time", current.as_millis());
 }
 
-fn write_errors(totals: &Totals, page: &mut Page) {
-    page.field("unexpected_error_replies", 0);
+fn write_errors(server: &Server, totals: &Totals, page: &mut Page) {
+    page.field("unexpected_error_replies", server.replication.counts.unexpected_errors.load(Ordering::Relaxed));
     page.field("total_error_replies", totals.errors);
     page.field("dump_payload_sanitizations", 0);
 }

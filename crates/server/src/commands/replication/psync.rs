@@ -2,6 +2,7 @@
 
 use crate::clients::ClientFlags;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use crate::config::tables::replication::REPL_DISKLESS_SYNC;
 use crate::logging;
 use crate::replication::failover::State;
 use crate::replication::replicas::{Replica, Stage};
@@ -60,17 +61,47 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     logging::notice(format_args!("Replica {} asks for synchronization", replica.name()));
     replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
     replica.is_old.store(args.len() == 1, Ordering::Relaxed);
+    if let Some(next) = args.get(2)
+        && parse_i64(next).is_none()
+    {
+        logging::warning(format_args!("Replica {} asks for synchronization but with a wrong offset", replica.name()));
+        return Err(Error::NOT_INTEGER);
+    }
     let continued = if args.len() >= 3 { go_on(cx, &replica, args) } else { None };
+    if continued.is_none() && args.len() >= 3 && takes_two_channels(cx, &replica) {
+        cx.reply.simple("DUALCHANNELSYNC");
+        return Ok(());
+    }
+    // From here on it has nothing to ask for.
+    cx.client.look_at_requests();
     cx.client.feed = Some(Box::new(match continued {
         Some(follower) => Feed::of_log(replica, follower),
         None => {
             synchronise::keep_backlog(cx.server);
             cx.server.replication.counts.full.fetch_add(1, Ordering::Relaxed);
             replica.set_stage(Stage::Waiting);
+            synchronise::admit(cx.server, &replica);
             Feed::waiting(replica)
         }
     }));
     Ok(())
+}
+
+/// Whether a replica that has to begin anew is to get its dump by a connection of its own, for which it is to ask there.
+fn takes_two_channels(cx: &Session<'_>, replica: &Replica) -> bool {
+    if !replica.takes_two_channels.load(Ordering::Relaxed) {
+        return false;
+    }
+    if !cx.server.config.read(REPL_DISKLESS_SYNC) {
+        logging::notice(format_args!("Dual channel capability ignored: repl-diskless-sync disabled"));
+        return false;
+    }
+    logging::notice(format_args!(
+        "Dual channel replication: Replica {} is capable of dual channel synchronization, and partial sync isn't possible. \
+         Full sync will continue with dedicated RDB channel.",
+        replica.name()
+    ));
+    true
 }
 
 /// A primary hands over to this replica of it, which has all that it has.
@@ -113,8 +144,9 @@ fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Foll
         let follower = cx.server.keyspace.log.follow_from(end, Audience::All);
         if follower.is_none() {
             logging::notice(format_args!(
-                "Unable to partial resync with replica {} for lack of backlog (Replica request was: {next}).",
-                replica.name()
+                "Unable to partial resync with replica {} for lack of backlog (Replica request was: {}:{next}).",
+                replica.name(),
+                String::from_utf8_lossy(id)
             ));
         }
         follower
@@ -124,7 +156,10 @@ fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Foll
         return None;
     };
     replication.counts.partial.fetch_add(1, Ordering::Relaxed);
-    replica.set_stage(Stage::Online);
+    let channel = replication.replicas.dump_channel(replica.dump_channel.load(Ordering::Relaxed));
+    // The replica itself has the log kept from now on.
+    let has_channel = channel.is_some_and(|channel| channel.pin.lock().take().is_some());
+    replica.set_stage(if has_channel { Stage::Keeping } else { Stage::Online });
     logging::notice(format_args!(
         "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {next}.",
         replica.name(),

@@ -1,5 +1,6 @@
 //! REPLCONF: what a replica tells of itself, before it is synchronised and while it is.
 
+use crate::config::tables::replication::DUAL_CHANNEL_REPLICATION_ENABLED;
 use crate::replication::replicas::Replica;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
@@ -46,8 +47,20 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             }
             b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.takes_streams.store(true, Ordering::Relaxed),
             b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.knows_second_id.store(true, Ordering::Relaxed),
+            b"capa" if value.eq_ignore_ascii_case(b"dual-channel") => {
+                let takes = cx.server.config.read(DUAL_CHANNEL_REPLICATION_ENABLED);
+                replica.takes_two_channels.store(takes, Ordering::Relaxed);
+            }
             // What this server does not know it does not make use of.
             b"capa" => {}
+            b"rdb-only" => replica.wants_dump_only.store(switch(value)?, Ordering::Relaxed),
+            b"rdb-channel" => replica.is_dump_channel.store(switch(value)?, Ordering::Relaxed),
+            b"set-rdb-client-id" => {
+                let id = parse_i64(value).ok_or(Error::NOT_INTEGER)?;
+                let channel = u64::try_from(id).ok().and_then(|id| cx.server.replication.replicas.dump_channel(id));
+                let channel = channel.ok_or_else(|| Error::new(format!("ERR Unrecognized RDB client id {id}")))?;
+                replica.dump_channel.store(channel.client.id, Ordering::Relaxed);
+            }
             b"version" => {
                 let version = version(value).ok_or(Error::text("ERR Unrecognized version format"))?;
                 replica.version.store(version, Ordering::Relaxed);
@@ -82,6 +95,15 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         feed.heard(cx.server);
     }
     Ok(())
+}
+
+/// 0 or 1.
+fn switch(value: &[u8]) -> Result<bool, Error> {
+    match parse_i64(value).ok_or(Error::NOT_INTEGER)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Error::text("ERR value is out of range, must be between 0 and 1")),
+    }
 }
 
 /// A version such as 9.1.2 as a number, a byte for each part.

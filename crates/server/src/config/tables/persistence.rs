@@ -17,7 +17,7 @@ theme! {
     RDBCHECKSUM: bool = boolean("rdbchecksum", true).immutable().works();
     RDB_VERSION_CHECK: RdbVersionCheck = word("rdb-version-check", RdbVersionCheck::Strict as u8).works();
     RDB_SAVE_VERSION: RdbSaveVersion = word("rdb-save-version", RdbSaveVersion::Valkey9 as u8).works();
-    RDB_DEL_SYNC_FILES: bool = boolean("rdb-del-sync-files", false);
+    RDB_DEL_SYNC_FILES: bool = boolean("rdb-del-sync-files", false).works();
     RDB_SAVE_INCREMENTAL_FSYNC: bool = boolean("rdb-save-incremental-fsync", true).works();
     STOP_WRITES_ON_BGSAVE_ERROR: bool = boolean("stop-writes-on-bgsave-error", true).works();
 

@@ -43,5 +43,5 @@ theme! {
     DEBUG_CONTEXT: Text = text("debug-context", "").hidden();
     WATCHDOG_PERIOD: u32 = integer("watchdog-period", 0, I32_MAX, 0).hidden();
     PROPAGATION_ERROR_BEHAVIOR: PropagationError =
-        word("propagation-error-behavior", PropagationError::Ignore as u8);
+        word("propagation-error-behavior", PropagationError::Ignore as u8).works();
 }

@@ -27,8 +27,8 @@ theme! {
     REPL_DISKLESS_SYNC: bool = boolean("repl-diskless-sync", true).works();
     REPL_DISKLESS_SYNC_DELAY: u32 = integer("repl-diskless-sync-delay", 0, I32_MAX, 5).works();
     REPL_DISKLESS_SYNC_MAX_REPLICAS: u32 = integer("repl-diskless-sync-max-replicas", 0, I32_MAX, 0).works();
-    REPL_DISKLESS_LOAD: DisklessLoad = word("repl-diskless-load", DisklessLoad::Disabled as u8).deny_loading();
-    DUAL_CHANNEL_REPLICATION_ENABLED: bool = boolean("dual-channel-replication-enabled", false);
+    REPL_DISKLESS_LOAD: DisklessLoad = word("repl-diskless-load", DisklessLoad::Disabled as u8).deny_loading().works();
+    DUAL_CHANNEL_REPLICATION_ENABLED: bool = boolean("dual-channel-replication-enabled", false).works();
     REPL_PING_REPLICA_PERIOD: u32 = integer("repl-ping-replica-period", 1, I32_MAX, 10).alias("repl-ping-slave-period").works();
     REPL_TIMEOUT: u32 = integer("repl-timeout", 1, I32_MAX, 60).works();
     REPL_DISABLE_TCP_NODELAY: bool = boolean("repl-disable-tcp-nodelay", false).works();

@@ -1,0 +1,376 @@
+//! How a replica takes over a dump that its primary sends, in place of its data.
+//!
+//! `repl-diskless-load` says which way it goes. Through a file: the data stay until the dump is there as a whole and turned
+//! out to be one that can be read. Straight from the connection, in their place: they go as soon as the dump's version is
+//! known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all is well;
+//! meanwhile the data are served if they are an earlier state of what comes.
+
+use super::apply::Applier;
+use super::synchronise::is_for_replicas_alone;
+use super::upstream::LinkStage;
+use super::wire::{Broken, READ, Wire, shown};
+use crate::aof::{State, rewrite};
+use crate::clock;
+use crate::config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES};
+use crate::config::tables::process::DIR;
+use crate::config::tables::replication as settings;
+use crate::config::words::DisklessLoad;
+use crate::logging;
+use crate::persistence::{gate, load};
+use crate::scripting::libraries::Join;
+use crate::server::Server;
+use kvick_store::world::Participant;
+use std::cell::Cell;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// What the log is told of a primary that does not send its dump.
+const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' \
+                       parameter in valkey.conf to a larger value.";
+
+/// Bytes of the mark that delimits a dump of unknown length.
+const MARK: usize = 40;
+
+/// How a dump is delimited.
+enum Delimited {
+    /// By its length in bytes.
+    Length(u64),
+    /// By a mark behind it.
+    Mark(Vec<u8>),
+}
+
+/// Which way it goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ThroughFile,
+    InPlace,
+    Beside,
+}
+
+/// Takes one dump over.
+pub struct Intake<'a> {
+    /// The server.
+    pub server: &'static Server,
+    /// The number of the wish that its primary is followed by.
+    pub number: u64,
+    /// The thread's place in the world lock.
+    pub participant: Participant,
+    /// Those who wait for keys are served by it.
+    pub applier: &'a mut Applier,
+    /// The ID of the history that the dump is of.
+    pub id: &'a str,
+    /// The offset.
+    pub offset: u64,
+}
+
+impl Intake<'_> {
+    /// Takes it over; the database that the primary's log works in behind it.
+    pub fn run(&mut self, wire: &mut Wire) -> Result<usize, Broken> {
+        let server = self.server;
+        server.replication.upstream.set_stage(LinkStage::Receiving);
+        wire.awaited = AWAITED;
+        let way = self.way();
+        let delimited = self.wait_for_dump(wire, way)?;
+        let report = match way {
+            Way::ThroughFile => {
+                let path = self.receive(wire, &delimited)?;
+                let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+                let (bytes, file) =
+                    opened.map_err(|error| Broken::Io("Can't open the dump that was received", error))?;
+                let loaded = self.load_in_place(wire, From::File(file, bytes, path.clone()));
+                self.dispose_of(&path);
+                loaded?
+            }
+            Way::InPlace => self.load_in_place(wire, From::Wire(delimited))?,
+            Way::Beside => self.load_beside(wire, From::Wire(delimited))?,
+        };
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));
+        Ok(self.database(&report))
+    }
+
+    /// The database that the primary's log works in behind a dump.
+    fn database(&self, report: &load::Report) -> usize {
+        let database = report.replication.database.and_then(|number| usize::try_from(number).ok());
+        database.filter(|number| *number < self.server.keyspace.databases()).unwrap_or(0)
+    }
+
+    fn way(&self) -> Way {
+        let keyspace = self.server.keyspace;
+        match self.server.config.read(settings::REPL_DISKLESS_LOAD) {
+            DisklessLoad::Swapdb => Way::Beside,
+            DisklessLoad::FlushBeforeLoad => Way::InPlace,
+            DisklessLoad::OnEmptyDb if (0..keyspace.databases()).all(|number| keyspace.is_empty(number)) => {
+                Way::InPlace
+            }
+            DisklessLoad::OnEmptyDb | DisklessLoad::Disabled => Way::ThroughFile,
+        }
+    }
+
+    fn is_superseded(&self) -> bool {
+        self.server.replication.upstream.number() != self.number
+    }
+
+    /// Waits until the dump begins; how it is delimited.
+    fn wait_for_dump(&self, wire: &mut Wire, way: Way) -> Result<Delimited, Broken> {
+        let line = wire.answer()?;
+        let upstream = &self.server.replication.upstream;
+        upstream.dump_received.store(0, Ordering::Relaxed);
+        let Some(rest) = line.strip_prefix(b"$") else {
+            return Err(Broken::Refused(format!("PRIMARY aborted replication with an error: {}", shown(&line))));
+        };
+        let destination = if way == Way::ThroughFile { "disk" } else { "parser" };
+        if let Some(mark) = rest.strip_prefix(b"EOF:").filter(|mark| mark.len() == MARK) {
+            upstream.dump_bytes.store(0, Ordering::Relaxed);
+            logging::notice(format_args!(
+                "PRIMARY <-> REPLICA sync: receiving streamed RDB from primary with EOF to {destination}"
+            ));
+            return Ok(Delimited::Mark(mark.to_vec()));
+        }
+        let length = std::str::from_utf8(rest).ok().and_then(|digits| digits.parse().ok());
+        let length = length.ok_or_else(|| {
+            Broken::Refused(format!("Bad protocol from PRIMARY, length of the dump: {}", shown(&line)))
+        })?;
+        upstream.dump_bytes.store(length, Ordering::Relaxed);
+        logging::notice(format_args!(
+            "PRIMARY <-> REPLICA sync: receiving {length} bytes from primary to {destination}"
+        ));
+        Ok(Delimited::Length(length))
+    }
+
+    /// Loads a dump in place of the data.
+    fn load_in_place(&mut self, wire: &mut Wire, from: From) -> Result<load::Report, Broken> {
+        let server = self.server;
+        // Replicas of this server have nothing to do with what it will hold.
+        server.disconnect_replicas();
+        let reason = self.begin_loading(gate::LOADING)?;
+        let lazy = server.config.read(settings::REPLICA_LAZY_FLUSH);
+        let flushed = Cell::new(false);
+        let applier = &mut *self.applier;
+        let flush = || {
+            flushed.set(true);
+            applier.drop_data(lazy);
+        };
+        let file = if let From::File(_, _, path) = &from { Some(path.clone()) } else { None };
+        let loaded = load(server, (self.number, self.participant), wire, from, Some(Box::new(flush)));
+        let outcome = loaded.and_then(|report| self.adopt(&report, file).map(|()| report));
+        if outcome.is_err() {
+            if flushed.get() {
+                logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding the half-loaded data"));
+                self.applier.drop_data(true);
+            } else {
+                logging::notice(format_args!("PRIMARY <-> REPLICA sync: Skipping flush, no new data was loaded."));
+            }
+        }
+        server.persistence.gate.set(reason, false);
+        outcome
+    }
+
+    /// Loads a dump into the shadows of the databases, and exchanges them.
+    fn load_beside(&mut self, wire: &mut Wire, from: From) -> Result<load::Report, Broken> {
+        let server = self.server;
+        // What is there is an earlier state of what comes, if it is of the same history.
+        let is_same = server.replication.history.lock().id == self.id;
+        let reason = self.begin_loading(if is_same { gate::LOADING_BESIDE } else { gate::LOADING })?;
+        let loaded = load(server, (self.number, self.participant), wire, from, None);
+        let outcome = loaded.and_then(|report| self.exchange(report));
+        let mut world = server.keyspace.lock_world();
+        (0..server.keyspace.databases()).for_each(|number| _ = world.flush(server.keyspace.shadow(number), true));
+        server.persistence.gate.set(reason, false);
+        drop(world);
+        let which = if outcome.is_ok() { "old" } else { "temporary" };
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding {which} DB in background"));
+        outcome
+    }
+
+    /// Has commands refused for this reason, if it is still this primary's dump that is wanted; the reason.
+    fn begin_loading(&self, reason: u32) -> Result<u32, Broken> {
+        let _world = self.server.keyspace.lock_world();
+        if self.is_superseded() {
+            return Err(Broken::Superseded);
+        }
+        self.server.persistence.gate.set(reason, true);
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
+        Ok(reason)
+    }
+
+    /// Has what was loaded beside the data take their place.
+    fn exchange(&mut self, report: load::Report) -> Result<load::Report, Broken> {
+        let server = self.server;
+        server.disconnect_replicas();
+        // Libraries are compiled before the data are exchanged, so that a failure costs nothing.
+        let joined = server.scripting.join_libraries(server, &report.functions, Join::Flush);
+        joined.map_err(|error| Broken::Refused(format!("Failed loading library, {}", error.0)))?;
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
+        self.applier.exchange_shadows();
+        self.adopt(&report, None)?;
+        Ok(report)
+    }
+
+    /// The data are those of the primary's history from here on, and perhaps those of a file.
+    fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), Broken> {
+        let server = self.server;
+        let _world = server.keyspace.lock_world();
+        if self.is_superseded() {
+            return Err(Broken::Superseded);
+        }
+        let log = &server.keyspace.log;
+        log.reset(self.offset);
+        log.set_repeats(true);
+        server.replication.history.lock().adopt(self.id);
+        server.replication.has_backlog.store(true, Ordering::SeqCst);
+        log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
+        if let Some(path) = file {
+            rewrite::adopt(server, path, self.database(report));
+        }
+        Ok(())
+    }
+
+    /// Deletes the file that a dump was received into, if nobody has a use for it.
+    fn dispose_of(&self, path: &Path) {
+        let values = self.server.config.values();
+        let is_kept = self.server.aof.status().state != State::Off || !is_for_replicas_alone(self.server);
+        if values.read(RDB_DEL_SYNC_FILES) && !is_kept {
+            logging::notice(format_args!(
+                "Removing the RDB file obtained from the primary. This replica has persistence disabled"
+            ));
+            // One that cannot be deleted does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Writes the dump to a file, which takes the place of this server's own; where that is.
+    fn receive(&self, wire: &mut Wire, delimited: &Delimited) -> Result<PathBuf, Broken> {
+        let values = self.server.config.values();
+        let place = values.read(DIR).resolve(&values.read(DBFILENAME));
+        let temporary = place.with_file_name(format!("temp-{}.{}.rdb", clock::unix_ms() / 1000, std::process::id()));
+        let written = self.receive_into(wire, delimited, &temporary);
+        let installed = written.and_then(|()| {
+            std::fs::rename(&temporary, &place).map_err(|error| {
+                let name = place.file_name().unwrap_or_default().to_string_lossy();
+                Broken::Refused(format!(
+                    "Failed trying to rename the temp DB into {name} in PRIMARY <-> REPLICA synchronization: {error}"
+                ))
+            })
+        });
+        if installed.is_err() {
+            // What is incomplete is of no use.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        installed.map(|()| place)
+    }
+
+    fn receive_into(&self, wire: &mut Wire, delimited: &Delimited, path: &Path) -> Result<(), Broken> {
+        let failed = |error| Broken::Io("Write error or short write writing to the DB dump file", error);
+        let mut file = File::create(path).map_err(failed)?;
+        let upstream = &self.server.replication.upstream;
+        let mut received = 0u64;
+        // The last bytes that came, which may be the mark's beginning and are not written yet.
+        let mut tail: Vec<u8> = Vec::new();
+        loop {
+            let wanted = match delimited {
+                Delimited::Length(length) => (length - received).min(READ as u64) as usize,
+                Delimited::Mark(_) => READ,
+            };
+            if wanted == 0 {
+                break;
+            }
+            let bytes = wire.some(wanted)?;
+            received += bytes.len() as u64;
+            upstream.dump_received.store(received, Ordering::Relaxed);
+            match delimited {
+                Delimited::Length(_) => file.write_all(bytes).map_err(failed)?,
+                Delimited::Mark(mark) => {
+                    tail.extend_from_slice(bytes);
+                    let done = tail.ends_with(mark);
+                    let sure = tail.len().saturating_sub(mark.len());
+                    file.write_all(&tail[..sure]).map_err(failed)?;
+                    tail.drain(..sure);
+                    if done {
+                        break;
+                    }
+                }
+            }
+            if self.is_superseded() {
+                return Err(Broken::Superseded);
+            }
+        }
+        file.sync_all().map_err(failed)
+    }
+}
+
+/// Loads a dump: in place of the data if `flush` drops them, otherwise into the shadows.
+fn load<'f>(
+    server: &'static Server,
+    (number, participant): (u64, Participant),
+    wire: &mut Wire,
+    from: From,
+    flush: Option<Box<dyn FnOnce() + 'f>>,
+) -> Result<load::Report, Broken> {
+    let (mut sign, upstream) = (wire.sign(), &server.replication.upstream);
+    let alive = move || {
+        sign.give();
+        upstream.number() == number
+    };
+    let (bytes, mark, place) = match &from {
+        From::File(_, bytes, _) => (*bytes, &[][..], "disk"),
+        From::Wire(Delimited::Length(bytes)) => (*bytes, &[][..], "socket"),
+        From::Wire(Delimited::Mark(mark)) => (0, &mark[..], "socket"),
+    };
+    let (mut file, mut body);
+    let input: &mut dyn Read = match &from {
+        From::File(opened, ..) => {
+            file = opened;
+            &mut file
+        }
+        From::Wire(_) => {
+            body = Body { wire, left: if mark.is_empty() { bytes } else { u64::MAX } };
+            &mut body
+        }
+    };
+    let received = load::Received { input, bytes, alive: Box::new(alive), flush };
+    let failed = |reason: &dyn Display| {
+        logging::warning(format_args!("{reason}"));
+        Broken::Refused(format!(
+            "Failed trying to load the PRIMARY synchronization DB from {place}, check server logs."
+        ))
+    };
+    let (report, mut rest) = load::load_received(server, participant, received).map_err(|error| failed(&error))?;
+    let mut behind = [0; MARK];
+    if !mark.is_empty() && (rest.read_exact(&mut behind).is_err() || behind != mark) {
+        return Err(failed(&"Replication stream EOF marker is broken"));
+    }
+    Ok(report)
+}
+
+/// Where a dump is loaded from.
+enum From {
+    /// A file of so many bytes, at this place.
+    File(File, u64, PathBuf),
+    /// The connection.
+    Wire(Delimited),
+}
+
+/// A dump as it comes over the connection.
+struct Body<'w> {
+    wire: &'w mut Wire,
+    /// Bytes of it that are left.
+    left: u64,
+}
+
+impl Read for Body<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let wanted = into.len().min(self.left.min(READ as u64) as usize);
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let received = &self.wire.server.replication.upstream.dump_received;
+        let bytes = self.wire.some(wanted).map_err(|broken| io::Error::other(broken.to_string()))?;
+        into[..bytes.len()].copy_from_slice(bytes);
+        self.left -= bytes.len() as u64;
+        received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes.len())
+    }
+}

@@ -1,0 +1,221 @@
+//! Beginning anew by two connections: the dump comes by one of its own, and this server keeps what comes behind it while the
+//! dump is loaded, so that the primary need not.
+//!
+//! The primary asks for it with `+DUALCHANNELSYNC`. The second connection says what it is for, and is told which place in the
+//! history the dump is of; then the first one goes on from that place as if it had been there. A thread reads it into
+//! memory, up to the limit that `client-output-buffer-limit` has for replicas; beyond that the primary keeps the rest.
+
+use super::apply::{Applier, Ends};
+use super::intake::Intake;
+use super::link::Link;
+use super::upstream::Target;
+use super::wire::{Broken, Wire, shown};
+use crate::config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
+use crate::config::tables::replication as settings;
+use crate::logging;
+use crate::memory;
+use crate::server::Server;
+use crate::supervise;
+use crate::version::VALKEY;
+use kvick_store::janitor::Garbage;
+use parking_lot::{Condvar, Mutex};
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often the thread that keeps the log looks whether it is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a dump is of.
+struct Place {
+    id: String,
+    offset: u64,
+    database: usize,
+    /// The primary's number for the dump's connection.
+    channel: String,
+}
+
+impl Link<'_> {
+    /// Takes a dump over by a second connection, and comes back with the first one, by which the log comes.
+    pub(super) fn begin_anew_by_two(&mut self, target: &Target, mut wire: Wire) -> Result<Wire, Broken> {
+        logging::notice(format_args!("Dual channel replication: PSYNC is not possible, initialize RDB channel."));
+        let mut dump_wire = self.connect(target)?;
+        self.introduce_dump_channel(&mut dump_wire)?;
+        let place = ask_for_dump(self.server, &mut dump_wire)?;
+        let keeper = Keeper { server: self.server, state: Mutex::default(), changed: Condvar::new() };
+        let (server, number, participant) = (self.server, self.number, self.participant);
+        let applier: &mut Applier = self.applier;
+        let (taken, kept) = std::thread::scope(|scope| {
+            let (place, keeper, dump_socket) = (&place, &keeper, dump_wire.socket());
+            let keeping = scope.spawn(move || {
+                memory::enrol();
+                let kept = ask_for_log(server, &mut wire, place, keeper).and_then(|()| keeper.keep(wire));
+                if kept.is_err()
+                    && let Some(socket) = dump_socket
+                {
+                    // One that is closed already is as good.
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+                kept
+            });
+            let mut intake = Intake { server, number, participant, applier, id: &place.id, offset: place.offset };
+            let taken = intake.run(&mut dump_wire);
+            keeper.stop();
+            (taken, keeping.join())
+        });
+        // Others may have it too, to interrupt it. One that is closed already is as good.
+        let _ = dump_wire.channel().socket().shutdown(Shutdown::Both);
+        server.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
+        let kept = kept.unwrap_or_else(|_| Err(Broken::Refused("The log could not be kept".into())));
+        taken?;
+        let wire = kept?;
+        self.applier.begin(number, place.database, &Ends::of(wire.channel().socket()));
+        Ok(wire)
+    }
+
+    /// Tells the primary what the second connection is for.
+    fn introduce_dump_channel(&self, wire: &mut Wire) -> Result<(), Broken> {
+        let values = self.server.config.values();
+        self.authenticate(wire)?;
+        let port = self.listening_port().to_string();
+        wire.send(&[
+            b"REPLCONF",
+            b"capa",
+            b"eof",
+            b"rdb-only",
+            b"1",
+            b"rdb-channel",
+            b"1",
+            b"listening-port",
+            port.as_bytes(),
+            b"version",
+            VALKEY.as_bytes(),
+        ])?;
+        let announced = values.read(settings::REPLICA_ANNOUNCE_IP);
+        if let Some(address) = &announced {
+            wire.send(&[b"REPLCONF", b"ip-address", address])?;
+        }
+        for _ in 0..1 + usize::from(announced.is_some()) {
+            let answer = wire.line()?;
+            if answer.starts_with(b"-") {
+                return Err(Broken::Refused(format!(
+                    "Dual channel replication: Server does not support sync with offset, dual channel sync approach \
+                     cannot be used: {}",
+                    shown(&answer)
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks for the dump; what it will be of.
+fn ask_for_dump(server: &Server, wire: &mut Wire) -> Result<Place, Broken> {
+    wire.send(&[b"SYNC"])?;
+    let answer = wire.answer()?;
+    let place = place(&shown(&answer)).filter(|place| place.database < server.keyspace.databases());
+    place.ok_or_else(|| {
+        Broken::Refused(format!("Dual channel replication: Received unexpected $ENDOFF response: {}", shown(&answer)))
+    })
+}
+
+fn place(answer: &str) -> Option<Place> {
+    let mut words = answer.strip_prefix("$ENDOFF:")?.split_ascii_whitespace();
+    let offset = words.next()?.parse().ok()?;
+    let id = words.next().filter(|id| id.len() == 40)?.into();
+    // A primary that has selected none says -1.
+    let database = usize::try_from(words.next()?.parse::<i64>().ok()?).unwrap_or(0);
+    let channel = words.next()?.parse::<u64>().ok()?.to_string();
+    Some(Place { id, offset, database, channel })
+}
+
+/// Has the log come by the first connection, from the dump's place on.
+fn ask_for_log(server: &Server, wire: &mut Wire, place: &Place, keeper: &Keeper) -> Result<(), Broken> {
+    let refused = |answer: &[u8]| Broken::Refused(format!("Dual channel sync failed with error {}", shown(answer)));
+    wire.send(&[b"REPLCONF", b"set-rdb-client-id", place.channel.as_bytes()])?;
+    let answer = wire.answer()?;
+    if !answer.starts_with(b"+") {
+        return Err(refused(&answer));
+    }
+    if server.replication.pauses_after_fork.load(Ordering::Relaxed) {
+        supervise::stop_until_continued();
+    }
+    let next = (place.offset + 1).to_string();
+    logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", place.id));
+    wire.send(&[b"PSYNC", place.id.as_bytes(), next.as_bytes()])?;
+    let answer = wire.answer()?;
+    if !answer.starts_with(b"+CONTINUE") {
+        return Err(refused(&answer));
+    }
+    let still = if *keeper.state.lock() { "." } else { ", RDB load in background." };
+    logging::notice(format_args!(
+        "Dual channel replication: PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization{still}"
+    ));
+    if *keeper.state.lock() {
+        logging::notice(format_args!("Dual channel replication: Psync established after rdb load"));
+    }
+    Ok(())
+}
+
+/// Keeps the log while a dump is loaded.
+struct Keeper {
+    server: &'static Server,
+    /// Whether it is to stop.
+    state: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Keeper {
+    fn stop(&self) {
+        *self.state.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Reads until told to stop; the connection, which has what was read.
+    fn keep(&self, mut wire: Wire) -> Result<Wire, Broken> {
+        let upstream = &self.server.replication.upstream;
+        let (mut kept, mut sign, mut is_full) = (wire.take_unused(), wire.sign(), false);
+        while !*self.state.lock() {
+            sign.give();
+            let limit = self.server.config.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica.hard_bytes;
+            if limit > 0 && kept.len() as u64 >= limit {
+                if !std::mem::replace(&mut is_full, true) {
+                    logging::notice(format_args!(
+                        "Dual channel replication: Replication buffer limit reached ({limit}), stopping buffering. \
+                         Further accumulation may occur on primary side."
+                    ));
+                }
+                let mut stops = self.state.lock();
+                if !*stops {
+                    self.changed.wait_for(&mut stops, LOOK_EVERY);
+                }
+                continue;
+            }
+            if let Err(broken) = wire.read_behind(&mut kept, LOOK_EVERY) {
+                self.server.keyspace.janitor.dispose(Garbage::Other(Box::new(kept)));
+                return Err(broken);
+            }
+            upstream.kept_bytes.store(kept.len() as u64, Ordering::Relaxed);
+            upstream.kept_peak.fetch_max(kept.len() as u64, Ordering::Relaxed);
+        }
+        wire.put_back(kept);
+        Ok(wire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_primary_says_what_its_dump_is_of() {
+        let id = "a".repeat(40);
+        let place = |text: &str| place(text).map(|place| (place.offset, place.database, place.channel));
+        assert_eq!(place(&format!("$ENDOFF:17 {id} 3 42")), Some((17, 3, "42".into())));
+        assert_eq!(place(&format!("$ENDOFF:17 {id} -1 42")), Some((17, 0, "42".into())));
+        let senseless = ["$ENDOFF:17", "-ERR no", "$ENDOFF:x y z 1", "$EOF:17 3 42"];
+        assert!(senseless.iter().all(|text| place(text).is_none()));
+        assert_eq!(place(&format!("$ENDOFF:17 {} 3 42", "a".repeat(39))), None);
+        assert_eq!(place(&format!("$ENDOFF:17 {id} 3 x")), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Keys that clients of a writable replica gave a time to live: nobody else says when they go.
+//!
+//! While a replica takes writes, its workers note every key that their clients change, and remember those that have an
+//! expiry. One worker looks through them now and then and drops those whose time has come. A key that the primary sets
+//! meanwhile is taken for one of these until it has no expiry any more.
+
+use super::engine::Engine;
+use crate::server::Server;
+use kvick_resp::Args;
+use kvick_store::{Db, Env, WhenExpired};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct OwnKeys {
+    /// Whether they are remembered: the server is a replica that takes writes.
+    are_noted: AtomicBool,
+    /// Numbers of databases, and keys.
+    keys: Mutex<HashSet<(usize, Box<[u8]>)>>,
+}
+
+impl Server {
+    /// Begins or ends to note the keys that clients change, as the server's role and its settings have it.
+    pub fn note_own_keys(&self, takes_writes: bool) {
+        let own = &self.replication.own_keys;
+        let noted = takes_writes && self.replication.upstream.is_replica();
+        if own.are_noted.swap(noted, Ordering::Relaxed) != noted {
+            self.keyspace.tracking.set_noted(noted);
+            if !noted {
+                own.keys.lock().clear();
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Takes note of a key that a command has changed.
+    #[inline]
+    pub(super) fn note_own_key(&self, database: usize, key: &[u8]) {
+        let own = &self.server.replication.own_keys;
+        // What the primary changes is applied by no worker.
+        if own.are_noted.load(Ordering::Relaxed) && self.worker < self.server.workers() {
+            own.keys.lock().insert((database, key.into()));
+        }
+    }
+
+    /// Drops those whose time has come, and forgets those that have no expiry.
+    pub(super) fn expire_own_keys(&mut self) {
+        let own = &self.server.replication.own_keys;
+        let mut keys = std::mem::take(&mut *own.keys.lock());
+        keys.retain(|(database, key)| self.within_batch(|engine| engine.keeps_expiry(*database, key)));
+        own.keys.lock().extend(keys);
+        self.within_batch(Self::settle_consequences);
+    }
+
+    /// Whether a key has an expiry; it is dropped if that has come.
+    fn keeps_expiry(&mut self, database: usize, key: &[u8]) -> bool {
+        let (keyspace, heard) = (self.server.keyspace, self.heard());
+        let hashed = keyspace.key(key);
+        let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
+        self.effects.begin(false, heard, database);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: false,
+            lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: false,
+            when_expired: WhenExpired::Drop,
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
+        };
+        let expires = Db::new(&mut locked, database, env).peek(hashed).is_some_and(|entry| entry.expiry().is_some());
+        self.effects.commit(&keyspace.log, Args::new(&[], &[], &[]));
+        expires
+    }
+}
