@@ -172,24 +172,31 @@ fn what_was_written_is_there_after_a_restart_in_every_form() {
 /// What a writer was told, by its number: the last counter, and the last transaction.
 type Told = BTreeMap<usize, (i64, i64)>;
 
-/// Writes until the server is gone: a counter, and transactions of two keys that must stay the same. The server has done
-/// at least what is returned.
-fn write(server: &Server, number: usize, from: i64, goes_on: &AtomicBool) -> (i64, i64) {
+/// Changes two keys at once.
+const PAIR: &str = "redis.call('set', KEYS[1], ARGV[1]) redis.call('rpush', KEYS[2], ARGV[1])";
+
+/// Writes until the server is gone: a counter, and two keys that must stay the same, by a transaction and by a script in turn.
+/// The server has done at least what is returned.
+fn write(server: &Server, number: usize, told: (i64, i64), goes_on: &AtomicBool) -> (i64, i64) {
     let Some(mut client) = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port()))
         .and_then(|client| client.get_connection())
         .ok()
     else {
-        return (from, from);
+        return told;
     };
-    let (mut counted, mut paired) = (from, from);
-    for n in from + 1.. {
+    let (mut counted, mut paired) = told;
+    for n in counted + 1.. {
         if !goes_on.load(Ordering::Relaxed) || client.set::<_, _, ()>(format!("counter:{number}"), n).is_err() {
             break;
         }
         counted = n;
-        let mut pair = redis::pipe();
-        pair.atomic().set(format!("left:{number}"), n).ignore().rpush(format!("right:{number}"), n).ignore();
-        if pair.query::<()>(&mut client).is_err() {
+        let (left, right) = (format!("left:{number}"), format!("right:{number}"));
+        let written = if n % 2 == 0 {
+            redis::pipe().atomic().set(left, n).ignore().rpush(right, n).ignore().query::<()>(&mut client)
+        } else {
+            cmd("EVAL").arg(PAIR).arg(2).arg(left).arg(right).arg(n).query::<()>(&mut client)
+        };
+        if written.is_err() {
             break;
         }
         paired = n;
@@ -205,8 +212,8 @@ fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOn
         let shared: &Server = server;
         let writers: Vec<_> = (0..WRITERS)
             .map(|number| {
-                let (goes_on, from) = (goes_on.clone(), told.get(&number).map_or(0, |(counted, _)| *counted));
-                scope.spawn(move || (number, write(shared, number, from, &goes_on)))
+                let (goes_on, told) = (goes_on.clone(), told.get(&number).copied().unwrap_or_default());
+                scope.spawn(move || (number, write(shared, number, told, &goes_on)))
             })
             .collect();
         meanwhile(shared);
@@ -218,7 +225,7 @@ fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOn
     })
 }
 
-/// Checks that nothing that was told is missing, and no transaction is half there.
+/// Checks that nothing that was told is missing, and no transaction or script is half there.
 fn check(server: &Server, told: &Told) {
     let mut client = server.client();
     for (number, (counted, paired)) in told {
@@ -227,7 +234,7 @@ fn check(server: &Server, told: &Told) {
         let left: i64 = client.get(format!("left:{number}")).unwrap_or(0);
         let right: i64 = client.lindex(format!("right:{number}"), -1).unwrap_or(0);
         assert!(left >= *paired, "writer {number} was told of the pair {paired}, and {left} is there");
-        assert_eq!(left, right, "half of a transaction of writer {number}");
+        assert_eq!(left, right, "half of a transaction or script of writer {number}");
     }
 }
 
@@ -260,6 +267,12 @@ fn nothing_that_was_acknowledged_is_lost_in_a_crash() {
 
 #[test]
 fn with_everysec_a_crash_of_the_process_loses_a_moment_at_most() {
+    for _ in 0..crashes().div_ceil(20) {
+        crash_with_everysec();
+    }
+}
+
+fn crash_with_everysec() {
     let folder = Folder::new();
     let mut server = folder.start(&["--appendfsync", "everysec"]);
     let mut client = server.client();
@@ -302,6 +315,39 @@ fn a_rewrite_that_is_killed_leaves_the_files_that_were_there() {
     assert_eq!((folder.parts("i").len(), folder.parts("h").len()), (1, 0));
     ok(&mut client, "DEBUG LOADAOF");
     assert_eq!(digest(&mut client), before);
+}
+
+#[test]
+fn the_files_of_a_replica_know_the_database_that_its_primary_had_selected_before() {
+    for workers in ["1", "4"] {
+        let primary = Server::start(&["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"]);
+        let mut client = primary.client();
+        ok(&mut client, "SELECT 3");
+        ok(&mut client, "SET before 1");
+        let folder = Folder::new();
+        let of = format!("127.0.0.1 {}", primary.port());
+        let mut replica = folder.start(&["--io-threads", workers, "--replicaof", &of]);
+        let mut other = replica.client();
+        // The first files begin when the dump has been loaded, the next ones by somebody's wish.
+        wait_until("there are files", || folder.part("appendonly.aof.2.base.rdb").exists());
+        wait_for_rewrite(&mut other);
+        let mut digests = Vec::new();
+        for key in ["first", "second"] {
+            ok(&mut client, &format!("SET {key} 1"));
+            ok(&mut client, "WAIT 1 0");
+            digests.push(digest(&mut client));
+            ok(&mut other, "DEBUG LOADAOF");
+            assert_eq!(Some(&digest(&mut other)), digests.last(), "{key}");
+            ok(&mut other, "BGREWRITEAOF");
+            wait_for_rewrite(&mut other);
+        }
+        ok(&mut client, "SET third 1");
+        ok(&mut client, "WAIT 1 0");
+        replica.signal(libc::SIGTERM);
+        replica.end();
+        let alone = folder.start(&["--io-threads", workers]);
+        assert_eq!(digest(&mut alone.client()), digest(&mut client));
+    }
 }
 
 #[test]
@@ -410,6 +456,41 @@ fn files_are_begun_and_ended_while_the_server_runs() {
 }
 
 #[test]
+fn who_loads_the_files_has_the_data_for_himself() {
+    let folder = Folder::new();
+    let server = folder.start(&["--io-threads", "4"]);
+    let (mut client, mut other) = (server.raw(), server.client());
+    (0..500).for_each(|n| ok(&mut other, &format!("SET key:{n} {n}")));
+    let before = digest(&mut other);
+    ok(&mut other, "CONFIG SET key-load-delay 1000");
+    client.request(&["DEBUG", "LOADAOF"]);
+    wait_until("it loads", || info(&mut other, "loading") == "1");
+    for line in ["DEBUG LOADAOF", "DEBUG RELOAD", "DEBUG POPULATE 1"] {
+        assert!(refusal(&mut other, line).starts_with("LOADING "), "{line}");
+    }
+    ok(&mut other, "CONFIG SET key-load-delay 0");
+    client.expect("+OK\r\n");
+    assert_eq!(digest(&mut other), before);
+}
+
+#[test]
+fn a_key_that_expires_while_the_data_are_reloaded_is_gone_from_the_files_too() {
+    let folder = Folder::new();
+    let mut server = folder.start(&["--appendfsync", "always"]);
+    let mut client = server.client();
+    ok(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
+    ok(&mut client, "SET key old PX 20");
+    let began = Instant::now();
+    wait_until("its time has come", || began.elapsed() > Duration::from_millis(30));
+    ok(&mut client, "DEBUG RELOAD");
+    assert_eq!(run(&mut client, "SETNX key new"), Ok(Value::Int(1)));
+    server.signal(libc::SIGKILL);
+    server.end();
+    let server = folder.start(&[]);
+    assert_eq!(server.client().get::<_, String>("key").as_deref(), Ok("new"));
+}
+
+#[test]
 fn whoever_waits_for_the_disk_is_answered_when_it_has_all() {
     let folder = Folder::new();
     let server = folder.start(&["--appendfsync", "everysec"]);
@@ -475,6 +556,97 @@ fn a_full_disk_stops_writes_until_there_is_room() {
     server.end();
     let server = folder.start(&[]);
     assert_eq!(digest(&mut server.client()), before);
+}
+
+/// A file system of its own, taken away when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// Of so many bytes; `None`, with the reason told, where none can be mounted.
+    fn mount(bytes: u64) -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mounted = SmallDisk::run(
+            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(folder.path()),
+        );
+        match mounted {
+            Ok(()) => Some(SmallDisk(folder)),
+            Err(why) => {
+                println!("Not run: no file system can be mounted here ({why})");
+                None
+            }
+        }
+    }
+
+    fn grow(&self, bytes: u64) {
+        let options = format!("remount,size={bytes}");
+        SmallDisk::run(Command::new("mount").args(["-o", &options]).arg(self.0.path())).expect("a larger disk");
+    }
+
+    fn run(command: &mut Command) -> Result<(), String> {
+        let output = command.output().map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        if output.status.success() { Ok(()) } else { Err(said) }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = SmallDisk::run(Command::new("umount").arg("--lazy").arg(self.0.path()));
+        if let Err(why) = unmounted {
+            println!("{why}");
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_is_really_full_stops_writes_until_it_has_grown() {
+    let Some(disk) = SmallDisk::mount(256 * 1024) else { return };
+    let dir = disk.0.path().to_str().expect("a plain path");
+    let args = ["--dir", dir, "--enable-debug-command", "yes", "--appendonly", "yes", "--io-threads", "4"];
+    let mut server = Server::start(&args);
+    let mut client = server.client();
+    // A piece that is no multiple of a page, so that a write ends in its middle.
+    let large = "x".repeat(3001);
+    let mut accepted = 0;
+    wait_until("writes are refused", || {
+        let result = client.rpush::<_, _, ()>("list", &large);
+        accepted += u64::from(result.is_ok());
+        result.is_err()
+    });
+    assert!(refusal(&mut client, "SET a 1").contains("No space left on device"));
+    assert_eq!(client.llen::<_, u64>("list").expect("reads go on"), accepted);
+    disk.grow(4 << 20);
+    wait_until("writes are taken again", || client.set::<_, _, ()>("a", 1).is_ok());
+    let before = digest(&mut client);
+    server.signal(libc::SIGTERM);
+    server.end();
+    let server = Server::start(&args);
+    assert_eq!(digest(&mut server.client()), before);
+}
+
+#[test]
+fn a_rewrite_whose_base_cannot_be_written_leaves_the_files_that_were_there() {
+    let folder = Folder::new();
+    let mut server = start_confined(&folder, &["--appendfsync", "always", "--rdbcompression", "no"], 100_000);
+    let mut client = server.client();
+    // A small command that makes a large value, which has no room in a base.
+    ok(&mut client, "SETRANGE large 300000 end");
+    ok(&mut client, "SET small 1");
+    ok(&mut client, "BGREWRITEAOF");
+    wait_for_rewrite(&mut client);
+    assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "err");
+    ok(&mut client, "SET small 2");
+    let before = digest(&mut client);
+    server.signal(libc::SIGKILL);
+    server.end();
+    let server = folder.start(&["--appendfsync", "always"]);
+    let mut client = server.client();
+    assert_eq!(digest(&mut client), before);
+    ok(&mut client, "BGREWRITEAOF");
+    wait_for_rewrite(&mut client);
+    assert_eq!((info(&mut client, "aof_last_bgrewrite_status"), folder.parts("i").len()), ("ok".to_string(), 1));
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(digest(&mut client), before);
 }
 
 #[test]

@@ -1,16 +1,23 @@
 //! Dumps exchanged with the servers that others wrote: what they saved is read here, and what was saved here is read
-//! there, with nothing lost on the way.
+//! there, with nothing lost on the way. And changes: a server that follows one of theirs, and that one of theirs follows, hands
+//! on whatever happens.
 //!
 //! The servers are found through variables, each naming a program: `KVICK_TEST_VALKEY` (Valkey 9), `KVICK_TEST_VALKEY_8`
 //! (Valkey 8.1) and `KVICK_TEST_REDIS` (Redis 8). One that is not set is said to be absent, and left out. `.ci/peers`
-//! fetches them all.
+//! fetches them all. `KVICK_STRESS_SECONDS` is for how long changes are handed on, the other
+//! variables of `random.rs` serve here too.
 
 mod common;
 
-use common::Server;
+use common::compare::{self, assert_same as assert_same_data, contents as all_contents, info};
 use common::peer::Running;
+use common::vocabulary::{Random, Request, Vocabulary};
+use common::wire::{Reply, Wire};
+use common::{Server, wait_until};
 use redis::{Connection, Value, cmd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A server that somebody else wrote.
@@ -205,4 +212,111 @@ fn function_libraries_are_called_wherever_they_were_loaded() {
     let mut client = theirs.client();
     assert_eq!(cmd("FCALL").arg("greet").arg(0).query::<String>(&mut client).as_deref(), Ok("hello"));
     assert_eq!(cmd("GET").arg("key").query::<String>(&mut client).as_deref(), Ok("changed"));
+}
+
+/// How long changes are handed on before data are compared.
+const ROUND: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs a command, the words of which are its arguments.
+const SCRIPT: &str = "return redis.pcall(unpack(ARGV))";
+
+/// Sends changes to a server, some of them in transactions and scripts, until the time has come; how many.
+fn change(port: u16, vocabulary: &Vocabulary, mut random: Random, stop: &AtomicBool) -> u64 {
+    let mut wire = Wire::connect(port, PATIENCE).expect("a connection");
+    let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Request>();
+    let mut sent = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut requests = Vec::new();
+        for _ in 0..1 + random.below(10) {
+            let (shape, request) = vocabulary.command(&mut random);
+            // What Valkey finds in a polygon around a pole is left to chance.
+            let polygon = request.iter().any(|word| word.eq_ignore_ascii_case(b"BYPOLYGON"));
+            if polygon || shape.name.starts_with("flush") && !random.percent(1) {
+                continue;
+            }
+            match random.below(20) {
+                0 => requests.extend([words("MULTI"), request]),
+                1 => requests.push(words("EXEC")),
+                2 => {
+                    let mut script = vec![b"EVAL".to_vec(), SCRIPT.into(), b"0".to_vec()];
+                    script.extend(request);
+                    requests.push(script);
+                }
+                _ => requests.push(request),
+            }
+        }
+        let token = random.word().to_string();
+        requests.extend([words("EXEC"), words(&format!("ECHO {token}"))]);
+        wire.send(&requests).expect("a connection that takes bytes");
+        while wire.read().unwrap_or_else(|error| panic!("{error} after {requests:?}"))
+            != Reply::Bulk(token.clone().into())
+        {}
+        sent += requests.len() as u64;
+    }
+    sent
+}
+
+#[test]
+fn a_server_between_two_of_theirs_hands_all_changes_on() {
+    let Ok(program) = std::env::var(PEERS[0].variable) else {
+        println!("{} is not set: no changes are exchanged with that server", PEERS[0].variable);
+        return;
+    };
+    let folders = [(); 3].map(|()| compare::folder());
+    let options = ["--proto-max-bulk-len", "1mb", "--repl-diskless-sync-delay", "0", "--appendonly", "yes"];
+    let first = Running::start(&program, folders[0].path(), &options);
+    first.client();
+    let follow = |port: u16| {
+        [&options[..], &["--replicaof", "127.0.0.1"]]
+            .concat()
+            .into_iter()
+            .map(str::to_string)
+            .chain([port.to_string()])
+            .collect::<Vec<_>>()
+    };
+    let args = follow(first.port());
+    let args: Vec<&str> = args.iter().map(String::as_str).chain(["--io-threads", "4"]).collect();
+    let ours = start(folders[1].path(), &args);
+    let args = follow(ours.port());
+    let last = Running::start(&program, folders[2].path(), &args.iter().map(String::as_str).collect::<Vec<_>>());
+    last.client();
+    for port in [ours.port(), last.port()] {
+        wait_until("it follows", || info(port, "replication", "master_link_status") == "up");
+    }
+
+    let mut wire = Wire::connect(first.port(), PATIENCE).expect("a connection");
+    let vocabulary = Vocabulary::learn(&mut wire).expect("a table");
+    let vocabulary =
+        vocabulary.filtered(|shape| shape.is_about_data() && !["pfselftest", "keys"].contains(&&*shape.name));
+    assert!(vocabulary.len() > 180, "the table has only {} commands", vocabulary.len());
+    let seconds = std::env::var("KVICK_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    let (began, time) = (Instant::now(), Duration::from_secs(seconds.unwrap_or(3)));
+    let seed = std::env::var("KVICK_RANDOM_SEED").ok().and_then(|text| text.parse().ok());
+    let (mut seed, sent) = (seed.unwrap_or(u64::from(std::process::id()) << 20), AtomicU64::new(0));
+    while began.elapsed() < time {
+        println!("KVICK_RANDOM_SEED={seed}");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (vocabulary, stop, sent, port) = (&vocabulary, &stop, &sent, first.port());
+                scope.spawn(move || {
+                    sent.fetch_add(change(port, vocabulary, Random(seed + number), stop), Ordering::Relaxed)
+                });
+            }
+            std::thread::sleep(ROUND.min(time.saturating_sub(began.elapsed())));
+            stop.store(true, Ordering::Relaxed);
+        });
+        seed += 1000;
+        compare::settle(first.port());
+        let expected = all_contents(first.port());
+        for (what, port) in [("the server between", ours.port()), ("the last server", last.port())] {
+            let offset = |port| info(port, "replication", "master_repl_offset");
+            wait_until("all has arrived", || offset(port) == offset(first.port()));
+            assert_same_data(what, &expected, port);
+        }
+    }
+    println!("{sent:?} changes");
+    assert!(sent.into_inner() > 100);
+    assert_eq!(info(ours.port(), "stats", "sync_full"), "1", "the last server began once");
 }

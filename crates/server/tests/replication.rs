@@ -8,6 +8,8 @@ mod common;
 use common::peer::Running;
 use common::{Server, wait_until};
 use redis::{Connection, Value, cmd};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
@@ -848,5 +850,74 @@ fn the_server_that_others_wrote_follows_through_a_file_too() {
         write(&mut o, 1).expect("changes");
         settle(&mut o);
         assert_same_data(&mut o, &mut t);
+    });
+}
+
+#[test]
+fn a_script_on_a_replica_keeps_nothing_of_the_primarys_from_it() {
+    with_workers(|workers| {
+        let primary = start(workers, &[]);
+        let replica = start(workers, &["--busy-reply-threshold", "20"]);
+        let (mut client, mut other) = (primary.client(), replica.client());
+        follow(&mut other, primary.port());
+        wait_for_link(&mut other);
+        for line in ["SET key 0", "SET gone 0", "WAIT 1 0"] {
+            ask(&mut client, line);
+        }
+        let mut busy = replica.raw();
+        busy.request(&["EVAL_RO", "redis.call('get', KEYS[1]) while true do end", "1", "key"]);
+        wait_until("the replica is busy", || {
+            try_ask(&mut other, "PING").is_err_and(|error| error.code() == Some("BUSY"))
+        });
+        // One key, several, all of them, and a transaction.
+        for line in ["INCR key", "MSET key 5 another 1", "FLUSHDB", "SET key 7", "MULTI", "INCR key", "EXEC"] {
+            ask(&mut client, line);
+        }
+        let mut last = replica.raw();
+        last.ask(&["SCRIPT", "KILL"], "+OK\r\n");
+        assert!(busy.line().starts_with("-ERR Script killed"));
+        assert_same_data(&mut client, &mut other);
+        assert_eq!(number(&mut other, "GET key"), 8);
+    });
+}
+
+/// Plays a primary that sends a replica no data, and then these bytes. An error if who connected is gone.
+fn play_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpStream> {
+    const EMPTY_DUMP: &[u8] = b"$18\r\nREDIS0011\xff\0\0\0\0\0\0\0\0";
+    let mut requests = BufReader::new(listener.accept()?.0);
+    let mut line = String::new();
+    // Each request is a line that says what it is, among others that are not looked at.
+    while !line.trim().eq_ignore_ascii_case("psync") {
+        line.clear();
+        if requests.read_line(&mut line)? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let answer = match line.trim().to_ascii_lowercase().as_str() {
+            "ping" => "+PONG\r\n".to_string(),
+            "replconf" => "+OK\r\n".to_string(),
+            "psync" => format!("+FULLRESYNC {} 0\r\n", "a".repeat(40)),
+            _ => String::new(),
+        };
+        requests.get_mut().write_all(answer.as_bytes())?;
+    }
+    let mut stream = requests.into_inner();
+    stream.write_all(&[EMPTY_DUMP, changes].concat())?;
+    Ok(stream)
+}
+
+#[test]
+fn scripts_that_an_old_primary_sends_are_run() {
+    const CHANGES: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*5\r\n$4\r\nEVAL\r\n\
+        $40\r\nreturn redis.call('set',KEYS[1],ARGV[1])\r\n$1\r\n1\r\n$3\r\nkey\r\n$1\r\n5\r\n";
+    with_workers(|workers| {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let replica = start(workers, &[]);
+        let mut other = replica.client();
+        follow(&mut other, port);
+        // A replica of another test may try a port that was its primary's.
+        let played = std::iter::repeat_with(|| play_primary(&listener, CHANGES)).take(5).find_map(Result::ok);
+        let _primary = played.expect("a replica that synchronises");
+        wait_until("the script has run", || try_ask(&mut other, "GET key") == Ok(Value::BulkString(b"5".to_vec())));
     });
 }

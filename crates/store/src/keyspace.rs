@@ -335,8 +335,8 @@ impl Keyspace {
         Locked { keyspace: self, held: Held::One(address, cell) }
     }
 
-    /// Forgets the readers of some key by chance, and hands them out with the key; `None` when no key has any. The caller
-    /// is in a batch and holds nothing.
+    /// Forgets the readers of some key by chance, and hands them out with the key; `None` when no key has any that is not
+    /// locked. The caller is in a batch and holds nothing.
     pub fn forget_some_readers(&'static self, mut random: impl FnMut() -> u64) -> Option<(Box<[u8]>, Readers)> {
         let all = self.databases.len() * self.partitions;
         let start = crate::chance::below(random(), all);
@@ -346,8 +346,10 @@ impl Keyspace {
                 continue;
             }
             let address = self.address_of(database, at % self.partitions);
-            if let Some(forgotten) = self.lock_one(address).forget_some_readers(address, random()) {
-                return Some(forgotten);
+            let forgotten =
+                self.try_lock_one(address).and_then(|mut locked| locked.forget_some_readers(address, random()));
+            if forgotten.is_some() {
+                return forgotten;
             }
         }
         None

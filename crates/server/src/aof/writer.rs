@@ -87,7 +87,7 @@ pub(super) struct Increment {
 
 impl Increment {
     /// Appends all, or nothing if that can be helped: otherwise the error comes with the bytes that are there for good.
-    fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut done = 0;
         while done < bytes.len() {
             let error = match self.file.write(&bytes[done..]) {

@@ -101,6 +101,11 @@ pub fn redirection(server: &Server, client: &ClientInfo, flags: Flags) -> Option
     Some(Error::new(format!("REDIRECT {}:{}", primary.host, primary.port)))
 }
 
+/// What commands are told that have to wait until the data set is there.
+pub fn loading(server: &Server) -> Error {
+    Error::new(format!("LOADING {} is loading the dataset in memory", name(server)))
+}
+
 /// Why a command may not run, with `flags` its own or those of all that it would execute.
 pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
     let gate = &server.persistence.gate;
@@ -133,10 +138,6 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
         return Some(loading(server));
     }
     None
-}
-
-fn loading(server: &Server) -> Error {
-    Error::new(format!("LOADING {} is loading the dataset in memory", name(server)))
 }
 
 /// Why a command may not run on a replica.

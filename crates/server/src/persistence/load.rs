@@ -211,7 +211,10 @@ pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Resul
     let mut load = || {
         let Some(file) = open(&server.config.values())? else { return Ok(None) };
         server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-        let (report, ..) = Loader::new(server, Locking::World(world), how).run(file)?;
+        let mut loader = Loader::new(server, Locking::World(world), how);
+        // They were there before, and replicas and the append-only file have yet to be told that they go.
+        loader.keeps_expired = true;
+        let (report, ..) = loader.run(file)?;
         report.log();
         Ok(Some(report))
     };

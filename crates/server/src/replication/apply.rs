@@ -11,10 +11,11 @@ use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
 use crate::config::tables::replication::REPLICA_READ_ONLY;
 use crate::config::words::PropagationError;
 use crate::logging;
+use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::Client;
 use crate::worker::batch::Asks;
-use crate::worker::engine::Engine;
+use crate::worker::engine::{Engine, Outcome};
 use kvick_resp::Args;
 use kvick_store::world::Participant;
 use std::io;
@@ -22,12 +23,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
 
 /// Bytes of an error that the log is told.
 const ERROR_SHOWN_MAX: usize = 4096;
+/// How often to look whether a script has ended, or the append-only file has been replayed.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
 pub struct Applier {
@@ -124,18 +128,27 @@ impl Applier {
             if upstream.number() != self.number {
                 return Err(Superseded);
             }
+            if self.engine.server.persistence.gate.has(gate::LOADING) {
+                // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
+                self.engine.leave();
+                std::thread::sleep(PAUSE);
+                self.engine.enter();
+                continue;
+            }
             let Some((args, bytes)) = next() else { return Ok(()) };
-            self.apply(args, bytes);
+            self.apply(args, bytes)?;
         }
     }
 
-    fn apply(&mut self, args: Args<'_>, bytes: &[u8]) {
+    fn apply(&mut self, args: Args<'_>, bytes: &[u8]) -> Result<(), Superseded> {
         let name = args.get(0).unwrap_or_default();
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let aside =
             self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
         self.engine.effects().repeat(bytes, aside);
-        self.engine.execute(&mut self.client, args, Asks::Unresolved, &mut None, &mut self.reply);
+        while let Outcome::Held | Outcome::Again = self.execute(args) {
+            self.wait_for_script()?;
+        }
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
         if self.reply.first() == Some(&b'-') {
             self.tell_of_error();
@@ -146,6 +159,33 @@ impl Applier {
             // What no handler committed: requests that do nothing, or that this server does not know.
             self.engine.commit_verbatim();
         }
+        Ok(())
+    }
+
+    fn execute(&mut self, args: Args<'_>) -> Outcome {
+        let Applier { engine, client, reply, .. } = self;
+        match engine.execute(client, args, Asks::Unresolved, &mut None, reply) {
+            // Scripts are sent by old servers alone.
+            Outcome::Program(command, previous) => {
+                engine.execute_program(client, (command, previous), args, &mut (), reply)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// A script of a client here has what a request needs, for however long: the primary's is not answered that the server
+    /// is busy, as others are.
+    #[cold]
+    fn wait_for_script(&mut self) -> Result<(), Superseded> {
+        self.engine.leave();
+        std::thread::sleep(PAUSE);
+        self.engine.enter();
+        if self.engine.server.replication.upstream.number() != self.number {
+            // What was not executed is not repeated either.
+            self.engine.effects().repeat_others();
+            return Err(Superseded);
+        }
+        Ok(())
     }
 
     /// What a primary sends went well there, so the data are not the same.

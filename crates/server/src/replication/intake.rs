@@ -5,7 +5,7 @@
 //! known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all is well;
 //! meanwhile the data are served if they are an earlier state of what comes.
 
-use super::apply::Applier;
+use super::apply::{Applier, PAUSE};
 use super::synchronise::is_for_replicas_alone;
 use super::upstream::LinkStage;
 use super::wire::{Broken, READ, Wire, shown};
@@ -187,11 +187,18 @@ impl Intake<'_> {
 
     /// Has commands refused for this reason, if it is still this primary's dump that is wanted; the reason.
     fn begin_loading(&self, reason: u32) -> Result<u32, Broken> {
-        let _world = self.server.keyspace.lock_world();
+        let gate = &self.server.persistence.gate;
+        let mut world = self.server.keyspace.lock_world();
+        // DEBUG LOADAOF: another has the data for himself.
+        while gate.has(gate::LOADING) {
+            drop(world);
+            std::thread::sleep(PAUSE);
+            world = self.server.keyspace.lock_world();
+        }
         if self.is_superseded() {
             return Err(Broken::Superseded);
         }
-        self.server.persistence.gate.set(reason, true);
+        gate.set(reason, true);
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
         Ok(reason)
     }

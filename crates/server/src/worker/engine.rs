@@ -56,6 +56,8 @@ pub struct Engine {
     /// How access to keys is recorded.
     pub access: Access,
     pub(super) effects: Effects,
+    /// A request was not executed since what it was allowed on changed while it waited for its locks.
+    pub(super) outdated: bool,
     /// Publishes keyspace events.
     events: Arc<Publisher>,
     /// What the present command waits for, if it asked to.
@@ -137,6 +139,7 @@ impl Engine {
             now_ms: 0,
             access: Access::default(),
             effects: Effects::with_listener(events.clone()),
+            outdated: false,
             events,
             block: None,
             waits: None,
@@ -300,7 +303,7 @@ impl Engine {
     }
 
     /// Executes a request that may run a script. `attendant` serves others while a script takes long.
-    pub(super) fn execute_program(
+    pub(crate) fn execute_program(
         &mut self,
         client: &mut Client,
         (command, previous): (&'static Registered, u32),
@@ -309,11 +312,20 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
-        let called = match client.tracking {
-            None => self.call(client, command, args, &mut None, attendant, out),
-            Some(_) => self.call_tracked(client, previous, (command, args), &mut None, attendant, out),
-        };
-        self.conclude(client, (command, args), called, start, out)
+        loop {
+            let called = match client.tracking {
+                None => self.call(client, command, args, &mut None, attendant, out),
+                Some(_) => self.call_tracked(client, previous, (command, args), &mut None, attendant, out),
+            };
+            match self.conclude(client, (command, args), called, start, out) {
+                Outcome::Again => {}
+                outcome => return outcome,
+            }
+            if let Some(error) = self.objection(client, command, args) {
+                self.refuse(client, Some((command, args)), &error, out);
+                return self.finish(client, start, out);
+            }
+        }
     }
 
     /// What is to be done after a command.
@@ -329,9 +341,13 @@ impl Engine {
         match called {
             Called::Done if self.ended_long_script => self.end_long_script(),
             Called::Done => {}
+            // What it was allowed on has changed while it waited.
+            Called::Held if std::mem::take(&mut self.outdated) => return Outcome::Again,
             Called::Held => match self.busy_error() {
                 Some(error)
-                    if !command.spec.flags.contains(Flags::ALLOW_BUSY) && !self.is_held_by_script(client, command) =>
+                    if !command.spec.flags.contains(Flags::ALLOW_BUSY)
+                        && !client.is_primary()
+                        && !self.is_held_by_script(client, command) =>
                 {
                     self.refuse(client, Some((command, args)), &error, out);
                 }

@@ -9,6 +9,9 @@
 //! - When that has been too long, by `busy-reply-threshold`, held requests are answered that the server is busy, and so are
 //!   those that come meanwhile and concern more than keys that are free.
 //!
+//! Who had the world meanwhile may have begun to load other data, or to follow a primary. A client's request is asked then
+//! once more whether it may run.
+//!
 //! **What always holds**: the engine waits with nothing locked, but for a script's own thread, which may wait for more locks.
 
 use super::engine::{Engine, Keys};
@@ -148,15 +151,33 @@ impl Engine {
         }
     }
 
-    /// Leaves the batch and takes the world; `None`, within the batch again, when a script keeps it from that.
+    /// Leaves the batch and takes the world; `None`, within the batch again, when a script keeps it from that, or when the
+    /// request is [outdated](Engine::is_outdated).
     pub(super) fn lock_world(&mut self) -> Option<Locked> {
+        let before = self.ground();
         self.leave();
         let running = &self.server.scripting.running;
-        let locked = self.server.keyspace.lock_world_while(|| !running.is_shown());
+        let mut locked = self.server.keyspace.lock_world_while(|| !running.is_shown());
+        if locked.is_some() && self.is_outdated(before) {
+            locked = None;
+        }
         if locked.is_none() {
             self.enter();
         }
         locked
+    }
+
+    /// On what the decision rests that a client's request may run, as far as that changes with the world held.
+    fn ground(&self) -> u64 {
+        self.server.persistence.gate.word() & u64::from(gate::LOADING | gate::REPLICA)
+    }
+
+    /// Whether that is another now, so that a client's request that is about to run has to be looked at again. What a log
+    /// says is done in any case.
+    fn is_outdated(&mut self, before: u64) -> bool {
+        let is_outdated = self.worker < self.server.workers() && self.ground() != before;
+        self.outdated |= is_outdated;
+        is_outdated
     }
 
     /// Settles, before a command takes locks, how it stands to scripts; `None` when one keeps it from running.
@@ -212,7 +233,8 @@ impl Engine {
         true
     }
 
-    /// Whether to go on waiting for a lock. Steps out of the batch for who wants the world.
+    /// Whether to go on waiting for a lock. Steps out of the batch for who wants the world; not if the request is
+    /// [outdated](Engine::is_outdated) after that.
     fn goes_on_waiting(&mut self, looks: &mut u32) -> bool {
         if self.server.scripting.running.is_shown() {
             *looks += 1;
@@ -221,8 +243,9 @@ impl Engine {
             }
         }
         if self.in_batch && self.server.keyspace.world.is_wanted() {
+            let before = self.ground();
             self.leave();
-            return self.enter();
+            return self.enter() && !self.is_outdated(before);
         }
         true
     }

@@ -6,8 +6,11 @@
 
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 
+pub mod compare;
 pub mod groups;
 pub mod peer;
+pub mod vocabulary;
+pub mod wire;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

@@ -17,6 +17,8 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let server = cx.server;
     // The log has told why, if something could not be written.
     aof::flush(server);
+    // The files hold the function libraries too.
+    server.scripting.forget_libraries(false)?;
     server.persistence.gate.set(gate::LOADING, true);
     (0..server.keyspace.databases()).for_each(|number| _ = cx.locked.flush(number, false));
     // It waits for no key: the thread that has the files ends this.

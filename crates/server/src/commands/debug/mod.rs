@@ -14,6 +14,7 @@ use super::config::rewrite_file;
 use super::help;
 use crate::config::rewrite::Add;
 use crate::logging;
+use crate::persistence::gate;
 use crate::session::{Session, SessionHandler};
 use crate::tls;
 use crate::worker::{Message, output};
@@ -41,20 +42,25 @@ pub const DEBUG: Command<SessionHandler> = Command::new(
 type Run = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
 
 /// A subcommand: its name, the least and the greatest number of arguments with both names counted in, whether it needs
-/// the world to stand still, and what it does.
+/// the world to stand still, whether it changes the data, and what it does.
 struct Subcommand {
     name: &'static str,
     arguments: (usize, usize),
     world: bool,
+    replaces: bool,
     run: Run,
 }
 
 const fn sub(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
-    Subcommand { name, arguments: (min, max), world: false, run }
+    Subcommand { name, arguments: (min, max), world: false, replaces: false, run }
 }
 
 const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
     Subcommand { world: true, ..sub(name, min, max, run) }
+}
+
+const fn replacing(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
+    Subcommand { replaces: true, ..world(name, min, max, run) }
 }
 
 const SUBCOMMANDS: &[Subcommand] = &[
@@ -72,18 +78,18 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("htstats", 3, 4, keys::tables),
     world("htstats-key", 3, 4, values::table),
     world("listpack", 3, 3, values::listpack),
-    world("loadaof", 2, 2, appendonly::load),
+    replacing("loadaof", 2, 2, appendonly::load),
     sub("log", 3, 3, log),
     world("object", 3, 4, values::object),
     sub("oom", 2, usize::MAX, crash::out_of_memory),
     sub("panic", 2, usize::MAX, crash::panic),
-    world("populate", 3, 5, keys::populate),
+    replacing("populate", 3, 5, keys::populate),
     sub("pause-after-fork", 3, 3, replication::pause_after_fork),
     sub("pause-cron", 3, 3, pause_cron),
     sub("protect-client", 3, 3, protect_client),
     sub("protocol", 3, 3, protocol::reply),
     world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
-    world("reload", 2, usize::MAX, reload::reload),
+    replacing("reload", 2, usize::MAX, reload::reload),
     sub("replicate", 3, usize::MAX, replication::replicate),
     sub("replybuffer", 4, 4, reply_buffer),
     world("sdslen", 3, 3, values::lengths),
@@ -107,6 +113,10 @@ fn needs_world(args: Args<'_>) -> bool {
 
 fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match find(args) {
+        // Whoever loads has the data for himself, though this command may look on.
+        Some(subcommand) if subcommand.replaces && cx.server.persistence.gate.has(gate::LOADING) => {
+            Err(gate::loading(cx.server))
+        }
         Some(subcommand) => (subcommand.run)(cx, args),
         None => Err(wrong_number("DEBUG", args.get(1).unwrap_or_default())),
     }

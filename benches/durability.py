@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""What it costs that nothing is lost: append-only file, replicas and snapshots, beside Valkey in the same run.
+
+Usage: durability.py [PART...]        all parts, unless some are named
+
+    always     SETs a second with `appendfsync always`, 50 clients, each waiting for its reply
+    everysec   processor time per SET, 16 pipelined, with `appendfsync everysec` against no file
+    replica    the same with one replica that follows the stream against none
+    sync       time and processor time of a full synchronisation of 2 million keys, to a reader that keeps nothing
+    snapshot   latencies of 50 clients' writes to 2 million keys beside BGSAVE and without, and the memory that it takes
+
+The servers are measured in turn, with one worker each; a figure is the median of three rounds. The load generator is
+valkey-benchmark (KVICK_TEST_BENCHMARK names it, or it is on the PATH). Files lie in the folder for temporary files: TMPDIR
+says where, and so on which disk. Valkey is the program that KVICK_TEST_VALKEY names, or `valkey-server` on the PATH; Kvick is
+target/release/kvick-server, or what KVICK_SERVER names. The time of a server's children is counted as its own.
+"""
+
+import os
+import pathlib
+import random
+import select
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+from measure import TICKS, Client, Server, encode, kvick, pin, valkey
+
+ROUNDS = 3
+KEYS = 2_000_000
+ALONE = ["--io-threads", "1", "--enable-debug-command", "yes"]
+FILE = ["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0"]
+PATIENCE_S = 120
+# Requests a second that the writers beside a snapshot make, and how long they do.
+RATE = 2_000
+WRITING_S = 6
+
+
+def generate(server, requests, *words):
+    """Runs the load generator; how long it took, in seconds."""
+    program = shutil.which(os.environ.get("KVICK_TEST_BENCHMARK", "valkey-benchmark"))
+    if not program:
+        sys.exit("valkey-benchmark is absent: name it with KVICK_TEST_BENCHMARK, or put it on the PATH")
+    command = [program, "-p", str(server.port), "-c", "50", "-t", "set", "-n", str(requests), "-q", *words]
+    began = time.monotonic()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def spent_with_children(server, work):
+    """Seconds of processor time that `work` takes of a server and the children that it waits for."""
+    def total():
+        fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return sum(map(int, fields[11:15])) / TICKS
+
+    before = total()
+    work()
+    # A child is counted when it has been waited for.
+    time.sleep(0.5)
+    return total() - before
+
+
+def reply(client, *words):
+    """The first line of the reply, or the bulk string."""
+    client.send(encode(words))
+    got = b""
+    while not got.endswith(b"\r\n") or (got.startswith(b"$") and len(got) < int(got[1 : got.index(b"\r")]) + 5):
+        got += client.socket.recv(1 << 16)
+    return got
+
+
+def info(client, field):
+    for line in reply(client, b"INFO", b"ALL").split(b"\r\n"):
+        if line.startswith(field + b":"):
+            return line.split(b":")[1].decode()
+    sys.exit(f"INFO has no {field.decode()}")
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline:
+            sys.exit("waited in vain")
+        time.sleep(0.05)
+
+
+def always(program):
+    with Server(program, *ALONE, *FILE, "--appendfsync", "always", cores=[0]) as server:
+        generate(server, 2_000)
+        return [20_000 / generate(server, 20_000, "-r", "100000")]
+
+
+def per_set(server):
+    """Microseconds of processor time per SET."""
+    requests = 1_000_000
+    generate(server, 200_000, "-P", "16", "-r", "100000")
+    return sum(server.spent(lambda: generate(server, requests, "-P", "16", "-r", "100000"))) * 1e6 / requests
+
+
+def everysec(program):
+    with Server(program, *ALONE, cores=[0]) as server:
+        without = per_set(server)
+    with Server(program, *ALONE, *FILE, "--appendfsync", "everysec", cores=[0]) as server:
+        return [without, per_set(server)]
+
+
+def replica(program):
+    with Server(program, *ALONE, cores=[0]) as server:
+        without = per_set(server)
+        with Server(program, *ALONE, "--replicaof", f"127.0.0.1 {server.port}", cores=[1]) as follower:
+            client = Client(follower)
+            wait_until(lambda: info(client, b"master_link_status") == "up")
+            return [without, per_set(server)]
+
+
+def read_everything(server):
+    """Has a server send all of its data, as a replica does, and drops them."""
+    client = Client(server)
+    client.socket.settimeout(PATIENCE_S)
+    for words in ([b"REPLCONF", b"capa", b"eof"], [b"REPLCONF", b"capa", b"psync2"]):
+        reply(client, *words)
+    client.send(encode([b"PSYNC", b"?", b"-1"]))
+    head, mark = b"", b"$EOF:"
+    while len(head) < head.find(mark) + len(mark) + 40 or mark not in head:
+        head += client.socket.recv(1 << 20)
+    start = head.index(mark) + len(mark)
+    end, tail = head[start : start + 40], head[start + 40 :]
+    while not tail.endswith(end):
+        got = client.socket.recv(1 << 20)
+        if not got:
+            sys.exit("the server does not send its data")
+        tail = (tail + got)[-40:]
+
+
+def sync(program):
+    settings = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]
+    with Server(program, *ALONE, *settings, cores=[0]) as server:
+        reply(Client(server), b"DEBUG", b"POPULATE", b"%d" % KEYS, b"key", b"100")
+        began = time.monotonic()
+        cpu = spent_with_children(server, lambda: read_everything(server))
+        return [time.monotonic() - began - 0.5, cpu]
+
+
+class Writers:
+    """Clients that write at a steady rate, whether or not they are answered in time."""
+
+    def __init__(self, server):
+        self.sockets = {client.socket.fileno(): client.socket for client in (Client(server) for _ in range(50))}
+
+    def latencies(self, seconds):
+        """Milliseconds from when each request was due to its reply."""
+        poll, due, found = select.epoll(), {}, []
+        for number, connection in self.sockets.items():
+            connection.setblocking(False)
+            poll.register(number, select.EPOLLIN)
+        numbers = list(self.sockets)
+        began, sent, total = time.perf_counter(), 0, int(RATE * seconds)
+        while len(found) < total:
+            now = time.perf_counter()
+            while sent < total and began + sent / RATE <= now:
+                number = numbers[sent % len(numbers)]
+                key = b"key:%d" % random.randrange(KEYS)
+                request = [[b"SET", key, b"v" * 100], [b"APPEND", key, b"x"], [b"INCR", b"counter:" + key]][sent % 3]
+                self.sockets[number].send(encode(request))
+                due.setdefault(number, []).append(began + sent / RATE)
+                sent += 1
+            for number, _ in poll.poll(0.0005):
+                replies = self.sockets[number].recv(1 << 16).count(b"\r\n")
+                now = time.perf_counter()
+                found += [(now - at) * 1e3 for at in due[number][:replies]]
+                del due[number][:replies]
+        return sorted(found)
+
+
+def family(server):
+    """Megabytes that a server and its children have to themselves or share, each page counted once."""
+    pids = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True).stdout.split()
+    total = 0
+    for pid in [str(server.process.pid), *pids]:
+        try:
+            for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) / 1024
+        except OSError:
+            pass
+    return total
+
+
+def snapshot(program):
+    with Server(program, *ALONE, "--rdb-key-save-delay", "0", cores=[0, 1]) as server:
+        client = Client(server)
+        reply(client, b"DEBUG", b"POPULATE", b"%d" % KEYS, b"key", b"100")
+        writers = Writers(server)
+        writers.latencies(1)
+        without, before = writers.latencies(WRITING_S), family(server)
+        peak, over = [before], threading.Event()
+
+        def watch():
+            while not over.is_set():
+                peak.append(family(server))
+                time.sleep(0.1)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        reply(client, b"BGSAVE")
+        beside = writers.latencies(WRITING_S)
+        wait_until(lambda: info(client, b"rdb_bgsave_in_progress") == "0")
+        over.set()
+        watcher.join()
+        worst = lambda found: found[int(len(found) * 0.999)]
+        return [worst(without), worst(beside), before, max(peak)]
+
+
+# What each part measures: its function, what its figures are, and how many decimals they have.
+PARTS = {
+    "always": (always, ["SETs/s"], 0),
+    "everysec": (everysec, ["us without a file", "us with it"], 2),
+    "replica": (replica, ["us without a replica", "us with one"], 2),
+    "sync": (sync, ["s", "s of processor time"], 2),
+    "snapshot": (snapshot, ["p99.9 ms without", "p99.9 ms beside it", "MB before", "MB at most"], 2),
+}
+
+
+def main():
+    pin(1)
+    for name in sys.argv[1:] or PARTS:
+        measure, labels, decimals = PARTS[name]
+        if name == "snapshot":
+            pin(0, 1)
+        found = {"Kvick": [], "Valkey": []}
+        for _ in range(ROUNDS):
+            for who, program in (("Kvick", kvick()), ("Valkey", valkey())):
+                found[who].append(measure(program))
+        for at, label in enumerate(labels):
+            ours, theirs = (statistics.median(figures[at] for figures in found[who]) for who in found)
+            shown = f"Kvick {ours:.{decimals}f}, Valkey {theirs:.{decimals}f}"
+            print(f"{name}: {label}: {shown}; Kvick / Valkey {ours / theirs:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

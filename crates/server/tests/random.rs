@@ -1,0 +1,514 @@
+//! Commands at random, from many connections at once: whatever is sent, in whatever order, the server goes on, answers
+//! with well-formed replies, takes no more memory than there is data, and holds the same data as its replica, its dump and its
+//! append-only file.
+//!
+//! What is sent is made up from the server's own table (see `common/vocabulary.rs`), and sent in pipelines by
+//! connections of three kinds: plain ones, of which every reply is counted; wild ones, which also subscribe, watch others,
+//! turn replies off and are killed; and some of the replica. `KVICK_STRESS_SECONDS` is for how long, `KVICK_RANDOM_SEED`
+//! repeats what a seed made (with as much chance as threads leave), `KVICK_RANDOM_WORKERS` and `KVICK_RANDOM_CONNECTIONS`
+//! say how many of each there are, and requests with a word of `KVICK_RANDOM_WITHOUT` are left out, to find out which it was.
+//! `KVICK_RANDOM_KEEP=1` leaves the files of the primary and of the replica where they are.
+
+mod common;
+
+use common::compare::{self, ask, assert_same, contents, info};
+use common::vocabulary::{Random, Request, Shape, Vocabulary, any_word, key};
+use common::wire::{Reply, Wire};
+use common::{Server, wait_until};
+use std::io::ErrorKind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long any reply may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// One server lives so long, then its data are compared and the next one begins.
+const ROUND: Duration = Duration::from_secs(20);
+/// What a server may take at its worst, and what it may still take when all data are gone.
+const MEMORY_MAX: u64 = 1 << 30;
+const MEMORY_EMPTY_MAX: i64 = 100 << 20;
+
+fn variable(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// What no connection sends: it ends or stalls the server, or has it follow another.
+const NEVER: &[&str] = &[
+    "shutdown",
+    "debug",
+    "replicaof",
+    "slaveof",
+    "failover",
+    "sync",
+    "psync",
+    "replconf",
+    "config|set",
+    "config|rewrite",
+    "script|debug",
+    "pfselftest",
+    "migrate",
+    "client|kill",
+    "client|import-source",
+    "eval",
+    "evalsha",
+    "fcall",
+    "eval_ro",
+    "evalsha_ro",
+    "fcall_ro",
+    "function|load",
+    "function|restore",
+    "acl|load",
+    "acl|save",
+];
+/// What only wild connections send: it changes how a connection replies, whom it belongs to, or that it lives.
+const WILD: &[&str] = &[
+    "subscribe",
+    "psubscribe",
+    "ssubscribe",
+    "unsubscribe",
+    "punsubscribe",
+    "sunsubscribe",
+    "client|reply",
+    "quit",
+    "auth",
+    "hello",
+    "monitor",
+];
+/// What is sent less often than other commands.
+const SELDOM: &[&str] =
+    &["flushall", "flushdb", "save", "bgsave", "bgrewriteaof", "client|pause", "swapdb", "keys", "lolwut"];
+
+fn may_be_sent(shape: &Shape, wild: bool) -> bool {
+    !NEVER.contains(&&*shape.name) && (wild || !WILD.contains(&&*shape.name))
+}
+
+/// Settings that may change at any time, with values for each. Not among them is `hll-sparse-max-bytes`, by which a replica
+/// with another value holds other bytes, and none that says how long a server waits.
+const SETTINGS: &[(&str, &[&str])] = &[
+    ("maxmemory", &["0", "0", "40mb", "100mb"]),
+    ("maxmemory-policy", &["allkeys-lru", "volatile-ttl", "allkeys-random", "noeviction", "allkeys-lfu"]),
+    ("notify-keyspace-events", &["", "KEA", "KEAmn", "g$"]),
+    ("list-max-listpack-size", &["-2", "3", "128", "-1"]),
+    ("list-compress-depth", &["0", "1"]),
+    ("hash-max-listpack-entries", &["3", "512"]),
+    ("hash-max-listpack-value", &["5", "64"]),
+    ("set-max-intset-entries", &["3", "512"]),
+    ("set-max-listpack-entries", &["3", "128"]),
+    ("zset-max-listpack-entries", &["3", "128"]),
+    ("zset-max-listpack-value", &["5", "64"]),
+    ("stream-node-max-entries", &["2", "100"]),
+    ("stream-node-max-bytes", &["50", "4096"]),
+    ("lazyfree-lazy-expire", &["yes", "no"]),
+    ("lazyfree-lazy-server-del", &["yes", "no"]),
+    ("lazyfree-lazy-user-del", &["yes", "no"]),
+    ("lazyfree-lazy-user-flush", &["yes", "no"]),
+    ("slowlog-log-slower-than", &["0", "10000", "-1"]),
+    ("commandlog-request-larger-than", &["10", "1048576"]),
+    ("commandlog-reply-larger-than", &["10", "1048576"]),
+    ("latency-monitor-threshold", &["0", "1"]),
+    ("latency-tracking", &["yes", "no"]),
+    ("tracking-table-max-keys", &["3", "1000000"]),
+    ("appendfsync", &["always", "everysec", "no"]),
+    ("aof-use-rdb-preamble", &["yes", "no"]),
+    ("rdbcompression", &["yes", "no"]),
+    ("hz", &["10", "100"]),
+    ("active-expire-effort", &["1", "10"]),
+    ("maxmemory-clients", &["0", "100mb"]),
+    ("tcp-keepalive", &["0", "300"]),
+    ("maxclients", &["1000", "10000"]),
+    ("busy-reply-threshold", &["5000"]),
+    ("repl-backlog-size", &["16kb", "1mb", "10mb"]),
+    ("prefetch-batch-max-size", &["0", "16"]),
+];
+
+/// Runs the commands in ARGV, each behind the number of its words.
+const MACHINE: &str = "local i = 1 local last = false while i <= #ARGV do local n = tonumber(ARGV[i]) local c = {} \
+    for j = 1, n do c[j] = ARGV[i + j] end last = redis.pcall(unpack(c)) i = i + n + 1 end return last";
+
+fn words(line: &str) -> Request {
+    line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// Who sends: what it may say, and what all have found out.
+struct Voice<'a> {
+    vocabulary: &'a Vocabulary,
+    wild: bool,
+    found: &'a Found,
+    /// Words of requests that are left out.
+    without: &'a [Vec<u8>],
+}
+
+/// What connections learn from each other.
+#[derive(Default)]
+struct Found {
+    /// What DUMP replied.
+    payloads: Mutex<Vec<Vec<u8>>>,
+    /// The ids of wild connections.
+    victims: Mutex<Vec<i64>>,
+}
+
+impl Voice<'_> {
+    fn plain(&self, random: &mut Random) -> Request {
+        loop {
+            let (shape, request) = self.vocabulary.command(random);
+            if !SELDOM.contains(&&*shape.name) || random.percent(4) {
+                return request;
+            }
+        }
+    }
+
+    /// Appends a command, or several that belong together.
+    fn say(&self, random: &mut Random, out: &mut Vec<Request>) {
+        match random.below(100) {
+            0..8 => {
+                out.push(words("MULTI"));
+                (0..random.below(6)).for_each(|_| out.push(self.plain(random)));
+                out.push(words(random.of::<str>(&["EXEC", "EXEC", "EXEC", "DISCARD"])));
+            }
+            8..16 => out.push(self.program(random)),
+            16..18 => {
+                let (name, values) = SETTINGS[random.below(SETTINGS.len())];
+                let value = random.of::<str>(values);
+                out.push(["CONFIG", "SET", name, value].map(|word| word.as_bytes().to_vec()).to_vec());
+            }
+            18..20 => out.push(self.debug(random)),
+            20..22 => out.push(self.restore(random)),
+            22..26 => {
+                let (stream, id) = (key(random, "stream"), random.of::<str>(&[">", ">", "0", "3-1"]));
+                out.push(words(&format!("XREADGROUP GROUP g{} c1 COUNT 3 STREAMS {stream} {id}", 1 + random.below(3))));
+            }
+            26 => {
+                let victims = self.found.victims.lock().expect("no other has failed");
+                let victim = victims.get(random.below(victims.len())).copied().unwrap_or(-1);
+                let line = if random.percent(70) {
+                    format!("CLIENT KILL ID {victim}")
+                } else {
+                    "CLIENT KILL TYPE pubsub".into()
+                };
+                out.push(words(&line));
+            }
+            27 => out.push(words(&format!("MIGRATE 127.0.0.1 1 {} 0 10", key(random, "")))),
+            28 if random.percent(20) => out.push(words(random.of::<str>(&["HELLO 2", "HELLO 3"]))),
+            _ => out.push(self.plain(random)),
+        }
+    }
+
+    fn program(&self, random: &mut Random) -> Request {
+        let mut request = match random.below(6) {
+            0..3 => vec![random.of::<str>(&["EVAL", "EVAL", "EVAL_RO"]).into(), MACHINE.into()],
+            3 => words(random.of::<str>(&["FCALL machine", "FCALL_RO machine_ro"])),
+            4 => {
+                let library = format!(
+                    "#!lua name=machines\nlocal function run(KEYS, ARGV) {MACHINE} end\n\
+                     server.register_function('machine', run)\n\
+                     server.register_function{{function_name='machine_ro', callback=run, flags={{'no-writes'}}}}"
+                );
+                return vec!["FUNCTION".into(), "LOAD".into(), "REPLACE".into(), library.into()];
+            }
+            _ => {
+                let script = random.of::<str>(&[
+                    "return redis.call('keys', '*')",
+                    "return cjson.encode({redis.call('time'), KEYS, ARGV})",
+                    "redis.setresp(3) return redis.call('hgetall', KEYS[1])",
+                    "return {1.5, false, true, {map = {a = 1}}, {err = 'ERR my own'}, {double = 1.25}, {ok = 'fine'}, nil, 3}",
+                    "local t = {} for i = 1, 300 do t[i] = redis.call('incr', KEYS[1]) end return t",
+                    "return redis.sha1hex(ARGV[1]) .. tostring(cmsgpack.pack(ARGV))",
+                    "redis.call('select', 2) redis.call('set', KEYS[1], 'x') return redis.call('dbsize')",
+                    "error('mine')",
+                    "return struct.pack('>I4', 5) .. #KEYS",
+                ]);
+                return vec!["EVAL".into(), script.into(), "1".into(), key(random, "").into(), any_word(random)];
+            }
+        };
+        let keys = random.below(3);
+        request.push(keys.to_string().into());
+        (0..keys).for_each(|_| request.push(key(random, "").into()));
+        for _ in 0..1 + random.below(3) {
+            let command = self.plain(random);
+            request.push(command.len().to_string().into());
+            request.extend(command);
+        }
+        request
+    }
+
+    fn debug(&self, random: &mut Random) -> Request {
+        let key = key(random, "");
+        words(&match random.below(30) {
+            0 => "DEBUG RELOAD".into(),
+            1 => "DEBUG LOADAOF".into(),
+            2..5 => format!("DEBUG DIGEST-VALUE {key}"),
+            5..8 => format!("DEBUG OBJECT {key}"),
+            8 => format!("DEBUG LISTPACK {key}"),
+            9 => format!("DEBUG HTSTATS-KEY {key} full"),
+            10 => "DEBUG HTSTATS 0 full".into(),
+            11 => format!("DEBUG SDSLEN {key}"),
+            12..18 => {
+                let types = [
+                    "string", "integer", "double", "bignum", "null", "array", "set", "map", "attrib", "push",
+                    "verbatim", "true",
+                ];
+                format!("DEBUG PROTOCOL {}", random.of::<str>(&types))
+            }
+            18 => "DEBUG ERROR one\r\ntwo".into(),
+            19 => "DEBUG SET-ACTIVE-EXPIRE 0".into(),
+            20..22 => "DEBUG SET-ACTIVE-EXPIRE 1".into(),
+            22 => "DEBUG QUICKLIST-PACKED-THRESHOLD 20".into(),
+            23 => "DEBUG QUICKLIST-PACKED-THRESHOLD 0".into(),
+            24 => "DEBUG STRINGMATCH-LEN 10 a".into(),
+            25 => "DEBUG HELP".into(),
+            _ => "DEBUG DIGEST".into(),
+        })
+    }
+
+    fn restore(&self, random: &mut Random) -> Request {
+        let payloads = self.found.payloads.lock().expect("no other has failed");
+        let Some(payload) = payloads.get(random.below(payloads.len())) else { return words("DUMP list:1") };
+        let mut payload = payload.clone();
+        if random.percent(30) && !payload.is_empty() {
+            let at = random.below(payload.len());
+            payload[at] ^= 1 << random.below(8);
+        }
+        let ttl = random.of::<str>(&["0", "0", "0", "1", "100000000"]);
+        let mut request = words(&format!("RESTORE {} {ttl}", key(random, "")));
+        request.push(payload);
+        if random.percent(70) {
+            request.push("REPLACE".into());
+        }
+        request
+    }
+}
+
+fn shown(requests: &[Request]) -> String {
+    let word = |word: &Vec<u8>| format!("\"{}\"", word[..word.len().min(200)].escape_ascii());
+    requests.iter().map(|request| request.iter().map(word).collect::<Vec<_>>().join(" ") + "\n").collect()
+}
+
+/// Sends pipelines until the time has come; how many commands.
+fn converse(port: u16, voice: &Voice<'_>, random: &mut Random, stop: &AtomicBool) -> u64 {
+    let mut sent = 0;
+    let connect = |random: &mut Random| {
+        let mut wire = Wire::connect(port, PATIENCE).expect("a connection");
+        if voice.wild {
+            let id = wire.ask(&["CLIENT", "ID"]).map_or(-1, |id| id.integer());
+            let mut victims = voice.found.victims.lock().expect("no other has failed");
+            if victims.len() < 4 {
+                victims.push(id);
+            } else {
+                let at = random.below(victims.len());
+                victims[at] = id;
+            }
+        }
+        wire
+    };
+    let mut wire = connect(random);
+    while !stop.load(Ordering::Relaxed) {
+        let token = random.word().to_string();
+        let mut requests = Vec::new();
+        if voice.wild {
+            requests.push(words("HELLO 3"));
+        }
+        (0..1 + random.below(12)).for_each(|_| voice.say(random, &mut requests));
+        requests.retain(|request| !request.iter().any(|word| voice.without.contains(&word.to_ascii_lowercase())));
+        if voice.wild {
+            requests.extend(["RESET", "CLIENT REPLY ON"].map(words));
+        } else {
+            requests.push(words("DISCARD"));
+        }
+        requests.push(words(&format!("ECHO {token}")));
+        let result = wire.send(&requests).and_then(|()| answers(&mut wire, voice, requests.len(), token.as_bytes()));
+        match result {
+            Ok(()) => {}
+            Err(error) if voice.wild && !matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::WouldBlock) => {
+                // It was killed, or has quit.
+                wire = connect(random);
+            }
+            Err(error) => panic!("{error} (kind {:?}, wild: {}) after\n{}", error.kind(), voice.wild, shown(&requests)),
+        }
+        sent += requests.len() as u64;
+    }
+    sent
+}
+
+/// Reads the replies of a pipeline, the last of which is the token. Of a wild connection they cannot be counted.
+fn answers(wire: &mut Wire, voice: &Voice<'_>, count: usize, token: &[u8]) -> std::io::Result<()> {
+    let mut replies = 0;
+    loop {
+        let reply = wire.read()?;
+        match &reply {
+            Reply::Push(_) => continue,
+            Reply::Bulk(bytes) if bytes == token => break,
+            // What DUMP replies ends with a version and a sum.
+            Reply::Bulk(bytes) if bytes.len() > 10 && bytes[bytes.len() - 10..][..2] == [80, 0] => {
+                let mut payloads = voice.found.payloads.lock().expect("no other has failed");
+                if payloads.len() < 100 {
+                    payloads.push(bytes.clone());
+                } else {
+                    let at = replies * 7 % 100;
+                    payloads[at] = bytes.clone();
+                }
+            }
+            _ => {}
+        }
+        replies += 1;
+        assert!(voice.wild || replies < count, "more replies than requests: {reply:?}");
+    }
+    let told = replies + 1;
+    if voice.wild || told == count {
+        return Ok(());
+    }
+    Err(std::io::Error::new(ErrorKind::InvalidData, format!("{told} replies to {count} requests")))
+}
+
+fn start(folder: &TempDir, args: &[&str]) -> Server {
+    let workers = variable("KVICK_RANDOM_WORKERS", 4).to_string();
+    let dir = folder.path().to_str().expect("a plain path");
+    let common = [
+        "--dir",
+        dir,
+        "--io-threads",
+        &workers,
+        "--enable-debug-command",
+        "yes",
+        "--proto-max-bulk-len",
+        "1mb",
+        "--repl-diskless-sync-delay",
+        "0",
+        "--appendonly",
+        "yes",
+    ];
+    Server::start(&[&common[..], args].concat())
+}
+
+/// Has everything end that goes on by itself, so that the data stay as they are.
+fn settle(server: &Server) {
+    for line in [
+        "CLIENT UNPAUSE",
+        "DEBUG SET-ACTIVE-EXPIRE 1",
+        "DEBUG QUICKLIST-PACKED-THRESHOLD 0",
+        "CONFIG SET maxmemory 0",
+        "CONFIG SET maxmemory-clients 0",
+        "CONFIG SET appendfsync everysec",
+    ] {
+        let reply = ask(server.port(), line);
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply:?}");
+    }
+    compare::settle(server.port());
+}
+
+/// The most memory that the process has had, in bytes.
+fn memory_peak(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+fn assert_well(server: &mut Server, what: &str) {
+    let mut wire = Wire::connect(server.port(), PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(wire.ask(&["PING"]).expect("a reply"), Reply::Simple("PONG".into()), "{what}");
+    let log = server.log();
+    assert!(!log.contains("panicked") && !log.contains("REPORT START"), "{what} has crashed");
+    assert!(memory_peak(server) < MEMORY_MAX, "{what} took {} bytes", memory_peak(server));
+}
+
+/// Tells how many commands did what they are for at least once, and how many never.
+fn tell_coverage(server: &Server) {
+    let text = ask(server.port(), "INFO COMMANDSTATS").text();
+    let count = |line: &str, name: &str| {
+        let found = line.split([':', ',']).find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        found.and_then(|digits| digits.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("cmdstat_")).collect();
+    let fruitless: Vec<&str> = lines
+        .iter()
+        .filter(|line| count(line, "calls") == count(line, "failed_calls"))
+        .map(|line| line["cmdstat_".len()..].split(':').next().unwrap_or_default())
+        .collect();
+    println!("{} commands, of which none succeeded of {}: {fruitless:?}", lines.len(), fruitless.len());
+}
+
+fn round(seed: u64, time: Duration) -> u64 {
+    let (folder, other) = (compare::folder(), compare::folder());
+    let mut primary = start(&folder, &[]);
+    let mut replica = start(&other, &["--replicaof", &format!("127.0.0.1 {}", primary.port())]);
+    wait_until("the replica follows", || info(replica.port(), "replication", "master_link_status") == "up");
+
+    let mut wire = Wire::connect(primary.port(), PATIENCE).expect("a connection");
+    let all = Vocabulary::learn(&mut wire).expect("a table");
+    let (plain, wild) =
+        (all.filtered(|shape| may_be_sent(shape, false)), all.filtered(|shape| may_be_sent(shape, true)));
+    assert!(plain.len() > 250, "the table has only {} commands", plain.len());
+    // To count what a value holds changes the value, also on a replica, and also there only.
+    let readers = plain.filtered(|shape| shape.name != "pfcount");
+    let without = words(&std::env::var("KVICK_RANDOM_WITHOUT").unwrap_or_default().to_lowercase());
+    let (found, stop, sent) = (Found::default(), AtomicBool::new(false), AtomicU64::new(0));
+    let connections = variable("KVICK_RANDOM_CONNECTIONS", 12);
+    std::thread::scope(|scope| {
+        for number in 0..connections {
+            let (found, stop, sent, without) = (&found, &stop, &sent, &without);
+            let (plain, wild, readers) = (&plain, &wild, &readers);
+            // Of every six, one is wild; the last is the replica's.
+            let (is_wild, is_replicas) = (number % 6 == 5, number > 0 && number + 1 == connections);
+            let port = if is_replicas { replica.port() } else { primary.port() };
+            scope.spawn(move || {
+                let is_wild = is_wild && !is_replicas;
+                let vocabulary = if is_replicas {
+                    readers
+                } else if is_wild {
+                    wild
+                } else {
+                    plain
+                };
+                let voice = Voice { vocabulary, wild: is_wild, found, without };
+                let mut random = Random(seed.wrapping_add(number));
+                sent.fetch_add(converse(port, &voice, &mut random, stop), Ordering::Relaxed);
+            });
+        }
+        std::thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_well(&mut primary, "the primary");
+    assert_well(&mut replica, "the replica");
+
+    tell_coverage(&primary);
+    settle(&primary);
+    settle(&replica);
+    let before = contents(primary.port());
+    wait_until("the replica has all", || {
+        let offset = |server: &Server| info(server.port(), "replication", "master_repl_offset");
+        offset(&primary) == offset(&replica) && info(replica.port(), "replication", "master_link_status") == "up"
+    });
+    assert_same("the replica", &before, replica.port());
+    assert_eq!(ask(primary.port(), "DEBUG RELOAD"), Reply::Simple("OK".into()));
+    assert_same("the dump", &before, primary.port());
+    primary.signal(libc::SIGTERM);
+    assert_eq!(primary.end(), Some(0), "the end");
+    let again = start(&folder, &[]);
+    assert_same("the append-only file", &before, again.port());
+
+    for line in ["REPLICAOF NO ONE", "FLUSHALL", "FUNCTION FLUSH", "SCRIPT FLUSH"] {
+        assert_eq!(ask(replica.port(), line), Reply::Simple("OK".into()), "{line}");
+    }
+    wait_until("memory is given back", || {
+        info(replica.port(), "memory", "used_memory").parse::<i64>().expect("a number") < MEMORY_EMPTY_MAX
+    });
+    sent.into_inner()
+}
+
+#[test]
+fn whatever_is_sent_the_server_goes_on_and_its_data_are_the_same_everywhere() {
+    let seed = variable("KVICK_RANDOM_SEED", u64::from(std::process::id()) << 20);
+    let time = Duration::from_secs(variable("KVICK_STRESS_SECONDS", 4));
+    let (began, mut sent) = (Instant::now(), 0);
+    for number in 0.. {
+        let left = time.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        let seed = seed.wrapping_add(number * 1000);
+        println!("KVICK_RANDOM_SEED={seed}");
+        sent += round(seed, left.min(ROUND));
+    }
+    println!("{sent} commands");
+    assert!(sent > 100, "only {sent} commands");
+}
