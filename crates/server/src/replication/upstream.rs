@@ -69,12 +69,12 @@ pub struct Upstream {
     pub dump_bytes: AtomicU64,
     /// Bytes of it that have come.
     pub dump_received: AtomicU64,
-    /// Bytes of the primary's log that have come and wait for the end of a pause.
-    pub unapplied: AtomicU64,
     /// Bytes of the primary's log that are kept until a dump is loaded, and the most that ever were.
     pub kept_bytes: AtomicU64,
     /// See there.
     pub kept_peak: AtomicU64,
+    /// Bytes of the primary's log that have come and wait for the end of a pause.
+    pub unapplied: AtomicU64,
     /// The database that the primary's log works in.
     pub database: AtomicUsize,
 }

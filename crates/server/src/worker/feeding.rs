@@ -244,8 +244,8 @@ impl Connection {
             match self.socket.write(&plate[*written..]) {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
-                    stats.writes.add(1);
                     feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
+                    stats.writes.add(1);
                     self.client.info.bytes_out.add(n as u64);
                     server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
                     *written += n;
