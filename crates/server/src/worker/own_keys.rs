@@ -21,6 +21,13 @@ pub struct OwnKeys {
     keys: Mutex<HashSet<(usize, Box<[u8]>)>>,
 }
 
+impl OwnKeys {
+    /// How many are remembered, with those that have no expiry and have yet to be looked at.
+    pub fn count(&self) -> usize {
+        self.keys.lock().len()
+    }
+}
+
 impl Server {
     /// Begins or ends to note the keys that clients change, as the server's role and its settings have it.
     pub fn note_own_keys(&self, takes_writes: bool) {

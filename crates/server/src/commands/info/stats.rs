@@ -66,9 +66,9 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     // What others fork for is a snapshot here.
     page.field("total_forks", subject.server.persistence.status().snapshots);
     page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
+    page.field("slave_expires_tracked_keys", subject.server.replication.own_keys.count());
     page.fields(
         [
-            "slave_expires_tracked_keys",
             "active_defrag_hits",
             "active_defrag_misses",
             "active_defrag_key_hits",
