@@ -5,7 +5,7 @@ Usage: durability.py [PART...]        all parts, unless some are named
 
     always     SETs a second with `appendfsync always`, 50 clients, each waiting for its reply
     everysec   processor time per SET, 16 pipelined, with `appendfsync everysec` against no file
-    replica    the same with one replica that follows the stream against none
+    replica    the same with one replica that reads the stream against none
     sync       time and processor time of a full synchronisation of 2 million keys, to a reader that keeps nothing
     snapshot   latencies of 50 clients' writes to 2 million keys beside BGSAVE and without, and the memory that it takes
 
@@ -15,6 +15,7 @@ says where, and so on which disk. Valkey is the program that KVICK_TEST_VALKEY n
 target/release/kvick-server, or what KVICK_SERVER names. The time of a server's children is counted as its own.
 """
 
+import multiprocessing
 import os
 import pathlib
 import random
@@ -75,7 +76,7 @@ def reply(client, *words):
 def info(client, field):
     for line in reply(client, b"INFO", b"ALL").split(b"\r\n"):
         if line.startswith(field + b":"):
-            return line.split(b":")[1].decode()
+            return line.split(b":", 1)[1].decode()
     sys.exit(f"INFO has no {field.decode()}")
 
 
@@ -108,16 +109,36 @@ def everysec(program):
 
 
 def replica(program):
-    with Server(program, *ALONE, cores=[0]) as server:
+    with Server(program, *ALONE, "--repl-diskless-sync-delay", "0", cores=[0]) as server:
         without = per_set(server)
-        with Server(program, *ALONE, "--replicaof", f"127.0.0.1 {server.port}", cores=[1]) as follower:
-            client = Client(follower)
-            wait_until(lambda: info(client, b"master_link_status") == "up")
-            return [without, per_set(server)]
+        ready = multiprocessing.Event()
+        follower = multiprocessing.Process(target=follow, args=(server, ready), daemon=True)
+        follower.start()
+        if not ready.wait(PATIENCE_S):
+            sys.exit("the replica gets no data")
+        client = Client(server)
+        wait_until(lambda: "state=online" in info(client, b"slave0"))
+        found = [without, per_set(server)]
+        follower.kill()
+        return found
+
+
+def follow(server, ready):
+    """Follows a server as a replica does, and drops what it sends: what is measured is not disturbed by more."""
+    client = read_everything(server)
+    client.socket.settimeout(None)
+    ready.set()
+    received, told = 0, 0
+    buffer = bytearray(1 << 20)
+    while True:
+        if time.monotonic() > told + 1:
+            client.send(encode([b"REPLCONF", b"ACK", b"%d" % received]))
+            told = time.monotonic()
+        received += client.socket.recv_into(buffer)
 
 
 def read_everything(server):
-    """Has a server send all of its data, as a replica does, and drops them."""
+    """Has a server send all of its data, as a replica does, and drops them; the connection."""
     client = Client(server)
     client.socket.settimeout(PATIENCE_S)
     for words in ([b"REPLCONF", b"capa", b"eof"], [b"REPLCONF", b"capa", b"psync2"]):
@@ -133,6 +154,7 @@ def read_everything(server):
         if not got:
             sys.exit("the server does not send its data")
         tail = (tail + got)[-40:]
+    return client
 
 
 def sync(program):

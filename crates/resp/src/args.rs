@@ -159,12 +159,24 @@ fn header_len(length: usize) -> usize {
 /// Where the line of this kind and length ends that begins at `at`, if that is what is there.
 #[inline]
 fn header_end(input: &[u8], at: usize, kind: u8, length: usize) -> Option<usize> {
-    let line = input.get(at..at + header_len(length))?;
+    let rest = input.get(at..)?;
+    let digit = |n: usize| b'0' + (n % 10) as u8;
+    let len = match length {
+        0..10 => rest.starts_with(&[kind, digit(length), b'\r', b'\n']).then_some(4),
+        10..100 => rest.starts_with(&[kind, digit(length / 10), digit(length), b'\r', b'\n']).then_some(5),
+        _ => long_header_len(rest, kind, length),
+    };
+    len.map(|len| at + len)
+}
+
+/// How long the line is that `rest` begins with, if it is of this kind and length.
+fn long_header_len(rest: &[u8], kind: u8, length: usize) -> Option<usize> {
+    let line = rest.get(..header_len(length))?;
     let (digits, end) = line[1..].split_at(line.len() - 1 - LINE_END.len());
     let is_number = digits.iter().all(u8::is_ascii_digit);
     // As many digits as the length has.
     let number = || digits.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
-    (line[0] == kind && end == LINE_END && is_number && number() == length).then_some(at + line.len())
+    (line[0] == kind && end == LINE_END && is_number && number() == length).then_some(line.len())
 }
 
 impl Index<usize> for Args<'_> {

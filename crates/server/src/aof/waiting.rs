@@ -73,9 +73,14 @@ impl Aof {
         self.wake();
     }
 
+    /// Whether somebody waits.
+    pub fn is_awaited(&self) -> bool {
+        !self.waiting.lock().is_empty()
+    }
+
     /// Replicas have come further: those who wait for that may have waited long enough.
     pub fn replicas_moved(&self) {
-        if !self.waiting.lock().is_empty() {
+        if self.is_awaited() {
             self.wake();
         }
     }

@@ -8,7 +8,7 @@
 use super::Worker;
 use super::connection::Connection;
 use crate::clients::ClientFlags;
-use crate::clock;
+use crate::clock::{self, Ticks};
 use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise::{self, Beginning};
@@ -28,6 +28,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes written to a replica in a turn.
 const TURN_BYTES: usize = 4 * 1024 * 1024;
+/// A busy worker feeds its replicas no more often than this: each time costs a system call, however little there is.
+const FEED_EVERY_US: u64 = 250;
+/// How long replicas wait at most for what a worker has for them when it has nothing else to do.
+pub(super) const OWED_AT_MOST: Duration = Duration::from_millis(1);
 
 /// What a replica is fed with.
 pub struct Feed {
@@ -305,8 +309,23 @@ impl Worker {
         synchronise::note_lost(self.server);
     }
 
+    /// Feeds this worker's replicas after a turn, in which it may have been `busy`. Then what comes within a moment goes
+    /// together, unless somebody waits for that.
+    pub(super) fn feed_in_time(&mut self, busy: bool) {
+        if self.feeds.is_empty() {
+            return;
+        }
+        let now = Ticks::now();
+        let is_awaited = self.server.aof.is_awaited() || self.server.pause.is_there();
+        self.owes_food = busy && !is_awaited && now.us_since(self.fed_at) < FEED_EVERY_US;
+        if !self.owes_food {
+            self.fed_at = now;
+            self.feed_replicas();
+        }
+    }
+
     /// Feeds this worker's replicas.
-    pub(super) fn feed_replicas(&mut self) {
+    fn feed_replicas(&mut self) {
         for at in (0..self.feeds.len()).rev() {
             if let Some(token) = self.feeds.get(at).copied() {
                 self.feed(token);

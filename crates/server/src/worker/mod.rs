@@ -134,6 +134,9 @@ pub struct Worker {
     returned: Vec<Departure>,
     /// Connections of replicas.
     feeds: Vec<usize>,
+    /// When they were fed last, and whether they are to get something since.
+    fed_at: Ticks,
+    owes_food: bool,
 }
 
 impl Worker {
@@ -179,6 +182,8 @@ impl Worker {
             timers: timers::Timers::new(),
             returned: Vec::new(),
             feeds: Vec::new(),
+            fed_at: Ticks::now(),
+            owes_food: false,
         })
     }
 
@@ -197,6 +202,7 @@ impl Worker {
                 Some(HELD_BACK)
             } else if self.ready.is_empty() && !delivers && self.handshakes.is_empty() && !self.is_evicting() {
                 let wait = self.timers.wait(self.engine.now_ms);
+                let wait = if self.owes_food { wait.min(feeding::OWED_AT_MOST) } else { wait };
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
                 Some(Duration::ZERO)
@@ -255,10 +261,10 @@ impl Worker {
         }
         self.make_deliveries();
         self.write_replies();
-        self.feed_replicas();
+        let executed = self.engine.stats.requests.get() - requests;
+        self.feed_in_time(executed > 0);
         self.release_held_back();
-        let stats = &self.engine.stats;
-        stats.count_turn(Ticks::now().us_since(began), stats.requests.get() - requests);
+        self.engine.stats.count_turn(Ticks::now().us_since(began), executed);
     }
 
     /// Begins a turn as far as the write log is concerned: tells files the time, sends what had to wait for the disk, and
