@@ -167,8 +167,11 @@ pub fn tick(server: &'static Server) {
     if let Some(percent) = growth {
         logging::notice(format_args!("Starting automatic rewriting of AOF on {percent}% growth"));
     }
-    // Somebody else may have begun a snapshot just now: then later.
-    let _ = begin(server, &mut server.keyspace.lock_world());
+    let mut world = server.keyspace.lock_world();
+    if !server.persistence.gate.has(gate::LOADING) {
+        // Somebody else may have begun a snapshot just now: then later.
+        let _ = begin(server, &mut world);
+    }
 }
 
 /// By how much the files have grown, in percent, if that is enough for a rewrite.

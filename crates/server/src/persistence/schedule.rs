@@ -26,8 +26,11 @@ pub fn tick(server: &'static Server) {
         logging::notice(format_args!("{changes} changes in {seconds} seconds. Saving..."));
     }
     if due.is_some() || status.scheduled {
-        // Somebody else may have begun one just now, which is as good.
-        let _ = background::begin(server, &mut server.keyspace.lock_world());
+        let mut world = server.keyspace.lock_world();
+        if !server.persistence.gate.has(gate::LOADING) {
+            // Somebody else may have begun one just now, which is as good.
+            let _ = background::begin(server, &mut world);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::config::words::PropagationError;
 use crate::logging;
 use crate::persistence::gate;
 use crate::server::Server;
-use crate::session::Client;
+use crate::session::{Client, Fate};
 use crate::worker::batch::Asks;
 use crate::worker::engine::{Engine, Outcome};
 use kvick_resp::Args;
@@ -148,6 +148,11 @@ impl Applier {
         self.engine.effects().repeat(bytes, aside);
         while let Outcome::Held | Outcome::Again = self.execute(args) {
             self.wait_for_script()?;
+        }
+        if self.client.fate == Fate::Close {
+            // Somebody wants the link closed, and the request was not executed: it is not repeated either, and comes again.
+            self.engine.effects().repeat_others();
+            return Err(Superseded);
         }
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
         if self.reply.first() == Some(&b'-') {

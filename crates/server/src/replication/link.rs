@@ -340,10 +340,10 @@ impl Link<'_> {
             spans.clear();
             big.clear();
             input.drain(..pos);
-            applied?;
             if self.applier.is_doomed() {
                 return Err(Broken::Refused("Connection with primary closed by a client's wish.".into()));
             }
+            applied?;
             server.log_moved(usize::MAX);
             if let Some(error) = violation {
                 return Err(Broken::Refused(format!(

@@ -8,6 +8,7 @@ use crate::config::tables::replication as settings;
 use crate::logging;
 use crate::persistence::file::SaveError;
 use crate::persistence::form::Form;
+use crate::persistence::gate;
 use crate::persistence::snapshots::{self, Destination, Purpose, Request};
 use crate::server::Server;
 use crate::worker::Message;
@@ -167,6 +168,10 @@ fn is_time(server: &Server, waiting: &[Arc<Replica>]) -> bool {
 
 fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     let mut world = server.keyspace.lock_world();
+    if server.persistence.gate.has(gate::LOADING) {
+        // DEBUG LOADAOF: not all is there, and replicas would not hear of the rest.
+        return;
+    }
     let transfer = Arc::new(Transfer::default());
     let readers: Vec<Reader> = waiting.iter().filter_map(|_| transfer.reader()).collect();
     let (is_streamed, version) = (is_streamed(server, waiting), version_for(waiting));
