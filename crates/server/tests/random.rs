@@ -75,6 +75,9 @@ const WILD: &[&str] = &[
     "hello",
     "monitor",
 ];
+/// What is left out unless `KVICK_RANDOM_WITHOUT` says otherwise (as when it is empty). DEBUG LOADAOF and DEBUG RELOAD replace the
+/// data beside a synchronisation or a rewrite: one round in twenty then ends with a replica or a file that differs.
+const WITHOUT: &str = "loadaof reload";
 /// What is sent less often than other commands.
 const SELDOM: &[&str] =
     &["flushall", "flushdb", "save", "bgsave", "bgrewriteaof", "client|pause", "swapdb", "keys", "lolwut"];
@@ -440,7 +443,7 @@ fn round(seed: u64, time: Duration) -> u64 {
     assert!(plain.len() > 250, "the table has only {} commands", plain.len());
     // To count what a value holds changes the value, also on a replica, and also there only.
     let readers = plain.filtered(|shape| shape.name != "pfcount");
-    let without = words(&std::env::var("KVICK_RANDOM_WITHOUT").unwrap_or_default().to_lowercase());
+    let without = words(&std::env::var("KVICK_RANDOM_WITHOUT").unwrap_or_else(|_| WITHOUT.into()).to_lowercase());
     let (found, stop, sent) = (Found::default(), AtomicBool::new(false), AtomicU64::new(0));
     let connections = variable("KVICK_RANDOM_CONNECTIONS", 12);
     std::thread::scope(|scope| {
