@@ -195,6 +195,9 @@ impl Worker {
     /// Runs until the server ends.
     pub fn run(mut self) {
         crate::memory::enrol();
+        if self.server.workers() == 1 {
+            self.engine.resident = Some(self.server.keyspace.world.settle(self.engine.participant));
+        }
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
