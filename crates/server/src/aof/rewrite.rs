@@ -413,6 +413,8 @@ impl Writer {
                 status.state = State::On;
             }
             drop(status);
+            // Before those who wait for the disk are answered: they find that no rewrite is under way.
+            snapshots::base_installed(&self.server.persistence);
             if !self.has_unsynced() {
                 self.publish_synced();
             }

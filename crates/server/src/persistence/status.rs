@@ -31,7 +31,7 @@ pub struct Status {
     pub last_rewrite_captured_bytes: u64,
     /// Snapshots that were begun, for whatever purpose.
     pub snapshots: u64,
-    /// The snapshot that is under way.
+    /// The snapshot that is under way: no other begins meanwhile, though it may have been cancelled.
     pub running: Option<Running>,
 }
 
@@ -42,6 +42,8 @@ pub struct Running {
     pub purpose: Purpose,
     /// The snapshot itself.
     pub snapshot: Arc<Snapshot>,
+    /// Whether somebody called it off.
+    pub is_cancelled: bool,
     /// How far it is.
     pub progress: Arc<Progress>,
     /// When it began.
@@ -78,9 +80,19 @@ impl Running {
 }
 
 impl Status {
+    /// What is under way and will come to something. The walk of a snapshot that was cancelled goes on to its end all the same.
+    pub fn active(&self) -> Option<&Running> {
+        self.running.as_ref().filter(|running| !running.is_cancelled)
+    }
+
     /// What is under way for this purpose.
     pub fn running_for(&self, purpose: Purpose) -> Option<&Running> {
-        self.running.as_ref().filter(|running| running.purpose == purpose)
+        self.active().filter(|running| running.purpose == purpose)
+    }
+
+    /// Whether what is under way was cancelled, and others can begin in a moment.
+    pub fn is_ending(&self) -> bool {
+        self.running.is_some() && self.active().is_none()
     }
 
     /// Whether a background save is under way.
@@ -97,6 +109,15 @@ impl Status {
             self.scheduled = false;
         }
         self.running = Some(running);
+    }
+
+    /// The snapshot that is under way is over.
+    pub(super) fn snapshot_ended(&mut self) -> Option<Running> {
+        let running = self.running.take()?;
+        if running.purpose == Purpose::AofBase {
+            self.last_rewrite_captured_bytes = running.captured_bytes();
+        }
+        Some(running)
     }
 
     /// A background save is over; whether it went well, unless somebody called it off.

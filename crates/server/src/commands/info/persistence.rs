@@ -18,7 +18,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
     page.field("async_loading", u8::from(beside));
-    let running = status.running.as_ref();
+    let running = status.active();
     let captured = running.map_or(0, |running| running.captured_bytes());
     let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
     page.fields([("current_cow_peak", captured), ("current_cow_size", captured), ("current_cow_size_age", 0)]);
