@@ -329,15 +329,11 @@ impl Writer {
     fn go_over(&mut self, at: u64, preface: Preface) -> Result<(), Told> {
         self.write_available(at);
         let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
-        let Some(increment) = self.increment.as_mut().filter(|_| is_whole) else {
+        if self.increment.is_none() || !is_whole {
             return Err(tell(format_args!("The AOF cannot be rewritten while it cannot be written")));
-        };
+        }
         // Only the last file may be cut off, so this one is to be whole before there is another.
-        increment
-            .file
-            .sync_data()
-            .map_err(|error| tell(format_args!("Fail to fsync the AOF file before its rewrite: {}", reason(&error))))?;
-        increment.synced = increment.size;
+        self.sync_increment()?;
         let mut manifest = self.shelf.manifest.clone();
         let name = manifest.new_increment(&self.shelf.file_name()).name.clone();
         let next = begin_increment(self.shelf.open(&name, true)?, preface)?;
@@ -382,9 +378,8 @@ impl Writer {
         let opened = self.shelf.open(&name, true).and_then(|file| begin_increment(file, preface));
         let put = opened.and_then(|increment| self.shelf.put(manifest).map(|()| increment));
         let increment = put.inspect_err(|Told| {
-            // No manifest lists them.
-            let _ = std::fs::remove_file(&base_path);
-            let _ = std::fs::remove_file(self.shelf.path(&name));
+            self.shelf.drop_unlisted(&base);
+            self.shelf.drop_unlisted(&name);
         })?;
         self.begin(follower, increment);
         self.measure();
@@ -445,9 +440,8 @@ impl Writer {
             self.shelf.put(manifest)
         })();
         if put.is_err() {
-            // No manifest lists them.
-            let _ = std::fs::remove_file(self.shelf.path(&base));
-            increment.iter().for_each(|name| _ = std::fs::remove_file(self.shelf.path(name)));
+            self.shelf.drop_unlisted(&base);
+            increment.iter().for_each(|name| self.shelf.drop_unlisted(name));
             return put;
         }
         let written = self.increment.as_ref().map_or(0, |increment| increment.size);
