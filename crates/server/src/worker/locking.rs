@@ -172,10 +172,16 @@ impl Engine {
         self.server.persistence.gate.word() & u64::from(gate::LOADING | gate::LOADING_BESIDE | gate::REPLICA)
     }
 
-    /// Whether that is another now, so that a client's request that is about to run has to be looked at again. What a log
-    /// says is done in any case.
+    /// Whether the data change by somebody else's will alone: they are being loaded, or a primary's.
+    pub(super) fn is_others_data(&self) -> bool {
+        self.server.persistence.gate.has(gate::LOADING | gate::REPLICA)
+    }
+
+    /// Whether that is another now, so that a request that is about to run has to be looked at again. What a primary sends is
+    /// done in any case, but not while something else is being loaded.
     fn is_outdated(&mut self, before: u64) -> bool {
-        let is_outdated = self.worker < self.server.workers() && self.ground() != before;
+        let heeded = if self.worker < self.server.workers() { u64::MAX } else { u64::from(gate::LOADING) };
+        let is_outdated = (self.ground() ^ before) & heeded != 0;
         self.outdated |= is_outdated;
         is_outdated
     }
