@@ -99,6 +99,7 @@ pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> Option<
     (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
     drop(status);
     snapshots::cancel(&server.persistence, Purpose::AofBase);
+    snapshots::base_is_wanted(&server.persistence, false);
     let follower = server.keyspace.log.follow(Audience::DataOnly);
     let (answer, adopted) = mpsc::channel();
     aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }, answer));
@@ -136,14 +137,15 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
 }
 
 /// Has a rewrite begin as soon as possible.
-pub fn schedule(aof: &Aof) {
-    aof.status.lock().scheduled = true;
+pub fn schedule(server: &Server) {
+    server.aof.status.lock().scheduled = true;
+    snapshots::base_is_wanted(&server.persistence, true);
 }
 
 /// The same by the user's wish, however often it failed.
-pub fn schedule_by_user(aof: &Aof) {
-    let mut status = aof.status.lock();
-    (status.scheduled, status.failures) = (true, 0);
+pub fn schedule_by_user(server: &Server) {
+    server.aof.status.lock().failures = 0;
+    schedule(server);
 }
 
 /// Has the rewrite that is under way, if any, come to nothing; whether there was one.

@@ -63,7 +63,7 @@ fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         }
         _ => {
             // What is written is of a moment between transactions, and begins when what runs now is over.
-            rewrite::schedule_by_user(&server.aof);
+            rewrite::schedule_by_user(server);
             logging::notice(format_args!("Background append only file rewriting scheduled."));
             cx.reply.simple("Background append only file rewriting scheduled");
         }

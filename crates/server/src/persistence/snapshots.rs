@@ -146,6 +146,15 @@ pub fn cancel(persistence: &Persistence, purpose: Purpose) -> bool {
     cancelled.is_some()
 }
 
+/// A base of the append-only file is wanted as soon as nothing else is under way, or no longer.
+pub fn base_is_wanted(persistence: &Persistence, is_wanted: bool) {
+    let mut status = persistence.status.lock();
+    match is_wanted {
+        true => status.scheduled_for(Purpose::AofBase),
+        false => status.unscheduled_for(Purpose::AofBase),
+    }
+}
+
 /// The base that a snapshot was for has taken its place: the snapshot is over for everybody who learns of that. Called by
 /// the base's destination while it finishes.
 pub fn base_installed(persistence: &Persistence) {

@@ -31,6 +31,8 @@ pub struct Status {
     pub last_rewrite_captured_bytes: u64,
     /// Snapshots that were begun, for whatever purpose.
     pub snapshots: u64,
+    /// What begins as soon as the snapshot that was cancelled has ended: users are told that it is under way.
+    next: Option<Purpose>,
     /// The snapshot that is under way: no other begins meanwhile, though it may have been cancelled.
     pub running: Option<Running>,
 }
@@ -67,6 +69,7 @@ impl Default for Status {
             saves: 0,
             changes_saved: 0,
             scheduled: false,
+            next: None,
             running: None,
         }
     }
@@ -95,6 +98,29 @@ impl Status {
         self.running.is_some() && self.active().is_none()
     }
 
+    /// A snapshot for this was asked for, and begins as soon as nothing else is under way.
+    pub(super) fn scheduled_for(&mut self, purpose: Purpose) {
+        if self.is_ending() {
+            self.next = Some(purpose);
+        }
+    }
+
+    /// It is wanted no longer.
+    pub(super) fn unscheduled_for(&mut self, purpose: Purpose) {
+        self.next = self.next.filter(|next| *next != purpose);
+    }
+
+    /// Whether a dump is being written, or is about to be: a save that was called off counts until its file is gone.
+    pub fn writes_dump(&self) -> bool {
+        let running = self.running.as_ref().map(|running| running.purpose);
+        running.is_some_and(|purpose| purpose != Purpose::AofBase) || self.next == Some(Purpose::Save)
+    }
+
+    /// Whether a base of the append-only file is being written, or is about to be.
+    pub fn writes_base(&self) -> bool {
+        self.running_for(Purpose::AofBase).is_some() || self.next == Some(Purpose::AofBase)
+    }
+
     /// Whether a background save is under way.
     pub fn is_saving(&self) -> bool {
         self.running_for(Purpose::Save).is_some()
@@ -103,6 +129,7 @@ impl Status {
     /// A snapshot begins.
     pub(super) fn began(&mut self, running: Running) {
         self.snapshots += 1;
+        self.unscheduled_for(running.purpose);
         if running.purpose == Purpose::Save {
             self.saves += 1;
             self.last_try_s = running.started_s;
