@@ -131,6 +131,7 @@ fn run(
     crash::attach(server);
     signals::listen(server)?;
     let outcome = work(server, listeners);
+    server.scripting.sessions.end_all();
     server.persistence.abandon();
     end.clean_up(outcome.is_ok());
     outcome

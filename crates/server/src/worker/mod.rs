@@ -12,6 +12,7 @@ pub mod batch;
 pub mod blocking;
 pub mod connection;
 mod cross_protocol;
+mod debugging;
 mod delivery;
 pub mod engine;
 pub mod evicting;
