@@ -29,6 +29,7 @@ use crate::table::{CommandTable, Registered};
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
+use crate::watchdog::Watchdog;
 use crate::worker::blocking::Served;
 use crate::worker::{Message, output};
 use kvick_commands::context::Error;
@@ -82,6 +83,8 @@ pub struct Server {
     workers: usize,
     /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
+    /// The software watchdog.
+    pub watchdog: Watchdog,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
     /// How much happens in a second.
@@ -159,6 +162,7 @@ impl Server {
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
             workers,
+            watchdog: Watchdog::default(),
             stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
             baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),

@@ -12,6 +12,7 @@
 //! with the server.
 
 use crate::logging;
+use crate::process::affinity::{self, Role};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::RawFd;
@@ -90,6 +91,7 @@ impl Sessions {
     fn watch(&'static self, process: libc::pid_t) -> io::Result<()> {
         let watch = move || {
             crate::memory::enrol();
+            affinity::set(Role::Background);
             self.await_end(process);
             logging::notice(format_args!("Lua debugging session of process {process} has ended"));
         };
