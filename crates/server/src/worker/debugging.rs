@@ -190,7 +190,10 @@ impl Engine {
         if let Err(error) = self.debug_here(client, request, (locked, &mut *attendant), &mut reply) {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());
         }
-        Seat(attendant).send(&reply);
+        Seat(&mut *attendant).send(&reply);
+        if let Some(Connection { socket: Socket::Tls(stream), .. }) = attendant.connection() {
+            stream.say_goodbye();
+        }
         debugging::leave()
     }
 
