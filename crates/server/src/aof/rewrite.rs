@@ -26,7 +26,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 
 /// Failures after which rewrites that begin by themselves pause.
 const FAILURES_MAX: u32 = 3;
@@ -87,20 +87,22 @@ pub struct ReceivedDump {
 }
 
 /// The data have become those of a dump that was received into this file, and that the log goes on from in this database: the
-/// file becomes the base, if there are to be files and theirs may be dumps. Whether that is so. The world is held.
-pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> bool {
+/// file becomes the base, if there are to be files and theirs may be dumps. The world is held. Whoever gets something to wait for
+/// has nobody put another file in the place of this one until it has come.
+pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> Option<Receiver<()>> {
     let aof = &server.aof;
     let mut status = aof.status.lock();
     if status.state == State::Off || !server.config.read(AOF_USE_RDB_PREAMBLE) {
-        return false;
+        return None;
     }
     // A rewrite that begins from here on is of the new data.
     (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
     drop(status);
     snapshots::cancel(&server.persistence, Purpose::AofBase);
     let follower = server.keyspace.log.follow(Audience::DataOnly);
-    aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }));
-    true
+    let (answer, adopted) = mpsc::channel();
+    aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }, answer));
+    Some(adopted)
 }
 
 /// Begins a rewrite of the data set as it is now.

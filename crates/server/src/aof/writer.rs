@@ -53,8 +53,8 @@ pub enum Order {
     Install(rewrite::Finished),
     /// The rewrite of this number came to nothing: whether by failure, and who is told when that is noted.
     Abandon(u64, bool, Sender<()>),
-    /// Take a dump that was received for a base.
-    Adopt(rewrite::ReceivedDump),
+    /// Take a dump that was received for a base, and tell somebody when its file is no longer where it was received.
+    Adopt(rewrite::ReceivedDump, Sender<()>),
     /// Write all, and wait for the disk; whether that went well.
     Flush(Sender<bool>),
     /// The same, and write no more.
@@ -208,7 +208,10 @@ impl Writer {
                 self.abandon(number, failed);
                 let _ = answer.send(());
             }
-            Order::Adopt(dump) => self.adopt(dump),
+            Order::Adopt(dump, answer) => {
+                self.adopt(dump);
+                let _ = answer.send(());
+            }
             Order::Flush(answer) => _ = answer.send(self.flush()),
             Order::Stop(answer) => {
                 let flushed = self.flush();

@@ -142,9 +142,7 @@ impl Applier {
             }
             if self.engine.server.persistence.gate.has(gate::LOADING) {
                 // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
-                self.engine.leave();
-                std::thread::sleep(PAUSE);
-                self.engine.enter();
+                self.pause();
                 continue;
             }
             let Some((args, bytes)) = next() else { return Ok(()) };
@@ -211,13 +209,22 @@ impl Applier {
         }
     }
 
+    /// Has the world free for others for a moment.
+    fn pause(&mut self) {
+        self.engine.leave();
+        std::thread::sleep(PAUSE);
+        self.engine.enter();
+    }
+
     /// A script of a client here has what a request needs, for however long: the primary's is not answered that the server
     /// is busy, as others are.
     #[cold]
     fn wait_for_script(&mut self) -> Result<(), Superseded> {
-        self.engine.leave();
-        std::thread::sleep(PAUSE);
-        self.engine.enter();
+        self.pause();
+        // It may have had to let go of the world, and somebody loads something now.
+        while self.engine.server.persistence.gate.has(gate::LOADING) {
+            self.pause();
+        }
         if self.engine.server.replication.upstream.number() != self.number {
             // What was not executed is not repeated either.
             self.engine.effects().repeat_others();

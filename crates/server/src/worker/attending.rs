@@ -93,10 +93,14 @@ impl Worker {
         let mut client = std::mem::replace(&mut connection.client, stand_in);
         connection.away = true;
         let mut engine = std::mem::replace(&mut self.engine, self.understudy.take()?);
+        // The understudy is a visitor, who could not wait for this engine to be alone no more.
+        engine.receive_visitors();
+        let resident = engine.resident.take();
         let mut out = std::mem::take(&mut self.replies_apart);
         let mut attendance = Attendance { worker: self, token, rest: Some(rest), events: None };
         let outcome = engine.execute_program(&mut client, (command, previous), args, &mut attendance, &mut out);
         let put_off = attendance.rest.is_none();
+        engine.resident = resident;
         self.understudy = Some(std::mem::replace(&mut self.engine, engine));
         if let Some(connection) = self.connections.get_mut(token) {
             connection.client = client;

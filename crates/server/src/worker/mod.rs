@@ -201,6 +201,9 @@ impl Worker {
     pub fn run(mut self) {
         crate::memory::enrol();
         affinity::set(Role::Serving);
+        if self.server.workers() == 1 {
+            self.engine.resident = Some(self.server.keyspace.world.settle(self.engine.participant));
+        }
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
