@@ -231,11 +231,18 @@ impl Server {
         }
     }
 
+    /// Has a worker look at the server's state.
+    pub fn wake(&self, worker: usize) {
+        if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
+            mailbox.wake();
+        }
+    }
+
     /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
     /// waits for anything.
     pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
         if self.inboxes.put(worker, delivery) && worker != from {
-            self.send(worker, Message::Wake);
+            self.wake(worker);
         }
     }
 
@@ -258,7 +265,7 @@ impl Server {
                 asleep.push(worker);
             }
         });
-        asleep.into_iter().for_each(|worker| self.send(worker, Message::Wake));
+        asleep.into_iter().for_each(|worker| self.wake(worker));
         result
     }
 
@@ -382,7 +389,7 @@ impl Server {
             listeners.close();
         }
         self.ending.store(true, Ordering::SeqCst);
-        self.send_all(|| Message::Wake);
+        (0..self.workers()).for_each(|worker| self.wake(worker));
     }
 
     /// Whether the server is to end.

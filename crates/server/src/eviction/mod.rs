@@ -54,9 +54,9 @@ impl Eviction {
         self.scratch.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// A key was evicted; bytes of keys evicted since the start.
-    pub fn add_freed(&self, bytes: usize) -> i64 {
-        self.freed.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64
+    /// A key of so many bytes was evicted.
+    pub fn add_freed(&self, bytes: usize) {
+        self.freed.fetch_add(bytes as i64, Ordering::Relaxed);
     }
 
     /// Bytes of keys evicted since the start.

@@ -71,8 +71,6 @@ pub enum Message {
     Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
     Resume,
-    /// Look at the server's state.
-    Wake,
     /// The data are there: what is due now and then is due.
     Loaded,
     /// There are new sockets to listen on.
@@ -338,7 +336,6 @@ impl Worker {
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
-                Message::Wake => {}
                 Message::Loaded => self.timers.hurry(),
                 Message::Unclog => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
