@@ -90,6 +90,8 @@ pub struct Engine {
     pub(super) scratch: Scratch,
     /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
     reads_every_key: bool,
+    /// Whether this process is a copy of the server in which a script is debugged.
+    pub(super) is_copy: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     pub(super) in_batch: bool,
     /// What it does about limits of memory.
@@ -160,6 +162,7 @@ impl Engine {
             recent_sum: RecentSum::default(),
             scratch: Scratch::default(),
             reads_every_key: true,
+            is_copy: false,
             in_batch: false,
             evicting: Evicting::new(worker),
             last: Ticks::now(),
