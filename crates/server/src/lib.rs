@@ -5,6 +5,7 @@
 //! about data in `kvick-commands`.
 
 pub mod acl;
+pub mod allocator;
 pub mod aof;
 pub mod clients;
 pub mod clock;

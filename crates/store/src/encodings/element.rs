@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_member_takes_the_size_class_above_its_bytes() {
-        for (len, size) in [(0, 8), (7, 8), (8, 16), (19, 32), (31, 32), (32, 48), (253, 256), (254, 320)] {
+        for (len, size) in [(0, 8), (7, 8), (8, 16), (19, 24), (31, 32), (32, 40), (253, 256), (254, 320)] {
             let element = create(&vec![b'x'; len]);
             // SAFETY: as above.
             unsafe {

@@ -431,7 +431,7 @@ mod tests {
     fn the_allocation_is_that_of_its_size_class() {
         assert_eq!(
             [of(&[]), of(&[1]), of(&[1, 2, 3, 4]), of(&[1, 2, 3, 4, 5])].map(|set| set.memory()),
-            [8, 16, 16, 32]
+            [8, 16, 16, 24]
         );
     }
 
