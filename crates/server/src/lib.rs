@@ -13,6 +13,7 @@ pub mod commandlog;
 pub mod commands;
 pub mod config;
 pub mod crash;
+pub mod defrag;
 pub mod dial;
 pub mod eviction;
 pub mod histogram;

@@ -14,6 +14,7 @@
 
 use super::Corrupt;
 use crate::collections::Word;
+use crate::defrag::Mover;
 use crate::memory::size_class;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::mem::ManuallyDrop;
@@ -224,6 +225,12 @@ impl Intset {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.view().is_empty()
+    }
+
+    /// Offers its allocation to a mover.
+    pub fn relocate(&mut self, mover: &mut Mover<'_>) {
+        // SAFETY: the allocation is its own, of this layout, and is reached from here alone.
+        self.0 = unsafe { mover.offer(self.0, layout(self.view().bytes.len())) };
     }
 
     /// Bytes of memory that it takes, the allocator's rounding included.
