@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How long nothing is moved after a round in which hardly anything could be.
 const REST: Duration = Duration::from_secs(10);
 /// A round was in vain when it moved less than this share of what it looked at, as a divisor.
-const IN_VAIN_SHARE: u64 = 200;
+const IN_VAIN_SHARE: u64 = 1000;
 /// Texts of scripts looked at under their lock.
 const SCRIPTS_PER_LOCK: usize = 256;
 /// Shortest time at a stretch.

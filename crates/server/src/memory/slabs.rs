@@ -1,7 +1,7 @@
 //! Which slabs of the allocator are little used, and moving allocations out of them.
 //!
-//! Small allocations of one size stand side by side in a slab. A slab that is used less than those of its size are on
-//! average, full ones left out, is one to be emptied: what stands in it is moved to where the allocator would put something
+//! Small allocations of one size stand side by side in a slab. A slab that is used about as little as those of its size are on
+//! average, full ones left out, or less, is one to be emptied: what stands in it is moved to where the allocator would put something
 //! new, which is into the oldest slab with room. Where there is little to be gained in all slabs of a size, nothing is moved.
 //!
 //! # Safety
@@ -144,8 +144,11 @@ impl Bin {
         if self.open < 2 || free < (2 * self.places).max(self.taken / WORTHWHILE_SHARE) {
             return 0;
         }
-        // The average and an eighth of it: where slabs are all about equal, half of them would not do.
-        (taken * 9 / (8 * self.open)).min(self.places - 1) as u32
+        // Where slabs are all about equally empty, half of them would not do; where they are nearly full, emptying those
+        // above the average would but shift the gaps about.
+        let is_nearly_full = taken * 4 > self.open * self.places * 3;
+        let eighths = if is_nearly_full { taken * 8 + self.open * 4 } else { taken * 9 };
+        (eighths / (8 * self.open)).min(self.places - 1) as u32
     }
 }
 
@@ -159,6 +162,8 @@ mod tests {
     fn slabs_are_emptied_that_are_used_less_than_others() {
         let bin = Bin { size: 64, places: 64, slabs: 100, open: 50, taken: 50 * 64 + 50 * 32 };
         assert_eq!(bin.taken_max(), 36);
+        assert_eq!(Bin { taken: 50 * 64 + 50 * 50 + 20, ..bin }.taken_max(), 50, "no more than the average");
+        assert_eq!(Bin { taken: 50 * 64 + 50 * 8 - 1, ..bin }.taken_max(), 8, "the average and an eighth of it");
         assert_eq!(Bin { open: 0, taken: 100 * 64, ..bin }.taken_max(), 0, "all are full");
         assert_eq!(Bin { taken: 100 * 64 - 60, ..bin }.taken_max(), 0, "not worth it");
         assert_eq!(Bin { slabs: 1, open: 1, taken: 3, ..bin }.taken_max(), 0, "nowhere to go");
