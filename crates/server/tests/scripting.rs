@@ -343,3 +343,40 @@ fn what_a_script_may_not_do_is_told_in_the_words_of_the_reference() {
         raw.ask(&["EXISTS", "k"], ":0\r\n");
     });
 }
+
+#[test]
+fn others_are_answered_what_they_asked_while_a_script_takes_long_that_had_to_wait_itself() {
+    /// Goes on for a while.
+    const LONG: &str = "local from = redis.call('time') local now repeat now = redis.call('time') \
+        until (now[1] - from[1]) * 1000000 + now[2] - from[2] > 15000 return 'done'";
+    const ROUNDS: usize = 100;
+    let server = Server::start(&["--io-threads", "1", "--busy-reply-threshold", "3"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for talker in 0..6 {
+            let (server, stop) = (&server, &stop);
+            scope.spawn(move || {
+                let mut client = server.raw();
+                for number in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let word = format!("{talker}-{number}");
+                    client.request(&["ECHO", &word]);
+                    let line = client.line();
+                    if !line.starts_with("-BUSY") {
+                        assert_eq!((line, client.line()), (format!("${}", word.len()), word));
+                    }
+                }
+            });
+        }
+        let mut client = server.raw();
+        for _ in 0..ROUNDS {
+            // The script is read with what it has to wait for, and begins in the turn in which that has ended.
+            client.request(&["BLPOP", "nothing", "0.001"]);
+            client.request(&["EVAL", LONG, "0"]);
+            client.expect("*-1\r\n$4\r\ndone\r\n");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

@@ -76,7 +76,8 @@ pub struct Engine {
     pub(super) shown: Lines,
     /// Whether a transaction or a script is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
-    /// Unix time in microseconds at which the script began that is being executed: for it, time stands still.
+    /// What TIME tells the script that is being executed, as Unix time in microseconds: when it began, and later when others
+    /// were last attended to.
     pub(super) script_us: Option<i64>,
     /// Requests of this worker that wait for a script to end.
     pub(super) held: usize,

@@ -87,7 +87,7 @@ impl Worker {
             };
         }
         if !connection.deferred.is_empty() {
-            return self.serve_deferred(token);
+            return self.serve_deferred_behind_batch(token);
         }
         let tunables = &self.engine.tunables;
         let trusted = !connection.client.must_log_in(self.server);
@@ -386,6 +386,18 @@ impl Worker {
         self.publish_scratch();
         if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
             self.write_replies();
+        }
+    }
+
+    /// Executes what was read in this turn, and then a connection's requests that had to wait: among these may be a script,
+    /// beside which the worker reads anew.
+    fn serve_deferred_behind_batch(&mut self, token: usize) {
+        if !self.batch.is_empty() {
+            self.execute_batch();
+        }
+        // Others may have closed or stopped it; whoever has it go on has it served.
+        if self.connections.get(token).is_some_and(|connection| !connection.away && !connection.stopped) {
+            self.serve_deferred(token);
         }
     }
 

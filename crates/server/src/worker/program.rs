@@ -616,6 +616,8 @@ impl Host for Caller<'_> {
         }
         if self.is_busy {
             self.attendant.attend();
+            // As in the reference, TIME goes on with the event loop; expiries are still seen as when the script began.
+            self.engine.script_us = Some(clock::unix_us());
         }
         let server = self.engine.server;
         if server.scripting.running.is_killed() {
