@@ -40,4 +40,5 @@ pub mod tls;
 pub mod tracking;
 pub mod tunables;
 pub mod version;
+pub mod watchdog;
 pub mod worker;

@@ -13,7 +13,6 @@ use crate::config::words::AppendFsync;
 use crate::logging;
 use crate::persistence::gate;
 use crate::server::Server;
-use crate::worker::Message;
 use kvick_store::log::{Follower, Piece};
 use kvick_store::world::Participant;
 use std::fs::File;
@@ -445,7 +444,7 @@ impl Writer {
     fn wake_holders(&self) {
         for (worker, holds) in self.aof.holders.iter().enumerate() {
             if holds.load(Ordering::SeqCst) && holds.swap(false, Ordering::SeqCst) {
-                self.server.send(worker, Message::Wake);
+                self.server.wake(worker);
             }
         }
     }

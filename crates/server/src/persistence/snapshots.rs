@@ -22,6 +22,7 @@ use super::load::{self, LoadError};
 use super::status::Running;
 use super::{Persistence, changes, gate, now_s};
 use crate::config::tables::persistence::RDB_KEY_SAVE_DELAY;
+use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use kvick_store::Locked;
 use kvick_store::snapshot::Walk;
@@ -92,6 +93,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let (sender, jobs) = mpsc::channel();
     std::thread::Builder::new().name("snapshot".into()).spawn(move || {
+        affinity::set(Role::Saving);
         crate::memory::enrol();
         WALKS.set(true);
         for job in jobs {

@@ -14,7 +14,6 @@ use crate::persistence::form::{Form, Parts, kept_version};
 use crate::persistence::gate;
 use crate::persistence::snapshots::{self, Destination, Purpose, Request};
 use crate::server::Server;
-use crate::worker::Message;
 use kvick_rdb::{VERSION, VERSION_REDIS};
 use kvick_store::log::{Audience, Follower};
 use parking_lot::Mutex;
@@ -144,7 +143,7 @@ fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
     present.replicas.lock().push(replica.clone());
     beginnings.waiting.lock().push((replica.client.id, beginning));
     replica.set_stage(Stage::Saving);
-    server.send(replica.client.worker, Message::Wake);
+    server.wake(replica.client.worker);
     true
 }
 
@@ -231,7 +230,7 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
         }
         beginnings.push((replica.client.id, Beginning { history, offset, database, reader, follower, is_streamed }));
         replica.set_stage(Stage::Saving);
-        server.send(replica.client.worker, Message::Wake);
+        server.wake(replica.client.worker);
     }
     drop(beginnings);
     let target = if is_streamed { "replicas sockets" } else { "disk" };

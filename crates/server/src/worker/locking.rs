@@ -52,14 +52,28 @@ impl Engine {
     /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too long.
     pub fn enter(&mut self) -> bool {
         let gate = &self.server.persistence.gate;
-        self.in_batch = self.server.keyspace.world.enter_while(self.participant, || !gate.has(gate::BUSY));
+        let world = &self.server.keyspace.world;
+        self.in_batch = world.enter_while(self.participant, || !gate.has(gate::BUSY));
+        if self.in_batch
+            && let Some(resident) = &mut self.resident
+        {
+            self.alone = world.be_alone(resident);
+        }
         self.in_batch
+    }
+
+    /// Lets others touch partitions beside the present batch.
+    #[inline]
+    pub(super) fn receive_visitors(&mut self) {
+        if let Some(alone) = self.alone.take() {
+            self.server.keyspace.world.receive(self.participant, alone);
+        }
     }
 
     /// Leaves it.
     pub fn leave(&mut self) {
         if self.in_batch {
-            self.in_batch = false;
+            (self.in_batch, self.alone) = (false, None);
             self.server.keyspace.world.leave(self.participant);
         }
     }
@@ -106,7 +120,7 @@ impl Engine {
             [key] => self.lock_hash(db, key.hash),
             keys => {
                 let ahead = keys.iter().take(PREFETCHED_MAX).map(|key| key.hash);
-                keyspace.prefetch(db, &ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>());
+                keyspace.prefetch(db, &ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>(), self.alone.as_ref());
                 self.lock_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
             }
         }
