@@ -153,13 +153,22 @@ pub fn note_lost(server: &Server) {
     let mut present = server.replication.beginnings.present.lock();
     let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
     if found.is_streamed || is_for_replicas_alone(server) {
-        let is_streamed = found.is_streamed;
+        let (transfer, is_streamed) = (found.transfer.clone(), found.is_streamed);
         *present = None;
         drop(present);
-        if snapshots::cancel(&server.persistence, Purpose::Replicas) {
-            let what = if is_streamed { "Diskless rdb transfer" } else { "Background saving, persistence disabled" };
-            logging::notice(format_args!("{what}, last replica dropped, killing fork child."));
+        if server.persistence.status().running_for(Purpose::Replicas).is_some() {
+            tell_abandoned(&transfer, is_streamed);
+            snapshots::cancel(&server.persistence, Purpose::Replicas);
         }
+    }
+}
+
+/// Tells the log that nobody waits for a dump any more, whoever finds that first: a worker that loses the last replica, or
+/// the thread that writes the dump.
+pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
+    if transfer.abandon() {
+        let what = if is_streamed { "Diskless rdb transfer" } else { "Background saving, persistence disabled" };
+        logging::notice(format_args!("{what}, last replica dropped, killing fork child."));
     }
 }
 
@@ -268,7 +277,7 @@ impl Destination for ToReplicas {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.transfer.write(bytes)?;
+        self.transfer.write(bytes).inspect_err(|_| tell_abandoned(&self.transfer, true))?;
         self.server.replication.wake_feeders(self.server, usize::MAX);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
 
 use super::replicas::{Replica, Stage};
-use super::synchronise::is_for_replicas_alone;
+use super::synchronise::{is_for_replicas_alone, tell_abandoned};
 use super::transfer::{Ended, Transfer};
 use crate::aof::State;
 use crate::config::tables::persistence::RDB_DEL_SYNC_FILES;
@@ -56,7 +56,7 @@ impl Destination for ThroughFile {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.sender.check()?;
+        self.sender.check().inspect_err(|_| tell_abandoned(&self.sender.transfer, false))?;
         self.file.write(bytes)
     }
 

@@ -30,6 +30,8 @@ struct Inner {
     has_begun: bool,
     /// How it ended.
     ended: Option<Ended>,
+    /// Whether somebody has found that nobody reads any more, before it had ended.
+    is_abandoned: bool,
 }
 
 /// How a transfer ended.
@@ -70,6 +72,11 @@ impl Transfer {
     /// Ends it.
     pub fn end(&self, how: Ended) {
         self.inner.lock().ended = Some(how);
+    }
+
+    /// Nobody is left who reads; true for the first who says so.
+    pub fn abandon(&self) -> bool {
+        !std::mem::replace(&mut self.inner.lock().is_abandoned, true)
     }
 
     /// One more that reads, from the beginning; `None` when something was written already, or it has come to nothing.
