@@ -81,9 +81,9 @@ pub fn write(
         for_each(world, number, |entry| {
             if outcome.is_ok() {
                 bytes.clear();
-                outcome = match form.kind().append(&mut bytes, entry) {
+                outcome = match form.kind().append(&mut bytes, number, entry) {
                     Ok(()) => output.write(&bytes).map_err(write_error),
-                    Err(_) => Err(SaveError::Inexpressible),
+                    Err(what) => Err(SaveError::Inexpressible(what)),
                 };
                 delay.after(1, || false);
             }
