@@ -5,6 +5,7 @@
 //! about data in `kvick-commands`.
 
 pub mod acl;
+pub mod allocator;
 pub mod aof;
 pub mod clients;
 pub mod clock;
@@ -12,6 +13,7 @@ pub mod commandlog;
 pub mod commands;
 pub mod config;
 pub mod crash;
+pub mod defrag;
 pub mod dial;
 pub mod eviction;
 pub mod histogram;

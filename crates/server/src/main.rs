@@ -1,10 +1,11 @@
 //! The server binary.
 
+use kvick_server::allocator::Allocator;
 use std::ffi::c_char;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 /// The allocator's settings: huge pages, because a large keyspace is read at random and page table walks would cost more
 /// than the reads. (There is no fork whose copying they would make dearer.) Large slabs for small elements, of which there

@@ -7,15 +7,18 @@
 //! zero byte, and is read with the type documented for it.
 
 mod ledger;
+mod slabs;
 
 use crate::clients::ClientFlags;
 use crate::server::Server;
 use kvick_store::usage::Usage;
+use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
 
 pub use ledger::{enrol, in_use, own_balance};
+pub use slabs::Slabs;
 
 /// The allocator's number for all of its arenas together.
 const ALL_ARENAS: usize = 4096;
@@ -95,6 +98,35 @@ fn read_control<T: Copy>(name: String) -> Option<T> {
     unsafe { raw::read(name.as_bytes()) }.ok()
 }
 
+/// A control of the allocator that is a number of whatever width.
+pub fn control_number(name: &[u8]) -> Option<i64> {
+    // A name may not end early, and no control has one so long.
+    if name.contains(&0) || name.len() > 256 {
+        return None;
+    }
+    let name = format!("{}\0", std::str::from_utf8(name).ok()?);
+    let (wide, narrow, flag) = (read_control::<i64>, read_control::<i32>, read_control::<u8>);
+    wide(name.clone()).or_else(|| narrow(name.clone()).map(i64::from)).or_else(|| flag(name).map(i64::from))
+}
+
+/// A control of the allocator that is a text.
+pub fn control_text(name: &[u8]) -> Option<Vec<u8>> {
+    /// All others would have numbers taken for addresses.
+    const TEXTS: [&str; 7] = [
+        "version",
+        "config.malloc_conf",
+        "opt.dss",
+        "opt.metadata_thp",
+        "opt.percpu_arena",
+        "opt.thp",
+        "opt.zero_realloc",
+    ];
+    let name = TEXTS.into_iter().find(|known| known.as_bytes() == name)?;
+    let text: *const c_char = read_control(format!("{name}\0"))?;
+    // SAFETY: these controls lead to texts that end with a zero byte and live as long as the process.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
+}
+
 /// What is free in slabs of small allocations.
 fn small_free() -> Option<usize> {
     let bins: u32 = read_control("arenas.nbins\0".into())?;
@@ -159,6 +191,15 @@ impl Monitor {
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
+}
+
+/// What is free within pages for small allocations.
+#[derive(Clone, Copy, Debug)]
+pub struct Waste {
+    /// Bytes.
+    pub bytes: usize,
+    /// In percent of what is allocated.
+    pub percent: f64,
 }
 
 /// Where memory goes, for INFO and MEMORY.
@@ -234,6 +275,13 @@ impl Overview {
         self.databases.iter().map(|(_, usage)| usage.keys).sum()
     }
 
+    /// How much is free within small pages now, at the price of asking for nothing else.
+    pub fn waste() -> Waste {
+        refresh();
+        let (bytes, allocated) = (small_free().unwrap_or(0), stats::allocated::read().unwrap_or(0));
+        Waste { bytes, percent: percent(bytes, allocated) }
+    }
+
     /// Waste within small pages: ratio and bytes.
     pub fn fragmentation(&self) -> (f64, usize) {
         let Figures { allocated, small_free, .. } = self.figures;
@@ -284,6 +332,18 @@ mod tests {
         assert!(purge());
         assert!(String::from_utf8_lossy(&report()).contains("jemalloc statistics"));
         assert!(small_free().is_some());
+    }
+
+    #[test]
+    fn controls_can_be_read_by_name() {
+        assert_eq!(control_number(b"arenas.page"), Some(page_size() as i64));
+        assert_eq!(control_number(b"arenas.quantum"), Some(kvick_store::memory::QUANTUM as i64));
+        assert_eq!(control_number(b"opt.abort"), Some(0));
+        assert!(
+            [&b"no.such"[..], b"", b"arenas.page\0", b"version\xff"].iter().all(|name| control_number(name).is_none())
+        );
+        assert!(control_text(b"version").is_some_and(|version| version.starts_with(b"5.")));
+        assert!(control_text(b"arenas.page").is_none());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::config::tables::persistence::APPENDFSYNC;
 use crate::config::tables::{network, security};
 use crate::config::words::ProtectedAction;
 use crate::config::{Config, Values};
+use crate::defrag::Defrag;
 use crate::eviction::Eviction;
 use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
@@ -91,6 +92,8 @@ pub struct Server {
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
     pub memory: memory::Monitor,
+    /// Active defragmentation.
+    pub defrag: Defrag,
     /// What is done about limits of memory.
     pub eviction: Eviction,
     /// Dumps.
@@ -167,6 +170,7 @@ impl Server {
             baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
             memory: memory::Monitor::default(),
+            defrag: Defrag::default(),
             eviction: Eviction::default(),
             persistence: Persistence::default(),
             aof,
@@ -351,6 +355,7 @@ impl Server {
         self.tick_replication();
         aof::rewrite::tick(self);
         self.migration.sockets.close_idle();
+        self.defrag.tick(self);
         self.tls.reload_if_due(&self.config.values());
         let now = Instant::now();
         let mut rates = self.rates.lock();
@@ -379,6 +384,7 @@ impl Server {
         self.scripting.reset_stats();
         aof::reset_stats(&self.aof);
         self.eviction.reset();
+        self.defrag.reset();
         self.replication.counts.reset();
     }
 

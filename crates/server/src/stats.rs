@@ -82,6 +82,14 @@ pub struct WorkerStats {
     pub timers_us: Counter,
     /// Microseconds spent looking for keys to expire.
     pub expire_us: Counter,
+    /// Allocations that active defragmentation moved.
+    pub defrag_moved: Counter,
+    /// Allocations that it looked at and left where they are.
+    pub defrag_kept: Counter,
+    /// Keys of which it moved something.
+    pub defrag_keys_moved: Counter,
+    /// Keys of which it moved nothing.
+    pub defrag_keys_kept: Counter,
     /// Batches for which memory was asked for in advance.
     pub prefetched_batches: Counter,
     /// Keys for which it was.
@@ -182,6 +190,14 @@ totals! {
     timers_us: timers_us,
     /// Microseconds spent looking for keys to expire.
     expire_us: expire_us,
+    /// Allocations that active defragmentation moved.
+    defrag_moved: defrag_moved,
+    /// Allocations that it looked at and left where they are.
+    defrag_kept: defrag_kept,
+    /// Keys of which it moved something.
+    defrag_keys_moved: defrag_keys_moved,
+    /// Keys of which it moved nothing.
+    defrag_keys_kept: defrag_keys_kept,
     /// Batches for which memory was asked for in advance.
     prefetched_batches: prefetched_batches,
     /// Keys for which it was.
@@ -212,6 +228,10 @@ impl WorkerStats {
             busy_us: Counter::default(),
             timers_us: Counter::default(),
             expire_us: Counter::default(),
+            defrag_moved: Counter::default(),
+            defrag_kept: Counter::default(),
+            defrag_keys_moved: Counter::default(),
+            defrag_keys_kept: Counter::default(),
             prefetched_batches: Counter::default(),
             prefetched_keys: Counter::default(),
             output_limit_disconnections: Counter::default(),

@@ -45,6 +45,10 @@ pub struct Tunables {
     pub hz: u32,
     /// 1 to 10.
     pub expire_effort: u32,
+    /// Microseconds that active defragmentation works at a stretch.
+    pub defrag_cycle_us: u64,
+    /// Elements from which on it goes through a collection piece by piece.
+    pub defrag_fields_max: usize,
     /// Ticks from which on a command is looked at as slow: the least of the thresholds below.
     pub slow_ticks: u64,
     /// What COMMANDLOG records.
@@ -128,6 +132,8 @@ impl Tunables {
             insecure_scripts: values.read(security::LUA_ENABLE_INSECURE_API),
             hz: values.read(process::HZ).clamp(1, 500),
             expire_effort: values.read(memory::ACTIVE_EXPIRE_EFFORT),
+            defrag_cycle_us: values.read(memory::ACTIVE_DEFRAG_CYCLE_US).into(),
+            defrag_fields_max: values.read(memory::ACTIVE_DEFRAG_MAX_SCAN_FIELDS) as usize,
             slow_ticks: slow_ticks(commandlog.slow_us, latency_threshold_ms),
             large_request_bytes: commandlog.bytes_min(Kind::LargeRequest),
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),

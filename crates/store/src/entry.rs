@@ -22,6 +22,7 @@
 //! computed from the header that `build` wrote, in one place, [`Layout::read`].
 
 use crate::collections::{Collection, Inside, Word, on};
+use crate::defrag::Mover;
 use crate::memory::size_class;
 use crate::value::{INLINE_MAX, Kind, Object, Str, Value};
 use std::alloc::{self, alloc, dealloc, handle_alloc_error};
@@ -398,6 +399,38 @@ pub unsafe fn free(entry: Pointer) {
     }
 }
 
+/// Offers an entry to a mover; where it is now.
+///
+/// # Safety
+/// `entry` must be live, nobody else may be using it, and it is used only where it is now.
+pub unsafe fn relocate(entry: Pointer, mover: &mut Mover<'_>) -> Pointer {
+    // SAFETY: promised by the caller; an entry has its layout's allocation.
+    unsafe { mover.offer(entry, Layout::read(entry).allocation()) }
+}
+
+/// Offers what lies outside of an entry to a mover, from `position` on: see [`Collection::relocate`].
+///
+/// # Safety
+/// `entry` must be live, and nobody else may be using it.
+pub unsafe fn relocate_external(entry: Pointer, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+    // SAFETY: promised by the caller; an external string's value is a pointer from `Box::into_raw`, and is written anew.
+    unsafe {
+        let layout = Layout::read(entry);
+        if layout.repr() != Repr::External {
+            return None;
+        }
+        on!(Kind::from_bits(layout.meta & KIND_MASK), C => {
+            collection_mut::<C>(entry)?.relocate(position, mover)
+        }, {
+            let mut owner = Box::from_raw(raw_pointer(entry, &layout));
+            mover.offer_box(&mut owner);
+            mover.offer_vec(&mut owner);
+            entry.as_ptr().add(layout.value).cast::<*mut Vec<u8>>().write_unaligned(Box::into_raw(owner));
+            None
+        })
+    }
+}
+
 /// Takes the value out of an entry and frees the rest.
 ///
 /// # Safety
@@ -637,6 +670,11 @@ impl<'a> Entry<'a> {
             size_class(size_of::<Vec<u8>>()) + if capacity == 0 { 0 } else { size_class(capacity) }
         };
         on!(self.kind(), C => self.collection::<C>().map_or(0, |c| c.memory(samples)), string())
+    }
+
+    /// Number of elements of a collection; 0 for strings.
+    pub fn elements(&self) -> usize {
+        on!(self.kind(), C => self.collection::<C>().map_or(0, C::len), 0)
     }
 
     /// Whether freeing the value takes long enough to be left to the background.

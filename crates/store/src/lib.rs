@@ -9,6 +9,7 @@ pub mod access;
 pub mod chance;
 pub mod collections;
 pub mod db;
+pub mod defrag;
 pub mod effects;
 pub mod encodings;
 pub mod entry;

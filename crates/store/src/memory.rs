@@ -1,10 +1,13 @@
-//! What the allocator makes of a request: jemalloc's size classes.
+//! What the allocator makes of a request: jemalloc's size classes, with a quantum of eight bytes.
 
-/// The size of the allocation that `size` bytes get: multiples of 16 up to 128, then four classes for each doubling.
+/// What the sizes of the smallest allocations are multiples of, and what all allocations are aligned to.
+pub const QUANTUM: usize = 8;
+
+/// The size of the allocation that `size` bytes get: multiples of 8 up to 64, then four classes for each doubling.
 #[inline]
 pub const fn size_class(size: usize) -> usize {
-    if size <= 128 {
-        return if size <= 8 { 8 } else { (size + 15) & !15 };
+    if size <= 64 {
+        return if size == 0 { QUANTUM } else { (size + QUANTUM - 1) & !(QUANTUM - 1) };
     }
     let spacing = 1 << ((size - 1).ilog2() - 2);
     (size + spacing - 1) & !(spacing - 1)
@@ -16,7 +19,8 @@ mod tests {
 
     #[test]
     fn classes_are_the_allocators() {
-        let known = [(1, 8), (9, 16), (17, 32), (33, 48), (128, 128), (129, 160), (161, 192), (256, 256), (257, 320)];
+        let known =
+            [(1, 8), (9, 16), (17, 24), (33, 40), (64, 64), (65, 80), (113, 128), (129, 160), (161, 192), (257, 320)];
         let large = [(1025, 1280), (4097, 5120), (8193, 10240), (16385, 20480), (65537, 81920)];
         for (size, class) in known.into_iter().chain(large) {
             assert_eq!(size_class(size), class, "{size}");

@@ -7,6 +7,7 @@
 
 use crate::collections::hash::State;
 use crate::collections::{Collection, Hash};
+use crate::defrag::{Mover, Work};
 use crate::entry::{self, Content, Entry};
 use crate::hash::KeyHasher;
 use crate::keyspace::Key;
@@ -34,6 +35,12 @@ pub(crate) struct Attention {
     pub(crate) watchers: Watchers,
     /// Those who have read.
     pub(crate) tracked: TrackedKeys,
+}
+
+/// A large collection that a mover has yet to go through.
+pub(crate) struct PutOff {
+    key: Box<[u8]>,
+    position: u64,
 }
 
 /// Entries under one lock.
@@ -426,6 +433,45 @@ impl Partition {
         // SAFETY: live, and borrowed from `self`.
         found.iter().for_each(|pointer| visit(unsafe { Entry::from_pointer(*pointer) }));
         next
+    }
+
+    /// Offers entries and their values to a mover, from `position` in the table on: see [`Table::relocate`]. Large
+    /// collections are put off.
+    pub(crate) fn relocate(
+        &mut self,
+        position: u64,
+        mover: &mut Mover<'_>,
+        put_off: &mut Vec<PutOff>,
+        work: &mut Work,
+    ) -> Option<u64> {
+        self.table.relocate(position, mover, |mover, pointer| {
+            let moved = mover.moved();
+            // SAFETY: live and exclusively borrowed; the table takes the new pointer.
+            let (now, next) = unsafe {
+                let now = entry::relocate(pointer, mover);
+                let is_large = mover.puts_off(Entry::from_pointer(now).elements());
+                (now, if is_large { Some(0) } else { entry::relocate_external(now, 0, mover) })
+            };
+            if let Some(position) = next {
+                // SAFETY: live.
+                let key = unsafe { Entry::from_pointer(now) }.key().into();
+                put_off.push(PutOff { key, position });
+            }
+            *if mover.moved() > moved { &mut work.keys_moved } else { &mut work.keys_kept } += 1;
+            now
+        })
+    }
+
+    /// Goes on with a collection that was put off, if it is still there; whether it is done.
+    pub(crate) fn relocate_put_off(&mut self, put_off: &mut PutOff, mover: &mut Mover<'_>) -> bool {
+        let key = Key { bytes: &put_off.key, hash: self.hasher.hash(&put_off.key) };
+        let Some(place) = self.find(key) else { return true };
+        // SAFETY: live and exclusively borrowed.
+        match unsafe { entry::relocate_external(self.table.get(place), put_off.position, mover) } {
+            Some(position) => put_off.position = position,
+            None => return true,
+        }
+        false
     }
 
     /// An entry chosen with equal chances for all.

@@ -30,6 +30,7 @@
 
 mod segment;
 
+use crate::defrag::Mover;
 use segment::{
     BUCKET, Bucket, FLAG, POINTER_MASK, STEP_MAX, STEPS, Segment, is_full, matches, pointer_bits, pointer_of, prefetch,
     step_for, tag_in, tag_of, word_of,
@@ -174,6 +175,44 @@ impl Table {
         if word != before {
             *self.word_mut(place) = word;
             self.flagged = self.flagged - (before & FLAG) as usize + usize::from(flag);
+        }
+    }
+
+    /// Takes note that the element at `place` lies elsewhere now.
+    #[inline]
+    pub fn relocated(&mut self, place: Place, now: Pointer) {
+        let word = self.word_mut(place);
+        *word = *word & !POINTER_MASK | pointer_bits(now);
+    }
+
+    /// Offers to a mover what the table is made of, and has `relocate` say for each element where it is now. Begins with the
+    /// bucket at `position` in the hash space and goes on until the mover is due, or somewhat further; the rest is as for
+    /// [`Table::scan`], but an element may be passed over when the table was resized meanwhile.
+    pub fn relocate(
+        &mut self,
+        position: u64,
+        mover: &mut Mover<'_>,
+        mut relocate: impl FnMut(&mut Mover<'_>, Pointer) -> Pointer,
+    ) -> Option<u64> {
+        if position == 0 {
+            mover.offer_vec(&mut self.directory);
+            mover.offer_vec(&mut self.segments);
+        }
+        let mut position = position;
+        loop {
+            let (number, _) = self.numbered_segment_of(position)?;
+            let segment = &mut self.segments[number as usize];
+            let home = segment.home(tag_of(position, segment.depth));
+            if home == 0 {
+                segment.relocate(mover);
+            }
+            for word in segment.bucket_mut(home).0.iter_mut().take_while(|word| **word != 0) {
+                *word = *word & !POINTER_MASK | pointer_bits(relocate(mover, pointer_of(*word)));
+            }
+            position = segment.next_position(position, home)?;
+            if mover.is_due() {
+                return Some(position);
+            }
         }
     }
 

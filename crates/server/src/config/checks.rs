@@ -25,14 +25,6 @@ pub fn repl_backlog_size(value: &mut Value, _: &Values) -> Checked {
     Ok(())
 }
 
-pub fn no_active_defrag(value: &mut Value, _: &Values) -> Checked {
-    ensure(
-        !bool::of(value),
-        "Active defragmentation cannot be enabled: it requires a server compiled with a modified Jemalloc like the \
-         one shipped by default with the source distribution",
-    )
-}
-
 pub fn shutdown_flags(value: &mut Value, _: &Values) -> Checked {
     let both = ShutdownFlags::SAVE | ShutdownFlags::NOSAVE;
     ensure(!ShutdownFlags::of(value).contains(both), "shutdown options SAVE and NOSAVE can't be used simultaneously")

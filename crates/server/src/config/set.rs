@@ -317,12 +317,6 @@ mod tests {
         assert_eq!(config.get(b"repl-backlog-size").unwrap(), b"16384");
         let cases = [
             ("shutdown-on-sigint", "save nosave", "shutdown options SAVE and NOSAVE can't be used simultaneously"),
-            (
-                "activedefrag",
-                "yes",
-                "Active defragmentation cannot be enabled: it requires a server compiled with a \
-              modified Jemalloc like the one shipped by default with the source distribution",
-            ),
             ("rdma-bind", "1.2.3.4", "No RDMA building support."),
             ("rdma-port", "1", "No RDMA building support."),
             ("proc-title-template", "", "template format is invalid or contains unknown variables"),
@@ -337,7 +331,7 @@ mod tests {
             let expected = format!("CONFIG SET failed (possibly related to argument '{name}') - {why}");
             assert_eq!(set(&config, &[(name, text)]), Err(expected));
         }
-        assert!(set(&config, &[("activedefrag", "no"), ("cluster-announce-ip", "::1")]).is_ok());
+        assert!(set(&config, &[("activedefrag", "yes"), ("cluster-announce-ip", "::1")]).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! first. One that came with SCRIPT LOAD stays until SCRIPT FLUSH.
 
 use kvick_script::ScriptFlags;
+use kvick_store::defrag::Mover;
 use sha1::{Digest, Sha1};
 use std::collections::HashMap;
 use std::fmt;
@@ -75,7 +76,7 @@ pub struct Script {
     /// Its sum.
     pub sum: Sum,
     /// Its text.
-    pub text: Arc<[u8]>,
+    pub text: Box<[u8]>,
     /// What it said about itself in its first line, if it did.
     pub flags: Option<ScriptFlags>,
     used: AtomicU64,
@@ -164,6 +165,20 @@ impl Scripts {
         Some(script)
     }
 
+    /// Offers the texts to a mover, from number `from` in the table on, until that is due; the number to go on with then.
+    /// Scripts that run are passed over, and some may be when others came meanwhile.
+    pub fn relocate(&mut self, from: usize, mover: &mut Mover<'_>) -> Option<usize> {
+        for (number, script) in self.by_sum.values_mut().enumerate().skip(from) {
+            if mover.is_due() {
+                return Some(number);
+            }
+            if let Some(script) = Arc::get_mut(script) {
+                mover.offer_bytes(&mut script.text);
+            }
+        }
+        None
+    }
+
     /// Forgets all; what they were.
     pub fn clear(&mut self) -> Vec<Arc<Script>> {
         (self.forgettable, self.bytes) = (0, 0);
@@ -174,6 +189,7 @@ impl Scripts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Slabs;
 
     fn text(number: usize) -> Vec<u8> {
         format!("return {number}").into_bytes()
@@ -215,6 +231,11 @@ mod tests {
         assert!(scripts.get(&Sum::of(&text(0))).is_some());
         let memory = scripts.memory();
         assert!(memory > 2 * KEPT_MAX * 8);
+        let (mut slabs, mut from) = (Slabs::default(), Some(0));
+        while let Some(number) = from {
+            from = scripts.relocate(number, &mut Mover::new(&mut slabs, 100, 0));
+        }
+        assert!(scripts.get(&Sum::of(&text(7))).is_some_and(|script| *script.text == text(7)));
         assert_eq!(scripts.clear().len(), 2 * KEPT_MAX + 1);
         assert_eq!(scripts.memory(), 0);
     }

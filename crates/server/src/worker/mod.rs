@@ -208,7 +208,7 @@ impl Worker {
             let timeout = if self.rests {
                 Some(HELD_BACK)
             } else if !self.has_more_to_do(delivers) {
-                let wait = self.timers.wait(self.engine.now_ms);
+                let wait = self.timers.wait(self.engine.now_ms, &self.server.defrag);
                 let wait = if self.owes_food { wait.min(feeding::OWED_AT_MOST) } else { wait };
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -272,6 +272,7 @@ impl Worker {
         if !is_busy && !self.engine.is_busy() {
             self.go_on_evicting();
             self.run_timers();
+            self.defragment();
             self.end_waits();
             self.settle_turn();
         }

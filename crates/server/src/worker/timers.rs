@@ -5,9 +5,11 @@ use super::blocking::Deadlines;
 use super::handshake::HANDSHAKE_MAX_MS;
 use crate::clients::ClientFlags;
 use crate::clock::Ticks;
+use crate::defrag::Defrag;
 use crate::session::Client;
+use kvick_store::defrag;
 use kvick_store::expire::{Pass, Sweeper};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections looked at in one pass are this share of all, so that each is seen about once in a second.
 const SHARE_PER_PASS: usize = 10;
@@ -22,6 +24,7 @@ pub struct Timers {
     /// When blocked clients are to be let go.
     pub(super) deadlines: Deadlines,
     sweeper: Sweeper,
+    defrag: crate::defrag::Worker,
     /// Where the walk over the connections goes on.
     next_connection: usize,
 }
@@ -29,7 +32,13 @@ pub struct Timers {
 impl Timers {
     /// Timers that are due at once.
     pub fn new() -> Self {
-        Timers { next: Ticks::now(), deadlines: Deadlines::default(), sweeper: Sweeper::default(), next_connection: 0 }
+        Timers {
+            next: Ticks::now(),
+            deadlines: Deadlines::default(),
+            sweeper: Sweeper::default(),
+            defrag: crate::defrag::Worker::default(),
+            next_connection: 0,
+        }
     }
 
     /// Has everything be due now.
@@ -38,8 +47,9 @@ impl Timers {
     }
 
     /// How long until something is due.
-    pub fn wait(&self, now_ms: i64) -> Duration {
+    pub fn wait(&self, now_ms: i64, defrag: &Defrag) -> Duration {
         let left = self.next.left(Ticks::now());
+        let left = self.defrag.wait(defrag).map_or(left, |wait| left.min(wait));
         self.deadlines.wait(now_ms).map_or(left, |deadline| left.min(deadline))
     }
 }
@@ -74,6 +84,45 @@ impl Worker {
             self.server.tick();
         }
         self.engine.stats.timers_us.add(Ticks::now().us_since(now));
+    }
+
+    /// Works on active defragmentation for a moment, if that is due.
+    pub(super) fn defragment(&mut self) {
+        if self.server.defrag.percent() > 0 {
+            self.defragment_now();
+        }
+    }
+
+    #[cold]
+    fn defragment_now(&mut self) {
+        let (server, tunables) = (self.server, &self.engine.tunables);
+        let (own, fields_max) = (&mut self.timers.defrag, tunables.defrag_fields_max);
+        let Some(deadline) = own.begin(&server.defrag, tunables.defrag_cycle_us) else { return };
+        let threshold_ms = tunables.latency_threshold_ms;
+        let began = Instant::now();
+        if !self.engine.enter() {
+            return;
+        }
+        let mut work = defrag::Work::default();
+        let pass = defrag::Pass {
+            keyspace: server.keyspace,
+            share: (self.number, server.workers()),
+            heap: &mut own.slabs,
+            deadline,
+            fields_max,
+        };
+        let mut is_done = own.walk.run(pass, &mut work);
+        self.engine.leave();
+        if is_done && self.number == 0 {
+            is_done = own.go_through_scripts(&server.scripting, deadline, &mut work);
+        }
+        own.end(&server.defrag, began, is_done);
+        let stats = &self.engine.stats;
+        stats.defrag_moved.add(work.moved);
+        stats.defrag_kept.add(work.kept);
+        stats.defrag_keys_moved.add(work.keys_moved);
+        stats.defrag_keys_kept.add(work.keys_kept);
+        server.latency.record("active-defrag-cycle", began.elapsed().as_millis() as u64, threshold_ms);
     }
 
     /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.

@@ -9,6 +9,7 @@
 //! owns what it leads to, knows by the tag what that is, and takes it back once. A [`Collection`] is its word and nothing else,
 //! so that an entry may be read as the collection of its kind where it lies.
 
+use crate::defrag::Mover;
 use crate::encodings::listpack::View;
 use crate::table::Table;
 use std::mem::ManuallyDrop;
@@ -71,6 +72,17 @@ impl Word {
         unsafe { self.pointer().cast::<T>().as_mut() }
     }
 
+    /// Offers the box that it leads to.
+    ///
+    /// # Safety
+    /// As for `as_mut`, and no copy of the word is used afterwards.
+    pub unsafe fn relocate_box<T>(&mut self, mover: &mut Mover<'_>) {
+        // SAFETY: promised by the caller; the box is given back to the word.
+        let mut owner = unsafe { self.into_box::<T>() };
+        mover.offer_box(&mut owner);
+        *self = Word::from_box(owner, self.tag());
+    }
+
     /// Takes the box back.
     ///
     /// # Safety
@@ -120,6 +132,10 @@ pub unsafe trait Collection: Sized + Clone {
 
     /// The number of allocations, roughly: what freeing it costs.
     fn free_effort(&self) -> usize;
+
+    /// Offers what it consists of to a mover, from `position` on, 0 for the beginning, until that is due or somewhat further.
+    /// Where to go on then; `None` when that was all. The position may be one that was told of another value.
+    fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64>;
 
     /// Gives the value away as a word.
     #[inline]

@@ -74,7 +74,7 @@ impl Bench {
             effects: &mut self.effects,
             heard: EventClass::empty(),
         });
-        freed.inspect(|bytes| assert!([16, 32].contains(bytes), "{bytes}")).is_some()
+        freed.inspect(|bytes| assert!([16, 24].contains(bytes), "{bytes}")).is_some()
     }
 
     fn len(&self) -> usize {

@@ -3,6 +3,7 @@
 //! See the module above for what the words mean and what always holds.
 
 use super::{Pointer, prefetch_address};
+use crate::defrag::Mover;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -152,6 +153,12 @@ impl Segment {
         let mut resized = Segment::new(bucket_count, self.depth);
         self.words().for_each(|word| resized.insert(word));
         *self = resized;
+    }
+
+    /// Offers the buckets to a mover.
+    pub(super) fn relocate(&mut self, mover: &mut Mover<'_>) {
+        // SAFETY: the buckets are the segment's own, were allocated with this layout, and are reached from here alone.
+        self.buckets = unsafe { mover.offer(self.buckets.cast(), Self::layout(self.bucket_count)) }.cast();
     }
 
     /// Where the bucket after `home` begins in the hash space.

@@ -1,5 +1,6 @@
 //! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows it.
 
+mod allocator;
 mod appendonly;
 mod crash;
 mod digest;
@@ -80,6 +81,8 @@ const SUBCOMMANDS: &[Subcommand] = &[
     world("listpack", 3, 3, values::listpack),
     replacing("loadaof", 2, 2, appendonly::load),
     sub("log", 3, 3, log),
+    sub("mallctl", 3, 3, allocator::number),
+    sub("mallctl-str", 3, 3, allocator::text),
     world("object", 3, 4, values::object),
     sub("oom", 2, usize::MAX, crash::out_of_memory),
     sub("panic", 2, usize::MAX, crash::panic),
@@ -246,6 +249,10 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Show how full the table of the value at <key> is.",
         "LISTPACK <key>",
         "    Print the elements of the listpack at <key> on the server's standard output.",
+        "MALLCTL <name>",
+        "    Read a number among the allocator's controls.",
+        "MALLCTL-STR <name>",
+        "    Read a text among the allocator's controls.",
         "OBJECT <key> [fast]",
         "    Show how <key> is stored. With <fast>, leave out what takes long to find.",
         "OOM",

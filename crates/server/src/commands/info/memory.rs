@@ -32,7 +32,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.fields(["mem_cluster_links", "mem_cluster_slot_import", "mem_cluster_slot_export"].map(|name| (name, 0)));
     page.field("mem_aof_buffer", 0);
     page.field("mem_allocator", version::allocator());
-    page.fields(["mem_overhead_db_hashtable_rehashing", "active_defrag_running"].map(|name| (name, 0)));
+    page.field("mem_overhead_db_hashtable_rehashing", 0);
+    page.field("active_defrag_running", server.defrag.percent());
     page.field("lazyfree_pending_objects", server.keyspace.janitor.pending());
     page.field("lazyfreed_objects", server.keyspace.janitor.freed());
 }

@@ -68,21 +68,23 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("total_forks", subject.server.persistence.status().snapshots + sessions);
     page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
     page.field("slave_expires_tracked_keys", subject.server.replication.own_keys.count());
-    page.fields(
-        [
-            "active_defrag_hits",
-            "active_defrag_misses",
-            "active_defrag_key_hits",
-            "active_defrag_key_misses",
-            "total_active_defrag_time",
-            "current_active_defrag_time",
-        ]
-        .map(|name| (name, 0)),
-    );
+    write_defrag(subject, totals, page);
     let tracked = &subject.server.keyspace.tracking;
     page.field("tracking_total_keys", tracked.keys());
     page.field("tracking_total_items", tracked.items());
     page.field("tracking_total_prefixes", subject.server.tracking.prefixes());
+}
+
+fn write_defrag(subject: &Subject, totals: &Totals, page: &mut Page) {
+    page.fields([
+        ("active_defrag_hits", totals.defrag_moved),
+        ("active_defrag_misses", totals.defrag_kept),
+        ("active_defrag_key_hits", totals.defrag_keys_moved),
+        ("active_defrag_key_misses", totals.defrag_keys_kept),
+    ]);
+    let (current, total) = subject.server.defrag.times();
+    page.field("total_active_defrag_time", total.as_millis());
+    page.field("current_active_defrag_time", current.as_millis());
 }
 
 fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {

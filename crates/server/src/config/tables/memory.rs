@@ -1,7 +1,6 @@
 //! Memory: its limit and eviction, expiry, freeing and defragmentation.
 
 use super::*;
-use crate::config::checks;
 use crate::config::directive::{Directive, Form, Key, Typed, boolean, integer, memory, number, theme, word};
 use crate::config::value::MemoryOrPercent;
 use crate::config::words::EvictionPolicy;
@@ -24,13 +23,13 @@ theme! {
     LAZYFREE_LAZY_USER_FLUSH: bool = boolean("lazyfree-lazy-user-flush", true).works();
 
     ACTIVEREHASHING: bool = boolean("activerehashing", true);
-    ACTIVEDEFRAG: bool = boolean("activedefrag", false).checked(checks::no_active_defrag);
-    ACTIVE_DEFRAG_IGNORE_BYTES: u64 = memory("active-defrag-ignore-bytes", 1, I64_MAX, 100 * MB);
-    ACTIVE_DEFRAG_THRESHOLD_LOWER: u32 = integer("active-defrag-threshold-lower", 0, 1000, 10);
-    ACTIVE_DEFRAG_THRESHOLD_UPPER: u32 = integer("active-defrag-threshold-upper", 0, 1000, 100);
-    ACTIVE_DEFRAG_CYCLE_MIN: u32 = integer("active-defrag-cycle-min", 1, 99, 1);
-    ACTIVE_DEFRAG_CYCLE_MAX: u32 = integer("active-defrag-cycle-max", 1, 99, 25);
-    ACTIVE_DEFRAG_CYCLE_US: u32 = integer("active-defrag-cycle-us", 0, 100_000, 500);
-    ACTIVE_DEFRAG_MAX_SCAN_FIELDS: u64 = integer("active-defrag-max-scan-fields", 1, I64_MAX, 1000);
+    ACTIVEDEFRAG: bool = boolean("activedefrag", false).works();
+    ACTIVE_DEFRAG_IGNORE_BYTES: u64 = memory("active-defrag-ignore-bytes", 1, I64_MAX, 100 * MB).works();
+    ACTIVE_DEFRAG_THRESHOLD_LOWER: u32 = integer("active-defrag-threshold-lower", 0, 1000, 10).works();
+    ACTIVE_DEFRAG_THRESHOLD_UPPER: u32 = integer("active-defrag-threshold-upper", 0, 1000, 100).works();
+    ACTIVE_DEFRAG_CYCLE_MIN: u32 = integer("active-defrag-cycle-min", 1, 99, 1).works();
+    ACTIVE_DEFRAG_CYCLE_MAX: u32 = integer("active-defrag-cycle-max", 1, 99, 25).works();
+    ACTIVE_DEFRAG_CYCLE_US: u32 = integer("active-defrag-cycle-us", 0, 100_000, 500).works();
+    ACTIVE_DEFRAG_MAX_SCAN_FIELDS: u64 = integer("active-defrag-max-scan-fields", 1, I64_MAX, 1000).works();
     JEMALLOC_BG_THREAD: bool = boolean("jemalloc-bg-thread", true);
 }

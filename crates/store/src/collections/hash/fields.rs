@@ -10,6 +10,7 @@
 use super::field::{self, FieldLayout, Parts};
 use super::{FieldClock, Stored};
 use crate::db::Expiry;
+use crate::defrag::Mover;
 use crate::encodings::members::{Gathering, Layout, Members};
 use crate::memory::size_class;
 use crate::table::{Place, Pointer, Table};
@@ -240,6 +241,14 @@ impl Fields {
         }
     }
 
+    pub fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if let Some(expiries) = self.expiries.as_mut().filter(|_| position == 0) {
+            mover.offer_box(expiries);
+        }
+        self.members.relocate(position, mover)
+    }
+
+    /// The table of them.
     pub fn table(&self) -> &Table {
         self.members.table()
     }

@@ -15,6 +15,7 @@ mod tests;
 
 use super::word::{Collection, Inside, Word};
 use crate::db::Expiry;
+use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, At, Listpack};
 use crate::memory::size_class;
@@ -515,6 +516,18 @@ unsafe impl Collection for Hash {
             View::Packed(_) => "listpack",
             View::Table(_) => "hashtable",
         }
+    }
+
+    fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if let Some(mut pack) = self.pack_mut() {
+            pack.relocate(mover);
+            return None;
+        }
+        if position == 0 {
+            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            unsafe { self.0.relocate_box::<Fields>(mover) };
+        }
+        self.table_mut()?.relocate(position, mover)
     }
 
     fn inside(&self) -> Inside<'_> {

@@ -4,6 +4,7 @@
 //! finding an index looks at the blocks alone and not at what they lead to.
 
 use super::{Limits, Side};
+use crate::defrag::Mover;
 use crate::encodings::listpack::{At, Element, Listpack, View};
 use crate::encodings::lzf;
 use crate::memory::size_class;
@@ -113,6 +114,21 @@ impl Block {
     #[inline]
     pub(super) fn has_room(&self, bytes: usize, limits: Limits) -> bool {
         !self.is_plain() && !limits.is_large(bytes) && limits.has_room(self.bytes(), self.count(), bytes)
+    }
+
+    /// Offers what it consists of to a mover.
+    pub(super) fn relocate(&mut self, mover: &mut Mover<'_>) {
+        match self {
+            Block::Packed { listpack, .. } => listpack.relocate(mover),
+            Block::Plain(element) => {
+                mover.offer_box(element);
+                mover.offer_bytes(element);
+            }
+            Block::Compressed { packed, .. } => {
+                mover.offer_box(packed);
+                mover.offer_bytes(&mut packed.bytes);
+            }
+        }
     }
 
     /// What it holds as it is.

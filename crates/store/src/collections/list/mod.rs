@@ -14,6 +14,7 @@ pub use block::BlockView;
 pub use limits::{Limits, set_packed_threshold};
 
 use super::word::{Collection, Inside, Word};
+use crate::defrag::Mover;
 use crate::encodings::listpack::{self, Listpack, Needle, View};
 use crate::memory::size_class;
 use crate::value::{IntBuf, Kind, Str};
@@ -465,6 +466,20 @@ unsafe impl Collection for List {
         match self.form() {
             Form::Packed(_) => "listpack",
             Form::Blocks(_) => "quicklist",
+        }
+    }
+
+    fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if self.0.tag() == BLOCKS && position == 0 {
+            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            unsafe { self.0.relocate_box::<Quicklist>(mover) };
+        }
+        match self.form_mut() {
+            FormMut::Packed(mut listpack) => {
+                listpack.relocate(mover);
+                None
+            }
+            FormMut::Blocks(quicklist) => quicklist.relocate(position as usize, mover).map(|block| block as u64),
         }
     }
 

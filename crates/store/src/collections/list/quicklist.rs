@@ -10,6 +10,7 @@
 
 use super::block::{Block, BlockView};
 use super::{Limits, Side};
+use crate::defrag::Mover;
 use crate::encodings::listpack::{Listpack, Needle};
 use crate::memory::size_class;
 use crate::value::Str;
@@ -100,6 +101,20 @@ impl Quicklist {
         } else {
             self.push(side, &element);
         }
+    }
+
+    /// Offers the blocks to a mover, from number `first` on, until that is due; where to go on then.
+    pub(super) fn relocate(&mut self, first: usize, mover: &mut Mover<'_>) -> Option<usize> {
+        if first == 0 {
+            mover.offer_ring(&mut self.blocks);
+        }
+        for (number, block) in self.blocks.iter_mut().enumerate().skip(first) {
+            if mover.is_due() && number > first {
+                return Some(number);
+            }
+            block.relocate(mover);
+        }
+        None
     }
 
     fn push_block(&mut self, side: Side, block: Block) {

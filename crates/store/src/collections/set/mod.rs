@@ -17,6 +17,7 @@ pub use iter::Iter;
 
 use super::word::{Collection, Inside, Word};
 use crate::chance::{self, Subset};
+use crate::defrag::Mover;
 use crate::encodings::element::{self, Plain};
 use crate::encodings::intset::{self, Intset};
 use crate::encodings::listpack::{self, Listpack};
@@ -405,6 +406,19 @@ unsafe impl Collection for Set {
             Encoded::Listpack(_) => "listpack",
             Encoded::Table(_) => "hashtable",
         }
+    }
+
+    fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if self.0.tag() == TABLE && position == 0 {
+            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            unsafe { self.0.relocate_box::<Members<Plain>>(mover) };
+        }
+        match self.encoded_mut() {
+            EncodedMut::Intset(mut intset) => intset.relocate(mover),
+            EncodedMut::Listpack(mut listpack) => listpack.relocate(mover),
+            EncodedMut::Table(members) => return members.relocate(position, mover),
+        }
+        None
     }
 
     fn inside(&self) -> Inside<'_> {

@@ -6,6 +6,7 @@
 use super::Change;
 use super::element::{Element, Scored};
 use super::tree::{Position, Tree};
+use crate::defrag::Mover;
 use crate::encodings::members::{Members, Vacant};
 
 #[derive(Default)]
@@ -99,6 +100,28 @@ impl Large {
             members.remove(element.member());
             element.free();
         });
+    }
+
+    /// See [`super::Collection::relocate`]. Positions are ranks, and behind them those of the table.
+    pub fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        /// Positions in a table leave their last bits free.
+        const IN_TABLE: u64 = 1 << 63;
+        let mut in_table = position << 1;
+        if position & IN_TABLE == 0 {
+            let members = &mut self.members;
+            let rank = self.tree.relocate(position as usize, mover, |mover, element| {
+                // SAFETY: the table holds what the tree holds, which takes the new address.
+                Element::at(unsafe { members.relocate_element(element.pointer(), mover) })
+            });
+            if let Some(rank) = rank {
+                return Some(rank as u64);
+            }
+            if mover.is_due() {
+                return Some(IN_TABLE);
+            }
+            in_table = 0;
+        }
+        self.members.relocate_table(in_table, mover).map(|next| IN_TABLE | next >> 1)
     }
 
     pub fn memory(&self, samples: usize) -> usize {

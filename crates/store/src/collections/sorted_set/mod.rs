@@ -21,6 +21,7 @@ pub use builder::{Builder, Loader};
 pub use cut::Cut;
 
 use super::word::{Collection, Inside, Word};
+use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, Listpack, View};
 use crate::value::{IntBuf, Kind, Str};
@@ -374,6 +375,20 @@ unsafe impl Collection for SortedSet {
         match self.form() {
             Form::Small(_) => "listpack",
             Form::Large(_) => "skiplist",
+        }
+    }
+
+    fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if self.0.tag() == LARGE && position == 0 {
+            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            unsafe { self.0.relocate_box::<Large>(mover) };
+        }
+        match self.form_mut() {
+            FormMut::Small(mut listpack) => {
+                listpack.relocate(mover);
+                None
+            }
+            FormMut::Large(large) => large.relocate(position, mover),
         }
     }
 

@@ -11,6 +11,7 @@
 //! number of the entry's other elements, for reading backwards. Deleted entries stay, marked, until their block goes.
 
 use super::id::Id;
+use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{At, BYTES_MAX, Element, Iter, Listpack, View};
 use crate::value::Str;
@@ -116,6 +117,11 @@ impl Block {
         let mut listpack = Listpack::new();
         listpack.insert_all_before(None, &elements);
         Block(listpack)
+    }
+
+    /// Offers its bytes to a mover.
+    pub(super) fn relocate(&mut self, mover: &mut Mover<'_>) {
+        self.0.relocate(mover);
     }
 
     /// Whether there is room for an entry of so many words that have so many bytes in all.

@@ -5,6 +5,7 @@
 
 use super::id::Id;
 use super::ordered::Ordered;
+use crate::defrag::Mover;
 use crate::memory::size_class;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -74,6 +75,38 @@ impl Clone for Consumer {
             seen_ms: AtomicI64::new(self.seen_ms()),
             active_ms: self.active_ms,
             pending: self.pending.clone(),
+        }
+    }
+}
+
+/// Where a walk through the groups' memory goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Spot {
+    group: usize,
+    /// 0 for the group's pending entries, then its consumers.
+    part: usize,
+    /// A chunk of pending entries.
+    chunk: usize,
+}
+
+impl Spot {
+    const PART_BITS: u32 = 20;
+    const CHUNK_BITS: u32 = 27;
+
+    /// The spot in 62 bits; `None` if it is beyond what these can tell.
+    pub fn pack(self) -> Option<u64> {
+        let group = (self.group as u64) << Self::PART_BITS | self.part as u64;
+        let packed = group << Self::CHUNK_BITS | self.chunk as u64;
+        (Spot::unpack(packed) == self).then_some(packed)
+    }
+
+    /// The spot that was packed.
+    pub fn unpack(packed: u64) -> Spot {
+        let bits = |shift: u32, bits: u32| (packed >> shift & ((1 << bits) - 1)) as usize;
+        Spot {
+            group: bits(Self::PART_BITS + Self::CHUNK_BITS, 62 - Self::PART_BITS - Self::CHUNK_BITS),
+            part: bits(Self::CHUNK_BITS, Self::PART_BITS),
+            chunk: bits(0, Self::CHUNK_BITS),
         }
     }
 }
@@ -296,6 +329,37 @@ impl Group {
         if owned { Ok(()) } else { Err(BadGroup::NotOwned) }
     }
 
+    /// Offers what it consists of to a mover, from `place` on, until that is due; where to go on then.
+    fn relocate(&mut self, place: Spot, mover: &mut Mover<'_>) -> Option<Spot> {
+        let Spot { mut part, mut chunk, .. } = place;
+        if part == 0 {
+            if chunk == 0 {
+                mover.offer_bytes(&mut self.name);
+                mover.offer_vec(&mut self.consumers);
+                mover.offer_vec(&mut self.by_name);
+            }
+            if let Some(chunk) = self.pending.relocate(chunk, mover, |_, _| ()) {
+                return Some(Spot { chunk, ..place });
+            }
+            (part, chunk) = (1, 0);
+        }
+        for (index, consumer) in self.consumers.iter_mut().enumerate().skip(part - 1) {
+            let Some(consumer) = consumer else { continue };
+            if mover.is_due() && index >= part {
+                return Some(Spot { part: index + 1, chunk: 0, ..place });
+            }
+            if chunk == 0 {
+                mover.offer_box(consumer);
+                mover.offer_bytes(&mut consumer.name);
+            }
+            if let Some(chunk) = consumer.pending.relocate(chunk, mover, |_, ()| ()) {
+                return Some(Spot { part: index + 1, chunk, ..place });
+            }
+            chunk = 0;
+        }
+        None
+    }
+
     fn memory(&self) -> usize {
         let own = size_class(self.name.len().max(1)) + self.pending.memory();
         let lists =
@@ -358,6 +422,23 @@ impl Groups {
     pub fn destroy(&mut self, name: &[u8]) -> bool {
         let found = self.find(name);
         found.map(|index| self.0.remove(index)).is_ok()
+    }
+
+    /// Offers what they consist of to a mover, from `spot` on, until that is due; where to go on then.
+    pub(super) fn relocate(&mut self, spot: Spot, mover: &mut Mover<'_>) -> Option<Spot> {
+        if spot == Spot::default() {
+            mover.offer_vec(&mut self.0);
+        }
+        for (number, group) in self.0.iter_mut().enumerate().skip(spot.group) {
+            let begin = if number == spot.group { spot } else { Spot { group: number, ..Spot::default() } };
+            if mover.is_due() && number > spot.group {
+                return Some(begin);
+            }
+            if let Some(next) = group.relocate(begin, mover) {
+                return Some(next);
+            }
+        }
+        None
     }
 
     pub(super) fn memory(&self) -> usize {

@@ -4,6 +4,7 @@ use super::block::{self, Block, Contents, Entries, EntriesBack, Entry};
 use super::group::Group;
 use super::id::Id;
 use super::ordered::{Ordered, Place};
+use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 
 /// How large blocks grow; 0 for no limit.
@@ -78,6 +79,11 @@ impl Log {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Offers the blocks to a mover, from chunk number `first` on: see [`Ordered::relocate`].
+    pub(super) fn relocate(&mut self, first: usize, mover: &mut Mover<'_>) -> Option<usize> {
+        self.blocks.relocate(first, mover, |mover, block| block.relocate(mover))
     }
 
     /// The last ID that was given to an entry.

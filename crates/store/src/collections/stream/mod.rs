@@ -18,6 +18,7 @@ pub use id::{Id, IdBuf};
 pub use log::{AppendError, BlockLimits, History, Log, NewId, Trim};
 
 use super::word::{Collection, Inside, Word};
+use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::memory::size_class;
 use crate::value::Kind;
@@ -134,6 +135,27 @@ unsafe impl Collection for Stream {
 
     fn encoding(&self) -> &'static str {
         "stream"
+    }
+
+    fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        /// Positions from here on are in the groups.
+        const IN_GROUPS: u64 = 1 << 62;
+        if position == 0 {
+            // SAFETY: it leads to such a box, which is borrowed exclusively.
+            unsafe { self.0.relocate_box::<Body>(mover) };
+        }
+        let body = self.body_mut();
+        let mut spot = group::Spot::unpack(position);
+        if position & IN_GROUPS == 0 {
+            if let Some(chunk) = body.log.relocate(position as usize, mover) {
+                return Some(chunk as u64);
+            }
+            spot = group::Spot::default();
+            if mover.is_due() && !body.groups.is_empty() {
+                return Some(IN_GROUPS);
+            }
+        }
+        Some(IN_GROUPS | body.groups.relocate(spot, mover)?.pack()?)
     }
 
     fn inside(&self) -> Inside<'_> {

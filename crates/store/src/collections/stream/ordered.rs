@@ -8,6 +8,7 @@
 //! because of the room that it has.
 
 use super::id::Id;
+use crate::defrag::Mover;
 use crate::memory::size_class;
 use std::collections::VecDeque;
 
@@ -271,6 +272,27 @@ impl<V> Ordered<V> {
         let (place, _) = self.search(id);
         let rest = self.chunks.range(place.chunk.min(self.chunks.len())..).flatten();
         rest.skip(place.index).map(|(id, value)| (*id, value))
+    }
+
+    /// Offers the chunks to a mover, from number `first` on, and has `relocate` offer what values lead to; until the mover is
+    /// due. Where to go on then.
+    pub fn relocate(
+        &mut self,
+        first: usize,
+        mover: &mut Mover<'_>,
+        mut relocate: impl FnMut(&mut Mover<'_>, &mut V),
+    ) -> Option<usize> {
+        if first == 0 {
+            mover.offer_ring(&mut self.chunks);
+        }
+        for (number, chunk) in self.chunks.iter_mut().enumerate().skip(first) {
+            if mover.is_due() && number > first {
+                return Some(number);
+            }
+            mover.offer_vec(chunk);
+            chunk.iter_mut().for_each(|(_, value)| relocate(mover, value));
+        }
+        None
     }
 
     /// Bytes of memory, what the values themselves point to left out.

@@ -23,6 +23,7 @@ pub use view::{At, Iter, IterRev, Needle, View};
 
 use super::Corrupt;
 use crate::collections::Word;
+use crate::defrag::Mover;
 use crate::memory::size_class;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::mem::ManuallyDrop;
@@ -135,6 +136,12 @@ impl Listpack {
     #[inline]
     pub fn memory(&self) -> usize {
         size_class(self.byte_len())
+    }
+
+    /// Offers its allocation to a mover.
+    pub fn relocate(&mut self, mover: &mut Mover<'_>) {
+        // SAFETY: the allocation is its own, of this layout, and is reached from here alone.
+        self.0 = unsafe { mover.offer(self.0, layout(self.byte_len())) };
     }
 
     /// Number of bytes with so many more: sizes of elements are told by [`Element::size`].

@@ -31,8 +31,10 @@ mod node;
 
 use super::cut::Cut;
 use super::element::Element;
+use crate::defrag::Mover;
 use node::{Child, FANOUT, Inner, LEAF, Leaf, Node};
 use smallvec::SmallVec;
+use std::alloc::Layout;
 use std::ptr::NonNull;
 
 /// Leaves and inner nodes with less than this look for a neighbour to join.
@@ -267,6 +269,72 @@ impl Tree {
             self.remove_run(path, leaf, index, 1);
             element.set_score(score);
             self.insert(element);
+        }
+    }
+
+    /// Offers the nodes to a mover, from the leaf with element number `rank` on, and has `relocate` say for each element where
+    /// it is now; until the mover is due, or somewhat further. The number to go on with then.
+    pub fn relocate(
+        &mut self,
+        mut rank: usize,
+        mover: &mut Mover<'_>,
+        mut relocate: impl FnMut(&mut Mover<'_>, Element) -> Element,
+    ) -> Option<usize> {
+        while rank < self.len {
+            let mut index = rank;
+            let (mut path, leaf) = self.path(|inner| {
+                let child;
+                (child, index) = inner.child_at(index);
+                child
+            });
+            let leaf = self.relocate_nodes(&mut path, leaf?, mover);
+            for at in index..self.leaf(leaf).len() {
+                let before = self.leaf(leaf).elements()[at];
+                let now = relocate(mover, before);
+                if now != before {
+                    self.leaf_mut(leaf).relocated(at, now);
+                    if at == 0 {
+                        self.set_first(&path, now);
+                    }
+                }
+            }
+            rank += self.leaf(leaf).len() - index;
+            if mover.is_due() && rank < self.len {
+                return Some(rank);
+            }
+        }
+        None
+    }
+
+    /// Offers a leaf, and those inner nodes on the way there of which it is the first; where the leaf is now.
+    fn relocate_nodes(&mut self, path: &mut Path, leaf: NonNull<Leaf>, mover: &mut Mover<'_>) -> NonNull<Leaf> {
+        let firsts = path.iter().rev().take_while(|(_, child)| *child == 0).count();
+        for level in path.len() - firsts..path.len() {
+            // SAFETY: a box of this tree, whose address is replaced in the one place where it stands.
+            let now = unsafe { mover.offer(path[level].0.cast(), Layout::new::<Inner>()) };
+            self.set_node(&path[..level], now);
+            path[level].0 = now.cast();
+        }
+        // SAFETY: a box of this tree, whose address is replaced in the three places where it stands.
+        let now = unsafe { mover.offer(leaf.cast(), Layout::new::<Leaf>()) }.cast();
+        if now != leaf {
+            let (previous, next) = (self.leaf(now).previous, self.leaf(now).next);
+            if let Some(previous) = previous {
+                self.leaf_mut(previous).next = Some(now);
+            }
+            if let Some(next) = next {
+                self.leaf_mut(next).previous = Some(now);
+            }
+            self.set_node(path, now.cast());
+        }
+        now
+    }
+
+    /// Takes note of where the node is now to which a way from the root leads.
+    fn set_node(&mut self, way: &[(NonNull<Inner>, usize)], node: Node) {
+        match way.last() {
+            Some((inner, child)) => self.inner_mut(*inner).set_child(*child, node),
+            None => self.root = Some(node),
         }
     }
 

@@ -90,6 +90,11 @@ impl Leaf {
         start + group.iter().take_while(|element| cut.is_behind(**element)).count()
     }
 
+    /// Takes note that the element at an index lies elsewhere now.
+    pub fn relocated(&mut self, index: usize, now: Element) {
+        self.elements[..self.len][index] = now;
+    }
+
     /// Where an element stands, found by its address alone.
     #[inline]
     pub fn position(&self, element: Element) -> Option<usize> {
@@ -151,6 +156,11 @@ impl Inner {
     #[inline]
     pub fn child(&self, index: usize) -> Node {
         self.children[..self.len][index]
+    }
+
+    /// Takes note that a child lies elsewhere now.
+    pub fn set_child(&mut self, index: usize, node: Node) {
+        self.children[..self.len][index] = node;
     }
 
     pub fn children(&self) -> &[Node] {

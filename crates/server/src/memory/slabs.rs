@@ -1,0 +1,211 @@
+//! Which slabs of the allocator are little used, and moving allocations out of them.
+//!
+//! Small allocations of one size stand side by side in a slab. A slab that is used about as little as those of its size are on
+//! average, full ones left out, or less, is one to be emptied: what stands in it is moved to where the allocator would put something
+//! new, which is into the oldest slab with room. Where there is little to be gained in all slabs of a size, nothing is moved.
+//!
+//! # Safety
+//!
+//! [`USES`] is asked for one address at a time and answers with three numbers, which is how the allocator documents it. An
+//! allocation is given back with the size and the alignment with which [`crate::allocator`] has made it, and past the thread's
+//! cache, which would hand it out again at once.
+
+use super::{ALL_ARENAS, read_control, refresh};
+use crate::allocator;
+use kvick_store::defrag::{Heap, SHARED_BYTES_MAX};
+use kvick_store::memory::QUANTUM;
+use std::alloc::Layout;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use tikv_jemalloc_sys as jemalloc;
+
+/// The control that tells of an allocation how many places are free in its slab, how many there are, and the slab's size.
+const USES: &[u8] = b"experimental.utilization.batch_query\0";
+
+/// Slabs are looked at when this share of what is taken, as a divisor, is free in all slabs of the size.
+const WORTHWHILE_SHARE: usize = 50;
+
+/// The allocator, as something that moves allocations.
+pub struct Slabs {
+    /// The control by its numbers; `None` where the allocator does not have it.
+    uses: Option<[usize; 3]>,
+    /// For each size, in units of the allocator's quantum, the most places of a slab that are taken if it is to be emptied.
+    taken_max: Box<[u32]>,
+}
+
+impl Default for Slabs {
+    fn default() -> Self {
+        let mut numbers = [0; 3];
+        let mut len = numbers.len();
+        // SAFETY: the name ends with a zero byte; as many numbers are written as there is room for.
+        let error = unsafe { jemalloc::mallctlnametomib(USES.as_ptr().cast(), numbers.as_mut_ptr(), &mut len) };
+        let uses = (error == 0 && len == numbers.len()).then_some(numbers);
+        Slabs { uses, taken_max: vec![0; SHARED_BYTES_MAX / QUANTUM + 1].into() }
+    }
+}
+
+impl Slabs {
+    /// Whether the allocator tells what is needed.
+    pub fn can_move(&self) -> bool {
+        self.uses.is_some()
+    }
+
+    /// Looks how much the slabs are used now.
+    pub fn look(&mut self) {
+        refresh();
+        let bins: u32 = read_control("arenas.nbins\0".into()).unwrap_or(0);
+        let mut from = 0;
+        for bin in (0..bins).filter_map(Bin::read) {
+            let to = (bin.size / QUANTUM).min(self.taken_max.len() - 1);
+            if from <= to {
+                self.taken_max[from..=to].fill(bin.taken_max());
+                from = to + 1;
+            }
+        }
+    }
+
+    /// Whether an allocation of this size stands in a slab that is to be emptied.
+    fn is_ill_placed(&self, allocation: NonNull<u8>, size: usize) -> bool {
+        let taken_max = self.taken_max.get(size.div_ceil(QUANTUM)).copied().unwrap_or(0);
+        if taken_max == 0 {
+            return false;
+        }
+        let Some(uses) = self.uses else { return false };
+        let mut asked: *const c_void = allocation.as_ptr().cast();
+        let mut told = [0usize; 3];
+        let mut told_len = size_of_val(&told);
+        // SAFETY: the control reads one address and writes three numbers; see the module's documentation.
+        let error = unsafe {
+            jemalloc::mallctlbymib(
+                uses.as_ptr(),
+                uses.len(),
+                told.as_mut_ptr().cast(),
+                &mut told_len,
+                (&raw mut asked).cast(),
+                size_of_val(&asked),
+            )
+        };
+        let [free, places, _] = told;
+        error == 0 && free > 0 && places.saturating_sub(free) <= taken_max as usize
+    }
+}
+
+// SAFETY: what comes back was allocated as the global allocator would have, and has what the old allocation had.
+unsafe impl Heap for Slabs {
+    #[inline]
+    unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8> {
+        if !self.is_ill_placed(allocation, layout.size()) {
+            return allocation;
+        }
+        let flags = allocator::flags(layout) | jemalloc::MALLOCX_TCACHE_NONE;
+        // SAFETY: the size is not zero; the old allocation has this layout, by the caller's promise, and is not used again.
+        unsafe {
+            let Some(now) = NonNull::new(jemalloc::mallocx(layout.size(), flags).cast::<u8>()) else {
+                return allocation;
+            };
+            now.copy_from_nonoverlapping(allocation, layout.size());
+            jemalloc::sdallocx(allocation.as_ptr().cast(), layout.size(), flags);
+            now
+        }
+    }
+}
+
+/// The slabs of one size.
+#[derive(Clone, Copy)]
+struct Bin {
+    size: usize,
+    /// Places in a slab.
+    places: usize,
+    slabs: usize,
+    /// Those that are not full.
+    open: usize,
+    /// Places that are taken, in all of them.
+    taken: usize,
+}
+
+impl Bin {
+    fn read(bin: u32) -> Option<Bin> {
+        let stat = |name: &str| format!("stats.arenas.{ALL_ARENAS}.bins.{bin}.{name}\0");
+        let places: u32 = read_control(format!("arenas.bin.{bin}.nregs\0"))?;
+        Some(Bin {
+            size: read_control(format!("arenas.bin.{bin}.size\0"))?,
+            places: places as usize,
+            slabs: read_control(stat("curslabs"))?,
+            open: read_control(stat("nonfull_slabs"))?,
+            taken: read_control(stat("curregs"))?,
+        })
+    }
+
+    /// The most places of a slab that are taken if it is to be emptied; 0 when none is.
+    fn taken_max(self) -> u32 {
+        let full = self.slabs.saturating_sub(self.open);
+        let taken = self.taken.saturating_sub(full * self.places);
+        let free = (self.open * self.places).saturating_sub(taken);
+        if self.open < 2 || free < (2 * self.places).max(self.taken / WORTHWHILE_SHARE) {
+            return 0;
+        }
+        // Where slabs are all about equally empty, half of them would not do; where they are nearly full, emptying those
+        // above the average would but shift the gaps about.
+        let is_nearly_full = taken * 4 > self.open * self.places * 3;
+        let eighths = if is_nearly_full { taken * 8 + self.open * 4 } else { taken * 9 };
+        (eighths / (8 * self.open)).min(self.places - 1) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocator::Allocator;
+    use std::alloc::GlobalAlloc;
+
+    #[test]
+    fn slabs_are_emptied_that_are_used_less_than_others() {
+        let bin = Bin { size: 64, places: 64, slabs: 100, open: 50, taken: 50 * 64 + 50 * 32 };
+        assert_eq!(bin.taken_max(), 36);
+        assert_eq!(Bin { taken: 50 * 64 + 50 * 50 + 20, ..bin }.taken_max(), 50, "no more than the average");
+        assert_eq!(Bin { taken: 50 * 64 + 50 * 8 - 1, ..bin }.taken_max(), 8, "the average and an eighth of it");
+        assert_eq!(Bin { open: 0, taken: 100 * 64, ..bin }.taken_max(), 0, "all are full");
+        assert_eq!(Bin { taken: 100 * 64 - 60, ..bin }.taken_max(), 0, "not worth it");
+        assert_eq!(Bin { slabs: 1, open: 1, taken: 3, ..bin }.taken_max(), 0, "nowhere to go");
+    }
+
+    #[test]
+    fn what_is_left_of_many_allocations_moves_together() {
+        const COUNT: usize = 100_000;
+        let layout = Layout::from_size_align(336, 8).expect("a layout");
+        // SAFETY: each is written within its size, and freed once, where it is then.
+        unsafe {
+            let all: Vec<*mut u8> = (0..COUNT).map(|_| Allocator.alloc(layout)).collect();
+            let mut left = Vec::new();
+            for (number, pointer) in all.into_iter().enumerate() {
+                if number % 4 == 0 {
+                    pointer.cast::<usize>().write(number);
+                    left.push(NonNull::new(pointer).expect("memory"));
+                } else {
+                    Allocator.dealloc(pointer, layout);
+                }
+            }
+            let mut slabs = Slabs::default();
+            assert!(slabs.can_move());
+            slabs.look();
+            let free = || {
+                refresh();
+                let bins = (0..read_control::<u32>("arenas.nbins\0".into()).unwrap_or(0)).filter_map(Bin::read);
+                let bin = bins.into_iter().find(|bin| bin.size == 384).expect("a bin");
+                (bin.slabs * bin.places).saturating_sub(bin.taken)
+            };
+            let before = free();
+            let mut moved = 0;
+            for pointer in &mut left {
+                let now = slabs.relocate(*pointer, layout);
+                moved += usize::from(now != *pointer);
+                *pointer = now;
+            }
+            assert!(moved > COUNT / 8 && free() < before / 4, "{moved} moved; free: {before}, then {}", free());
+            for (number, pointer) in left.into_iter().enumerate() {
+                assert_eq!(pointer.cast::<usize>().read(), 4 * number);
+                Allocator.dealloc(pointer.as_ptr(), layout);
+            }
+        }
+    }
+}
