@@ -47,7 +47,7 @@ impl Thread {
         let keyspace = self.keyspace;
         keyspace.world.enter(self.participant);
         let keys = keys.each_ref().map(|bytes| keyspace.key(bytes));
-        keyspace.prefetch(0, &keys.map(|key| key.hash));
+        keyspace.prefetch(0, &keys.map(|key| key.hash), None);
         for (number, key) in keys.iter().enumerate() {
             let mut locked = keyspace.lock_one(keyspace.address(0, *key));
             self.effects.begin(false, EventClass::empty(), 0);

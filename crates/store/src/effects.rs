@@ -294,7 +294,13 @@ impl Effects {
     /// The changed keys that clients may have cached, in the order of their changes. They stay until taken, from command to
     /// command.
     pub fn take_stale(&mut self) -> Vec<Stale> {
+        self.changes.lost_bytes = 0;
         std::mem::take(&mut self.changes.stale)
+    }
+
+    /// Bytes that those among them take that went by no command's will.
+    pub fn lost_bytes(&self) -> usize {
+        self.changes.lost_bytes
     }
 
     /// Whether since the last call something happened that makes all stale that anybody has cached.

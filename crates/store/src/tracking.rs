@@ -116,6 +116,8 @@ pub(crate) struct Changes {
     noted: Vec<Stale>,
     /// What commands did change, the earliest first.
     pub(crate) stale: Vec<Stale>,
+    /// Bytes of those among them that went by no command's will.
+    pub(crate) lost_bytes: usize,
     /// Whether all that anybody has cached is stale.
     pub(crate) all_stale: bool,
     pub(crate) author: u64,
@@ -151,6 +153,7 @@ impl Changes {
     /// A key, or a part of it, went by no command's will.
     pub(crate) fn lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
         self.stale.push(Stale { database, key: key.into(), has_readers, author: self.author, lost: true });
+        self.lost_bytes += size_of::<Stale>() + key.len();
     }
 }
 

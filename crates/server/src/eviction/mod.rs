@@ -24,6 +24,8 @@ pub struct Eviction {
     freed: AtomicI64,
     /// Bytes that workers have for the replies of batches, where they are many.
     scratch: AtomicUsize,
+    /// Bytes of the names of keys that have gone, while clients that cache them have yet to be told.
+    untold: AtomicUsize,
     /// Memory of connections.
     pub clients: clients::ClientEviction,
 }
@@ -52,6 +54,11 @@ impl Eviction {
     pub fn resize_scratch(&self, before: usize, after: usize) {
         // Around zero the sum is right again once all have been added.
         self.scratch.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// A worker has to tell of keys that have gone, whose names take so many bytes, and took so many before.
+    pub fn resize_untold(&self, before: usize, after: usize) {
+        self.untold.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// A key of so many bytes was evicted.
@@ -87,6 +94,7 @@ pub fn not_counted(server: &Server) -> usize {
         + server.persistence.unwritten_bytes.load(Ordering::Relaxed)
         + tracking::invalidation::unwritten_bytes()
         + server.eviction.scratch.load(Ordering::Relaxed)
+        + server.eviction.untold.load(Ordering::Relaxed)
 }
 
 /// Bytes by which memory is above a limit, or below it if negative. While it is above, what is not counted does not count,

@@ -129,6 +129,8 @@ impl Worker {
             let slice = deliveries.next_slice();
             for (number, pending) in (deliveries.first..).zip(deliveries.queue.range(..deliveries.wave)) {
                 self.make_delivery(number, pending, &subscribers, &slice);
+                // Others may evict meanwhile, and what is on its way is no reason to.
+                self.publish_scratch();
             }
             if slice.end >= self.connections.capacity() {
                 (0..deliveries.end_wave()).for_each(|_| self.server.inboxes.delivered(self.number));

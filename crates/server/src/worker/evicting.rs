@@ -36,6 +36,8 @@ pub(super) struct Evicting {
     is_out_of_memory: bool,
     /// Whether keys have to go that have not gone yet, for lack of time.
     is_unfinished: bool,
+    /// Bytes of the names of keys that have gone and of which nobody has been told, as far as others know.
+    untold: usize,
     /// Whether the connections have to be looked at all: their limit may be new.
     clients_are_unseen: bool,
 }
@@ -47,6 +49,7 @@ impl Evicting {
             allowed: i64::MIN,
             is_out_of_memory: false,
             is_unfinished: false,
+            untold: 0,
             clients_are_unseen: false,
         }
     }
@@ -196,6 +199,7 @@ impl Engine {
             self.record_latency("eviction-del", key_began);
             evicted += 1;
             self.server.eviction.add_freed(bytes);
+            self.publish_untold();
             if self.excess() <= 0 {
                 break Room::Enough;
             }
@@ -205,6 +209,15 @@ impl Engine {
         };
         self.record_latency("eviction-cycle", began);
         room
+    }
+
+    /// Lets others know how much memory is taken by what clients are about to be told.
+    pub(super) fn publish_untold(&mut self) {
+        let bytes = self.effects.lost_bytes();
+        if bytes != self.evicting.untold {
+            self.server.eviction.resize_untold(self.evicting.untold, bytes);
+            self.evicting.untold = bytes;
+        }
     }
 
     /// No key is left that may go: perhaps it is enough to wait until those are freed that have gone.

@@ -100,6 +100,7 @@ impl Engine {
                 self.changed.add(key, if lost { 0 } else { author });
             }
         }
+        self.publish_untold();
     }
 
     fn tell_readers(&self, key: &[u8], readers: &Readers) {

@@ -175,6 +175,7 @@ fn a_replica_that_reads_only_old_dumps_keeps_no_others_waiting() {
         let mut old = primary.raw();
         old.ask(&["REPLCONF", "capa", "eof", "version", "8.1.0"], "+OK\r\n");
         old.request(&["PSYNC", "?", "-1"]);
+        // While it waits it may be told, by a line feed, that the primary is there.
         assert!(old.line().trim_start().starts_with("+FULLRESYNC"));
         follow(&mut r, primary.port());
         wait_for_link(&mut r);
