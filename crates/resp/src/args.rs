@@ -17,7 +17,7 @@ pub(crate) const SPAN_MAX: usize = OFFSET_MASK;
 /// Where one argument of a request lies.
 ///
 /// Spans are made by [`Parser::parse`](crate::Parser::parse) and read through [`Args`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
     /// The offset of the first byte in the input; for an argument in an owned buffer, the offset in that buffer with
     /// the buffer's number, counted from 1, above the lowest 40 bits.

@@ -19,6 +19,7 @@ mod inline;
 mod parser;
 mod partial;
 mod receiving;
+mod repeat;
 mod reply;
 
 pub use args::{Args, OwnedArgs, Span};
@@ -26,4 +27,5 @@ pub use error::ProtocolError;
 pub use inline::{Unbalanced, split_args};
 pub use parser::{Limits, Parsed, Parser};
 pub use partial::BIG_ARG;
+pub use repeat::Repeat;
 pub use reply::{Mark, Reply, Version};

@@ -218,16 +218,23 @@ fn whole(input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -
     }
     spans.reserve(count.min(RESERVE_MAX));
     for args in 0..count {
-        let (len, body) = length_line(input, at, b'$');
-        let end = body + len;
-        let is_ended = input.get(end..).and_then(|rest| rest.first_chunk()) == Some(b"\r\n");
-        if body == NO_LINE || !is_ended || len as u64 > bulk_len_max {
+        let Some((span, next)) = argument(input, at, bulk_len_max) else {
             return Err(Stopped { at, args, left: count - args });
-        }
-        spans.push(Span { start: body, len });
-        at = end + 2;
+        };
+        spans.push(span);
+        at = next;
     }
     Ok(at)
+}
+
+/// The argument whose length stands at `at`, if it is all there and nothing about it is unusual, and where the next begins.
+#[inline(always)]
+pub(crate) fn argument(input: &[u8], at: usize, bulk_len_max: u64) -> Option<(Span, usize)> {
+    let (len, body) = length_line(input, at, b'$');
+    let end = body + len;
+    let is_ended = input.get(end..).and_then(|rest| rest.first_chunk()) == Some(b"\r\n");
+    let is_plain = body != NO_LINE && is_ended && len as u64 <= bulk_len_max;
+    is_plain.then_some((Span { start: body, len }, end + 2))
 }
 
 /// Where the line behind one ends that is none.

@@ -7,7 +7,8 @@
 //! From the inside out: `lua` is Lua's C interface in terms that the rest can rely on, the only place with `unsafe`;
 //! `sandbox` makes the world that scripts see, where what they share is read-only; `api` is the table `redis` (or
 //! `server`), `libs` are the libraries `cjson`, `cmsgpack`, `struct`, `bit` and `math.random`; `convert` turns replies
-//! into values and values into replies; `run` runs scripts, `library` loads functions.
+//! into values and values into replies; `run` runs scripts, `library` loads functions, `debugger` has somebody watch a
+//! script line by line.
 //!
 //! What always holds:
 //!
@@ -20,6 +21,7 @@
 
 mod api;
 mod convert;
+mod debugger;
 mod failure;
 mod library;
 mod libs;
@@ -31,6 +33,7 @@ mod shebang;
 mod testing;
 mod vm;
 
+pub use debugger::{Console, Debugger, Heard};
 pub use failure::Failure;
 pub use library::{FunctionHandle, FunctionSpec};
 pub use shebang::{ScriptFlags, Shebang};
@@ -54,6 +57,11 @@ pub trait Host {
 
     /// Where the effects of the commands that follow are propagated to. Everywhere until this is called.
     fn set_propagation(&mut self, targets: Propagation);
+
+    /// Who sits at the debugger that a script runs in. Nobody, unless a host says otherwise.
+    fn console(&mut self) -> Option<&mut dyn Console> {
+        None
+    }
 
     /// Asked now and then while Lua code runs: the error text with which it ends, if it must
     /// (`ERR Script killed by user with SCRIPT KILL.`).

@@ -7,7 +7,7 @@ use kvick_resp::{Reply, Version};
 use crate::convert::{self, FIELDS};
 use crate::lua::{Failed, Lua, Raise, Ref, Results, Type};
 use crate::vm::Settings;
-use crate::{Failure, Host, sandbox};
+use crate::{Debugger, Failure, Host, sandbox};
 
 /// Where the function is that errors are given to.
 pub(crate) const HANDLER: i32 = 1;
@@ -66,7 +66,8 @@ pub(crate) fn load(lua: Lua<'_>, code: &[u8]) -> Result<(), Failed> {
     lua.compile(code)
 }
 
-/// Runs a script.
+/// Runs a script, in a session of the debugger if there is one.
+#[expect(clippy::too_many_arguments, reason = "they are all different things")]
 pub(crate) fn script<'k>(
     lua: Lua<'_>,
     script: Ref,
@@ -75,6 +76,7 @@ pub(crate) fn script<'k>(
     host: &mut dyn Host,
     reply: &mut Reply<'_>,
     settings: &Settings,
+    debugger: Option<&mut Debugger>,
 ) -> Result<(), Failure> {
     lua.push_value(KEYS);
     push_list(lua, keys);
@@ -83,7 +85,16 @@ pub(crate) fn script<'k>(
     push_list(lua, arguments);
     lua.raw_set(WORLD);
     lua.push_kept(script);
-    call(lua, 0, host, reply, settings)
+    let is_debugged = debugger.is_some();
+    if let Some(debugger) = debugger {
+        lua.state().engage_debugger(debugger);
+        lua.watch_lines();
+    }
+    let outcome = call(lua, 0, host, reply, settings);
+    if is_debugged {
+        lua.watch();
+    }
+    outcome
 }
 
 /// Runs a function.

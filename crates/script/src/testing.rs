@@ -2,7 +2,7 @@
 
 use kvick_resp::{Reply, Version};
 
-use crate::{Failure, Host, Identity, Kind, LogLevel, Propagation, Settings, Vm};
+use crate::{Console, Failure, Host, Identity, Kind, LogLevel, Propagation, Settings, Vm};
 
 /// A host without a server.
 #[derive(Default)]
@@ -15,6 +15,8 @@ pub(crate) struct FakeHost {
     pub(crate) propagation: Option<Propagation>,
     /// After how many questions what runs must end.
     pub(crate) patience: Option<u32>,
+    /// Who sits at the debugger.
+    pub(crate) console: Option<crate::debugger::tests::Script>,
 }
 
 impl Host for FakeHost {
@@ -48,6 +50,10 @@ impl Host for FakeHost {
 
     fn set_propagation(&mut self, targets: Propagation) {
         self.propagation = Some(targets);
+    }
+
+    fn console(&mut self) -> Option<&mut dyn Console> {
+        self.console.as_mut().map(|console| console as &mut dyn Console)
     }
 
     fn interrupted(&mut self) -> Option<String> {

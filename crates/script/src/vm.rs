@@ -9,7 +9,7 @@ use kvick_resp::Reply;
 use crate::library::{self, FunctionHandle, FunctionSpec};
 use crate::lua::shared::State;
 use crate::lua::{Ref, Universe};
-use crate::{Failure, Host, run, sandbox};
+use crate::{Debugger, Failure, Host, run, sandbox};
 
 /// What a machine runs, which decides what scripts find in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,10 +118,39 @@ impl Vm {
         host: &mut dyn Host,
         reply: &mut Reply<'_>,
     ) -> Result<(), Failure> {
+        self.run(digest, keys, arguments, host, reply, None)
+    }
+
+    /// Runs a script in a session of the debugger, which it leaves to the caller to end, and writes its result.
+    ///
+    /// # Errors
+    ///
+    /// As [`run_script`](Self::run_script).
+    pub fn debug_script<'k>(
+        &mut self,
+        digest: &[u8; 40],
+        keys: impl ExactSizeIterator<Item = &'k [u8]>,
+        arguments: impl ExactSizeIterator<Item = &'k [u8]>,
+        host: &mut dyn Host,
+        reply: &mut Reply<'_>,
+        debugger: &mut Debugger,
+    ) -> Result<(), Failure> {
+        self.run(digest, keys, arguments, host, reply, Some(debugger))
+    }
+
+    fn run<'k>(
+        &mut self,
+        digest: &[u8; 40],
+        keys: impl ExactSizeIterator<Item = &'k [u8]>,
+        arguments: impl ExactSizeIterator<Item = &'k [u8]>,
+        host: &mut dyn Host,
+        reply: &mut Reply<'_>,
+        debugger: Option<&mut Debugger>,
+    ) -> Result<(), Failure> {
         let Some(script) = self.scripts.get(digest) else {
             return Err(Failure::new("NOSCRIPT No matching script."));
         };
-        let outcome = run::script(self.universe.lua(), *script, keys, arguments, host, reply, &self.settings);
+        let outcome = run::script(self.universe.lua(), *script, keys, arguments, host, reply, &self.settings, debugger);
         self.collect_sometimes();
         outcome
     }

@@ -63,7 +63,12 @@ pub fn on_alarm() {
     if CRASHING.load(Ordering::SeqCst) {
         fatal::abort();
     }
-    let mut state = "\nReceived SIGALRM\n".to_owned();
+    tell_state("Received SIGALRM");
+}
+
+/// Tells the log how the server is, below a heading.
+pub fn tell_state(heading: &str) {
+    let mut state = format!("\n{heading}\n");
     if let Some(server) = SERVER.get() {
         // As in `on_panic`.
         let _ = describe_server(&mut state, server, "");

@@ -42,4 +42,5 @@ pub mod tls;
 pub mod tracking;
 pub mod tunables;
 pub mod version;
+pub mod watchdog;
 pub mod worker;

@@ -1,4 +1,5 @@
-//! How one thread tells a worker something: a lock-free queue and a wake-up.
+//! How one thread tells a worker something: a lock-free queue and a wake-up. What needs no words is a wake-up alone, which
+//! takes no memory however often it comes while the worker does not.
 
 use crossbeam_queue::SegQueue;
 use mio::Waker;
@@ -21,6 +22,11 @@ impl<M> Mailbox<M> {
     /// Delivers a message.
     pub fn send(&self, message: M) {
         self.messages.push(message);
+        self.wake();
+    }
+
+    /// Has the worker look at the server's state.
+    pub fn wake(&self) {
         if !self.notified.swap(true, Ordering::SeqCst) {
             // A worker that cannot be woken has ended, and its messages with it.
             let _ = self.waker.wake();
@@ -60,5 +66,16 @@ mod tests {
         }
         senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
         assert_eq!(got, SENDERS * EACH);
+    }
+    #[test]
+    fn a_wake_up_without_words_is_a_wake_up() {
+        let mut poll = Poll::new().expect("poll");
+        let mailbox = Mailbox::<u32>::new(Waker::new(poll.registry(), Token(0)).expect("waker"));
+        let mut events = Events::with_capacity(4);
+        for _ in 0..3 {
+            (0..1000).for_each(|_| mailbox.wake());
+            poll.poll(&mut events, None).expect("poll");
+            assert_eq!((events.iter().count(), mailbox.drain().count(), mailbox.messages.len()), (1, 0, 0));
+        }
     }
 }

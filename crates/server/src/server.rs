@@ -30,6 +30,7 @@ use crate::table::{CommandTable, Registered};
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::tunables::Tunables as Snapshot;
+use crate::watchdog::Watchdog;
 use crate::worker::blocking::Served;
 use crate::worker::{Message, output};
 use kvick_commands::context::Error;
@@ -83,6 +84,8 @@ pub struct Server {
     workers: usize,
     /// The workers' counters, by number, and those of whoever executes what a primary sends.
     pub stats: Vec<Arc<WorkerStats>>,
+    /// The software watchdog.
+    pub watchdog: Watchdog,
     /// What each worker had counted at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
     /// How much happens in a second.
@@ -162,6 +165,7 @@ impl Server {
             latency: LatencyMonitor::default(),
             mailboxes: OnceLock::new(),
             workers,
+            watchdog: Watchdog::default(),
             stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
             baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
@@ -231,11 +235,18 @@ impl Server {
         }
     }
 
+    /// Has a worker look at the server's state.
+    pub fn wake(&self, worker: usize) {
+        if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
+            mailbox.wake();
+        }
+    }
+
     /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
     /// waits for anything.
     pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
         if self.inboxes.put(worker, delivery) && worker != from {
-            self.send(worker, Message::Wake);
+            self.wake(worker);
         }
     }
 
@@ -258,7 +269,7 @@ impl Server {
                 asleep.push(worker);
             }
         });
-        asleep.into_iter().for_each(|worker| self.send(worker, Message::Wake));
+        asleep.into_iter().for_each(|worker| self.wake(worker));
         result
     }
 
@@ -384,7 +395,7 @@ impl Server {
             listeners.close();
         }
         self.ending.store(true, Ordering::SeqCst);
-        self.send_all(|| Message::Wake);
+        (0..self.workers()).for_each(|worker| self.wake(worker));
     }
 
     /// Whether the server is to end.

@@ -6,6 +6,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::pubsub::subscriptions::Subscriptions;
 use crate::pubsub::{Kind, PubSub};
 use crate::replication::replicas::Replica;
+use crate::scripting::debugging::Mode;
 use crate::server::Server;
 use crate::stats::WorkerStats;
 use crate::tracking::OwnTracking;
@@ -107,6 +108,8 @@ pub struct Client {
     pub feed: Option<Box<Feed>>,
     /// Where the write log ended when it last wrote, at the latest.
     pub write_offset: u64,
+    /// SCRIPT DEBUG, while it is on.
+    pub debugging: Option<Mode>,
 }
 
 /// CLIENT REPLY.
@@ -162,6 +165,7 @@ impl Client {
             replica: None,
             feed: None,
             write_offset: 0,
+            debugging: None,
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Tunables {
     pub output_limits: OutputLimits,
     /// Most connections.
     pub maxclients: usize,
+    /// Connections that a worker accepts from a listener in a turn.
+    pub accepted_per_turn: u32,
     /// Handshakes of TLS that a worker goes on with in a turn.
     pub handshakes_per_turn: u32,
     /// Idle time after which a connection is closed; zero for never.
@@ -121,6 +123,7 @@ impl Tunables {
             },
             output_limits: values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT),
             maxclients: values.read(network::MAXCLIENTS) as usize,
+            accepted_per_turn: values.read(network::MAX_NEW_CONNECTIONS_PER_CYCLE),
             handshakes_per_turn: values.read(network::MAX_NEW_TLS_CONNECTIONS_PER_CYCLE),
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),

@@ -509,6 +509,42 @@ fn whoever_waits_for_the_disk_is_answered_when_it_has_all() {
     assert_eq!(ask(&mut client, "WAITAOF 1 1 20"), [Value::Int(1), Value::Int(0)]);
 }
 
+#[test]
+fn who_waits_for_the_first_base_finds_that_its_rewrite_is_over() {
+    let folder = Folder::new();
+    let server = folder.start(&["--io-threads", "4"]);
+    let mut client = server.client();
+    for n in 0..50 {
+        ok(&mut client, "CONFIG SET appendonly no");
+        ok(&mut client, &format!("SET a {n}"));
+        ok(&mut client, "CONFIG SET appendonly yes");
+        ok(&mut client, &format!("SET b {n}"));
+        ok(&mut client, "WAITAOF 1 0 0");
+        assert_eq!(info(&mut client, "aof_rewrite_in_progress"), "0", "{n}");
+    }
+}
+
+#[test]
+fn a_rewrite_that_is_cancelled_is_over_at_once_and_what_is_asked_for_then_begins() {
+    let folder = Folder::new();
+    let server = folder.start(&["--rdb-key-save-delay", "100000"]);
+    let mut client = server.client();
+    ok(&mut client, "DEBUG POPULATE 10000");
+    ok(&mut client, "BGREWRITEAOF");
+    assert_eq!(info(&mut client, "aof_rewrite_in_progress"), "1");
+    ok(&mut client, "CONFIG SET appendonly no");
+    assert_eq!(info(&mut client, "aof_rewrite_in_progress"), "0");
+    // It begins as soon as what was cancelled has ended, and counts as under way until then.
+    ok(&mut client, "BGREWRITEAOF");
+    assert_eq!(info(&mut client, "aof_rewrite_in_progress"), "1");
+    ok(&mut client, "CONFIG SET appendonly yes");
+    ok(&mut client, "CONFIG SET appendonly no");
+    ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
+    ok(&mut client, "BGSAVE");
+    wait_until("the save is over", || info(&mut client, "rdb_bgsave_in_progress") == "0");
+    assert_eq!(info(&mut client, "rdb_changes_since_last_save"), "0");
+}
+
 /// Starts a server that may not write files beyond this size.
 fn start_confined(folder: &Folder, args: &[&str], bytes: u64) -> Server {
     Server::start_prepared(&folder.args(args), &mut |command| {

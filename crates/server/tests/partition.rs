@@ -10,19 +10,19 @@
 //! - before the fault, by so much that the other replica had it too ([`MARGIN`]), or
 //! - by the server that is the primary when all is well again: it and a replica have it, and it was not replaced since.
 //!
-//! `KVICK_PARTITIONS` is the number of rounds, 2 unless that is set. Namespaces need root, and Sentinel's program is
-//! that of `KVICK_TEST_SENTINEL` or `KVICK_TEST_VALKEY`; without them the test says that it is not run, and why.
+//! `KVICK_PARTITIONS` is the number of rounds, 4 unless that is set. Namespaces need root, and Sentinel's program is found by
+//! [`common::peer::sentinel`]; without them the test says that it is not run, and why.
 
 mod common;
 
-use common::Server;
+use common::cable::{Cable, tap};
 use common::wire::{Reply, Wire};
+use common::{Server, peer};
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +35,8 @@ const SENTINEL_PORT: u16 = 26379;
 const MARGIN: Duration = Duration::from_secs(1);
 /// How long a fault lasts: longer than a failover takes.
 const FAULT: Duration = Duration::from_secs(5);
+/// By how much a slow link is late: Sentinel does not take a server to be gone for that, but most of its questions hang.
+const DELAY: Duration = Duration::from_millis(700);
 /// How long clients write before a fault.
 const CALM: Duration = Duration::from_secs(2);
 /// How long it may take until all is well again.
@@ -68,27 +70,34 @@ fn enter(namespace: RawFd) -> std::io::Result<()> {
 /// Namespaces around a switch, taken down when dropped.
 struct Network {
     prefix: String,
+    /// The nodes', and the switch's last.
     namespaces: Vec<File>,
+    /// Between the nodes and the switch.
+    cables: Vec<Cable>,
 }
 
 impl Network {
     fn new() -> Result<Network, String> {
         let prefix = format!("kvick-{}-", std::process::id());
-        let mut network = Network { prefix, namespaces: Vec::new() };
+        let mut network = Network { prefix, namespaces: Vec::new(), cables: Vec::new() };
+        for number in 0..=NODES {
+            let name = network.name(number);
+            run(&format!("ip netns add {name}"))?;
+            let file = File::open(format!("/run/netns/{name}")).map_err(|error| format!("{name}: {error}"))?;
+            network.namespaces.push(file);
+        }
         let switch = network.name(NODES);
-        run(&format!("ip netns add {switch}"))?;
         run(&format!("ip -n {switch} link add bridge type bridge"))?;
         run(&format!("ip -n {switch} link set bridge up"))?;
         for node in 0..NODES {
             let name = network.name(node);
-            run(&format!("ip netns add {name}"))?;
-            run(&format!("ip link add eth0 netns {name} type veth peer name port{node} netns {switch}"))?;
+            let near = network.inside(node, || tap("eth0")).map_err(|error| format!("/dev/net/tun: {error}"))?;
+            let far = network.inside(NODES, || tap(&format!("port{node}"))).map_err(|error| error.to_string())?;
+            network.cables.push(Cable::between(near, far).map_err(|error| error.to_string())?);
             run(&format!("ip -n {switch} link set port{node} master bridge up"))?;
             run(&format!("ip -n {name} addr add {}/24 dev eth0", address(node)))?;
             run(&format!("ip -n {name} link set eth0 up"))?;
             run(&format!("ip -n {name} link set lo up"))?;
-            let file = File::open(format!("/run/netns/{name}")).map_err(|error| format!("{name}: {error}"))?;
-            network.namespaces.push(file);
         }
         Ok(network)
     }
@@ -119,20 +128,6 @@ impl Network {
         must(&format!("ip -n {} link set port{node} {state}", self.name(NODES)));
     }
 
-    /// Slows the link of a node: by a delay, or where the kernel has none, by a narrow one.
-    fn slow_down(&self, node: usize) {
-        let name = self.name(node);
-        if run(&format!("tc -n {name} qdisc add dev eth0 root netem delay 700ms")).is_ok() {
-            return println!("  delayed by 700 ms");
-        }
-        must(&format!("tc -n {name} qdisc add dev eth0 root tbf rate 16kbit burst 2kb latency 3s"));
-        println!("  narrowed to 16 kbit/s, as the kernel has no netem");
-    }
-
-    fn speed_up(&self, node: usize) {
-        must(&format!("tc -n {} qdisc del dev eth0 root", self.name(node)));
-    }
-
     /// Has a node speak to nobody, while it hears: it takes the others to have an address that is nobody's.
     fn mute(&self, node: usize) {
         for other in (0..NODES).filter(|other| *other != node) {
@@ -150,6 +145,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
+        self.cables.clear();
         self.namespaces.clear();
         // Those that were not made cannot be taken down.
         (0..=NODES).for_each(|number| _ = run(&format!("ip netns del {}", self.name(number))));
@@ -158,12 +154,6 @@ impl Drop for Network {
 
 fn address(node: usize) -> IpAddr {
     [10, 77, 0, node as u8 + 1].into()
-}
-
-/// The program that `KVICK_TEST_SENTINEL` names, or Valkey's server, which is Sentinel when it is told so.
-fn sentinel_program() -> Option<PathBuf> {
-    let named = std::env::var_os("KVICK_TEST_SENTINEL").or_else(|| std::env::var_os("KVICK_TEST_VALKEY"));
-    named.map(PathBuf::from).filter(|program| program.exists())
 }
 
 /// A Sentinel, ended when dropped.
@@ -367,7 +357,7 @@ impl Fault {
             Fault::CutOff => site.network.set_link(node, "down"),
             Fault::StandsStill => site.servers[node].signal(libc::SIGSTOP),
             Fault::Mute => site.network.mute(node),
-            Fault::Slow => site.network.slow_down(node),
+            Fault::Slow => site.network.cables[node].delay(DELAY),
         }
     }
 
@@ -376,7 +366,7 @@ impl Fault {
             Fault::CutOff => site.network.set_link(node, "up"),
             Fault::StandsStill => site.servers[node].signal(libc::SIGCONT),
             Fault::Mute => site.network.unmute(node),
-            Fault::Slow => site.network.speed_up(node),
+            Fault::Slow => site.network.cables[node].delay(Duration::ZERO),
         }
     }
 }
@@ -436,14 +426,12 @@ fn round(site: &Site, fault: Fault, number: &AtomicU64) {
 
 #[test]
 fn no_write_that_counts_is_lost_when_the_network_comes_apart() {
-    let Some(program) = sentinel_program() else {
-        return println!("Not run: neither KVICK_TEST_SENTINEL nor KVICK_TEST_VALKEY names a program");
-    };
+    let Some(program) = peer::sentinel() else { return };
     let network = match Network::new() {
         Ok(network) => network,
         Err(why) => return println!("Not run: network namespaces cannot be made here ({why})"),
     };
-    let rounds = std::env::var("KVICK_PARTITIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let rounds = std::env::var("KVICK_PARTITIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
     let site = Site::start(network, &program);
     let number = AtomicU64::new(0);
     for round_number in 0..rounds {

@@ -620,8 +620,10 @@ fn no_incomplete_file_outlives_the_server() {
         wait_until("a save has begun", || !folder.files().is_empty());
         ok(&mut client, "CONFIG SET rdb-key-save-delay 1");
         assert!(ask(&mut client, end).is_err());
-        assert_eq!(server.end(), Some(0));
+        // Already when the client has seen that it is gone.
         let expected: &[&str] = if end == "SHUTDOWN SAVE" { &["dump.rdb"] } else { &[] };
+        assert_eq!(folder.files(), expected, "{end}");
+        assert_eq!(server.end(), Some(0));
         assert_eq!(folder.files(), expected, "{end}");
     }
 }

@@ -1,29 +1,18 @@
 //! The Sentinel that others wrote watches over servers of this kind, and has a replica take over when the primary is gone.
 //!
-//! Its program is `valkey-sentinel`: the one that `KVICK_TEST_SENTINEL` names, or the one beside `KVICK_TEST_VALKEY`.
+//! Its program is found by [`common::peer::sentinel`]; without one the test says that it is not tried.
 
 mod common;
 
-use common::{Server, free_port};
+use common::{Server, free_port, peer};
 use redis::{Connection, cmd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a failover may take: Sentinel looks at a server once in a second, and at its role every ten.
+/// How long a failover may take: Sentinel needs some seconds, and tries again after 20.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn program() -> Option<PathBuf> {
-    let named = std::env::var_os("KVICK_TEST_SENTINEL").map(PathBuf::from);
-    let beside =
-        || std::env::var_os("KVICK_TEST_VALKEY").map(|valkey| PathBuf::from(valkey).with_file_name("valkey-sentinel"));
-    let found = named.or_else(beside).filter(|program| program.exists());
-    if found.is_none() {
-        println!("Neither KVICK_TEST_SENTINEL nor KVICK_TEST_VALKEY leads to a valkey-sentinel: it is not tried");
-    }
-    found
-}
 
 /// A Sentinel, ended when dropped.
 struct Sentinel {
@@ -44,6 +33,7 @@ impl Sentinel {
         let log = std::fs::File::create(folder.path().join("log")).expect("a log");
         let child = Command::new(program)
             .arg(&file)
+            .arg("--sentinel")
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(log)
@@ -95,7 +85,7 @@ fn info(server: &Server) -> String {
 
 #[test]
 fn a_replica_takes_over_from_a_primary_that_is_gone() {
-    let Some(program) = program() else { return };
+    let Some(program) = peer::sentinel() else { return };
     for workers in ["1", "4"] {
         let start = || Server::start(&["--io-threads", workers, "--repl-diskless-sync-delay", "0"]);
         let primary = start();
@@ -106,6 +96,9 @@ fn a_replica_takes_over_from_a_primary_that_is_gone() {
         }
         let sentinel = Sentinel::watch(program.clone(), primary.port());
         let mut watcher = sentinel.client();
+        // As quick as a test needs it.
+        let hurry = ["info-period", "500", "publish-period", "300", "ping-period", "200"];
+        let () = cmd("SENTINEL").arg("DEBUG").arg(&hurry).query(&mut watcher).expect("OK");
         wait_for("Sentinel knows both replicas", || {
             let known: Vec<redis::Value> =
                 cmd("SENTINEL").arg("REPLICAS").arg("main").query(&mut watcher).expect("a list");

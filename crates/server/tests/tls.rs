@@ -638,3 +638,22 @@ fn a_server_does_not_start_without_what_tls_needs() {
     assert!(log.contains("Failed to load certificate: /nothing.crt: No such file or directory"), "{log}");
     assert!(log.contains("Failed to configure TLS. Check logs for more info."), "{log}");
 }
+
+#[test]
+fn scripts_are_debugged_over_tls_too() {
+    for_workers(&[], |server| {
+        for mode in [b"YES".as_slice(), b"SYNC"] {
+            for version in [&version::TLS12, &version::TLS13] {
+                let mut client = server.connect_with(server.config_of(Some(&server.client), &[version]));
+                client.ask(&[b"SCRIPT", b"DEBUG", mode], "+OK\r\n");
+                let stopped = "*2\r\n+* Stopped at 1, stop reason = step over\r\n+-> 1   return ARGV[1]\r\n";
+                client.ask(&[b"EVAL", b"return ARGV[1]", b"0", b"value"], stopped);
+                client.ask(&[b"print", b"ARGV"], "*1\r\n+<value> {value; }\r\n");
+                client.ask(&[b"redis", b"echo", b"x"], "*2\r\n+<command> echo x\r\n+<reply> \"x\"\r\n");
+                client.ask(&[b"continue"], "*1\r\n+<endsession>\r\n$5\r\nvalue\r\n");
+                // A connection that just broke off would be an error.
+                assert!(matches!(client.0.read(&mut [0]), Ok(0)));
+            }
+        }
+    });
+}

@@ -15,6 +15,7 @@ use crate::keyspace::{Address, Cell as PartitionCell, Key, Keyspace, Locked};
 use crate::partition::Partition;
 use crate::table::Place;
 use crate::value::{INLINE_MAX, Kind, Object, Value};
+use crate::world::Alone;
 use kvick_resp::Args;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -153,12 +154,18 @@ impl<'a> Db<'a> {
         self
     }
 
-    /// Begins a command that works on one key and nothing else: locks the key's partition, if it is free at once. `heard` and
-    /// `followed` are what [`Effects::begin`] asks for. Nothing else may be locked.
+    /// Begins a command that works on one key and nothing else: locks the key's partition, if it is free at once and that is
+    /// needed. `heard` and `followed` are what [`Effects::begin`] asks for. Nothing else may be locked.
     #[inline]
-    pub fn begin_keyed(&mut self, key: Key<'a>, followed: bool, heard: impl FnOnce() -> EventClass) -> bool {
+    pub fn begin_keyed(
+        &mut self,
+        key: Key<'a>,
+        alone: Option<&Alone>,
+        followed: bool,
+        heard: impl FnOnce() -> EventClass,
+    ) -> bool {
         let address = self.address(key);
-        if !self.locked.try_hold(&self.cells[self.partition_number(key)], address) {
+        if !self.locked.try_hold(&self.cells[self.partition_number(key)], address, alone) {
             return false;
         }
         // Who begins to listen and then looks at the key misses nothing: it is asked under the lock.
@@ -275,17 +282,23 @@ impl<'a> Db<'a> {
     }
 
     /// Where a key is, if it is there and its time has not come; drops it when it has.
-    #[inline]
+    #[inline(always)]
     fn locate(&mut self, key: Key<'_>) -> Option<Place> {
         let partition = self.partition(key);
         let place = partition.find(key)?;
-        if self.env.hides(&partition.entry(place)) {
-            if self.env.when_expired == WhenExpired::Drop {
-                self.drop_expired(key, place);
-            }
+        if partition.entry(place).has_expiry() && !self.outlives(key, place) {
             return None;
         }
         Some(place)
+    }
+
+    /// Whether a key that has an expiry is seen; drops it when it is to go.
+    fn outlives(&mut self, key: Key<'_>, place: Place) -> bool {
+        let hidden = self.env.hides(&self.entry(key, place));
+        if hidden && self.env.when_expired == WhenExpired::Drop {
+            self.drop_expired(key, place);
+        }
+        !hidden
     }
 
     /// Whether a key that is given this expiry is to go at once: a time that has come, except in import mode.
@@ -329,7 +342,7 @@ impl<'a> Db<'a> {
         self.env.effects.expired(key, lazy);
     }
 
-    #[inline]
+    #[inline(always)]
     fn touch(&mut self, key: Key<'_>, place: Place) {
         let clock = self.partition(key).entry(place).clock();
         let touched = self.env.access.touched(clock);
@@ -375,10 +388,7 @@ impl<'a> Db<'a> {
     #[inline]
     fn look_up(&mut self, key: Key<'_>, touch: bool, tell: bool) -> Option<Entry<'_>> {
         let Some(place) = self.locate(key) else {
-            self.env.counters.misses.add(1);
-            if tell {
-                self.env.effects.notify(EventClass::KEY_MISS, "keymiss", key.bytes);
-            }
+            self.miss(key, tell);
             return None;
         };
         self.env.counters.hits.add(1);
@@ -386,6 +396,14 @@ impl<'a> Db<'a> {
             self.touch(key, place);
         }
         Some(self.entry(key, place))
+    }
+
+    #[cold]
+    fn miss(&mut self, key: Key<'_>, tell: bool) {
+        self.env.counters.misses.add(1);
+        if tell {
+            self.env.effects.notify(EventClass::KEY_MISS, "keymiss", key.bytes);
+        }
     }
 
     /// Lookup of a writing command: touches the access clock, counts nothing.

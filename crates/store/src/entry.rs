@@ -595,10 +595,16 @@ impl<'a> Entry<'a> {
         self.expiry().is_some_and(|at| now_ms > at)
     }
 
+    /// Whether it has an expiry.
+    #[inline]
+    pub fn has_expiry(&self) -> bool {
+        self.meta() & HAS_EXPIRY != 0
+    }
+
     /// Unix time in milliseconds at which it expires.
     #[inline]
     pub fn expiry(&self) -> Option<i64> {
-        if self.meta() & HAS_EXPIRY == 0 {
+        if !self.has_expiry() {
             return None;
         }
         let layout = self.layout();

@@ -16,7 +16,7 @@ use crate::tracking::{Readers, Tracking};
 use crate::value::Kind;
 use crate::waiting::Waiter;
 use crate::watching::{Watch, Watcher};
-use crate::world::{Participant, World, WorldGuard};
+use crate::world::{Alone, Participant, World, WorldGuard};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
 use std::cell::UnsafeCell;
@@ -134,6 +134,8 @@ enum Held {
     Nothing,
     /// One partition, found already.
     One(Address, &'static Cell),
+    /// One partition that is not locked, as nobody else is in a batch.
+    Alone(Address),
     Some(Box<[Address]>),
     /// Partitions, in ascending order, to which others are added; and the world, if that was added too.
     Growing(Vec<Address>, Option<WorldGuard<'static>>),
@@ -295,23 +297,26 @@ impl Keyspace {
     /// Asks the processor for the memory of keys that will soon be looked up: first for their partitions, then for the
     /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out.
     #[inline]
-    pub fn prefetch(&self, number: usize, hashes: &[u64]) {
+    pub fn prefetch(&self, number: usize, hashes: &[u64], alone: Option<&Alone>) {
         let cells = self.cells(self.database_at(number));
         for hash in hashes {
             cells[*hash as usize & (cells.len() - 1)].prefetch();
         }
         for hash in hashes {
-            self.glance(cells, *hash, |partition| partition.table().prefetch_bucket(*hash));
+            self.glance(cells, *hash, alone, |partition| partition.table().prefetch_bucket(*hash));
         }
         for hash in hashes {
-            self.glance(cells, *hash, |partition| partition.table().prefetch_element(*hash));
+            self.glance(cells, *hash, alone, |partition| partition.table().prefetch_element(*hash));
         }
     }
 
     #[inline]
-    fn glance(&self, cells: &[Cell], hash: u64, look: impl FnOnce(&Partition)) {
+    fn glance(&self, cells: &[Cell], hash: u64, alone: Option<&Alone>, look: impl FnOnce(&Partition)) {
         let cell = &cells[hash as usize & (cells.len() - 1)];
-        if cell.lock.try_lock() {
+        if alone.is_some() {
+            // SAFETY: nobody else is in a batch, and this thread has no exclusive reference to a partition here.
+            look(unsafe { &*cell.partition() });
+        } else if cell.lock.try_lock() {
             // SAFETY: locked just now, and released right after the look.
             unsafe {
                 look(&*cell.partition());
@@ -438,16 +443,20 @@ impl Locked {
             Held::Growing(_, Some(_)) => true,
             Held::Growing(held, None) => held.binary_search(&address).is_ok(),
             Held::Nothing => false,
-            Held::One(held, _) => *held == address,
+            Held::One(held, _) | Held::Alone(held) => *held == address,
             Held::Some(held) => held.contains(&address),
             Held::World { .. } => true,
         }
     }
 
-    /// Locks the one partition in a cell, if it is free at once. The set must hold nothing.
+    /// Locks the one partition in a cell, if it is free at once; who is alone need not. The set must hold nothing.
     #[inline]
-    pub(crate) fn try_hold(&mut self, cell: &'static Cell, address: Address) -> bool {
+    pub(crate) fn try_hold(&mut self, cell: &'static Cell, address: Address, alone: Option<&Alone>) -> bool {
         debug_assert!(matches!(self.held, Held::Nothing), "one partition is locked while others are held");
+        if alone.is_some() {
+            self.set_held(Held::Alone(address));
+            return true;
+        }
         let locked = cell.lock.try_lock();
         if locked {
             self.set_held(Held::One(address, cell));
@@ -458,10 +467,14 @@ impl Locked {
     /// Lets go of the one partition that it [holds](Self::try_hold).
     #[inline]
     pub(crate) fn let_go(&mut self) {
-        if let Held::One(_, cell) = self.held {
-            self.set_held(Held::Nothing);
-            // SAFETY: locked when this began to hold it, and released only once.
-            unsafe { cell.lock.unlock() }
+        match self.held {
+            Held::Alone(_) => self.set_held(Held::Nothing),
+            Held::One(_, cell) => {
+                self.set_held(Held::Nothing);
+                // SAFETY: locked when this began to hold it, and released only once.
+                unsafe { cell.lock.unlock() }
+            }
+            _ => {}
         }
     }
 
@@ -498,7 +511,7 @@ impl Locked {
     /// Makes it a set that can grow, if it is one of partitions.
     fn grow(&mut self) -> &mut Held {
         let addresses = match &self.held {
-            Held::Nothing => Vec::new(),
+            Held::Nothing | Held::Alone(_) => Vec::new(),
             Held::One(address, _) => vec![*address],
             Held::Some(addresses) => addresses.to_vec(),
             Held::Growing(..) | Held::World { .. } => return &mut self.held,
@@ -817,7 +830,7 @@ impl Drop for Locked {
             Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
             // The world, if it was added, is let go of when all of it is unlocked.
             Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
-            Held::Nothing | Held::World { .. } => {}
+            Held::Nothing | Held::Alone(_) | Held::World { .. } => {}
         }
     }
 }

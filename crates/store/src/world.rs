@@ -9,9 +9,15 @@
 //! any more. It takes the world [from within](World::take_from_within): whoever waits for the world from outside gives way
 //! to it. That ends as long as no participant waits within its batch for what the script holds: one that has to wait for a
 //! lock leaves its batch when the world [is wanted](World::is_wanted).
+//!
+//! Where there is one worker, nearly all batches are its own, and it need not lock the partitions that nobody else could
+//! touch. It is the [`Resident`] then, all others are visitors, who are counted. Within a batch the resident may
+//! [be alone](World::be_alone) when there is no visitor, and a visitor waits until it is so no more, again by storing first and
+//! looking afterwards. After visits the resident stays sociable for some batches, so that who comes often need not
+//! wait.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Most participants that one process may have: two for each worker, and some.
@@ -20,12 +26,31 @@ pub const PARTICIPANTS_MAX: usize = 1024;
 /// How often who waits at the gate looks whether it still wants to.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
+/// What a participant does: nothing that concerns others;
+const OUT: u8 = 0;
+/// it executes a batch;
+const IN: u8 = 1;
+/// the same, as a visitor;
+const VISITING: u8 = 2;
+/// the same, as the resident, and touches partitions without their locks.
+const ALONE: u8 = 3;
+
+/// Batches for which the resident lets visitors in after the last that it noticed.
+const SOCIABLE: u32 = 64;
+/// In the word that counts visits, those who are there stand below the number of arrivals.
+const ARRIVAL: u64 = 1 << 32;
+/// Nobody is the resident.
+const NOBODY: usize = usize::MAX;
+
 #[repr(align(128))]
-struct Flag(AtomicBool);
+struct Flag(AtomicU8);
 
 /// See the module's documentation.
+#[repr(align(128))]
 pub struct World {
     wanted: AtomicBool,
+    resident: AtomicUsize,
+    visits: AtomicU64,
     /// Somebody takes the world from within its batch.
     from_within: AtomicBool,
     /// Held by whoever has the world; waiting participants queue on it.
@@ -38,13 +63,29 @@ pub struct World {
 #[derive(Clone, Copy, Debug)]
 pub struct Participant(usize);
 
+/// The participant whose batches nearly all are.
+#[derive(Debug)]
+pub struct Resident {
+    number: usize,
+    /// The arrivals that it knows of.
+    arrivals: u64,
+    /// Batches for which it stays sociable.
+    sociable: u32,
+}
+
+/// Proof that no other participant is in a batch, until it is given back or the batch ends.
+#[derive(Debug)]
+pub struct Alone(());
+
 impl Default for World {
     fn default() -> Self {
         World {
             wanted: AtomicBool::new(false),
+            resident: AtomicUsize::new(NOBODY),
+            visits: AtomicU64::new(0),
             from_within: AtomicBool::new(false),
             gate: Mutex::new(()),
-            flags: (0..PARTICIPANTS_MAX).map(|_| Flag(AtomicBool::new(false))).collect(),
+            flags: (0..PARTICIPANTS_MAX).map(|_| Flag(AtomicU8::new(OUT))).collect(),
             participants: AtomicUsize::new(0),
         }
     }
@@ -70,11 +111,15 @@ impl World {
     pub fn enter_while(&self, participant: Participant, patient: impl Fn() -> bool) -> bool {
         let flag = &self.flags[participant.0].0;
         loop {
-            flag.store(true, Ordering::SeqCst);
+            flag.store(IN, Ordering::SeqCst);
             if !self.wanted.load(Ordering::SeqCst) {
+                let resident = self.resident.load(Ordering::Relaxed);
+                if resident != NOBODY && resident != participant.0 {
+                    self.visit(participant, resident);
+                }
                 return true;
             }
-            flag.store(false, Ordering::SeqCst);
+            flag.store(OUT, Ordering::SeqCst);
             while self.gate.try_lock_for(LOOK_EVERY).is_none() {
                 if !patient() {
                     return false;
@@ -86,7 +131,58 @@ impl World {
     /// Ends a batch.
     #[inline]
     pub fn leave(&self, participant: Participant) {
-        self.flags[participant.0].0.store(false, Ordering::Release);
+        let flag = &self.flags[participant.0].0;
+        let visits = flag.load(Ordering::Relaxed) == VISITING;
+        flag.store(OUT, Ordering::Release);
+        if visits {
+            self.visits.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Within a batch, which may count on it that the resident takes locks from here on.
+    #[cold]
+    fn visit(&self, participant: Participant, resident: usize) {
+        self.flags[participant.0].0.store(VISITING, Ordering::Relaxed);
+        self.visits.fetch_add(ARRIVAL | 1, Ordering::SeqCst);
+        let mut spins = 0u32;
+        while self.flags[resident].0.load(Ordering::SeqCst) == ALONE {
+            spins += 1;
+            if spins < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+
+    /// Makes a participant, which is in no batch, the resident.
+    pub fn settle(&self, participant: Participant) -> Resident {
+        // Those who are in batches now are not counted as visitors.
+        let _guard = self.take();
+        self.resident.store(participant.0, Ordering::Relaxed);
+        Resident { number: participant.0, arrivals: 0, sociable: 0 }
+    }
+
+    /// Within the resident's batch: proof that it is alone, if it is and need not be sociable.
+    #[inline]
+    pub fn be_alone(&self, resident: &mut Resident) -> Option<Alone> {
+        let arrivals = self.visits.load(Ordering::Relaxed) & !(ARRIVAL - 1);
+        if arrivals != resident.arrivals {
+            (resident.arrivals, resident.sociable) = (arrivals, SOCIABLE);
+        }
+        if resident.sociable > 0 {
+            resident.sociable -= 1;
+            return None;
+        }
+        let flag = &self.flags[resident.number].0;
+        flag.store(ALONE, Ordering::SeqCst);
+        if self.visits.load(Ordering::SeqCst) != arrivals {
+            flag.store(IN, Ordering::SeqCst);
+            return None;
+        }
+        Some(Alone(()))
+    }
+
+    /// Lets visitors in. The batch goes on, and takes locks.
+    #[inline]
+    pub fn receive(&self, resident: Participant, _: Alone) {
+        self.flags[resident.0].0.store(IN, Ordering::Release);
     }
 
     /// Whether somebody has the world or waits for it: who is in a batch and waits for something should leave it.
@@ -144,7 +240,7 @@ impl World {
         let joined = self.participants.load(Ordering::SeqCst);
         for (number, flag) in self.flags[..joined].iter().enumerate() {
             let mut spins = 0u32;
-            while own.is_none_or(|own| own.0 != number) && flag.0.load(Ordering::SeqCst) {
+            while own.is_none_or(|own| own.0 != number) && flag.0.load(Ordering::SeqCst) != OUT {
                 spins += 1;
                 if spins < 100 {
                     std::hint::spin_loop();
@@ -211,6 +307,61 @@ mod tests {
         let _guard = shared.0.take();
         // SAFETY: all threads have ended.
         assert_eq!(unsafe { *shared.1.get() }, 4 * rounds.div_ceil(10));
+    }
+
+    #[test]
+    fn the_resident_is_alone_while_there_is_no_visitor() {
+        let shared = Arc::new(Shared(World::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
+        let (rounds, lock) = (if cfg!(miri) { 30 } else { 20_000 }, Arc::new(Mutex::new(())));
+        let home = shared.0.join().expect("room");
+        let mut resident = shared.0.settle(home);
+        let visitors: Vec<_> = (0..2)
+            .map(|_| {
+                let (shared, lock) = (shared.clone(), lock.clone());
+                std::thread::spawn(move || {
+                    let me = shared.0.join().expect("room");
+                    for round in 0..rounds / 10 {
+                        if round % 50 == 0 {
+                            let _guard = shared.0.take();
+                            // SAFETY: nobody else has the world.
+                            unsafe { *shared.1.get() += 1 };
+                            continue;
+                        }
+                        shared.0.enter(me);
+                        let held = lock.lock();
+                        // SAFETY: the lock is held, and the resident is not alone.
+                        unsafe { *shared.1.get() += 1 };
+                        drop(held);
+                        shared.0.leave(me);
+                        if round % 7 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut done = 0;
+        for round in 0..rounds {
+            shared.0.enter(home);
+            let alone = shared.0.be_alone(&mut resident);
+            let held = alone.is_none().then(|| lock.lock());
+            // SAFETY: the lock is held, or nobody else is in a batch.
+            unsafe { *shared.1.get() += 1 };
+            drop(held);
+            done += 1;
+            if let Some(alone) = alone.filter(|_| round % 2 == 0) {
+                shared.0.receive(home, alone);
+                let _held = lock.lock();
+                // SAFETY: the lock is held.
+                unsafe { *shared.1.get() += 1 };
+                done += 1;
+            }
+            shared.0.leave(home);
+        }
+        visitors.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        let _guard = shared.0.take();
+        // SAFETY: all threads have ended.
+        assert_eq!(unsafe { *shared.1.get() }, done + 2 * (rounds / 10));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use sha1::{Digest, Sha1};
 use kvick_resp::Version;
 
 use crate::convert::{push_error, push_written_error};
+use crate::debugger;
 use crate::libs::check;
 use crate::lua::{Lua, Raise, Results, Type};
 use crate::{LogLevel, Propagation};
@@ -34,13 +35,21 @@ pub(super) fn install(lua: Lua<'_>) {
     }
 }
 
-/// Adds what only scripts have. There is no debugger: it is never active.
+/// Adds what only scripts have. Without the debugger nothing stops, and nobody is told.
 pub(super) fn install_for_scripts(lua: Lua<'_>) {
     lua.add_function("breakpoint", |lua: Lua<'_>| {
-        lua.push_boolean(false);
+        let debugger = lua.debugger();
+        let is_debugged = debugger.is_some();
+        if let Some(debugger) = debugger {
+            debugger.break_at_next();
+        }
+        lua.push_boolean(is_debugged);
         Ok(1)
     });
-    lua.add_function("debug", |_: Lua<'_>| Ok(0));
+    lua.add_function("debug", |lua: Lua<'_>| {
+        debugger::debug(lua);
+        Ok(0)
+    });
     // Effects of commands are what is propagated, whether or not a script asks for it.
     lua.add_function("replicate_commands", |lua: Lua<'_>| {
         lua.push_boolean(true);

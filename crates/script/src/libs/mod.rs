@@ -2,7 +2,7 @@
 
 mod bit;
 pub(crate) mod check;
-mod cjson;
+pub(crate) mod cjson;
 mod cmsgpack;
 mod random;
 mod structs;

@@ -41,11 +41,15 @@ pub(super) unsafe extern "C-unwind" fn enter<F: Function>(raw: *mut ffi::lua_Sta
     }
 }
 
-/// What Lua calls now and then while its code runs.
-pub(super) unsafe extern "C-unwind" fn hook(raw: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
+/// What Lua calls now and then while its code runs, and before each line of what is debugged.
+pub(super) unsafe extern "C-unwind" fn hook(raw: *mut ffi::lua_State, record: *mut ffi::lua_Debug) {
     // SAFETY: Lua calls with its state.
     let lua = Lua { raw: unsafe { NonNull::new_unchecked(raw) }, life: PhantomData };
-    if crate::run::may_go_on(lua).is_err() {
+    // SAFETY: Lua calls with a record that says why, and of what line if that is why.
+    let (event, line) = unsafe { ((*record).event, (*record).currentline) };
+    let outcome =
+        if event == ffi::LUA_HOOKLINE { crate::debugger::at_line(lua, line) } else { crate::run::may_go_on(lua) };
+    if outcome.is_err() {
         lua.watch_closely();
         // SAFETY: as in `enter`.
         unsafe { ffi::lua_error(raw) }

@@ -33,6 +33,8 @@ pub(crate) use function::{Foreign, Function};
 use heap::Heap;
 use shared::{Message, Shared, State};
 
+use crate::debugger::Debugger;
+
 /// How many values a function may push without asking for room.
 pub(crate) const ROOM: i32 = ffi::LUA_MINSTACK;
 
@@ -159,6 +161,12 @@ impl<'a> Lua<'a> {
     pub(crate) fn state(self) -> &'a mut State {
         // SAFETY: rule "no Lua code runs": one function at a time has it, and lets go of it before others may run.
         unsafe { &mut *self.shared().state.get() }
+    }
+
+    /// The session of the debugger that the script runs in, if it does. The answer is not kept while Lua code may run.
+    pub(crate) fn debugger(self) -> Option<&'a mut Debugger> {
+        // SAFETY: it is alive between `engage_debugger` and `dismiss`, and as in `state` one function at a time has it.
+        self.state().debugger.map(|mut debugger| unsafe { debugger.as_mut() })
     }
 
     /// Where Lua's memory comes from.
@@ -336,6 +344,12 @@ impl<'a> Lua<'a> {
     pub(crate) fn address(self, index: i32) -> *const u8 {
         // SAFETY: the index is acceptable.
         unsafe { ffi::lua_touserdata(self.raw.as_ptr(), index).cast_const().cast() }
+    }
+
+    /// What tells a table, a function, a thread or a userdata from others.
+    pub(crate) fn pointer(self, index: i32) -> *const u8 {
+        // SAFETY: the index is acceptable.
+        unsafe { ffi::lua_topointer(self.raw.as_ptr(), index).cast() }
     }
 
     /// The function of the standard library at an index.
@@ -623,6 +637,40 @@ impl<'a> Lua<'a> {
         }
     }
 
+    /// Pushes local variable `n`, from 1 on, of the function at `level`, and answers its name: that of a parameter or a
+    /// variable, or one in parentheses for a value that has none. `None` if there is no such value.
+    pub(crate) fn push_local(self, level: i32, n: i32) -> Option<&'a [u8]> {
+        let mut record = MaybeUninit::<ffi::lua_Debug>::zeroed();
+        // SAFETY: as in `place`; there is room.
+        unsafe {
+            if ffi::lua_getstack(self.raw.as_ptr(), level, record.as_mut_ptr()) == 0 {
+                return None;
+            }
+            let name = ffi::lua_getlocal(self.raw.as_ptr(), record.as_ptr(), n);
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_bytes())
+        }
+    }
+
+    /// Replaces the function on the top of the stack by its result, or by the error. It runs on a Lua thread of its own:
+    /// there the hook looks whether it may go on even if this thread is in its hook, and no lines are told. Runs Lua
+    /// code.
+    pub(crate) fn call_apart(self) -> Result<(), Failed> {
+        self.check(-1);
+        // SAFETY: there is room on both stacks, and a function to move; the new thread is on the stack until its result
+        // was taken. What may fail there is the protected call alone.
+        unsafe {
+            let thread = ffi::lua_newthread(self.raw.as_ptr());
+            let apart = Lua { raw: NonNull::new_unchecked(thread), life: PhantomData };
+            apart.watch();
+            self.insert(-2);
+            ffi::lua_xmove(self.raw.as_ptr(), thread, 1);
+            let outcome = apart.call_protected(0, Some(1), None);
+            ffi::lua_xmove(thread, self.raw.as_ptr(), 1);
+            self.remove(-2);
+            outcome
+        }
+    }
+
     // Keeping values, the hook, the collector.
 
     /// Takes the value on the top and keeps it. May fail.
@@ -645,21 +693,26 @@ impl<'a> Lua<'a> {
 
     /// Has the hook look now and then whether what runs may go on; also on threads that this one makes.
     pub(crate) fn watch(self) {
-        self.set_hook(HOOK_PERIOD);
+        self.set_hook(ffi::LUA_MASKCOUNT, HOOK_PERIOD);
+    }
+
+    /// The same, and has the debugger look at every line.
+    pub(crate) fn watch_lines(self) {
+        self.set_hook(ffi::LUA_MASKCOUNT | ffi::LUA_MASKLINE, HOOK_PERIOD);
     }
 
     /// Has the hook look at every instruction, of this thread and of the main one, so that what must end cannot catch
     /// the error and go on.
     fn watch_closely(self) {
-        self.set_hook(1);
+        self.set_hook(ffi::LUA_MASKCOUNT, 1);
         if let Some(raw) = self.shared().main.get() {
-            Lua { raw, life: PhantomData }.set_hook(1);
+            Lua { raw, life: PhantomData }.set_hook(ffi::LUA_MASKCOUNT, 1);
         }
     }
 
-    fn set_hook(self, period: c_int) {
+    fn set_hook(self, mask: c_int, period: c_int) {
         // SAFETY: `hook` keeps the rules of a function that Lua calls.
-        unsafe { ffi::lua_sethook(self.raw.as_ptr(), Some(function::hook), ffi::LUA_MASKCOUNT, period) };
+        unsafe { ffi::lua_sethook(self.raw.as_ptr(), Some(function::hook), mask, period) };
     }
 
     /// Opens a part of the standard library.

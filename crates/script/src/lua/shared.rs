@@ -11,6 +11,7 @@ use mlua::ffi;
 use super::Foreign;
 use super::heap::Heap;
 use crate::Host;
+use crate::debugger::Debugger;
 use crate::library::FunctionSpec;
 use crate::libs::Random;
 
@@ -31,6 +32,8 @@ impl Shared {
 pub(crate) struct State {
     /// Who what runs speaks to; none while a library is loaded.
     host: Option<NonNull<dyn Host>>,
+    /// The session of the debugger that the script runs in.
+    pub(super) debugger: Option<NonNull<Debugger>>,
     /// The protocol version in which what runs wants replies.
     pub(crate) version: Version,
     /// The error with which what runs must end, once the host said so.
@@ -94,6 +97,7 @@ impl State {
     pub(crate) fn new() -> State {
         State {
             host: None,
+            debugger: None,
             version: Version::Resp2,
             ending: None,
             loading: None,
@@ -115,9 +119,16 @@ impl State {
         self.host = Some(unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host>>(host) });
     }
 
+    /// Has a script run in a session of the debugger, until [`dismiss`](Self::dismiss), which the caller does before it
+    /// uses the session again.
+    pub(crate) fn engage_debugger(&mut self, debugger: &mut Debugger) {
+        self.debugger = Some(NonNull::from(debugger));
+    }
+
     /// Speaks to nobody.
     pub(crate) fn dismiss(&mut self) {
         self.host = None;
+        self.debugger = None;
     }
 
     /// Who what runs speaks to.
@@ -129,9 +140,18 @@ impl State {
     /// Has the host run the request, and its reply in [`reply`](Self::reply). Does nothing without a host.
     pub(crate) fn call_host(&mut self) {
         self.reply.clear();
-        if let Some(mut host) = self.host {
-            // SAFETY: as in `host`.
-            unsafe { host.as_mut() }.call(self.request.arguments(), self.version, &mut self.reply);
+        let Some(mut host) = self.host else { return };
+        let request = self.request.arguments();
+        // SAFETY: as in `Lua::debugger`; no function of its own is running.
+        let debugger = self.debugger.map(|mut debugger| unsafe { debugger.as_mut() });
+        let mut told_by = debugger.filter(|debugger| debugger.tells_calls());
+        if let Some(debugger) = &mut told_by {
+            debugger.note_call(request);
+        }
+        // SAFETY: as in `host`.
+        unsafe { host.as_mut() }.call(request, self.version, &mut self.reply);
+        if let Some(debugger) = told_by {
+            debugger.note_reply(&self.reply);
         }
     }
 

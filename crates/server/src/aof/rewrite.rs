@@ -26,7 +26,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 
 /// Failures after which rewrites that begin by themselves pause.
 const FAILURES_MAX: u32 = 3;
@@ -87,20 +87,23 @@ pub struct ReceivedDump {
 }
 
 /// The data have become those of a dump that was received into this file, and that the log goes on from in this database: the
-/// file becomes the base, if there are to be files and theirs may be dumps. Whether that is so. The world is held.
-pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> bool {
+/// file becomes the base, if there are to be files and theirs may be dumps. The world is held. Whoever gets something to wait for
+/// has nobody put another file in the place of this one until it has come.
+pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> Option<Receiver<()>> {
     let aof = &server.aof;
     let mut status = aof.status.lock();
     if status.state == State::Off || !server.config.read(AOF_USE_RDB_PREAMBLE) {
-        return false;
+        return None;
     }
     // A rewrite that begins from here on is of the new data.
     (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
     drop(status);
     snapshots::cancel(&server.persistence, Purpose::AofBase);
+    snapshots::base_is_wanted(&server.persistence, false);
     let follower = server.keyspace.log.follow(Audience::DataOnly);
-    aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }));
-    true
+    let (answer, adopted) = mpsc::channel();
+    aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }, answer));
+    Some(adopted)
 }
 
 /// Begins a rewrite of the data set as it is now.
@@ -134,14 +137,15 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
 }
 
 /// Has a rewrite begin as soon as possible.
-pub fn schedule(aof: &Aof) {
-    aof.status.lock().scheduled = true;
+pub fn schedule(server: &Server) {
+    server.aof.status.lock().scheduled = true;
+    snapshots::base_is_wanted(&server.persistence, true);
 }
 
 /// The same by the user's wish, however often it failed.
-pub fn schedule_by_user(aof: &Aof) {
-    let mut status = aof.status.lock();
-    (status.scheduled, status.failures) = (true, 0);
+pub fn schedule_by_user(server: &Server) {
+    server.aof.status.lock().failures = 0;
+    schedule(server);
 }
 
 /// Has the rewrite that is under way, if any, come to nothing; whether there was one.
@@ -329,15 +333,11 @@ impl Writer {
     fn go_over(&mut self, at: u64, preface: Preface) -> Result<(), Told> {
         self.write_available(at);
         let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
-        let Some(increment) = self.increment.as_mut().filter(|_| is_whole) else {
+        if self.increment.is_none() || !is_whole {
             return Err(tell(format_args!("The AOF cannot be rewritten while it cannot be written")));
-        };
+        }
         // Only the last file may be cut off, so this one is to be whole before there is another.
-        increment
-            .file
-            .sync_data()
-            .map_err(|error| tell(format_args!("Fail to fsync the AOF file before its rewrite: {}", reason(&error))))?;
-        increment.synced = increment.size;
+        self.sync_increment()?;
         let mut manifest = self.shelf.manifest.clone();
         let name = manifest.new_increment(&self.shelf.file_name()).name.clone();
         let next = begin_increment(self.shelf.open(&name, true)?, preface)?;
@@ -382,9 +382,8 @@ impl Writer {
         let opened = self.shelf.open(&name, true).and_then(|file| begin_increment(file, preface));
         let put = opened.and_then(|increment| self.shelf.put(manifest).map(|()| increment));
         let increment = put.inspect_err(|Told| {
-            // No manifest lists them.
-            let _ = std::fs::remove_file(&base_path);
-            let _ = std::fs::remove_file(self.shelf.path(&name));
+            self.shelf.drop_unlisted(&base);
+            self.shelf.drop_unlisted(&name);
         })?;
         self.begin(follower, increment);
         self.measure();
@@ -413,6 +412,8 @@ impl Writer {
                 status.state = State::On;
             }
             drop(status);
+            // Before those who wait for the disk are answered: they find that no rewrite is under way.
+            snapshots::base_installed(&self.server.persistence);
             if !self.has_unsynced() {
                 self.publish_synced();
             }
@@ -443,9 +444,8 @@ impl Writer {
             self.shelf.put(manifest)
         })();
         if put.is_err() {
-            // No manifest lists them.
-            let _ = std::fs::remove_file(self.shelf.path(&base));
-            increment.iter().for_each(|name| _ = std::fs::remove_file(self.shelf.path(name)));
+            self.shelf.drop_unlisted(&base);
+            increment.iter().for_each(|name| self.shelf.drop_unlisted(name));
             return put;
         }
         let written = self.increment.as_ref().map_or(0, |increment| increment.size);

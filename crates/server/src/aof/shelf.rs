@@ -23,6 +23,8 @@ pub(super) struct Shelf {
     server: &'static Server,
     /// What is on the disk.
     pub manifest: Manifest,
+    /// Whether another manifest may be found there after a crash of the machine.
+    is_in_doubt: bool,
 }
 
 /// What the system says, as C programs print it.
@@ -37,7 +39,7 @@ pub(super) fn shown(name: &[u8]) -> String {
 impl Shelf {
     /// A shelf whose manifest was not read.
     pub fn new(server: &'static Server) -> Shelf {
-        Shelf { server, manifest: Manifest::default() }
+        Shelf { server, manifest: Manifest::default(), is_in_doubt: false }
     }
 
     /// The folder.
@@ -94,11 +96,41 @@ impl Shelf {
         }
     }
 
-    /// Has this manifest take the place of the one that was there, on the disk and here.
+    /// Has this manifest take the place of the one that was there, on the disk and here; otherwise that one stays, or is
+    /// back in its place. After a crash of the machine it may be this one all the same, if the folder could not be synced.
     pub fn put(&mut self, manifest: Manifest) -> Result<(), Told> {
         if manifest == self.manifest && self.path(&self.manifest_name()).exists() {
             return Ok(());
         }
+        // The names of the files first that it lists.
+        self.sync()?;
+        self.write_manifest(&manifest)?;
+        if let Err(Told) = self.sync() {
+            self.is_in_doubt = true;
+            if self.manifest.is_empty() {
+                // None is in its place, as before. One that cannot be removed lists files that are there.
+                let _ = fs::remove_file(self.path(&self.manifest_name()));
+            } else {
+                // The log tells of an error. Then it is the new one that stays, and lists files that are there.
+                let _ = self.write_manifest(&self.manifest);
+            }
+            return Err(Told);
+        }
+        (self.manifest, self.is_in_doubt) = (manifest, false);
+        Ok(())
+    }
+
+    /// Deletes a file that no manifest lists, since the one that was to do so could not be put in its place.
+    pub fn drop_unlisted(&self, name: &[u8]) {
+        // The next one of this name takes its place otherwise.
+        if !self.is_in_doubt {
+            // It may not have come to be.
+            let _ = fs::remove_file(self.path(name));
+        }
+    }
+
+    /// Gives a manifest its name, behind the back of the rest.
+    fn write_manifest(&self, manifest: &Manifest) -> Result<(), Told> {
         let name = self.manifest_name();
         let temporary = [b"temp-", &name[..]].concat();
         let (name, temporary_name) = (shown(&name), shown(&temporary));
@@ -118,10 +150,7 @@ impl Shelf {
             tell(format_args!(
                 "Error trying to rename the temporary AOF manifest file {temporary_name} into {name}: {why}"
             ))
-        })?;
-        self.sync()?;
-        self.manifest = manifest;
-        Ok(())
+        })
     }
 
     /// Waits until the names in the folder are on the disk.

@@ -4,7 +4,7 @@ use super::writer::Order;
 use super::{State, rewrite};
 use crate::config::tables::persistence::APPENDONLY;
 use crate::logging;
-use crate::persistence::snapshots::Purpose;
+use crate::persistence::snapshots::{self, Purpose};
 use crate::server::Server;
 use kvick_store::Locked;
 use std::sync::mpsc;
@@ -30,7 +30,7 @@ pub fn switch_on(server: &'static Server, world: &mut Locked, in_transaction: bo
     }
     drop(status);
     if in_transaction {
-        rewrite::schedule(aof);
+        rewrite::schedule(server);
         return logging::notice(format_args!(
             "AOF was enabled during a transaction. An AOF background was scheduled to start when possible."
         ));
@@ -42,10 +42,10 @@ pub fn switch_on(server: &'static Server, world: &mut Locked, in_transaction: bo
                  starting a rewrite now."
             ));
             rewrite::cancel(server);
-            rewrite::schedule(aof);
+            rewrite::schedule(server);
         }
         Some(_) => {
-            rewrite::schedule(aof);
+            rewrite::schedule(server);
             logging::notice(format_args!(
                 "AOF was enabled but there is already another background operation. An AOF background was scheduled to \
                  start when possible."
@@ -53,7 +53,7 @@ pub fn switch_on(server: &'static Server, world: &mut Locked, in_transaction: bo
         }
         None => {
             if rewrite::begin(server, world).is_err() {
-                rewrite::schedule(aof);
+                rewrite::schedule(server);
             }
         }
     }
@@ -71,6 +71,7 @@ pub fn switch_off(server: &'static Server) {
         logging::notice(format_args!("AOF was disabled but there is a scheduled AOF background, cancel it."));
     }
     drop(status);
+    snapshots::base_is_wanted(&server.persistence, false);
     rewrite::cancel(server);
     // Those who wait for the disk hear of it.
     server.aof.wake();

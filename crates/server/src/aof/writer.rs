@@ -6,14 +6,13 @@
 
 use super::load::{self, Failed};
 use super::rewrite;
-use super::shelf::{Shelf, Told, reason};
+use super::shelf::{Shelf, Told, reason, tell};
 use super::{Aof, State};
 use crate::config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
 use crate::config::words::AppendFsync;
 use crate::logging;
 use crate::persistence::gate;
 use crate::server::Server;
-use crate::worker::Message;
 use kvick_store::log::{Follower, Piece};
 use kvick_store::world::Participant;
 use std::fs::File;
@@ -53,8 +52,8 @@ pub enum Order {
     Install(rewrite::Finished),
     /// The rewrite of this number came to nothing: whether by failure, and who is told when that is noted.
     Abandon(u64, bool, Sender<()>),
-    /// Take a dump that was received for a base.
-    Adopt(rewrite::ReceivedDump),
+    /// Take a dump that was received for a base, and tell somebody when its file is no longer where it was received.
+    Adopt(rewrite::ReceivedDump, Sender<()>),
     /// Write all, and wait for the disk; whether that went well.
     Flush(Sender<bool>),
     /// The same, and write no more.
@@ -208,7 +207,10 @@ impl Writer {
                 self.abandon(number, failed);
                 let _ = answer.send(());
             }
-            Order::Adopt(dump) => self.adopt(dump),
+            Order::Adopt(dump, answer) => {
+                self.adopt(dump);
+                let _ = answer.send(());
+            }
             Order::Flush(answer) => _ = answer.send(self.flush()),
             Order::Stop(answer) => {
                 let flushed = self.flush();
@@ -386,25 +388,12 @@ impl Writer {
     }
 
     fn sync(&mut self, policy: AppendFsync) {
-        let Some(increment) = &mut self.increment else { return };
         let began = Instant::now();
         self.aof.sync_pending.store(policy == AppendFsync::Everysec, Ordering::Relaxed);
-        let synced = increment.file.sync_data();
+        // The log has told of an error, and it is tried again.
+        let _ = self.sync_increment();
         self.aof.sync_pending.store(false, Ordering::Relaxed);
         self.synced_at = began;
-        match synced {
-            Ok(()) => increment.synced = increment.size,
-            Err(error) if policy == AppendFsync::Always => end_process(format_args!(
-                "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
-                reason(&error)
-            )),
-            Err(error) => logging::warning(format_args!("Fail to fsync the AOF file: {}", reason(&error))),
-        }
-        let failed = self.has_unsynced();
-        let before = std::mem::replace(&mut self.aof.status.lock().sync_failed, failed);
-        if before != failed {
-            self.update_gate();
-        }
         if policy == AppendFsync::Always {
             self.shelf.record("aof-fsync-always", began);
         } else if began.elapsed() > SYNC_DELAY {
@@ -414,6 +403,30 @@ impl Writer {
                  slow down the server."
             ));
         }
+    }
+
+    /// Waits until the disk has what was written. With `always` an error ends the process, whatever this was for: a kernel
+    /// tells of what it could not write once, and the next sync may go well without it.
+    pub fn sync_increment(&mut self) -> Result<(), Told> {
+        let has_unsynced = self.has_unsynced();
+        let Some(increment) = &mut self.increment else { return Ok(()) };
+        let synced = match increment.file.sync_data() {
+            Ok(()) => {
+                increment.synced = increment.size;
+                Ok(())
+            }
+            Err(error) if has_unsynced && self.aof.is_always() => end_process(format_args!(
+                "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
+                reason(&error)
+            )),
+            Err(error) => Err(tell(format_args!("Fail to fsync the AOF file: {}", reason(&error)))),
+        };
+        let failed = self.has_unsynced();
+        let before = std::mem::replace(&mut self.aof.status.lock().sync_failed, failed);
+        if before != failed {
+            self.update_gate();
+        }
+        synced
     }
 
     /// Tells that all that was read from the log is on the disk.
@@ -431,7 +444,7 @@ impl Writer {
     fn wake_holders(&self) {
         for (worker, holds) in self.aof.holders.iter().enumerate() {
             if holds.load(Ordering::SeqCst) && holds.swap(false, Ordering::SeqCst) {
-                self.server.send(worker, Message::Wake);
+                self.server.wake(worker);
             }
         }
     }
@@ -439,13 +452,11 @@ impl Writer {
     /// Writes all that the log holds, and waits for the disk.
     pub fn flush(&mut self) -> bool {
         self.write_available(u64::MAX);
-        let Some(increment) = &mut self.increment else { return true };
-        match increment.file.sync_data() {
-            Ok(()) => increment.synced = increment.size,
-            Err(error) => {
-                logging::warning(format_args!("Fail to fsync the AOF file: {}", reason(&error)));
-                return false;
-            }
+        if self.increment.is_none() {
+            return true;
+        }
+        if self.sync_increment().is_err() {
+            return false;
         }
         self.publish_synced();
         self.left.is_empty()

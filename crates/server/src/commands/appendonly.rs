@@ -4,7 +4,6 @@ use crate::aof::waiting::{DISABLED, Place, Waiting};
 use crate::aof::{State, rewrite};
 use crate::logging;
 use crate::persistence::snapshots::{Busy, Purpose};
-use crate::server::Server;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
@@ -59,22 +58,17 @@ fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let begun = if cx.in_transaction { None } else { Some(rewrite::begin(server, cx.locked)) };
     match begun {
         Some(Ok(())) => cx.reply.simple("Background append only file rewriting started"),
-        Some(Err(Busy(Purpose::AofBase))) if !is_cancelled(server) => {
+        Some(Err(Busy(Purpose::AofBase))) if !server.persistence.status().is_ending() => {
             return Err(Error::text("ERR Background append only file rewriting already in progress"));
         }
         _ => {
             // What is written is of a moment between transactions, and begins when what runs now is over.
-            rewrite::schedule_by_user(&server.aof);
+            rewrite::schedule_by_user(server);
             logging::notice(format_args!("Background append only file rewriting scheduled."));
             cx.reply.simple("Background append only file rewriting scheduled");
         }
     }
     Ok(())
-}
-
-/// Whether the snapshot that is under way comes to nothing, as after `CONFIG SET appendonly no`.
-fn is_cancelled(server: &Server) -> bool {
-    server.persistence.status().running.is_some_and(|running| running.snapshot.is_cancelled())
 }
 
 fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {

@@ -88,7 +88,8 @@ fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
         return Ok(());
     }
     match background::begin(cx.server, cx.locked) {
-        Err(Busy(purpose)) if may_wait && purpose != Purpose::Save => {
+        // What was cancelled is over in a moment.
+        Err(Busy(purpose)) if cx.server.persistence.status().is_ending() || (may_wait && purpose != Purpose::Save) => {
             background::schedule(&cx.server.persistence)?;
             cx.reply.simple("Background saving scheduled");
         }

@@ -28,12 +28,15 @@ pub fn schedule(persistence: &Persistence) -> Result<(), Busy> {
         return Err(Busy(Purpose::Save));
     }
     status.scheduled = true;
+    status.scheduled_for(Purpose::Save);
     Ok(())
 }
 
 /// Withdraws the wish for one; whether there was one.
 pub fn unschedule(persistence: &Persistence) -> bool {
-    std::mem::take(&mut persistence.status.lock().scheduled)
+    let mut status = persistence.status.lock();
+    status.unscheduled_for(Purpose::Save);
+    std::mem::take(&mut status.scheduled)
 }
 
 /// Has the save that is under way, if any, come to nothing; whether there was one. Its file will not take the place of

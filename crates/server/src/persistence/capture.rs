@@ -2,15 +2,15 @@
 //! the thread empties after each step. So nothing but what writers change has to be kept in memory, and a worker never
 //! waits for the disk.
 
-use super::file::{SaveError, write_error};
+use super::file::{Inexpressible, SaveError, write_error};
 use super::form::{Form, Kind, Output};
 use kvick_store::Entry;
 use kvick_store::snapshot::Sink;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Buffers for workers. When all are in use at a time, a worker waits for one that is just being written to.
 const WORKER_SLOTS: usize = 8;
@@ -43,8 +43,10 @@ pub(super) struct Captured {
     pub progress: Arc<Progress>,
     /// Counts the bytes in the slots.
     unwritten: &'static AtomicUsize,
-    /// Whether there was a value that the form cannot express.
-    inexpressible: AtomicBool,
+    /// Whether entries are wanted at all.
+    has_keys: bool,
+    /// The first value that the form cannot express.
+    inexpressible: OnceLock<Inexpressible>,
 }
 
 struct Slot {
@@ -70,16 +72,20 @@ impl Captured {
             slots: (0..=WORKER_SLOTS).map(|_| slot()).collect(),
             progress,
             unwritten,
-            inexpressible: AtomicBool::new(false),
+            has_keys: form.has_keys(),
+            inexpressible: OnceLock::new(),
         }
     }
 
     fn capture(&self, number: usize, entry: Entry<'_>) {
+        if !self.has_keys {
+            return;
+        }
         let walks = WALKS.get();
         let mut slot = self.slot(walks);
         let before = slot.bytes.len();
-        if !slot.append(number, entry) {
-            self.inexpressible.store(true, Ordering::Relaxed);
+        if let Err(what) = slot.append(number, entry) {
+            self.inexpressible.get_or_init(|| what);
         }
         self.unwritten.fetch_add(slot.bytes.len() - before, Ordering::Relaxed);
         drop(slot);
@@ -100,8 +106,8 @@ impl Captured {
 
     /// Writes all that is there.
     pub fn move_to<W: Write>(&self, databases: &mut Databases<W>) -> Result<(), SaveError> {
-        if self.inexpressible.load(Ordering::Relaxed) {
-            return Err(SaveError::Inexpressible);
+        if let Some(what) = self.inexpressible.get() {
+            return Err(SaveError::Inexpressible(what.clone()));
         }
         for slot in &self.slots {
             let mut slot = slot.lock();
@@ -135,17 +141,15 @@ impl Drop for Captured {
 }
 
 impl Slot {
-    /// Appends an entry of a database; false when there is no form for it.
-    fn append(&mut self, number: usize, entry: Entry<'_>) -> bool {
-        if self.kind.append(&mut self.bytes, entry).is_err() {
-            return false;
-        }
+    /// Appends an entry of a database.
+    fn append(&mut self, number: usize, entry: Entry<'_>) -> Result<(), Inexpressible> {
+        self.kind.append(&mut self.bytes, number, entry)?;
         let end = self.bytes.len();
         match self.runs.last_mut() {
             Some((last, to)) if *last == number => *to = end,
             _ => self.runs.push((number, end)),
         }
-        true
+        Ok(())
     }
 }
 

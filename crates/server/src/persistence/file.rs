@@ -31,16 +31,30 @@ pub enum SaveError {
     },
     /// The folder could not be synced.
     SyncDirectory(io::Error),
-    /// A hash has fields that expire, which `rdb-save-version` 11 cannot express.
-    Inexpressible,
+    /// There is a value that the version of the format has no form for.
+    Inexpressible(Inexpressible),
     /// Somebody did not want it any more.
     Cancelled,
+}
+
+/// The version of the format has no form for a value: fields of a hash that expire.
+#[derive(Clone, Debug)]
+pub struct Inexpressible {
+    /// Its key, if the log may name it.
+    pub key: Option<Box<[u8]>>,
+    /// Its database.
+    pub database: usize,
+    /// The version.
+    pub version: u16,
 }
 
 impl SaveError {
     /// The same for somebody else who is concerned: what befell one file is no more than an end to others.
     pub(super) fn again(&self) -> SaveError {
-        if matches!(self, SaveError::Inexpressible) { SaveError::Inexpressible } else { SaveError::Cancelled }
+        match self {
+            SaveError::Inexpressible(what) => SaveError::Inexpressible(what.clone()),
+            _ => SaveError::Cancelled,
+        }
     }
 }
 
@@ -78,9 +92,13 @@ impl fmt::Display for SaveError {
             SaveError::SyncDirectory(error) => {
                 write!(f, "Failed to fsync directory while saving DB: {}", plain(error))
             }
-            SaveError::Inexpressible => f.write_str(
-                "A hash has fields that expire, which cannot be stored in a dump of version 11 (see rdb-save-version)",
-            ),
+            SaveError::Inexpressible(Inexpressible { key, database, version }) => {
+                let name = key.as_ref().map(|key| format!(" '{}'", String::from_utf8_lossy(key))).unwrap_or_default();
+                write!(
+                    f,
+                    "Can't store key{name} (db {database}) in RDB version {version}: a hash with fields that expire"
+                )
+            }
             SaveError::Cancelled => f.write_str("The save was cancelled"),
         }
     }

@@ -2,7 +2,8 @@
 //! later changes are for the next one.
 
 use super::access;
-use super::file::{SaveError, write_error};
+use super::file::{Inexpressible, SaveError, write_error};
+use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::memory::MAXMEMORY_POLICY;
 use crate::config::tables::persistence::{
     AOF_TIMESTAMP_ENABLED, AOF_USE_RDB_PREAMBLE, RDB_SAVE_VERSION, RDBCHECKSUM, RDBCOMPRESSION,
@@ -27,7 +28,23 @@ pub struct Form {
     kind: Kind,
     /// Function libraries, as the last dump had them.
     functions: Vec<Arc<[u8]>>,
+    /// Whether entries are written at all.
+    has_keys: bool,
     created_s: i64,
+}
+
+/// What of the data set a dump holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parts {
+    /// The keys of all databases.
+    pub keys: bool,
+    /// The function libraries.
+    pub functions: bool,
+}
+
+impl Parts {
+    /// Everything.
+    pub const ALL: Parts = Parts { keys: true, functions: true };
 }
 
 /// How entries are written.
@@ -45,6 +62,8 @@ pub(super) enum Kind {
         aof_base: bool,
         /// The place in the replication stream that it is of.
         replication: Option<Replication>,
+        /// Whether the log is to name no keys.
+        hides_keys: bool,
     },
     /// As the commands that rebuild them.
     Commands {
@@ -77,14 +96,18 @@ pub struct Replication {
     pub offset: i64,
 }
 
+/// The version of the dumps that the user keeps.
+pub fn kept_version(server: &Server) -> u16 {
+    match server.config.read(RDB_SAVE_VERSION) {
+        RdbSaveVersion::Valkey9 => VERSION,
+        RdbSaveVersion::Redis72 => VERSION_REDIS,
+    }
+}
+
 impl Form {
     /// A dump that the user keeps.
     pub fn dump(server: &Server) -> Form {
-        let version = match server.config.read(RDB_SAVE_VERSION) {
-            RdbSaveVersion::Valkey9 => VERSION,
-            RdbSaveVersion::Redis72 => VERSION_REDIS,
-        };
-        Form::new(server, Form::dump_kind(server, version, false))
+        Form::new(server, Form::dump_kind(server, kept_version(server), false))
     }
 
     /// The base of an append-only file.
@@ -97,14 +120,19 @@ impl Form {
         Form::new(server, kind)
     }
 
-    /// A dump for replicas, in a version that all of them read.
-    pub fn for_replicas(server: &Server, version: u16) -> Form {
-        Form::new(server, Form::dump_kind(server, version, false))
+    /// A dump for replicas, in a version that all of them read, with what they want of the data set.
+    pub fn for_replicas(server: &Server, version: u16, parts: Parts) -> Form {
+        let mut form = Form::new(server, Form::dump_kind(server, version, false));
+        form.has_keys = parts.keys;
+        if !parts.functions {
+            form.functions.clear();
+        }
+        form
     }
 
     fn new(server: &Server, kind: Kind) -> Form {
         let functions = server.scripting.library_sources();
-        Form { kind, functions, created_s: clock::unix_ms() / 1000 }
+        Form { kind, functions, has_keys: true, created_s: clock::unix_ms() / 1000 }
     }
 
     fn dump_kind(server: &Server, version: u16, aof_base: bool) -> Kind {
@@ -126,12 +154,18 @@ impl Form {
             used_memory: memory::in_use(),
             aof_base,
             replication: place_in_history(server),
+            hides_keys: values.read(HIDE_USER_DATA_FROM_LOG),
         }
     }
 
     /// Whether it is a dump.
     pub fn is_dump(&self) -> bool {
         matches!(self.kind, Kind::Dump { .. })
+    }
+
+    /// Whether entries are written at all.
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_keys
     }
 
     /// How entries are written.
@@ -175,25 +209,26 @@ impl Form {
 }
 
 impl Kind {
-    /// Appends an entry.
-    pub(super) fn append(&self, bytes: &mut Vec<u8>, entry: Entry<'_>) -> Result<(), Inexpressible> {
-        let written = match self {
-            Kind::Dump { options, access, .. } => save_record(bytes, &record(entry, access.as_ref()), options),
+    /// Appends an entry of a database.
+    pub(super) fn append(&self, bytes: &mut Vec<u8>, database: usize, entry: Entry<'_>) -> Result<(), Inexpressible> {
+        match self {
+            Kind::Dump { options, access, hides_keys, .. } => {
+                save_record(bytes, &record(entry, access.as_ref()), options).map_err(|error| match error {
+                    WriteError::Inexpressible => Inexpressible {
+                        key: (!hides_keys).then(|| entry.key().into()),
+                        database,
+                        version: options.version,
+                    },
+                    WriteError::Sink(never) => match never {},
+                })
+            }
             Kind::Commands { .. } => {
                 commands::rebuild(bytes, &Record::new(entry));
                 Ok(())
             }
-        };
-        written.map_err(|error| match error {
-            WriteError::Inexpressible => Inexpressible,
-            WriteError::Sink(never) => match never {},
-        })
+        }
     }
 }
-
-/// The version of the format has no form for a value: fields of a hash that expire.
-#[derive(Debug)]
-pub(super) struct Inexpressible;
 
 /// What is written of an entry.
 fn record<'a>(entry: Entry<'a>, access: Option<&Access>) -> Record<'a> {

@@ -149,6 +149,13 @@ fn as_replica(server: &Server, flags: Flags) -> Option<Error> {
     (is_stale(server) && !flags.contains(Flags::STALE)).then_some(STALE)
 }
 
+/// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be written, and
+/// that is a reason to refuse writes.
+pub fn keeps_nothing(server: &Server) -> bool {
+    let gate = &server.persistence.gate;
+    gate.has(UNWRITTEN) || (gate.has(UNSAVED) && stops_writes(server))
+}
+
 /// Why a replica that has lost its primary refuses what it is asked.
 pub const STALE: Error =
     Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");

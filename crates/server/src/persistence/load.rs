@@ -594,7 +594,7 @@ impl Place<'_> {
         let hashes: SmallVec<[u64; BATCH]> = pending.iter().map(|pending| keyspace.key(&pending.key).hash).collect();
         let participant = if let Locking::Keys(participant) = &self.locking { Some(*participant) } else { None };
         participant.inspect(|participant| keyspace.world.enter(*participant));
-        keyspace.prefetch(number, &hashes);
+        keyspace.prefetch(number, &hashes, None);
         let mut result = Ok(());
         for (mut pending, hash) in pending.drain(..).zip(hashes) {
             if !self.put(number, hash, &mut pending, replace) {

@@ -90,8 +90,8 @@ impl Persistence {
         self.status.lock().saves = 0;
     }
 
-    /// Ends what is under way and removes files that are not complete. For the end of the process: nothing is saved after
-    /// this.
+    /// Ends saves that are under way and removes files that are not complete. For the end of the process: nothing is saved
+    /// after this.
     pub fn abandon(&self) {
         background::cancel(self);
         self.temporary.remove_all();

@@ -3,7 +3,7 @@
 use super::delay::Delay;
 use super::file::{self, DumpFile, SaveError, write_error};
 use super::form::Form;
-use super::{changes, gate, now_s};
+use super::{background, changes, gate, now_s};
 use crate::config::Key;
 use crate::config::tables::persistence::{DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE_INCREMENTAL_FSYNC};
 use crate::config::tables::process::DIR;
@@ -43,8 +43,9 @@ impl Place {
 }
 
 /// Saves the data set while the world is held. `uncounted` changes were made that no worker has counted yet. On an error
-/// the log has told why.
+/// the log has told why. A background save that is under way comes to nothing: its dump would be the older one.
 pub fn save(server: &'static Server, world: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
+    background::cancel(&server.persistence);
     let place = Place::new(server);
     let name = format!("temp-{}.rdb", std::process::id());
     let written = write(server, world, &Form::dump(server), &place, &name).and_then(|file| {
@@ -80,9 +81,9 @@ pub fn write(
         for_each(world, number, |entry| {
             if outcome.is_ok() {
                 bytes.clear();
-                outcome = match form.kind().append(&mut bytes, entry) {
+                outcome = match form.kind().append(&mut bytes, number, entry) {
                     Ok(()) => output.write(&bytes).map_err(write_error),
-                    Err(_) => Err(SaveError::Inexpressible),
+                    Err(what) => Err(SaveError::Inexpressible(what)),
                 };
                 delay.after(1, || false);
             }

@@ -22,6 +22,7 @@ use super::load::{self, LoadError};
 use super::status::Running;
 use super::{Persistence, changes, gate, now_s};
 use crate::config::tables::persistence::RDB_KEY_SAVE_DELAY;
+use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use kvick_store::Locked;
 use kvick_store::snapshot::Walk;
@@ -92,6 +93,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let (sender, jobs) = mpsc::channel();
     std::thread::Builder::new().name("snapshot".into()).spawn(move || {
+        affinity::set(Role::Saving);
         crate::memory::enrol();
         WALKS.set(true);
         for job in jobs {
@@ -124,6 +126,7 @@ pub fn begin(server: &'static Server, world: &mut Locked, request: Request) -> R
     status.began(Running {
         purpose: request.purpose,
         snapshot: walk.snapshot().clone(),
+        is_cancelled: false,
         progress,
         started_s: now_s(),
         changes: changes(server),
@@ -136,9 +139,31 @@ pub fn begin(server: &'static Server, world: &mut Locked, request: Request) -> R
 /// Has what is under way for this purpose, if anything, come to nothing; whether there was something. Its bytes will not
 /// take the place of others when this has returned.
 pub fn cancel(persistence: &Persistence, purpose: Purpose) -> bool {
-    let status = persistence.status.lock();
-    let running = status.running.as_ref().filter(|running| running.purpose == purpose);
-    running.inspect(|running| running.snapshot.cancel()).is_some()
+    let mut status = persistence.status.lock();
+    let running = status.running.as_mut().filter(|running| running.purpose == purpose && !running.is_cancelled);
+    let cancelled = running.map(|running| {
+        running.is_cancelled = true;
+        running.snapshot.cancel();
+    });
+    cancelled.is_some()
+}
+
+/// A base of the append-only file is wanted as soon as nothing else is under way, or no longer.
+pub fn base_is_wanted(persistence: &Persistence, is_wanted: bool) {
+    let mut status = persistence.status.lock();
+    match is_wanted {
+        true => status.scheduled_for(Purpose::AofBase),
+        false => status.unscheduled_for(Purpose::AofBase),
+    }
+}
+
+/// The base that a snapshot was for has taken its place: the snapshot is over for everybody who learns of that. Called by
+/// the base's destination while it finishes.
+pub fn base_installed(persistence: &Persistence) {
+    let mut status = persistence.status.lock();
+    if status.running_for(Purpose::AofBase).is_some() {
+        status.snapshot_ended();
+    }
 }
 
 /// Walks through a snapshot, and takes note of how that went.
@@ -152,15 +177,15 @@ fn run(server: &'static Server, participant: Participant, mut begun: Begun) {
     }
     let outcome = fan.finish(outcome);
     let mut status = server.persistence.status.lock();
-    let Some(running) = status.running.take() else { return };
-    match running.purpose {
-        Purpose::Save => {
-            if let Some(saved) = status.save_ended(&running, &outcome) {
-                server.persistence.gate.set(gate::UNSAVED, !saved);
-            }
-        }
-        Purpose::AofBase => status.last_rewrite_captured_bytes = running.captured_bytes(),
-        Purpose::Replicas => {}
+    if !status.running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.snapshot, begun.walk.snapshot())) {
+        // Its end was noted, and another one may have begun.
+        return;
+    }
+    let Some(running) = status.snapshot_ended() else { return };
+    if running.purpose == Purpose::Save
+        && let Some(saved) = status.save_ended(&running, &outcome)
+    {
+        server.persistence.gate.set(gate::UNSAVED, !saved);
     }
 }
 

@@ -31,7 +31,9 @@ pub struct Status {
     pub last_rewrite_captured_bytes: u64,
     /// Snapshots that were begun, for whatever purpose.
     pub snapshots: u64,
-    /// The snapshot that is under way.
+    /// What begins as soon as the snapshot that was cancelled has ended: users are told that it is under way.
+    next: Option<Purpose>,
+    /// The snapshot that is under way: no other begins meanwhile, though it may have been cancelled.
     pub running: Option<Running>,
 }
 
@@ -42,6 +44,8 @@ pub struct Running {
     pub purpose: Purpose,
     /// The snapshot itself.
     pub snapshot: Arc<Snapshot>,
+    /// Whether somebody called it off.
+    pub is_cancelled: bool,
     /// How far it is.
     pub progress: Arc<Progress>,
     /// When it began.
@@ -65,6 +69,7 @@ impl Default for Status {
             saves: 0,
             changes_saved: 0,
             scheduled: false,
+            next: None,
             running: None,
         }
     }
@@ -78,9 +83,42 @@ impl Running {
 }
 
 impl Status {
+    /// What is under way and will come to something. The walk of a snapshot that was cancelled goes on to its end all the same.
+    pub fn active(&self) -> Option<&Running> {
+        self.running.as_ref().filter(|running| !running.is_cancelled)
+    }
+
     /// What is under way for this purpose.
     pub fn running_for(&self, purpose: Purpose) -> Option<&Running> {
-        self.running.as_ref().filter(|running| running.purpose == purpose)
+        self.active().filter(|running| running.purpose == purpose)
+    }
+
+    /// Whether what is under way was cancelled, and others can begin in a moment.
+    pub fn is_ending(&self) -> bool {
+        self.running.is_some() && self.active().is_none()
+    }
+
+    /// A snapshot for this was asked for, and begins as soon as nothing else is under way.
+    pub(super) fn scheduled_for(&mut self, purpose: Purpose) {
+        if self.is_ending() {
+            self.next = Some(purpose);
+        }
+    }
+
+    /// It is wanted no longer.
+    pub(super) fn unscheduled_for(&mut self, purpose: Purpose) {
+        self.next = self.next.filter(|next| *next != purpose);
+    }
+
+    /// Whether a dump is being written, or is about to be: a save that was called off counts until its file is gone.
+    pub fn writes_dump(&self) -> bool {
+        let running = self.running.as_ref().map(|running| running.purpose);
+        running.is_some_and(|purpose| purpose != Purpose::AofBase) || self.next == Some(Purpose::Save)
+    }
+
+    /// Whether a base of the append-only file is being written, or is about to be.
+    pub fn writes_base(&self) -> bool {
+        self.running_for(Purpose::AofBase).is_some() || self.next == Some(Purpose::AofBase)
     }
 
     /// Whether a background save is under way.
@@ -91,12 +129,22 @@ impl Status {
     /// A snapshot begins.
     pub(super) fn began(&mut self, running: Running) {
         self.snapshots += 1;
+        self.unscheduled_for(running.purpose);
         if running.purpose == Purpose::Save {
             self.saves += 1;
             self.last_try_s = running.started_s;
             self.scheduled = false;
         }
         self.running = Some(running);
+    }
+
+    /// The snapshot that is under way is over.
+    pub(super) fn snapshot_ended(&mut self) -> Option<Running> {
+        let running = self.running.take()?;
+        if running.purpose == Purpose::AofBase {
+            self.last_rewrite_captured_bytes = running.captured_bytes();
+        }
+        Some(running)
     }
 
     /// A background save is over; whether it went well, unless somebody called it off.

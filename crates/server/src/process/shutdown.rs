@@ -224,6 +224,8 @@ fn end(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) -> Res
     server.shutdown.acting.store(false, Ordering::Relaxed);
     saved?;
     server.persistence.gate.set(gate::ENDING, true);
+    // Before connections are closed: whoever sees the end finds no files that are not complete.
+    server.persistence.abandon();
     server.end();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! How a server begins and ends: one step after the other, in the order that each needs.
 
 use super::daemon::PidFile;
-use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
+use super::{affinity, banner, daemon, limits, oom_score, shutdown, system, title, version};
 use crate::acl::file::{self as acl_file, UserLine};
 use crate::acl::rules::Reader;
 use crate::config::arguments::Sources;
@@ -110,6 +110,7 @@ fn run(
     signals::block();
     crash::watch(&values);
     memory::enrol();
+    affinity::begin(&values);
     logging::start()?;
     clock::calibrate();
     greet(program, only_defaults);
@@ -129,8 +130,10 @@ fn run(
     }
     acl_file::load_at_start(server, users)?;
     crash::attach(server);
+    server.watchdog.configure(server, &server.config.values())?;
     signals::listen(server)?;
     let outcome = work(server, listeners);
+    server.scripting.sessions.end_all();
     server.persistence.abandon();
     end.clean_up(outcome.is_ok());
     outcome

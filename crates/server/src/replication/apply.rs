@@ -8,14 +8,16 @@ use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
 use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
-use crate::config::tables::replication::REPLICA_READ_ONLY;
+use crate::config::tables::replication::{REPLICA_IGNORE_DISK_WRITE_ERRORS, REPLICA_READ_ONLY};
 use crate::config::words::PropagationError;
 use crate::logging;
 use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::{Client, Fate};
+use crate::table::Resolved;
 use crate::worker::batch::Asks;
 use crate::worker::engine::{Engine, Outcome};
+use kvick_commands::spec::Flags;
 use kvick_resp::Args;
 use kvick_store::world::Participant;
 use std::io;
@@ -23,13 +25,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Room for a reply that nobody reads, kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
 
 /// Bytes of an error that the log is told.
 const ERROR_SHOWN_MAX: usize = 4096;
+/// How often the log is told that what the primary sends cannot be kept.
+const DISK_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often to look whether a script has ended, or the append-only file has been replayed.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
@@ -38,6 +42,8 @@ pub struct Applier {
     engine: Engine,
     client: Client,
     reply: Vec<u8>,
+    /// When the log was last told that what the primary sends cannot be kept.
+    told_of_disk: Option<Instant>,
     /// The number of the wish that the primary is followed by.
     number: u64,
 }
@@ -72,7 +78,13 @@ impl Applier {
         let worker = server.workers();
         let mut engine = Engine::new(server, worker, server.stats[worker].clone(), participant);
         engine.effects().repeat_others();
-        Applier { engine, client: primary(0, worker, &Ends::default()), reply: Vec::new(), number: 0 }
+        Applier {
+            engine,
+            client: primary(0, worker, &Ends::default()),
+            reply: Vec::new(),
+            told_of_disk: None,
+            number: 0,
+        }
     }
 
     /// Begins to apply what the primary sends that the wish of this number is for. The next record says, or the dump said, in
@@ -130,9 +142,7 @@ impl Applier {
             }
             if self.engine.server.persistence.gate.has(gate::LOADING) {
                 // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
-                self.engine.leave();
-                std::thread::sleep(PAUSE);
-                self.engine.enter();
+                self.pause();
                 continue;
             }
             let Some((args, bytes)) = next() else { return Ok(()) };
@@ -167,7 +177,28 @@ impl Applier {
         Ok(())
     }
 
+    /// What the primary wrote may be lost here with the server: the server ends unless the settings say that it goes on.
+    #[cold]
+    fn mind_disk(&mut self, args: Args<'_>) {
+        let server = self.engine.server;
+        let writes = match server.table.resolve(args) {
+            Resolved::Command(command) => command.spec.flags.contains(Flags::WRITE),
+            Resolved::Unknown | Resolved::UnknownSubcommand(_) => false,
+        };
+        if !writes || !gate::keeps_nothing(server) {
+            return;
+        }
+        assert!(server.config.read(REPLICA_IGNORE_DISK_WRITE_ERRORS), "Replica was unable to write command to disk.");
+        if self.told_of_disk.is_none_or(|told| told.elapsed() >= DISK_TOLD_EVERY) {
+            self.told_of_disk = Some(Instant::now());
+            logging::warning(format_args!("Replica is applying a command even though it is unable to write to disk."));
+        }
+    }
+
     fn execute(&mut self, args: Args<'_>) -> Outcome {
+        if self.engine.server.persistence.gate.has(gate::UNSAVED | gate::UNWRITTEN) {
+            self.mind_disk(args);
+        }
         let Applier { engine, client, reply, .. } = self;
         match engine.execute(client, args, Asks::Unresolved, &mut None, reply) {
             // Scripts are sent by old servers alone.
@@ -178,13 +209,22 @@ impl Applier {
         }
     }
 
+    /// Has the world free for others for a moment.
+    fn pause(&mut self) {
+        self.engine.leave();
+        std::thread::sleep(PAUSE);
+        self.engine.enter();
+    }
+
     /// A script of a client here has what a request needs, for however long: the primary's is not answered that the server
     /// is busy, as others are.
     #[cold]
     fn wait_for_script(&mut self) -> Result<(), Superseded> {
-        self.engine.leave();
-        std::thread::sleep(PAUSE);
-        self.engine.enter();
+        self.pause();
+        // It may have had to let go of the world, and somebody loads something now.
+        while self.engine.server.persistence.gate.has(gate::LOADING) {
+            self.pause();
+        }
         if self.engine.server.replication.upstream.number() != self.number {
             // What was not executed is not repeated either.
             self.engine.effects().repeat_others();

@@ -16,7 +16,7 @@ use crate::config::tables::process::DIR;
 use crate::config::tables::replication as settings;
 use crate::config::words::DisklessLoad;
 use crate::logging;
-use crate::persistence::{gate, load};
+use crate::persistence::{background, gate, load};
 use crate::scripting::libraries::Join;
 use crate::server::Server;
 use kvick_store::world::Participant;
@@ -76,13 +76,8 @@ impl Intake<'_> {
         let delimited = self.wait_for_dump(wire, way)?;
         let report = match way {
             Way::ThroughFile => {
-                let path = self.receive(wire, &delimited)?;
-                let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
-                let (bytes, file) =
-                    opened.map_err(|error| Broken::Io("Can't open the dump that was received", error))?;
-                let loaded = self.load_in_place(wire, From::File(file, bytes, path.clone()));
-                self.dispose_of(&path);
-                loaded?
+                let received = self.receive(wire, &delimited)?;
+                self.load_in_place(wire, From::File(received))?
             }
             Way::InPlace => self.load_in_place(wire, From::Wire(delimited))?,
             Way::Beside => self.load_beside(wire, From::Wire(delimited))?,
@@ -141,7 +136,7 @@ impl Intake<'_> {
     }
 
     /// Loads a dump in place of the data.
-    fn load_in_place(&mut self, wire: &mut Wire, from: From) -> Result<load::Report, Broken> {
+    fn load_in_place(&mut self, wire: &mut Wire, mut from: From) -> Result<load::Report, Broken> {
         let server = self.server;
         // Replicas of this server have nothing to do with what it will hold.
         server.disconnect_replicas();
@@ -153,9 +148,18 @@ impl Intake<'_> {
             flushed.set(true);
             applier.drop_data(lazy);
         };
-        let file = if let From::File(_, _, path) = &from { Some(path.clone()) } else { None };
-        let loaded = load(server, (self.number, self.participant), wire, from, Some(Box::new(flush)));
-        let outcome = loaded.and_then(|report| self.adopt(&report, file).map(|()| report));
+        // Nobody saves while this loads, so that the file stays what it is.
+        background::cancel(&server.persistence);
+        let installed = if let From::File(received) = &mut from { received.install().map(Some) } else { Ok(None) };
+        let outcome = match installed {
+            Ok(file) => {
+                let loaded = load(server, (self.number, self.participant), wire, from, Some(Box::new(flush)));
+                let outcome = loaded.and_then(|report| self.adopt(&report, file.clone()).map(|()| report));
+                file.inspect(|place| self.dispose_of(place));
+                outcome
+            }
+            Err(broken) => Err(broken),
+        };
         if outcome.is_err() {
             if flushed.get() {
                 logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding the half-loaded data"));
@@ -219,7 +223,7 @@ impl Intake<'_> {
     /// The data are those of the primary's history from here on, and perhaps those of a file.
     fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), Broken> {
         let server = self.server;
-        let _world = server.keyspace.lock_world();
+        let world = server.keyspace.lock_world();
         if self.is_superseded() {
             return Err(Broken::Superseded);
         }
@@ -229,9 +233,10 @@ impl Intake<'_> {
         server.replication.history.lock().adopt(self.id);
         server.replication.has_backlog.store(true, Ordering::SeqCst);
         log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
-        if let Some(path) = file {
-            rewrite::adopt(server, path, self.database(report));
-        }
+        let adopted = file.and_then(|path| rewrite::adopt(server, path, self.database(report)));
+        drop(world);
+        // The thread that has the append-only file lasts as long as the process.
+        adopted.inspect(|adopted| _ = adopted.recv());
         Ok(())
     }
 
@@ -248,28 +253,18 @@ impl Intake<'_> {
         }
     }
 
-    /// Writes the dump to a file, which takes the place of this server's own; where that is.
-    fn receive(&self, wire: &mut Wire, delimited: &Delimited) -> Result<PathBuf, Broken> {
+    /// Writes the dump to a file that is to take the place of this server's own.
+    fn receive(&self, wire: &mut Wire, delimited: &Delimited) -> Result<ReceivedFile, Broken> {
         let values = self.server.config.values();
         let place = values.read(DIR).resolve(&values.read(DBFILENAME));
         let temporary = place.with_file_name(format!("temp-{}.{}.rdb", clock::unix_ms() / 1000, std::process::id()));
-        let written = self.receive_into(wire, delimited, &temporary);
-        let installed = written.and_then(|()| {
-            std::fs::rename(&temporary, &place).map_err(|error| {
-                let name = place.file_name().unwrap_or_default().to_string_lossy();
-                Broken::Refused(format!(
-                    "Failed trying to rename the temp DB into {name} in PRIMARY <-> REPLICA synchronization: {error}"
-                ))
-            })
-        });
-        if installed.is_err() {
-            // What is incomplete is of no use.
-            let _ = std::fs::remove_file(&temporary);
-        }
-        installed.map(|()| place)
+        let mut received = ReceivedFile { temporary: Some(temporary.clone()), place, bytes: 0 };
+        received.bytes = self.receive_into(wire, delimited, &temporary)?;
+        Ok(received)
     }
 
-    fn receive_into(&self, wire: &mut Wire, delimited: &Delimited, path: &Path) -> Result<(), Broken> {
+    /// How many bytes it has.
+    fn receive_into(&self, wire: &mut Wire, delimited: &Delimited, path: &Path) -> Result<u64, Broken> {
         let failed = |error| Broken::Io("Write error or short write writing to the DB dump file", error);
         let mut file = File::create(path).map_err(failed)?;
         let upstream = &self.server.replication.upstream;
@@ -304,7 +299,7 @@ impl Intake<'_> {
                 return Err(Broken::Superseded);
             }
         }
-        file.sync_all().map_err(failed)
+        file.sync_all().and_then(|()| Ok(file.metadata()?.len())).map_err(failed)
     }
 }
 
@@ -322,14 +317,15 @@ fn load<'f>(
         upstream.number() == number
     };
     let (bytes, mark, place) = match &from {
-        From::File(_, bytes, _) => (*bytes, &[][..], "disk"),
+        From::File(received) => (received.bytes, &[][..], "disk"),
         From::Wire(Delimited::Length(bytes)) => (*bytes, &[][..], "socket"),
         From::Wire(Delimited::Mark(mark)) => (0, &mark[..], "socket"),
     };
     let (mut file, mut body);
     let input: &mut dyn Read = match &from {
-        From::File(opened, ..) => {
-            file = opened;
+        From::File(received) => {
+            file = File::open(&received.place)
+                .map_err(|error| Broken::Io("Can't open the dump that was received", error))?;
             &mut file
         }
         From::Wire(_) => {
@@ -354,10 +350,42 @@ fn load<'f>(
 
 /// Where a dump is loaded from.
 enum From {
-    /// A file of so many bytes, at this place.
-    File(File, u64, PathBuf),
+    /// A file.
+    File(ReceivedFile),
     /// The connection.
     Wire(Delimited),
+}
+
+/// The file that a dump was received into; it goes away unless it is installed.
+struct ReceivedFile {
+    /// Its name until it is installed.
+    temporary: Option<PathBuf>,
+    /// Where it is to be.
+    place: PathBuf,
+    bytes: u64,
+}
+
+impl ReceivedFile {
+    /// Puts it in the place of the server's own dump; where that is.
+    fn install(&mut self) -> Result<PathBuf, Broken> {
+        if let Some(temporary) = &self.temporary {
+            std::fs::rename(temporary, &self.place).map_err(|error| {
+                let name = self.place.file_name().unwrap_or_default().to_string_lossy();
+                Broken::Refused(format!(
+                    "Failed trying to rename the temp DB into {name} in PRIMARY <-> REPLICA synchronization: {error}"
+                ))
+            })?;
+        }
+        self.temporary = None;
+        Ok(self.place.clone())
+    }
+}
+
+impl Drop for ReceivedFile {
+    fn drop(&mut self) {
+        // What is incomplete, or not wanted any more, is of no use.
+        self.temporary.iter().for_each(|temporary| _ = std::fs::remove_file(temporary));
+    }
 }
 
 /// A dump as it comes over the connection.

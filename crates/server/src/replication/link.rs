@@ -10,6 +10,7 @@ use super::wire::{Broken, Wire, shown};
 use crate::aof::State;
 use crate::config::tables::tls::{TLS_PORT, TLS_REPLICATION};
 use crate::config::tables::{network, replication as settings};
+use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use crate::tls::outgoing::Channel;
 use crate::version::VALKEY;
@@ -39,6 +40,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
     std::thread::Builder::new().name("replication".into()).spawn(move || {
         crate::memory::enrol();
+        affinity::set(Role::Serving);
         let mut applier = Applier::new(server, participant);
         let upstream = &server.replication.upstream;
         loop {

@@ -36,7 +36,6 @@ pub mod upstream;
 pub mod wire;
 
 use crate::server::Server;
-use crate::worker::Message;
 use crate::worker::own_keys::OwnKeys;
 use failover::Failover;
 use history::History;
@@ -128,7 +127,7 @@ impl Replication {
     pub fn wake_feeders(&self, server: &Server, except: usize) {
         for (worker, feeds) in self.feeds.iter().enumerate() {
             if worker != except && feeds.load(Ordering::Relaxed) > 0 {
-                server.send(worker, Message::Wake);
+                server.wake(worker);
             }
         }
     }

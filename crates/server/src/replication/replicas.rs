@@ -3,6 +3,7 @@
 use super::upstream::Target;
 use crate::clients::ClientInfo;
 use crate::clock;
+use crate::persistence::form::Parts;
 use kvick_store::log::Follower;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub struct Replica {
     pub takes_two_channels: AtomicBool,
     /// Whether this is the connection for a dump alone, to be followed by nothing.
     pub wants_dump_only: AtomicBool,
+    /// What its dump is to hold.
+    pub wanted_parts: Mutex<Parts>,
     /// Whether this is the connection for the dump of a replica that is sent the log by another one.
     pub is_dump_channel: AtomicBool,
     /// The ID of the client that is this replica's dump channel; 0 for none.
@@ -92,6 +95,7 @@ impl Replica {
             takes_streams: AtomicBool::new(false),
             takes_two_channels: AtomicBool::new(false),
             wants_dump_only: AtomicBool::new(false),
+            wanted_parts: Mutex::new(Parts::ALL),
             is_dump_channel: AtomicBool::new(false),
             dump_channel: AtomicU64::new(0),
             pin: Mutex::default(),

@@ -1,4 +1,7 @@
 //! Full synchronisation: takes the snapshot that replicas begin with, and sees to the backlog.
+//!
+//! Replicas that want the same dump share one. Those that want another, in an older format or of a part of the data, wait
+//! for the next: so a value that an old format has no form for keeps no others waiting.
 
 use super::replicas::{Replica, Stage};
 use super::through_file::ThroughFile;
@@ -6,12 +9,11 @@ use super::transfer::{Ended, Reader, Transfer};
 use crate::config::tables::persistence::SAVE;
 use crate::config::tables::replication as settings;
 use crate::logging;
-use crate::persistence::file::SaveError;
-use crate::persistence::form::Form;
+use crate::persistence::file::{self, SaveError};
+use crate::persistence::form::{Form, Parts, kept_version};
 use crate::persistence::gate;
 use crate::persistence::snapshots::{self, Destination, Purpose, Request};
 use crate::server::Server;
-use crate::worker::Message;
 use kvick_rdb::{VERSION, VERSION_REDIS};
 use kvick_store::log::{Audience, Follower};
 use parking_lot::Mutex;
@@ -50,9 +52,26 @@ struct Present {
     history: String,
     offset: u64,
     database: usize,
-    version: u16,
+    wanted: Wanted,
     /// Those that wait for it, if it goes through a file.
     replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
+}
+
+/// What dumps for replicas differ in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    /// The version of the format.
+    version: u16,
+    parts: Parts,
+}
+
+impl Wanted {
+    /// What a replica wants. One that does not say what it is speaks an old version.
+    fn by(replica: &Replica) -> Wanted {
+        const FIRST_OF_THIS_FORMAT: u32 = 9 << 16;
+        let is_new = replica.version.load(Ordering::Relaxed) >= FIRST_OF_THIS_FORMAT;
+        Wanted { version: if is_new { VERSION } else { VERSION_REDIS }, parts: *replica.wanted_parts.lock() }
+    }
 }
 
 impl Beginnings {
@@ -110,8 +129,10 @@ pub fn admit(server: &Server, replica: &Arc<Replica>) {
 /// Has a replica join a dump that is being written to a file; false when it cannot.
 fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
     let beginnings = &server.replication.beginnings;
-    let reads = version_for(std::slice::from_ref(replica)) >= present.version;
-    if !reads || replica.wants_dump_only.load(Ordering::Relaxed) || present.transfer.readers() == 0 {
+    if Wanted::by(replica) != present.wanted
+        || replica.wants_dump_only.load(Ordering::Relaxed)
+        || present.transfer.readers() == 0
+    {
         return false;
     }
     // Those that wait for it have the log kept from there on.
@@ -122,7 +143,7 @@ fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
     present.replicas.lock().push(replica.clone());
     beginnings.waiting.lock().push((replica.client.id, beginning));
     replica.set_stage(Stage::Saving);
-    server.send(replica.client.worker, Message::Wake);
+    server.wake(replica.client.worker);
     true
 }
 
@@ -149,10 +170,12 @@ pub fn is_for_replicas_alone(server: &Server) -> bool {
 
 /// Called ten times a second.
 pub fn tick(server: &'static Server) {
-    let waiting: Vec<_> =
-        server.replication.replicas.all().into_iter().filter(|replica| replica.stage() == Stage::Waiting).collect();
-    if !waiting.is_empty() && is_time(server, &waiting) {
-        begin(server, &waiting);
+    let mut waiting = server.replication.replicas.all();
+    waiting.retain(|replica| replica.stage() == Stage::Waiting);
+    let Some(wanted) = waiting.first().map(|first| Wanted::by(first)) else { return };
+    waiting.retain(|replica| Wanted::by(replica) == wanted);
+    if is_time(server, &waiting) {
+        begin(server, &waiting, wanted);
     }
 }
 
@@ -163,10 +186,12 @@ fn is_time(server: &Server, waiting: &[Arc<Replica>]) -> bool {
     let enough = values.read(settings::REPL_DISKLESS_SYNC_MAX_REPLICAS) as usize;
     let now_ms = crate::clock::unix_ms();
     let longest = waiting.iter().map(|replica| replica.silent_ms(now_ms)).max().unwrap_or(0);
-    !is_streamed(server, waiting) || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
+    let waits = values.read(settings::REPL_DISKLESS_SYNC) && is_streamed(server, waiting);
+    !waits || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
 }
 
-fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
+/// Takes a snapshot for these, which all want the same.
+fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
     let mut world = server.keyspace.lock_world();
     if server.persistence.gate.has(gate::LOADING) {
         // DEBUG LOADAOF: not all is there, and replicas would not hear of the rest.
@@ -174,13 +199,13 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     }
     let transfer = Arc::new(Transfer::default());
     let readers: Vec<Reader> = waiting.iter().filter_map(|_| transfer.reader()).collect();
-    let (is_streamed, version) = (is_streamed(server, waiting), version_for(waiting));
+    let is_streamed = is_streamed(server, waiting);
     let (log, replicas) = (&server.keyspace.log, Arc::new(Mutex::new(waiting.to_vec())));
     let destination: Box<dyn Destination> = match is_streamed {
         true => Box::new(ToReplicas { server, transfer: transfer.clone(), mark: super::history::random_id() }),
         false => Box::new(ThroughFile::new(server, transfer.clone(), replicas.clone())),
     };
-    let form = Form::for_replicas(server, version);
+    let form = Form::for_replicas(server, wanted.version, wanted.parts);
     let request = Request { purpose: Purpose::Replicas, form, destinations: vec![destination] };
     // Replicas go on from the moment of the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
@@ -189,7 +214,7 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     let history = server.replication.history.lock().id.clone();
     let upstream = &server.replication.upstream;
     let database = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
-    *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, database, version, replicas });
+    *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, database, wanted, replicas });
     drop(present);
     let mut beginnings = server.replication.beginnings.waiting.lock();
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
@@ -205,7 +230,7 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
         }
         beginnings.push((replica.client.id, Beginning { history, offset, database, reader, follower, is_streamed }));
         replica.set_stage(Stage::Saving);
-        server.send(replica.client.worker, Message::Wake);
+        server.wake(replica.client.worker);
     }
     drop(beginnings);
     let target = if is_streamed { "replicas sockets" } else { "disk" };
@@ -221,17 +246,13 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>]) {
     }
 }
 
-/// Whether a dump goes straight to these: if it is to, and all of them take one of unknown length.
+/// Whether a dump goes straight to these: if it is to, or is none that the server should keep for itself, and all of them
+/// take one of unknown length.
 fn is_streamed(server: &Server, replicas: &[Arc<Replica>]) -> bool {
-    server.config.read(settings::REPL_DISKLESS_SYNC)
+    let kept = Wanted { version: kept_version(server), parts: Parts::ALL };
+    let is_kept = replicas.iter().all(|replica| Wanted::by(replica) == kept);
+    (server.config.read(settings::REPL_DISKLESS_SYNC) || !is_kept)
         && replicas.iter().all(|replica| replica.takes_streams.load(Ordering::Relaxed))
-}
-
-/// The version of the dump format that all of these read. Those who do not say what they are speak an old one.
-fn version_for(replicas: &[Arc<Replica>]) -> u16 {
-    const FIRST_OF_THIS_FORMAT: u32 = 9 << 16;
-    let oldest = replicas.iter().map(|replica| replica.version.load(Ordering::Relaxed)).min();
-    if oldest.is_some_and(|version| version >= FIRST_OF_THIS_FORMAT) { VERSION } else { VERSION_REDIS }
 }
 
 /// A dump on its way to replicas: its length is not known, so a mark stands before it and behind it.
@@ -264,7 +285,12 @@ impl Destination for ToReplicas {
                 ));
                 logging::notice(format_args!("Background RDB transfer terminated with success"));
             }
-            Err(_) => logging::warning(format_args!("Background RDB transfer error")),
+            Err(error) => {
+                if matches!(error, SaveError::Inexpressible(_)) {
+                    file::report(error);
+                }
+                logging::warning(format_args!("Background RDB transfer error"));
+            }
         }
         self.transfer.end(if outcome.is_ok() { Ended::Complete } else { Ended::Failed });
         self.server.replication.wake_feeders(self.server, usize::MAX);

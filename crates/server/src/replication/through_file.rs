@@ -11,6 +11,7 @@ use crate::memory;
 use crate::persistence::background::SavedFile;
 use crate::persistence::file::SaveError;
 use crate::persistence::snapshots::Destination;
+use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use parking_lot::Mutex;
 use std::fs::{File, Metadata};
@@ -71,6 +72,7 @@ impl Destination for ThroughFile {
         let begun = opened.and_then(|(length, file)| {
             let send = move || {
                 memory::enrol();
+                affinity::set(Role::Background);
                 sender.send(&path, file, length);
             };
             std::thread::Builder::new().name("dump-sender".into()).spawn(send).map(|_| ())

@@ -3,6 +3,7 @@
 //! - [`scripts`]: the scripts that came with EVAL and SCRIPT LOAD, by their sums.
 //! - [`functions`], [`libraries`]: functions, and the libraries that define them.
 //! - [`running`]: the one that runs, as others see it.
+//! - [`debugging`]: processes in which scripts are debugged.
 //!
 //! How they run, and call commands, is in [`crate::worker::program`].
 //!
@@ -11,6 +12,7 @@
 //! functions, which are only touched by who has the turn, or by who has the world (then nobody has the turn: it is held
 //! within a batch or with the world). The registries are locked for a moment only, last of all locks.
 
+pub mod debugging;
 pub mod functions;
 pub mod libraries;
 pub mod running;
@@ -19,6 +21,7 @@ pub mod scripts;
 use crate::server::Server;
 use crate::version;
 use crate::worker::program::Source;
+use debugging::Sessions;
 use functions::Library;
 use kvick_commands::context::Error;
 use kvick_resp::Args;
@@ -47,6 +50,8 @@ pub struct Scripting {
     pub libraries: RwLock<Libraries>,
     /// The one that runs.
     pub running: Running,
+    /// Sessions of the debugger beside the server.
+    pub sessions: Sessions,
     /// Requests that wait for a script to end, on all workers.
     pub held: AtomicUsize,
     /// DEBUG SET-DISABLE-DENY-SCRIPTS: whether scripts may call what they may not.
@@ -93,6 +98,7 @@ impl Scripting {
             scripts: Mutex::default(),
             libraries: RwLock::default(),
             running: Running::default(),
+            sessions: Sessions::default(),
             held: AtomicUsize::new(0),
             may_call_all: AtomicBool::new(false),
             memory: Default::default(),

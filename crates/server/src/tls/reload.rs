@@ -6,6 +6,7 @@ use super::{Tls, TlsError};
 use crate::config::Values;
 use crate::config::tables::tls::TLS_AUTO_RELOAD_INTERVAL;
 use crate::logging;
+use crate::process::affinity::{self, Role};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,6 +23,7 @@ impl Tls {
             return;
         }
         let spawned = std::thread::Builder::new().name("tls-reload".into()).spawn(|| {
+            affinity::set(Role::Background);
             if let Err(error) = self.reload() {
                 logging::warning(format_args!("{error}"));
                 logging::warning(format_args!("Background TLS reload failed"));

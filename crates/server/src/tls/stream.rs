@@ -380,6 +380,11 @@ impl Stream {
         }
     }
 
+    /// Says nothing more: another process has the connection.
+    pub fn let_go(&mut self) {
+        self.broken = true;
+    }
+
     /// Tells the other end, if there is room for that, that nothing more comes.
     pub fn say_goodbye(&mut self) {
         if self.handshaking || self.broken || self.flush().is_err() {

@@ -11,6 +11,7 @@
 
 use super::Worker;
 use super::batch::{Batch, Request};
+use super::connection::Connection;
 use super::engine::{Engine, Outcome};
 use super::input::{SHARED, defer};
 use super::output::Run;
@@ -45,6 +46,8 @@ pub(super) struct Ran {
 /// A worker while a request of one of its connections is executed apart from it.
 struct Attendance<'w, 'b> {
     worker: &'w mut Worker,
+    /// The connection whose request it is.
+    token: usize,
     /// What is to be put off before others are attended to; `None` once it was.
     rest: Option<Rest<'b>>,
     events: Option<Events>,
@@ -55,12 +58,23 @@ const EVENTS: usize = 128;
 
 impl Attend for Attendance<'_, '_> {
     fn attend(&mut self) {
-        if let Some(rest) = self.rest.take() {
-            self.worker.put_off(rest);
-        }
+        self.put_off_rest();
         let events = self.events.get_or_insert_with(|| Events::with_capacity(EVENTS));
         if self.worker.poll.poll(events, Some(Duration::ZERO)).is_ok() {
             self.worker.turn(events);
+        }
+    }
+
+    fn connection(&mut self) -> Option<&mut Connection> {
+        self.put_off_rest();
+        self.worker.connections.get_mut(self.token)
+    }
+}
+
+impl Attendance<'_, '_> {
+    fn put_off_rest(&mut self) {
+        if let Some(rest) = self.rest.take() {
+            self.worker.put_off(rest);
         }
     }
 }
@@ -79,10 +93,14 @@ impl Worker {
         let mut client = std::mem::replace(&mut connection.client, stand_in);
         connection.away = true;
         let mut engine = std::mem::replace(&mut self.engine, self.understudy.take()?);
+        // The understudy is a visitor, who could not wait for this engine to be alone no more.
+        engine.receive_visitors();
+        let resident = engine.resident.take();
         let mut out = std::mem::take(&mut self.replies_apart);
-        let mut attendance = Attendance { worker: self, rest: Some(rest), events: None };
+        let mut attendance = Attendance { worker: self, token, rest: Some(rest), events: None };
         let outcome = engine.execute_program(&mut client, (command, previous), args, &mut attendance, &mut out);
         let put_off = attendance.rest.is_none();
+        engine.resident = resident;
         self.understudy = Some(std::mem::replace(&mut self.engine, engine));
         if let Some(connection) = self.connections.get_mut(token) {
             connection.client = client;

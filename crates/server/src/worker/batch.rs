@@ -6,6 +6,7 @@
 use crate::table::Registered;
 use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
+use kvick_store::world::Alone;
 use std::ops::Range;
 
 /// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
@@ -79,7 +80,7 @@ impl Batch {
 
     /// Asks the processor for the memory that the requests will touch; for how many keys.
     #[inline]
-    pub fn prefetch(&mut self, keyspace: &'static Keyspace) -> usize {
+    pub fn prefetch(&mut self, keyspace: &'static Keyspace, alone: Option<&Alone>) -> usize {
         let mut keys = 0;
         if self.requests.len() < 2 {
             return keys;
@@ -90,7 +91,7 @@ impl Batch {
                 Asks::For(_, hash) => hash,
                 _ => None,
             }));
-            keyspace.prefetch(stretch[0].db, &self.hashes);
+            keyspace.prefetch(stretch[0].db, &self.hashes, alone);
             keys += self.hashes.len();
         }
         keys

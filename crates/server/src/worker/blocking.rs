@@ -17,6 +17,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
 use crate::inbox::Delivery;
+use crate::persistence::gate;
 use crate::session::Fate;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
@@ -202,6 +203,10 @@ impl Engine {
         let mut locked = self.lock_keys_patiently(blocked.db, blocked.command, args);
         if waiter.has_left() {
             return true;
+        }
+        if self.server.persistence.gate.has(gate::LOADING) {
+            // What is there now is not what the key will be.
+            return false;
         }
         if blocked.client.is_doomed() {
             // What it would be given would be lost.

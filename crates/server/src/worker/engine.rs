@@ -28,7 +28,7 @@ use crate::tracking::broadcast::Changed;
 use kvick_commands::context::{Block, Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, ProtocolError, Reply, Version};
-use kvick_store::world::Participant;
+use kvick_store::world::{Alone, Participant, Resident};
 use kvick_store::{Access, Db, Effects, Env, EventClass, Key, Locked, Waiter, WhenExpired};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -49,6 +49,10 @@ pub struct Engine {
     pub stats: Arc<WorkerStats>,
     /// Its flag in the world lock.
     pub participant: Participant,
+    /// What it knows of visitors, if it is the only worker.
+    pub(super) resident: Option<Resident>,
+    /// Whether nobody else is in a batch.
+    pub(super) alone: Option<Alone>,
     /// Its copy of the settings.
     pub tunables: Arc<Tunables>,
     /// Unix time in ms, as of the turn's beginning or the last long command.
@@ -86,6 +90,8 @@ pub struct Engine {
     pub(super) scratch: Scratch,
     /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
     reads_every_key: bool,
+    /// Whether this process is a copy of the server in which a script is debugged.
+    pub(super) is_copy: bool,
     /// Whether the worker is within a batch, and so nobody has the world.
     pub(super) in_batch: bool,
     /// What it does about limits of memory.
@@ -135,6 +141,8 @@ impl Engine {
             worker,
             stats,
             participant,
+            resident: None,
+            alone: None,
             tunables: server.tunables(),
             now_ms: 0,
             access: Access::default(),
@@ -154,6 +162,7 @@ impl Engine {
             recent_sum: RecentSum::default(),
             scratch: Scratch::default(),
             reads_every_key: true,
+            is_copy: false,
             in_batch: false,
             evicting: Evicting::new(worker),
             last: Ticks::now(),
@@ -228,6 +237,8 @@ impl Engine {
         taken: &mut Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Outcome {
+        // It may take long.
+        self.receive_visitors();
         let start = out.len();
         let (command, hash) = match asks {
             Asks::For(command, hash) => (command, hash),

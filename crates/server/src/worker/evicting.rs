@@ -136,9 +136,11 @@ impl Engine {
             self.evicting.is_out_of_memory = false;
             return;
         }
+        // What others free from here on is freed for this worker too, however long ago it has looked when it begins.
+        let freed_before = self.server.eviction.freed();
         let room = match self.excess() {
             ..=0 => Room::Enough,
-            excess => self.evict(excess),
+            excess => self.evict(excess, freed_before),
         };
         self.evicting.is_out_of_memory = room == Room::Nothing;
         self.evicting.is_unfinished = room == Room::Unfinished;
@@ -165,14 +167,18 @@ impl Engine {
     /// Evicts keys until memory is no more above its limit, or as much is freed as it was above. Telling of keys that go takes
     /// memory in its turn, for messages that will soon be sent: were more keys to go for that, all of them might.
     #[cold]
-    fn evict(&mut self, excess: i64) -> Room {
+    fn evict(&mut self, excess: i64, freed_before: i64) -> Room {
         let Some(policy) = self.tunables.eviction.policy.filter(|_| !self.tunables.import_mode) else {
             return Room::Nothing;
         };
         let (heard, began) = (self.heard(), Ticks::now());
         let patience = self.tunables.eviction.patience;
-        let (mut evicted, freed_before) = (0, self.server.eviction.freed());
+        let mut evicted = 0;
         let room = loop {
+            // All workers may find at once that memory is above its limit.
+            if self.server.eviction.freed() - freed_before >= excess {
+                break Room::Enough;
+            }
             let key_began = Ticks::now();
             let limits = &self.tunables.eviction;
             let gone = self.evicting.evictor.evict(Pass {
@@ -189,9 +195,8 @@ impl Engine {
             let Some(bytes) = gone else { break self.await_janitor(began, patience) };
             self.record_latency("eviction-del", key_began);
             evicted += 1;
-            // What other workers free meanwhile is freed for all.
-            let freed = self.server.eviction.add_freed(bytes) - freed_before;
-            if freed >= excess || self.excess() <= 0 {
+            self.server.eviction.add_freed(bytes);
+            if self.excess() <= 0 {
                 break Room::Enough;
             }
             if evicted % KEYS_PER_LOOK == 0 && elapsed(began) > patience {

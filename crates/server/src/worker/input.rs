@@ -11,7 +11,7 @@ use crate::clients::ClientFlags;
 use crate::server::Server;
 use crate::session::Fate;
 use crate::table::Registered;
-use kvick_resp::{Args, Limits, OwnedArgs, Parsed};
+use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -235,7 +235,7 @@ impl Worker {
             self.make_deliveries();
         }
         if self.engine.tunables.prefetches {
-            let keys = self.batch.prefetch(self.server.keyspace);
+            let keys = self.batch.prefetch(self.server.keyspace, self.engine.alone.as_ref());
             if keys > 0 {
                 self.engine.stats.prefetched_batches.add(1);
                 self.engine.stats.prefetched_keys.add(keys as u64);
@@ -504,8 +504,16 @@ struct Parse<'a> {
     limits: &'a Limits,
 }
 
-/// The command of the request before, and the name it was called by.
-type Last<'a> = Option<(&'a [u8], &'static Registered)>;
+/// The request before.
+#[derive(Default)]
+struct Last<'a> {
+    /// Its command, and the name it was called by.
+    command: Option<(&'a [u8], &'static Registered)>,
+    /// The same if its first argument is its key, and it has no other.
+    keyed: Option<&'static Registered>,
+    /// What it began with.
+    repeat: Repeat,
+}
 
 /// What parsing found.
 struct Found {
@@ -525,13 +533,28 @@ impl Parse<'_> {
             return self.turn_away(input.len());
         }
         let (mut pos, before) = (0, self.batch.requests.len());
-        let mut last = None;
+        let mut last = Last::default();
         let mut more = false;
         loop {
-            let first_span = self.batch.spans.len();
+            let (first_span, start) = (self.batch.spans.len(), pos);
             let Batch { spans, big, .. } = &mut *self.batch;
+            if let Some(command) = last.keyed
+                && let Some(end) = last.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
+            {
+                pos = end;
+                self.add_keyed(source, input, first_span, command);
+                continue;
+            }
+            let resumes = self.connection.parser.is_partial();
             match self.connection.parser.parse(input, &mut pos, spans, big, self.limits) {
-                Parsed::Request => self.add(source, input, first_span, &mut last),
+                Parsed::Request => {
+                    self.add(source, input, first_span, &mut last);
+                    // Before authentication what comes next is looked at more closely.
+                    last.keyed = last.keyed.filter(|_| !resumes && self.limits.authenticated && pos < input.len());
+                    if last.keyed.is_some() {
+                        last.repeat.learn(input, start, &self.batch.spans[first_span..]);
+                    }
+                }
                 Parsed::Incomplete => break,
                 Parsed::Big { .. } => {
                     pos = input.len();
@@ -572,25 +595,35 @@ impl Parse<'_> {
         let args = Args::new(input, &self.batch.spans[first_span..], &self.batch.big);
         let span = self.batch.spans[first_span];
         // A pipeline mostly repeats the command before, and comparing is quicker than looking up.
-        let command = match (input.get(span.start..span.start + span.len), *last) {
+        let command = match (input.get(span.start..span.start + span.len), last.command) {
             (Some(name), Some((known, command))) if known == name => Some(command),
             (Some(name), _) => {
                 let command = self.server.table.find(name);
-                *last = command.map(|command| (name, command));
+                last.command = command.map(|command| (name, command));
                 command
             }
             // The name of an inline request lies in a buffer of its own.
             (None, _) => args.get(0).and_then(|name| self.server.table.find(name)),
         };
+        last.keyed = None;
         let asks = match command {
             Some(command) if command.subcommands.is_empty() => {
                 let key = command.single_key.and_then(|index| args.get(index));
                 let key = key.filter(|_| command.spec.accepts(args.len()));
+                last.keyed = key.and(command.single_key.filter(|index| *index == 1)).map(|_| command);
                 Asks::For(command, key.map(|key| self.server.keyspace.key(key).hash))
             }
             _ => Asks::Unresolved,
         };
         self.push(source, first_span, asks);
+    }
+
+    /// Adds a request that has as many arguments as the one before, for the same command.
+    #[inline]
+    fn add_keyed(&mut self, source: Source, input: &[u8], first_span: usize, command: &'static Registered) {
+        let key = self.batch.spans[first_span + 1];
+        let key = input.get(key.start..key.start + key.len).unwrap_or_default();
+        self.push(source, first_span, Asks::For(command, Some(self.server.keyspace.key(key).hash)));
     }
 
     #[inline]

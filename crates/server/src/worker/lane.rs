@@ -107,7 +107,7 @@ impl Engine {
                 break;
             }
             let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
-            if !context.db.begin_keyed(key, is_logged, || server.heard(tunables.heard_events)) {
+            if !context.db.begin_keyed(key, self.alone.as_ref(), is_logged, || server.heard(tunables.heard_events)) {
                 break;
             }
             let result = handler(&mut context, args);

@@ -52,14 +52,28 @@ impl Engine {
     /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too long.
     pub fn enter(&mut self) -> bool {
         let gate = &self.server.persistence.gate;
-        self.in_batch = self.server.keyspace.world.enter_while(self.participant, || !gate.has(gate::BUSY));
+        let world = &self.server.keyspace.world;
+        self.in_batch = world.enter_while(self.participant, || !gate.has(gate::BUSY));
+        if self.in_batch
+            && let Some(resident) = &mut self.resident
+        {
+            self.alone = world.be_alone(resident);
+        }
         self.in_batch
+    }
+
+    /// Lets others touch partitions beside the present batch.
+    #[inline]
+    pub(super) fn receive_visitors(&mut self) {
+        if let Some(alone) = self.alone.take() {
+            self.server.keyspace.world.receive(self.participant, alone);
+        }
     }
 
     /// Leaves it.
     pub fn leave(&mut self) {
         if self.in_batch {
-            self.in_batch = false;
+            (self.in_batch, self.alone) = (false, None);
             self.server.keyspace.world.leave(self.participant);
         }
     }
@@ -106,7 +120,7 @@ impl Engine {
             [key] => self.lock_hash(db, key.hash),
             keys => {
                 let ahead = keys.iter().take(PREFETCHED_MAX).map(|key| key.hash);
-                keyspace.prefetch(db, &ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>());
+                keyspace.prefetch(db, &ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>(), self.alone.as_ref());
                 self.lock_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
             }
         }
@@ -172,10 +186,16 @@ impl Engine {
         self.server.persistence.gate.word() & u64::from(gate::LOADING | gate::LOADING_BESIDE | gate::REPLICA)
     }
 
-    /// Whether that is another now, so that a client's request that is about to run has to be looked at again. What a log
-    /// says is done in any case.
+    /// Whether the data change by somebody else's will alone: they are being loaded, or a primary's.
+    pub(super) fn is_others_data(&self) -> bool {
+        self.server.persistence.gate.has(gate::LOADING | gate::REPLICA)
+    }
+
+    /// Whether that is another now, so that a request that is about to run has to be looked at again. What a primary sends is
+    /// done in any case, but not while something else is being loaded.
     fn is_outdated(&mut self, before: u64) -> bool {
-        let is_outdated = self.worker < self.server.workers() && self.ground() != before;
+        let heeded = if self.worker < self.server.workers() { u64::MAX } else { u64::from(gate::LOADING) };
+        let is_outdated = (self.ground() ^ before) & heeded != 0;
         self.outdated |= is_outdated;
         is_outdated
     }

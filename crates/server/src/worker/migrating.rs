@@ -5,9 +5,20 @@ use super::blocking::Served;
 use super::engine::Engine;
 use crate::clock::Ticks;
 use crate::migration::{Departure, parcel};
+use crate::persistence::gate;
 use kvick_resp::{OwnedArgs, Reply};
 use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
+
+/// What became of keys that came back.
+enum Settled {
+    /// The client is to be answered.
+    Done(Served),
+    /// Some are under way once more.
+    Sent,
+    /// The data are being loaded.
+    Later(Departure),
+}
 
 impl Worker {
     /// Deals with the keys that came back, unless writes have to wait.
@@ -16,8 +27,10 @@ impl Worker {
             return;
         }
         for departure in std::mem::take(&mut self.returned) {
-            if let Some(served) = self.engine.within_batch(|engine| engine.settle(departure)) {
-                self.deliver(served);
+            match self.engine.within_batch(|engine| engine.settle(departure)) {
+                Settled::Done(served) => self.deliver(served),
+                Settled::Sent => {}
+                Settled::Later(departure) => self.returned.push(departure),
             }
         }
     }
@@ -25,12 +38,16 @@ impl Worker {
 
 impl Engine {
     /// Deletes the keys that have arrived, and answers the client or sends those that changed once more.
-    fn settle(&mut self, mut departure: Departure) -> Option<Served> {
+    fn settle(&mut self, mut departure: Departure) -> Settled {
         let (keyspace, db) = (self.server.keyspace, departure.db);
         let names: Vec<Box<[u8]>> = departure.parcels.iter().map(|parcel| parcel.key.clone()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
         let addresses = |_: &Engine| keys.iter().map(|key| keyspace.address(db, *key)).collect();
         let mut locked = self.lock_patiently(addresses);
+        if self.server.persistence.gate.has(gate::LOADING) {
+            // Keys that are not there yet are not gone.
+            return Settled::Later(departure);
+        }
         let when_expired = self.when_expired(&departure.client.info);
         let heard = self.heard();
         self.effects.begin(keyspace.log.followed(), heard, db);
@@ -59,10 +76,10 @@ impl Engine {
             self.settle_consequences();
         }
         if departure.parcels.is_empty() {
-            return Some(self.answer_departure(&departure));
+            return Settled::Done(self.answer_departure(&departure));
         }
         self.server.migration.send(Box::new(departure));
-        None
+        Settled::Sent
     }
 
     fn answer_departure(&mut self, departure: &Departure) -> Served {

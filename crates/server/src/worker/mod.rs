@@ -12,6 +12,7 @@ pub mod batch;
 pub mod blocking;
 pub mod connection;
 mod cross_protocol;
+mod debugging;
 mod delivery;
 pub mod engine;
 pub mod evicting;
@@ -38,6 +39,7 @@ use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::migration::Departure;
+use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use crate::session::{Client, Fate};
 use batch::Batch;
@@ -69,8 +71,6 @@ pub enum Message {
     Returned(Box<Departure>),
     /// CLIENT PAUSE may have ended: run what waited.
     Resume,
-    /// Look at the server's state.
-    Wake,
     /// The data are there: what is due now and then is due.
     Loaded,
     /// There are new sockets to listen on.
@@ -97,6 +97,8 @@ pub struct Worker {
     /// Connections that publish faster than can be delivered, and have to wait.
     held_back: Vec<usize>,
     listeners: Listeners,
+    /// Listeners on which more connections may wait than were accepted in the last turn.
+    unfinished: Vec<usize>,
     /// Listeners from which nothing could be accepted for lack of something.
     unaccepted: Vec<usize>,
     engine: Engine,
@@ -161,6 +163,7 @@ impl Worker {
             deliveries: delivery::Deliveries::default(),
             held_back: Vec::new(),
             listeners,
+            unfinished: Vec::new(),
             unaccepted: Vec::new(),
             engine,
             understudy,
@@ -195,12 +198,16 @@ impl Worker {
     /// Runs until the server ends.
     pub fn run(mut self) {
         crate::memory::enrol();
+        affinity::set(Role::Serving);
+        if self.server.workers() == 1 {
+            self.engine.resident = Some(self.server.keyspace.world.settle(self.engine.participant));
+        }
         let mut events = Events::with_capacity(EVENTS);
         while !self.server.is_ending() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let timeout = if self.rests {
                 Some(HELD_BACK)
-            } else if self.ready.is_empty() && !delivers && self.handshakes.is_empty() && !self.is_evicting() {
+            } else if !self.has_more_to_do(delivers) {
                 let wait = self.timers.wait(self.engine.now_ms, &self.server.defrag);
                 let wait = if self.owes_food { wait.min(feeding::OWED_AT_MOST) } else { wait };
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
@@ -219,9 +226,18 @@ impl Worker {
         self.flush_everything();
     }
 
+    /// Whether a turn is to begin at once, whatever the poll tells.
+    fn has_more_to_do(&self, delivers: bool) -> bool {
+        let has_connections = !self.ready.is_empty() || !self.handshakes.is_empty() || !self.unfinished.is_empty();
+        has_connections || delivers || self.is_evicting()
+    }
+
     fn turn(&mut self, events: &Events) {
         let began = self.engine.update_clock();
         self.keep_up_with_log();
+        for listener in std::mem::take(&mut self.unfinished) {
+            self.accept(listener);
+        }
         let requests = self.engine.stats.requests.get();
         for event in events {
             match event.token() {
@@ -321,7 +337,6 @@ impl Worker {
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Returned(departure) => self.returned.push(*departure),
                 Message::Resume => self.resume_paused(),
-                Message::Wake => {}
                 Message::Loaded => self.timers.hurry(),
                 Message::Unclog => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
@@ -425,9 +440,9 @@ impl Worker {
         }
     }
 
-    /// Accepts what waits on a listener, and hands the connections to the workers in turn.
+    /// Accepts what waits on a listener, or a turn's share of it, and hands the connections to the workers in turn.
     fn accept(&mut self, listener: usize) {
-        loop {
+        for _ in 0..self.engine.tunables.accepted_per_turn {
             let (socket, peer) = match self.listeners.accept(listener, &self.server.tls) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
@@ -445,6 +460,9 @@ impl Worker {
             } else {
                 self.server.send(worker, Message::Connection(socket, info));
             }
+        }
+        if !self.unfinished.contains(&listener) {
+            self.unfinished.push(listener);
         }
     }
 

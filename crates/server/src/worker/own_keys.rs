@@ -5,6 +5,7 @@
 //! meanwhile is taken for one of these until it has no expiry any more.
 
 use super::engine::Engine;
+use crate::persistence::gate;
 use crate::server::Server;
 use kvick_resp::Args;
 use kvick_store::{Db, Env, WhenExpired};
@@ -67,6 +68,9 @@ impl Engine {
         let (keyspace, heard) = (self.server.keyspace, self.heard());
         let hashed = keyspace.key(key);
         let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
+        if self.server.persistence.gate.has(gate::LOADING) {
+            return true;
+        }
         self.effects.begin(false, heard, database);
         let env = Env {
             now_ms: self.now_ms,

@@ -8,6 +8,8 @@
 //! For each command that a script calls, [`Caller`] does what the engine does for a request. What all of them did goes to
 //! the write log as one transaction.
 
+use super::connection::Connection;
+use super::debugging::Seat;
 use super::engine::{Engine, Keys, wrong_arity};
 use crate::acl::log::Context as AclContext;
 use crate::clock;
@@ -15,6 +17,7 @@ use crate::commandlog::Executed;
 use crate::commands::scripting::script::UNKNOWN;
 use crate::logging;
 use crate::persistence::gate;
+use crate::scripting::debugging;
 use crate::scripting::functions::Function;
 use crate::scripting::running::{Current, Kind};
 use crate::scripting::scripts::{Script, Sum};
@@ -25,7 +28,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
-use kvick_script::{Failure, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
+use kvick_script::{Console, Debugger, Failure, Heard, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
 use kvick_store::{EventClass, Locked, Reach};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,6 +58,11 @@ pub enum Source {
 pub trait Attend {
     /// Does what is possible and returns soon.
     fn attend(&mut self);
+
+    /// The connection whose request it is, when what was replied before is written or waits to be. `None` if there is none.
+    fn connection(&mut self) -> Option<&mut Connection> {
+        None
+    }
 }
 
 /// Nobody: for commands that run no script.
@@ -63,7 +71,7 @@ impl Attend for () {
 }
 
 /// What is to run.
-enum Code {
+pub(super) enum Code {
     Script(Arc<Script>),
     Function(Arc<Function>),
 }
@@ -77,7 +85,7 @@ impl Code {
     }
 
     /// What it said of itself; `None` for a script from before there were flags.
-    fn flags(&self) -> Option<ScriptFlags> {
+    pub(super) fn flags(&self) -> Option<ScriptFlags> {
         match self {
             Code::Script(script) => script.flags,
             Code::Function(function) => Some(function.flags),
@@ -94,7 +102,7 @@ impl Code {
 
 /// A request that runs a script: the whole of it, and how many of its words are keys.
 #[derive(Clone, Copy)]
-struct Request<'a> {
+pub(super) struct Request<'a> {
     args: Args<'a>,
     keys: usize,
 }
@@ -161,13 +169,24 @@ impl Engine {
         let scripting: &'static Scripting = &self.server.scripting;
         let began = self.last;
         self.show_program(client, args);
-        let result = match scripting.interpreters() {
-            // Whoever has the turn has the interpreters.
-            None => Err(Error::text("ERR A script cannot run another")),
-            Some(mut interpreters) => self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
-                self.check_flags(client, program, code.flags())?;
-                Ok(self.run_code(client, program, &code, request, &mut interpreters, (locked, attendant), out))
-            }),
+        let result = match (client.debugging, program.source) {
+            (Some(mode), Source::Script) => {
+                self.debug_program(client, mode, (program, args), (locked, attendant), out).map(Ok)
+            }
+            (Some(_), Source::Sum) if Sum::read(&args[1]).is_some() => {
+                Err(Error::text("ERR Please use EVAL instead of EVALSHA for debugging"))
+            }
+            _ => match scripting.interpreters() {
+                // Whoever has the turn has the interpreters.
+                None => Err(SCRIPT_IN_SCRIPT),
+                Some(mut interpreters) => {
+                    self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
+                        self.check_flags(client, program, code.flags())?;
+                        let code = (&code, None);
+                        Ok(self.run_code(client, program, code, request, &mut interpreters, (locked, attendant), out))
+                    })
+                }
+            },
         };
         // Its commands were accounted for one by one.
         self.effects.begin(false, EventClass::empty(), client.db);
@@ -184,7 +203,7 @@ impl Engine {
     }
 
     /// What a request asks to run. A script that is new is compiled.
-    fn find_code<'a>(
+    pub(super) fn find_code<'a>(
         &mut self,
         program: Program,
         args: Args<'a>,
@@ -222,7 +241,12 @@ impl Engine {
     }
 
     /// Whether a script may run at all, by what it says of itself.
-    fn check_flags(&self, client: &Client, program: Program, flags: Option<ScriptFlags>) -> Result<(), Error> {
+    pub(super) fn check_flags(
+        &self,
+        client: &Client,
+        program: Program,
+        flags: Option<ScriptFlags>,
+    ) -> Result<(), Error> {
         if client.info.is_from_log() {
             // It was allowed when it came first.
             return Ok(());
@@ -250,11 +274,11 @@ impl Engine {
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are all different things")]
-    fn run_code(
+    pub(super) fn run_code(
         &mut self,
         client: &mut Client,
         program: Program,
-        code: &Code,
+        (code, debugger): (&Code, Option<&mut Debugger>),
         request: Request<'_>,
         interpreters: &mut Interpreters,
         (locked, attendant): (&mut Locked, &mut dyn Attend),
@@ -293,8 +317,10 @@ impl Engine {
         let (result, kind) = match code {
             Code::Script(script) => {
                 let vm = interpreters.get(server, VmKind::Scripts);
-                let run = |vm: &mut kvick_script::Vm| {
-                    vm.run_script(script.sum.digits(), keys, arguments, &mut caller, &mut reply)
+                let sum = script.sum.digits();
+                let run = |vm: &mut kvick_script::Vm| match debugger {
+                    None => vm.run_script(sum, keys, arguments, &mut caller, &mut reply),
+                    Some(debugger) => vm.debug_script(sum, keys, arguments, &mut caller, &mut reply, debugger),
                 };
                 (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Scripts)
             }
@@ -362,6 +388,8 @@ struct Caller<'r> {
     is_busy: bool,
 }
 
+/// Scripts run one by one.
+pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
 /// Memory is short.
 const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
 
@@ -500,6 +528,25 @@ impl Caller<'_> {
     }
 }
 
+impl Console for Caller<'_> {
+    fn send(&mut self, bytes: &[u8]) {
+        Seat(self.attendant).send(bytes);
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> Heard {
+        loop {
+            match Seat(self.attendant).listen(into) {
+                None => return Heard::Nobody,
+                Some(0) => {}
+                Some(_) => return Heard::Input,
+            }
+            if let Some(text) = self.interrupted() {
+                return Heard::End(text);
+            }
+        }
+    }
+}
+
 impl Host for Caller<'_> {
     fn call(&mut self, request: &[&[u8]], version: Version, reply: &mut Vec<u8>) {
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -542,6 +589,9 @@ impl Host for Caller<'_> {
     }
 
     fn set_propagation(&mut self, targets: Propagation) {
+        if self.engine.is_copy {
+            return;
+        }
         self.engine.effects.set_reach(match (targets.aof, targets.replicas) {
             (true, true) => Reach::Everybody,
             (false, true) => Reach::Replicas,
@@ -550,7 +600,15 @@ impl Host for Caller<'_> {
         });
     }
 
+    fn console(&mut self) -> Option<&mut dyn Console> {
+        Some(self)
+    }
+
     fn interrupted(&mut self) -> Option<String> {
+        if self.engine.is_copy {
+            debugging::alarm();
+            return Seat(self.attendant).is_deserted().then(|| "ERR The client is gone".to_string());
+        }
         self.show();
         let threshold_ms = self.engine.tunables.busy_reply_threshold_ms;
         if !self.is_busy && threshold_ms > 0 && self.began.elapsed().as_millis() >= threshold_ms.into() {

@@ -6,7 +6,6 @@ use super::handshake::HANDSHAKE_MAX_MS;
 use crate::clients::ClientFlags;
 use crate::clock::Ticks;
 use crate::defrag::Defrag;
-use crate::persistence::gate;
 use crate::session::Client;
 use kvick_store::defrag;
 use kvick_store::expire::{Pass, Sweeper};
@@ -131,7 +130,6 @@ impl Worker {
         if self.server.pause.keeps_data(self.engine.now_ms)
             || self.engine.tunables.import_mode
             || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
-            || self.server.persistence.gate.has(gate::LOADING)
         {
             return;
         }
@@ -141,10 +139,18 @@ impl Worker {
             }
             return;
         }
+        // Within a batch it stays so: whoever loads, or makes this a replica, begins with the world held.
+        if self.engine.enter() && !self.engine.is_others_data() {
+            self.sweep(period);
+        }
+        self.engine.leave();
+    }
+
+    /// See [`Worker::expire`]. Within a batch.
+    fn sweep(&mut self, period: Duration) {
         let effort = self.engine.tunables.expire_effort.saturating_sub(1);
         let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
         let keyspace = self.server.keyspace;
-        self.engine.enter();
         let heard = self.engine.heard();
         let stats = self.engine.stats.clone();
         let ran_out = self.timers.sweeper.run(Pass {
@@ -159,7 +165,6 @@ impl Worker {
             heard,
         });
         self.engine.settle_consequences();
-        self.engine.leave();
         if ran_out {
             stats.expire_cap_reached.add(1);
         }

@@ -6,7 +6,9 @@
 
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 
+pub mod cable;
 pub mod compare;
+pub mod disk;
 pub mod groups;
 pub mod peer;
 pub mod vocabulary;
@@ -55,21 +57,32 @@ impl Server {
 
     /// Starts a server, but waits only until it loads its dump.
     pub fn start_loading(args: &[&str]) -> Server {
-        Server::start_until("Loading RDB produced by", None, args, &mut |_| {})
+        Server::start_until("Loading RDB produced by", None, args, &mut |_| {}, &mut |_| {})
     }
 
     /// Starts a server of which `prepare` changes how.
     pub fn start_prepared(args: &[&str], prepare: &mut dyn FnMut(&mut Command)) -> Server {
-        Server::start_until(READY, None, args, prepare)
+        Server::start_until(READY, None, args, prepare, &mut |_| {})
+    }
+
+    /// The same, and tells `begun` the process ID before the server is ready.
+    pub fn start_watched(args: &[&str], prepare: &mut dyn FnMut(&mut Command), begun: &mut dyn FnMut(u32)) -> Server {
+        Server::start_until(READY, None, args, prepare, begun)
     }
 
     fn start_from(file: Option<&Path>, args: &[&str]) -> Server {
-        Server::start_until(READY, file, args, &mut |_| {})
+        Server::start_until(READY, file, args, &mut |_| {}, &mut |_| {})
     }
 
-    fn start_until(words: &str, file: Option<&Path>, args: &[&str], prepare: &mut dyn FnMut(&mut Command)) -> Server {
+    fn start_until(
+        words: &str,
+        file: Option<&Path>,
+        args: &[&str],
+        prepare: &mut dyn FnMut(&mut Command),
+        begun: &mut dyn FnMut(u32),
+    ) -> Server {
         for _ in 0..STARTS {
-            if let Some(server) = Server::try_start(words, file, args, prepare) {
+            if let Some(server) = Server::try_start(words, file, args, prepare, begun) {
                 return server;
             }
         }
@@ -81,6 +94,7 @@ impl Server {
         file: Option<&Path>,
         args: &[&str],
         prepare: &mut dyn FnMut(&mut Command),
+        begun: &mut dyn FnMut(u32),
     ) -> Option<Server> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let port = free_port();
@@ -96,6 +110,7 @@ impl Server {
             .stderr(log);
         prepare(&mut command);
         let child = command.spawn().expect("the server's binary");
+        begun(child.id());
         let mut server = Server { child, dir, port };
         let began = Instant::now();
         while began.elapsed() < PATIENCE {

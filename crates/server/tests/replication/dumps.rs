@@ -1,6 +1,6 @@
 //! What replicas begin with, and by which way.
 
-use super::common::wait_until;
+use super::common::{Raw, wait_until};
 use super::{
     Load, ask, assert_same_data, counted, follow, info, number, settle, start, text, try_ask, wait_for_link,
     with_workers,
@@ -144,5 +144,82 @@ fn replicas_join_a_dump_that_is_written_to_a_file_and_one_that_nobody_waits_for_
         wait_until("a dump is written", || info(&mut p, "rdb_bgsave_in_progress") == "1");
         ask(&mut one, "REPLICAOF NO ONE");
         wait_until("it ends", || info(&mut p, "rdb_bgsave_in_progress") == "0");
+    });
+}
+
+/// A dump of unknown length, as it was sent.
+fn streamed_dump(replica: &mut Raw) -> Vec<u8> {
+    let mark = loop {
+        let line = replica.line();
+        if let Some(mark) = line.strip_prefix("$EOF:") {
+            break mark.to_owned();
+        }
+        assert_eq!(line, "");
+    };
+    let mut dump = Vec::new();
+    while !dump.ends_with(mark.as_bytes()) {
+        dump.extend(replica.bytes(1));
+    }
+    dump.truncate(dump.len() - mark.len());
+    dump
+}
+
+#[test]
+fn a_replica_that_reads_only_old_dumps_keeps_no_others_waiting() {
+    with_workers(|workers| {
+        let primary = start(workers, &["--repl-diskless-sync-delay", "1", "--hide-user-data-from-log", "no"]);
+        let replica = start(workers, &[]);
+        let (mut p, mut r) = (primary.client(), replica.client());
+        ask(&mut p, "HSETEX sessions EX 1000 FIELDS 1 one 1");
+        let mut old = primary.raw();
+        old.ask(&["REPLCONF", "capa", "eof", "version", "8.1.0"], "+OK\r\n");
+        old.request(&["PSYNC", "?", "-1"]);
+        assert!(old.line().starts_with("+FULLRESYNC"));
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        assert_same_data(&mut p, &mut r);
+        // It has begun with what there is no form for.
+        while !old.line().is_empty() {}
+        wait_until("the log says why", || {
+            primary.log().contains("Can't store key 'sessions' (db 0) in RDB version 11")
+        });
+        // What an old format has a form for goes to both, and never into the server's own file.
+        ask(&mut p, "DEL sessions");
+        ask(&mut p, "SET plain 1");
+        ask(&mut p, "CONFIG SET repl-diskless-sync no");
+        let mut old = primary.raw();
+        old.ask(&["REPLCONF", "capa", "eof", "version", "8.1.0"], "+OK\r\n");
+        old.request(&["SYNC"]);
+        assert!(streamed_dump(&mut old).starts_with(b"REDIS0011"));
+        assert!(!primary.dir().join("dump.rdb").exists());
+    });
+}
+
+#[test]
+fn a_dump_may_be_of_functions_alone_or_of_nothing() {
+    with_workers(|workers| {
+        let primary = start(workers, &["--repl-diskless-sync-delay", "0"]);
+        let mut p = primary.client();
+        ask(&mut p, "SET a-key a-value");
+        redis::cmd("FUNCTION")
+            .arg("LOAD")
+            .arg("#!lua name=a_library\nserver.register_function('f', function() return 1 end)")
+            .query::<()>(&mut p)
+            .expect("a library");
+        let holds = |dump: &[u8], text: &str| dump.windows(text.len()).any(|window| window == text.as_bytes());
+        for (parts, has_functions) in [("functions", true), ("", false)] {
+            let mut reader = primary.raw();
+            reader.ask(&["REPLCONF", "rdb-only", "1", "rdb-filter-only", parts], "+OK\r\n");
+            reader.ask(&["SYNC"], "-ERR Filtered replica requires EOF capability\r\n");
+            reader.ask(&["REPLCONF", "capa", "eof", "version", "9.1.0"], "+OK\r\n");
+            reader.request(&["SYNC"]);
+            let dump = streamed_dump(&mut reader);
+            assert!(dump.starts_with(b"VALKEY080"));
+            assert_eq!((holds(&dump, "a_library"), holds(&dump, "a-key")), (has_functions, false));
+        }
+        let mut reader = primary.raw();
+        let unknown = ["REPLCONF", "rdb-filter-only", "functions keys"];
+        reader.ask(&unknown, "-ERR Unsupported rdb-filter-only option: keys\r\n");
+        reader.ask(&["REPLCONF", "rdb-filter-only", "\"functions"], "-ERR Missing rdb-filter-only values\r\n");
     });
 }

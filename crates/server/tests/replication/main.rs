@@ -624,3 +624,29 @@ fn what_a_transaction_did_is_sent_once_whatever_stands_beside_it() {
         assert_eq!((number(&mut other, "GET key"), number(&mut other, "LLEN list")), (1, 1));
     });
 }
+
+#[test]
+fn a_replica_that_cannot_save_goes_on_only_if_it_is_to() {
+    with_workers(|workers| {
+        let (primary, mut replica) = (start(workers, &[]), start(workers, &[]));
+        let (mut writer, mut client) = (primary.client(), replica.client());
+        follow(&mut client, primary.port());
+        wait_for_link(&mut client);
+        std::fs::create_dir(replica.dir().join("dump.rdb")).expect("a folder in the place of the dump");
+        ask(&mut client, "CONFIG SET replica-ignore-disk-write-errors yes");
+        cmd("CONFIG").arg("SET").arg("save").arg("3600 100000").exec(&mut client).expect("a setting");
+        ask(&mut client, "BGSAVE");
+        wait_until("the save has failed", || info(&mut client, "rdb_last_bgsave_status") == "err");
+        ask(&mut writer, "SET a 1");
+        assert_same_data(&mut writer, &mut client);
+        assert_eq!(number(&mut client, "GET a"), 1);
+        assert!(replica.log().contains("Replica is applying a command even though it is unable to write to disk."));
+        ask(&mut client, "CONFIG SET replica-ignore-disk-write-errors no");
+        // Nothing is written: that is no reason.
+        ask(&mut writer, "PUBLISH channel message");
+        assert_same_data(&mut writer, &mut client);
+        ask(&mut writer, "SET a 2");
+        assert_ne!(replica.end(), Some(0));
+        assert!(replica.log().contains("Replica was unable to write command to disk."));
+    });
+}

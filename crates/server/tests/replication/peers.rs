@@ -1,5 +1,6 @@
 //! Servers that others wrote, on either side: found by variables that name their programs, `KVICK_TEST_VALKEY` (Valkey 9),
-//! `KVICK_TEST_VALKEY_8` (Valkey 8.1) and `KVICK_TEST_REDIS` (Redis 8). One that is not set is said to be absent.
+//! `KVICK_TEST_VALKEY_8` (Valkey 8.1), `KVICK_TEST_VALKEY_7` (Valkey 7.2, which is Redis 7.2 under another name) and
+//! `KVICK_TEST_REDIS` (Redis 8). One that is not set is said to be absent.
 
 use super::common::peer::Running;
 use super::common::wait_until;
@@ -60,7 +61,7 @@ fn replicas_and_primaries_that_others_wrote_work_with_this_one() {
 }
 
 /// Servers of other versions, each named by a variable. Older ones and other ones write dumps and streams of their own.
-const OTHERS: [&str; 2] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS"];
+const OTHERS: [&str; 3] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_VALKEY_7", "KVICK_TEST_REDIS"];
 
 /// What a client sees of the data, in an order of its own: other servers compute other digests.
 fn seen(client: &mut Connection) -> Vec<String> {
@@ -212,5 +213,31 @@ fn the_server_that_others_wrote_follows_through_a_file_too() {
         write(&mut o, 1).expect("changes");
         settle(&mut o);
         assert_same_data(&mut o, &mut t);
+    });
+}
+
+#[test]
+fn a_dump_in_the_old_format_goes_to_an_old_server_and_back() {
+    let variable = "KVICK_TEST_VALKEY_7";
+    let Ok(program) = std::env::var(variable) else {
+        return println!("{variable} is not set: nothing is tried with that server");
+    };
+    with_workers(|workers| {
+        let folder = TempDir::new().expect("a folder");
+        let ours = start(workers, &["--rdb-save-version", "11"]);
+        let mut o = ours.client();
+        (0..300).for_each(|n| write(&mut o, n).expect("changes"));
+        settle(&mut o);
+        ask(&mut o, "SAVE");
+        std::fs::copy(ours.dir().join("dump.rdb"), folder.path().join("dump.rdb")).expect("a copy");
+        let theirs = Running::start(&program, folder.path(), &[]);
+        let mut t = theirs.client();
+        assert_eq!(text(&mut t, "DEBUG DIGEST"), text(&mut o, "DEBUG DIGEST"));
+        write(&mut t, 300).expect("changes");
+        settle(&mut t);
+        ask(&mut t, "SAVE");
+        let path = folder.path().to_str().expect("a plain path");
+        let back = start(workers, &["--dir", path]);
+        assert_eq!(text(&mut back.client(), "DEBUG DIGEST"), text(&mut t, "DEBUG DIGEST"));
     });
 }

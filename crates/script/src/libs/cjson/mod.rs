@@ -5,7 +5,7 @@
 
 mod decode;
 mod encode;
-mod number;
+pub(crate) mod number;
 mod token;
 
 use crate::libs::check;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// Appends a finite number with `precision` significant digits, without zeros at the end of the fraction, and with an
 /// exponent if it is below -4 or not below the precision.
-pub(super) fn write_number(n: f64, precision: usize, text: &mut Vec<u8>) {
+pub(crate) fn write_number(n: f64, precision: usize, text: &mut Vec<u8>) {
     if n as i32 as f64 == n && (n != 0.0 || n.is_sign_positive()) && (n as i32).unsigned_abs() < 10_u32.pow(9) {
         let mut buffer = itoa::Buffer::new();
         let digits = buffer.format(n as i32);

@@ -82,6 +82,8 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
         crate::crash::configure(values);
     } else if id == persistence::APPENDFSYNC.id() {
         server.aof.set_policy(values.read(persistence::APPENDFSYNC));
+    } else if id == process::WATCHDOG_PERIOD.id() || id == process::HZ.id() {
+        server.watchdog.configure(server, values)?;
     } else if id == process::PROC_TITLE_TEMPLATE.id() {
         title::apply(values);
     }

@@ -2,6 +2,7 @@
 
 use crate::aof;
 use crate::persistence::gate;
+use crate::server::Server;
 use crate::session::Session;
 use kvick_commands::context::Error;
 use kvick_resp::Args;
@@ -15,8 +16,10 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         return Err(Error::text("ERR DEBUG LOADAOF is not possible within a transaction"));
     }
     let server = cx.server;
-    // The log has told why, if something could not be written.
-    aof::flush(server);
+    // The log has told why, if something could not be written. Between two histories the files are of the old one.
+    if !aof::flush(server) || aof_is_incomplete(server) {
+        return Err(Error::text("ERR The append-only file does not hold all of the data now"));
+    }
     // The files hold the function libraries too.
     server.scripting.forget_libraries(false)?;
     server.persistence.gate.set(gate::LOADING, true);
@@ -27,6 +30,10 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     aof::order_reload(server, aof::Reload { client, ticket, version });
     *cx.waits = Some(waiter);
     Ok(())
+}
+
+fn aof_is_incomplete(server: &Server) -> bool {
+    server.aof.status().state == aof::State::Waiting
 }
 
 /// DEBUG AOF-FLUSH-SLEEP microseconds: how long to wait before each write.

@@ -18,7 +18,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
     page.field("async_loading", u8::from(beside));
-    let running = status.running.as_ref();
+    let running = status.active();
     let captured = running.map_or(0, |running| running.captured_bytes());
     let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
     page.fields([("current_cow_peak", captured), ("current_cow_size", captured), ("current_cow_size_age", 0)]);
@@ -28,8 +28,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let changes: u64 = subject.server.stats.iter().map(|stats| stats.dirty.get()).sum();
     page.field("rdb_changes_since_last_save", changes.saturating_sub(status.changes_saved));
     let save = status.running_for(Purpose::Save);
-    let writes_dump = save.is_some() || status.running_for(Purpose::Replicas).is_some();
-    page.field("rdb_bgsave_in_progress", u8::from(writes_dump));
+    page.field("rdb_bgsave_in_progress", u8::from(status.writes_dump()));
     page.field("rdb_last_save_time", status.last_save_s);
     page.field("rdb_last_bgsave_status", if status.last_ok { "ok" } else { "err" });
     page.field("rdb_last_bgsave_time_sec", status.last_duration_s);
@@ -59,7 +58,7 @@ fn write_aof(subject: &Subject, status: &Status, now_s: i64, page: &mut Page) {
     let verdict = |well: bool| if well { "ok" } else { "err" };
     page.fields([
         ("aof_enabled", u8::from(aof.state != State::Off)),
-        ("aof_rewrite_in_progress", u8::from(rewrite.is_some())),
+        ("aof_rewrite_in_progress", u8::from(status.writes_base())),
         ("aof_rewrite_scheduled", u8::from(aof.scheduled)),
     ]);
     page.field("aof_last_rewrite_time_sec", aof.last_duration_s);

@@ -62,9 +62,10 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("pubsub_channels", subscribed.size(Kind::Channel));
     page.field("pubsub_patterns", subscribed.size(Kind::Pattern));
     page.field("pubsubshard_channels", subscribed.size(Kind::Shard));
-    page.field("latest_fork_usec", 0);
-    // What others fork for is a snapshot here.
-    page.field("total_forks", subject.server.persistence.status().snapshots);
+    let (sessions, copying_us) = subject.server.scripting.sessions.totals();
+    page.field("latest_fork_usec", copying_us);
+    // What others fork for is a snapshot here, but for sessions of the debugger.
+    page.field("total_forks", subject.server.persistence.status().snapshots + sessions);
     page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
     page.field("slave_expires_tracked_keys", subject.server.replication.own_keys.count());
     write_defrag(subject, totals, page);

@@ -4,6 +4,7 @@ use crate::clients::ClientFlags;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::replication::REPL_DISKLESS_SYNC;
 use crate::logging;
+use crate::persistence::form::Parts;
 use crate::replication::failover::State;
 use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise;
@@ -66,6 +67,10 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     {
         logging::warning(format_args!("Replica {} asks for synchronization but with a wrong offset", replica.name()));
         return Err(Error::NOT_INTEGER);
+    }
+    if *replica.wanted_parts.lock() != Parts::ALL && !replica.takes_streams.load(Ordering::Relaxed) {
+        // The dump would have to go through the file that is the server's own.
+        return Err(Error::text("ERR Filtered replica requires EOF capability"));
     }
     let continued = if args.len() >= 3 { go_on(cx, &replica, args) } else { None };
     if continued.is_none() && args.len() >= 3 && takes_two_channels(cx, &replica) {

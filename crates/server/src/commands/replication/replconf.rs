@@ -1,12 +1,14 @@
 //! REPLCONF: what a replica tells of itself, before it is synchronised and while it is.
 
 use crate::config::tables::replication::DUAL_CHANNEL_REPLICATION_ENABLED;
+use crate::persistence::form::Parts;
 use crate::replication::replicas::Replica;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_resp::split_args;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -54,6 +56,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             // What this server does not know it does not make use of.
             b"capa" => {}
             b"rdb-only" => replica.wants_dump_only.store(switch(value)?, Ordering::Relaxed),
+            b"rdb-filter-only" => *replica.wanted_parts.lock() = parts(value)?,
             b"rdb-channel" => replica.is_dump_channel.store(switch(value)?, Ordering::Relaxed),
             b"set-rdb-client-id" => {
                 let id = parse_i64(value).ok_or(Error::NOT_INTEGER)?;
@@ -104,6 +107,17 @@ fn switch(value: &[u8]) -> Result<bool, Error> {
         1 => Ok(true),
         _ => Err(Error::text("ERR value is out of range, must be between 0 and 1")),
     }
+}
+
+/// The names of what a dump is to hold; the names of nothing are a dump of nothing.
+fn parts(names: &[u8]) -> Result<Parts, Error> {
+    let names = split_args(names).map_err(|_| Error::text("ERR Missing rdb-filter-only values"))?;
+    let unknown = names.iter().find(|name| !name.eq_ignore_ascii_case(b"functions"));
+    if let Some(name) = unknown {
+        let name = String::from_utf8_lossy(name);
+        return Err(Error::new(format!("ERR Unsupported rdb-filter-only option: {name}")));
+    }
+    Ok(Parts { keys: false, functions: !names.is_empty() })
 }
 
 /// A version such as 9.1.2 as a number, a byte for each part.

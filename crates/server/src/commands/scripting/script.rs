@@ -1,6 +1,7 @@
 //! SCRIPT: the scripts that the server knows.
 
 use crate::commands::help;
+use crate::scripting::debugging::Mode;
 use crate::scripting::running::Kind;
 use crate::scripting::scripts::Sum;
 use crate::session::{Session, SessionHandler};
@@ -109,7 +110,10 @@ fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "SCRIPT",
         &[
             "DEBUG (YES|SYNC|NO) [<engine_name>]",
-            "    Have the scripts of this connection run in a debugger, which Kvick has not.",
+            "    Have EVAL of this connection run scripts in the debugger:",
+            "    * YES: in a copy of the process, which drops what they write.",
+            "    * SYNC: in the server itself. Others wait meanwhile.",
+            "    * NO: no longer.",
             "EXISTS <sha1> [<sha1> ...]",
             "    For each sum, whether a script with it is known.",
             "FLUSH [ASYNC|SYNC]",
@@ -127,7 +131,6 @@ fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// There is no debugger: it would have to stop the server, or to copy it.
 fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 4 {
         return Err(wrong_subcommand("SCRIPT", &args[1]));
@@ -138,14 +141,14 @@ fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         let name = String::from_utf8_lossy(name);
         return Err(Error::new(format!("ERR No scripting engine found with name '{name}' to enable debug")));
     }
-    match &*args[2].to_ascii_lowercase() {
-        b"no" => {
-            cx.reply.ok();
-            Ok(())
-        }
-        b"yes" | b"sync" => Err(Error::text("ERR This server has no debugger for scripts")),
-        _ => Err(Error::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
-    }
+    cx.client.debugging = match &*args[2].to_ascii_lowercase() {
+        b"no" => None,
+        b"yes" => Some(Mode::Beside),
+        b"sync" => Some(Mode::Sync),
+        _ => return Err(Error::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
+    };
+    cx.reply.ok();
+    Ok(())
 }
 
 fn exists(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {

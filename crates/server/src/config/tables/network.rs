@@ -29,7 +29,7 @@ theme! {
 
     MAXCLIENTS: u32 = integer("maxclients", 1, U32_MAX, 10000).works();
     TIMEOUT: u32 = integer("timeout", 0, I32_MAX, 0).works();
-    MAX_NEW_CONNECTIONS_PER_CYCLE: u32 = integer("max-new-connections-per-cycle", 1, 1000, 10);
+    MAX_NEW_CONNECTIONS_PER_CYCLE: u32 = integer("max-new-connections-per-cycle", 1, 1000, 10).works();
     MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: u32 = integer("max-new-tls-connections-per-cycle", 1, 1000, 1).works();
     CLIENT_OUTPUT_BUFFER_LIMIT: OutputLimits =
         special("client-output-buffer-limit", Special::OutputLimits).multi_arg().works();

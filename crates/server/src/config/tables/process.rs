@@ -30,10 +30,10 @@ theme! {
     SHUTDOWN_ON_SIGINT: ShutdownFlags = word_set("shutdown-on-sigint").checked(checks::shutdown_flags).works();
     SHUTDOWN_ON_SIGTERM: ShutdownFlags = word_set("shutdown-on-sigterm").checked(checks::shutdown_flags).works();
 
-    SERVER_CPULIST: Option<Text> = optional("server-cpulist").alias("server_cpulist").immutable();
-    BIO_CPULIST: Option<Text> = optional("bio-cpulist").alias("bio_cpulist").immutable();
+    SERVER_CPULIST: Option<Text> = optional("server-cpulist").alias("server_cpulist").immutable().works();
+    BIO_CPULIST: Option<Text> = optional("bio-cpulist").alias("bio_cpulist").immutable().works();
     AOF_REWRITE_CPULIST: Option<Text> = optional("aof-rewrite-cpulist").alias("aof_rewrite_cpulist").immutable();
-    BGSAVE_CPULIST: Option<Text> = optional("bgsave-cpulist").alias("bgsave_cpulist").immutable();
+    BGSAVE_CPULIST: Option<Text> = optional("bgsave-cpulist").alias("bgsave_cpulist").immutable().works();
     DISABLE_THP: bool = boolean("disable-thp", true).immutable();
     OOM_SCORE_ADJ: OomScoreAdj = word("oom-score-adj", OomScoreAdj::No as u8).works();
     OOM_SCORE_ADJ_VALUES: OomScores = special("oom-score-adj-values", Special::OomScores).multi_arg().works();
@@ -41,7 +41,7 @@ theme! {
     USE_EXIT_ON_PANIC: bool = boolean("use-exit-on-panic", false).hidden();
     ENABLE_DEBUG_ASSERT: bool = boolean("enable-debug-assert", false).immutable().hidden();
     DEBUG_CONTEXT: Text = text("debug-context", "").hidden();
-    WATCHDOG_PERIOD: u32 = integer("watchdog-period", 0, I32_MAX, 0).hidden();
+    WATCHDOG_PERIOD: u32 = integer("watchdog-period", 0, I32_MAX, 0).hidden().works();
     PROPAGATION_ERROR_BEHAVIOR: PropagationError =
         word("propagation-error-behavior", PropagationError::Ignore as u8).works();
 }

@@ -22,7 +22,7 @@ theme! {
     REPLICA_ANNOUNCE_PORT: u16 = integer("replica-announce-port", 0, 65535, 0).alias("slave-announce-port").works();
     REPLICA_IGNORE_MAXMEMORY: bool = boolean("replica-ignore-maxmemory", true).alias("slave-ignore-maxmemory").works();
     REPLICA_LAZY_FLUSH: bool = boolean("replica-lazy-flush", true).alias("slave-lazy-flush").works();
-    REPLICA_IGNORE_DISK_WRITE_ERRORS: bool = boolean("replica-ignore-disk-write-errors", false);
+    REPLICA_IGNORE_DISK_WRITE_ERRORS: bool = boolean("replica-ignore-disk-write-errors", false).works();
 
     REPL_DISKLESS_SYNC: bool = boolean("repl-diskless-sync", true).works();
     REPL_DISKLESS_SYNC_DELAY: u32 = integer("repl-diskless-sync-delay", 0, I32_MAX, 5).works();

@@ -1,0 +1,260 @@
+//! A disk whose syncs and renames fail: what a client is told is kept was kept; what cannot be kept is refused until it can;
+//! the files that were there stay. The failures are made by [`common::disk`], which needs a kernel with seccomp.
+
+mod common;
+
+use common::disk::{Disk, Failing};
+use common::{Server, wait_until};
+use redis::{Connection, RedisResult, Value, cmd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Clients that write at a time.
+const WRITERS: usize = 4;
+
+fn run(client: &mut Connection, line: &str) -> RedisResult<Value> {
+    let mut words = line.split(' ');
+    let mut command = cmd(words.next().unwrap_or_default());
+    words.for_each(|word| _ = command.arg(word));
+    command.query(client)
+}
+
+#[track_caller]
+fn ok(client: &mut Connection, line: &str) {
+    run(client, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+}
+
+#[track_caller]
+fn refusal(client: &mut Connection, line: &str) -> String {
+    match run(client, line) {
+        Err(error) => format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
+        Ok(value) => panic!("{line}: {value:?}"),
+    }
+}
+
+fn info(client: &mut Connection, name: &str) -> String {
+    let text: String = cmd("INFO").arg("persistence").query(client).expect("INFO");
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    found.unwrap_or_else(|| panic!("no {name}")).trim().to_string()
+}
+
+fn digest(client: &mut Connection) -> String {
+    cmd("DEBUG").arg("DIGEST").query(client).expect("a digest")
+}
+
+/// A server in a folder that outlives it.
+fn start(folder: &Path, args: &[&str]) -> Option<(Server, Disk)> {
+    let dir = folder.to_str().expect("a plain path");
+    Disk::start(&[&["--dir", dir, "--enable-debug-command", "yes"], args].concat())
+}
+
+fn is_increment(path: &str) -> bool {
+    path.ends_with(".incr.aof")
+}
+
+/// Writes until the server is gone. A reply to what was sent when syncs had begun to fail would be a lie.
+fn write(server: &Server, number: usize, fails: &AtomicBool) {
+    let mut client = server.client();
+    for n in 0u64.. {
+        let has_failed = fails.load(Ordering::SeqCst);
+        let value = if has_failed { "unsynced".to_owned() } else { n.to_string() };
+        match cmd("SET").arg(format!("key-{number}")).arg(value).query::<()>(&mut client) {
+            Ok(()) => assert!(!has_failed, "a write that no sync has kept was acknowledged"),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Reads until the server is gone. What no sync has kept is shown to nobody.
+fn read(server: &Server, number: usize) {
+    let mut client = server.client();
+    while let Ok(value) = cmd("GET").arg(format!("key-{number}")).query::<Option<String>>(&mut client) {
+        assert_ne!(value.as_deref(), Some("unsynced"));
+    }
+}
+
+#[test]
+fn with_always_a_sync_that_fails_ends_the_server_and_no_reply_is_a_lie() {
+    for workers in ["1", "4"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always"];
+        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let fails = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for number in 0..WRITERS {
+                let (server, fails) = (&server, &fails);
+                scope.spawn(move || write(server, number, fails));
+                scope.spawn(move || read(server, number));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            disk.fail(Failing::NextSync(is_increment));
+            wait_until("a sync has failed", || disk.failures() > 0);
+            fails.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(server.end(), Some(1));
+        assert!(server.log().contains("Can't persist AOF for fsync error"));
+    }
+}
+
+#[test]
+fn with_always_it_does_not_matter_what_the_sync_that_failed_was_for() {
+    for cause in ["BGREWRITEAOF", "CONFIG SET appendonly no", "DEBUG LOADAOF"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let args = ["--io-threads", "1", "--appendonly", "yes", "--appendfsync", "always"];
+        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let mut client = server.raw();
+        client.ask(&["SET", "key", "value"], "+OK\r\n");
+        disk.fail(Failing::NextSync(is_increment));
+        // In one turn, so that the write is synced for the sake of the other command.
+        client.send(format!("SET key unsynced\r\n{cause}\r\n"));
+        client.expect_end();
+        assert_eq!(server.end(), Some(1), "{cause}");
+        assert!(server.log().contains("Can't persist AOF for fsync error"), "{cause}");
+    }
+}
+
+#[test]
+fn with_everysec_writes_are_refused_until_a_sync_goes_well() {
+    for workers in ["1", "4"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "everysec"];
+        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let mut client = server.client();
+        ok(&mut client, "SET key 1");
+        assert_eq!(waitaof(&mut client, 5000), 1);
+        disk.fail(Failing::Syncs(is_increment));
+        ok(&mut client, "SET key 2");
+        assert_eq!(waitaof(&mut client, 100), 0);
+        wait_until("writes are refused", || run(&mut client, "SET other 3").is_err());
+        let why = refusal(&mut client, "SET key 3");
+        assert_eq!(why, "MISCONF Errors writing to the AOF file: Input/output error");
+        assert_eq!(run(&mut client, "GET key").expect("reads go on"), Value::BulkString(b"2".to_vec()));
+        assert_eq!(waitaof(&mut client, 100), 0);
+        assert_eq!(info(&mut client, "aof_last_write_status"), "err");
+        // Files that are not whole are followed by no others.
+        ok(&mut client, "BGREWRITEAOF");
+        wait_until("the rewrite has failed", || info(&mut client, "aof_last_bgrewrite_status") == "err");
+        disk.fail(Failing::Nothing);
+        wait_until("writes are taken again", || run(&mut client, "SET key 4").is_ok());
+        assert_eq!(waitaof(&mut client, 5000), 1);
+        assert_eq!(info(&mut client, "aof_last_write_status"), "ok");
+        let before = digest(&mut client);
+        server.signal(libc::SIGKILL);
+        server.end();
+        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        assert_eq!(digest(&mut server.client()), before);
+    }
+}
+
+/// Whether what the client wrote is on the disk, waiting so long for it.
+fn waitaof(client: &mut Connection, ms: u64) -> i64 {
+    let (here, _): (i64, i64) = cmd("WAITAOF").arg(1).arg(0).arg(ms).query(client).expect("two counts");
+    here
+}
+
+#[test]
+fn a_dump_that_cannot_be_synced_or_renamed_stops_writes_until_one_goes_well() {
+    let is_dump = |path: &str| path.contains("/temp-");
+    let is_folder = |path: &str| !path.rsplit('/').next().unwrap_or_default().contains('.');
+    for failing in [Failing::Syncs(is_dump), Failing::Renames, Failing::Syncs(is_folder)] {
+        let folder = tempfile::Builder::new().prefix("folder").tempdir().expect("a folder");
+        let args = ["--save", "3600 100000", "--dbfilename", "dump.rdb"];
+        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let mut client = server.client();
+        ok(&mut client, "SET key 1");
+        ok(&mut client, "SAVE");
+        ok(&mut client, "SET key 2");
+        disk.fail(failing);
+        ok(&mut client, "BGSAVE");
+        wait_until("the save has failed", || info(&mut client, "rdb_last_bgsave_status") == "err");
+        assert!(disk.failures() > 0);
+        let why = refusal(&mut client, "SET key 3");
+        assert!(why.starts_with("MISCONF Valkey is configured to save RDB snapshots"), "{why}");
+        assert_eq!(run(&mut client, "GET key").expect("reads go on"), Value::BulkString(b"2".to_vec()));
+        assert!(run(&mut client, "SAVE").is_err());
+        let names = std::fs::read_dir(folder.path()).expect("the folder");
+        let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
+        assert!(!names.iter().any(|name| name.to_string_lossy().starts_with("temp-")), "{names:?}");
+        ok(&mut client, "CONFIG SET stop-writes-on-bgsave-error no");
+        ok(&mut client, "SET key 4");
+        ok(&mut client, "CONFIG SET stop-writes-on-bgsave-error yes");
+        disk.fail(Failing::Nothing);
+        ok(&mut client, "BGSAVE");
+        wait_until("a save has gone well", || info(&mut client, "rdb_last_bgsave_status") == "ok");
+        ok(&mut client, "SET key 5");
+        server.signal(libc::SIGKILL);
+        server.end();
+        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        let kept = run(&mut server.client(), "GET key").expect("a value");
+        assert_eq!(kept, Value::BulkString(b"4".to_vec()));
+    }
+}
+
+#[test]
+fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_files_that_were_there() {
+    let is_base = |path: &str| path.contains("/temp-rewriteaof-");
+    let is_manifest = |path: &str| path.contains("manifest");
+    for failing in [Failing::Syncs(is_base), Failing::Renames, Failing::Syncs(is_manifest)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let args = ["--appendonly", "yes", "--appendfsync", "always"];
+        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let mut client = server.client();
+        ok(&mut client, "SET key 1");
+        disk.fail(failing);
+        ok(&mut client, "BGREWRITEAOF");
+        wait_until("the rewrite has failed", || info(&mut client, "aof_last_bgrewrite_status") == "err");
+        assert!(disk.failures() > 0);
+        ok(&mut client, "SET key 2");
+        let before = digest(&mut client);
+        server.signal(libc::SIGKILL);
+        server.end();
+        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        let mut client = server.client();
+        assert_eq!(digest(&mut client), before);
+        ok(&mut client, "BGREWRITEAOF");
+        wait_until("the rewrite is over", || info(&mut client, "aof_rewrite_in_progress") == "0");
+        assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "ok");
+        ok(&mut client, "DEBUG LOADAOF");
+        assert_eq!(digest(&mut client), before);
+    }
+}
+
+#[test]
+fn a_manifest_whose_folder_cannot_be_synced_costs_no_file_that_it_may_be_found_to_list() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = ["--appendonly", "yes", "--appendfsync", "always", "--rdb-key-save-delay", "20000"];
+    let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+    let mut client = server.client();
+    (0..20).for_each(|n| ok(&mut client, &format!("SET key-{n} 1")));
+    let files = folder.path().join("appendonlydir");
+    let manifest = files.join("appendonly.aof.manifest");
+    let read = || std::fs::read_to_string(&manifest).expect("a manifest");
+    ok(&mut client, "BGREWRITEAOF");
+    wait_until("there is a new increment", || read().contains("appendonly.aof.2.incr.aof"));
+    let before = read();
+    // The new base is complete and has its name, and so has the manifest; whether the disk knows, nobody can tell.
+    disk.fail(Failing::NextSync(|path| {
+        path.ends_with("/appendonlydir")
+            && std::fs::read_to_string(format!("{path}/appendonly.aof.manifest"))
+                .is_ok_and(|text| text.contains(".2.base."))
+    }));
+    wait_until("the rewrite has failed", || info(&mut client, "aof_last_bgrewrite_status") == "err");
+    assert_eq!(disk.failures(), 1);
+    assert_eq!(read(), before);
+    for name in ["appendonly.aof.1.base.rdb", "appendonly.aof.2.base.rdb", "appendonly.aof.1.incr.aof"] {
+        assert!(files.join(name).exists(), "{name}");
+    }
+    ok(&mut client, "SET key-0 2");
+    let before = digest(&mut client);
+    server.signal(libc::SIGKILL);
+    server.end();
+    let Some((server, _disk)) = start(folder.path(), &args[..4]) else { return };
+    let mut client = server.client();
+    assert_eq!(digest(&mut client), before);
+    ok(&mut client, "BGREWRITEAOF");
+    wait_until("the rewrite is over", || info(&mut client, "aof_rewrite_in_progress") == "0");
+    assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "ok");
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(digest(&mut client), before);
+}

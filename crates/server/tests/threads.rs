@@ -1,0 +1,93 @@
+//! Where threads run, what they do in a turn, and that somebody tells when one does not come round.
+
+mod common;
+
+use common::{Server, wait_until};
+use redis::cmd;
+use std::collections::BTreeMap;
+
+/// The processors on which this process may run, as the kernel lists them.
+fn processors(path: &str) -> String {
+    let status = std::fs::read_to_string(path).expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.expect("a list of processors").trim().to_string()
+}
+
+/// Where each thread of a server may run, by its name.
+fn places(server: &Server) -> BTreeMap<String, String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server's threads");
+    let place = |task: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(task.path().join("comm")).expect("a name");
+        (name.trim().to_string(), processors(&task.path().join("status").display().to_string()))
+    };
+    tasks.flatten().map(place).collect()
+}
+
+#[test]
+fn threads_run_where_the_lists_of_processors_say() {
+    let all = processors("/proc/self/status");
+    let first = all.split(['-', ',']).next().expect("a processor").to_string();
+    let last = all.rsplit(['-', ',']).next().expect("a processor").to_string();
+    let args = ["--io-threads", "2", "--server-cpulist", &first, "--bio-cpulist", &last];
+    let server = Server::start(&args);
+    let places = places(&server);
+    for worker in ["worker-0", "worker-1", "replication"] {
+        assert_eq!(places[worker], first, "{worker}");
+    }
+    for other in ["log", "janitor", "aof", "migrator", "signals"] {
+        assert_eq!(places[other], last, "{other}");
+    }
+    // No setting is about it.
+    assert_eq!(places["snapshot"], all);
+}
+
+#[test]
+fn threads_are_left_alone_without_lists_and_by_lists_that_are_none() {
+    let all = processors("/proc/self/status");
+    assert!(places(&Server::start(&[])).values().all(|place| *place == all));
+    let server = Server::start(&["--server-cpulist", "0-x"]);
+    assert!(places(&server).values().all(|place| *place == all));
+    assert!(server.log().contains("'0-x' is no list of processors"));
+}
+
+#[test]
+fn the_watchdog_tells_of_a_worker_that_does_not_come_round() {
+    let server = Server::start(&["--enable-debug-command", "yes", "--io-threads", "1"]);
+    let mut client = server.client();
+    let expired = || server.log().matches("--- WATCHDOG TIMER EXPIRED ---").count();
+    let sleep = |client: &mut redis::Connection| {
+        cmd("DEBUG").arg("SLEEP").arg(1).exec(client).expect("DEBUG SLEEP");
+    };
+    sleep(&mut client);
+    assert_eq!(expired(), 0);
+    cmd("CONFIG").arg("SET").arg("watchdog-period").arg(1).exec(&mut client).expect("CONFIG SET");
+    sleep(&mut client);
+    wait_until("it is told", || expired() == 1 && server.log().contains("worker-0 has not come round for"));
+    cmd("CONFIG").arg("SET").arg("watchdog-period").arg(0).exec(&mut client).expect("CONFIG SET");
+    wait_until("nobody watches any more", || !places(&server).contains_key("watchdog"));
+}
+
+#[test]
+fn a_turn_accepts_no_more_connections_than_are_allowed() {
+    const CONNECTIONS: usize = 60;
+    let turns = |share: &str| {
+        let args = ["--io-threads", "1", "--enable-debug-command", "yes", "--max-new-connections-per-cycle", share];
+        let server = Server::start(&args);
+        let mut client = server.client();
+        let mut field = |name: &str| -> usize {
+            let info: String = cmd("INFO").query(&mut client).expect("INFO");
+            let text = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            text.expect("a field").parse().expect("a number")
+        };
+        let mut sleeper = server.raw();
+        sleeper.ask(&["PING"], "+PONG\r\n");
+        let (before, known) = (field("eventloop_cycles"), field("connected_clients"));
+        sleeper.request(&["DEBUG", "SLEEP", "0.5"]);
+        let _others: Vec<_> = (0..CONNECTIONS).map(|_| server.raw()).collect();
+        sleeper.expect("+OK\r\n");
+        wait_until("all are there", || field("connected_clients") == known + CONNECTIONS);
+        field("eventloop_cycles") - before
+    };
+    let (many, few) = (turns("1"), turns("1000"));
+    assert!(many >= CONNECTIONS && few < CONNECTIONS / 2, "{many} turns, and {few}");
+}
