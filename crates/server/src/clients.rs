@@ -19,8 +19,33 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, A
 /// Stands in the log for what users sent, where `hide-user-data-from-log` says so.
 pub const REDACTED: &str = "*redacted*";
 
-/// What everybody may know of a connection.
+/// What everybody may know of a connection. What each request looks at or changes stands on the first cache line.
+#[repr(C, align(64))]
 pub struct ClientInfo {
+    /// Bits of [`ClientFlags`].
+    pub flags: AtomicU32,
+    /// Number of its last command in the command table; `u32::MAX` before the first.
+    pub command: AtomicU32,
+    /// 2 or 3.
+    pub protocol: AtomicU8,
+    /// Set by whoever wants the connection closed.
+    pub doomed: AtomicBool,
+    /// DEBUG PROTECT-CLIENT: the connection stays, and is shown, though it be doomed.
+    pub protected: AtomicBool,
+    /// True when it comes from this machine.
+    pub loopback: bool,
+    /// Unix time in ms of its last request.
+    pub active_ms: AtomicI64,
+    /// Bytes received.
+    pub bytes_in: Counter,
+    /// Bytes sent.
+    pub bytes_out: Counter,
+    /// Commands executed.
+    pub commands: AtomicU64,
+    /// Bytes of unexecuted input.
+    pub input: AtomicUsize,
+    /// Bytes of output waiting.
+    pub output: AtomicUsize,
     /// Unique, ascending.
     pub id: u64,
     /// Number of the worker that owns the connection.
@@ -33,28 +58,14 @@ pub struct ClientInfo {
     pub peer: String,
     /// The server's address that it connected to.
     pub local: String,
-    /// True when it comes from this machine.
-    pub loopback: bool,
     /// Unix time in ms at which it connected.
     pub connected_ms: i64,
-    /// Unix time in ms of its last request.
-    pub active_ms: AtomicI64,
     /// Selected database.
     pub db: AtomicUsize,
-    /// Number of its last command in the command table; `u32::MAX` before the first.
-    pub command: AtomicU32,
-    /// 2 or 3.
-    pub protocol: AtomicU8,
-    /// Bits of [`ClientFlags`].
-    pub flags: AtomicU32,
     /// How many channels, patterns and shard channels it is subscribed to: see [`Kind`](crate::pubsub::Kind).
     pub subscriptions: [AtomicUsize; Kind::COUNT],
-    /// Bytes of unexecuted input.
-    pub input: AtomicUsize,
     /// Bytes allocated for input.
     pub input_memory: AtomicUsize,
-    /// Bytes of output waiting.
-    pub output: AtomicUsize,
     /// Blocks of output waiting.
     pub output_blocks: AtomicUsize,
     /// Bytes allocated for output.
@@ -77,16 +88,6 @@ pub struct ClientInfo {
     pub accounted: AtomicUsize,
     /// Bytes that it took when it was found to be too large, until it is gone.
     pub leaving: AtomicUsize,
-    /// Bytes received.
-    pub bytes_in: Counter,
-    /// Bytes sent.
-    pub bytes_out: Counter,
-    /// Commands executed.
-    pub commands: AtomicU64,
-    /// Set by whoever wants the connection closed.
-    pub doomed: AtomicBool,
-    /// DEBUG PROTECT-CLIENT: the connection stays, and is shown, though it be doomed.
-    pub protected: AtomicBool,
     /// Name, library and user.
     pub names: Mutex<Names>,
     /// The request that waits, if it is blocked.

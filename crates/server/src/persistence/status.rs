@@ -32,7 +32,7 @@ pub struct Status {
     /// Snapshots that were begun, for whatever purpose.
     pub snapshots: u64,
     /// What begins as soon as the snapshot that was cancelled has ended: users are told that it is under way.
-    next: Option<Purpose>,
+    pub(super) next: Option<Purpose>,
     /// The snapshot that is under way: no other begins meanwhile, though it may have been cancelled.
     pub running: Option<Running>,
 }
