@@ -205,12 +205,10 @@ impl Worker {
     pub fn end(&mut self, defrag: &Defrag, began: Instant, is_done: bool) {
         let percent = defrag.percent().clamp(1, 99);
         let took = began.elapsed();
-        self.next = Some(Instant::now() + took * (100 - percent) / percent);
-        if is_done && !self.is_done {
-            (self.is_done, self.next) = (true, None);
-            if self.round == defrag.round.load(Ordering::Acquire) {
-                defrag.finished.fetch_add(1, Ordering::AcqRel);
-            }
+        self.next = (!is_done).then(|| Instant::now() + took * (100 - percent) / percent);
+        let has_ended = is_done && !std::mem::replace(&mut self.is_done, is_done);
+        if has_ended && self.round == defrag.round.load(Ordering::Acquire) {
+            defrag.finished.fetch_add(1, Ordering::AcqRel);
         }
     }
 }

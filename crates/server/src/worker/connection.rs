@@ -428,6 +428,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     #[test]
     fn an_input_buffer_stays_until_its_connection_is_idle_but_not_a_large_one() {
