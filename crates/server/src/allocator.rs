@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn allocations_have_the_size_that_the_store_counts_on_and_their_alignment() {
-        for size in (1..=300).chain([1025, 4097, 20_000, 100_000]) {
+        for size in (1..=300).chain([1025, 4097, 20_000]) {
             for align in [1, 8, 16, 64] {
                 let layout = Layout::from_size_align(size, align).expect("a layout");
                 // SAFETY: freed below with the same layout, and not used afterwards.

@@ -4,8 +4,8 @@
 //! settings allow, a round begins: every worker walks through its share of the keyspace
 //! ([`kvick_store::defrag`]), for `active-defrag-cycle-us` at a time and as often as the percentage of the processor says,
 //! which lies between `active-defrag-cycle-min` and `-max` as the waste lies between the thresholds. When all have
-//! come to the end, it is looked again. A round in which hardly anything could be moved is followed by a rest: what is
-//! wasted then is not the keyspace's.
+//! come to the end, it is looked again, and the next round begins unless the waste is well below the settings by then. A
+//! round in which hardly anything could be moved is followed by a rest: what is wasted then is not the keyspace's.
 
 use crate::config::tables::memory as settings;
 use crate::memory::{Overview, Slabs};
@@ -97,8 +97,10 @@ impl Defrag {
         }
         let waste = Overview::waste();
         let lower = values.read(settings::ACTIVE_DEFRAG_THRESHOLD_LOWER);
-        let is_wasteful = waste.percent >= f64::from(lower)
-            && waste.bytes as u64 >= values.read(settings::ACTIVE_DEFRAG_IGNORE_BYTES);
+        // Once it runs it goes on until it has some way to go before it would begin again.
+        let margin = if runs { 0.75 } else { 1.0 };
+        let is_wasteful = waste.percent >= f64::from(lower) * margin
+            && waste.bytes as f64 >= values.read(settings::ACTIVE_DEFRAG_IGNORE_BYTES) as f64 * margin;
         if (!runs || is_over) && !is_wasteful {
             drop(state);
             return self.stop();
@@ -205,12 +207,10 @@ impl Worker {
     pub fn end(&mut self, defrag: &Defrag, began: Instant, is_done: bool) {
         let percent = defrag.percent().clamp(1, 99);
         let took = began.elapsed();
-        self.next = Some(Instant::now() + took * (100 - percent) / percent);
-        if is_done && !self.is_done {
-            (self.is_done, self.next) = (true, None);
-            if self.round == defrag.round.load(Ordering::Acquire) {
-                defrag.finished.fetch_add(1, Ordering::AcqRel);
-            }
+        self.next = (!is_done).then(|| Instant::now() + took * (100 - percent) / percent);
+        let has_ended = is_done && !std::mem::replace(&mut self.is_done, is_done);
+        if has_ended && self.round == defrag.round.load(Ordering::Acquire) {
+            defrag.finished.fetch_add(1, Ordering::AcqRel);
         }
     }
 }

@@ -148,7 +148,8 @@ impl Bin {
         // above the average would but shift the gaps about.
         let is_nearly_full = taken * 4 > self.open * self.places * 3;
         let eighths = if is_nearly_full { taken * 8 + self.open * 4 } else { taken * 9 };
-        (eighths / (8 * self.open)).min(self.places - 1) as u32
+        // A few slabs that cannot be emptied, which hold the average down, do not save those that are less than half used.
+        (eighths / (8 * self.open)).clamp(self.places / 2, self.places.saturating_sub(1).max(self.places / 2)) as u32
     }
 }
 
@@ -163,7 +164,7 @@ mod tests {
         let bin = Bin { size: 64, places: 64, slabs: 100, open: 50, taken: 50 * 64 + 50 * 32 };
         assert_eq!(bin.taken_max(), 36);
         assert_eq!(Bin { taken: 50 * 64 + 50 * 50 + 20, ..bin }.taken_max(), 50, "no more than the average");
-        assert_eq!(Bin { taken: 50 * 64 + 50 * 8 - 1, ..bin }.taken_max(), 8, "the average and an eighth of it");
+        assert_eq!(Bin { taken: 50 * 64 + 50 * 8 - 1, ..bin }.taken_max(), 32, "half at least");
         assert_eq!(Bin { open: 0, taken: 100 * 64, ..bin }.taken_max(), 0, "all are full");
         assert_eq!(Bin { taken: 100 * 64 - 60, ..bin }.taken_max(), 0, "not worth it");
         assert_eq!(Bin { slabs: 1, open: 1, taken: 3, ..bin }.taken_max(), 0, "nowhere to go");

@@ -189,7 +189,25 @@ impl Scripts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Slabs;
+    use kvick_store::defrag::Heap;
+    use std::alloc::{Layout, alloc, dealloc};
+    use std::ptr::NonNull;
+
+    /// Moves everything.
+    struct Restless;
+
+    // SAFETY: what is moved is copied to a new allocation of the same layout.
+    unsafe impl Heap for Restless {
+        unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8> {
+            // SAFETY: the layout is not empty; the old allocation has it, as the caller promises, and is given up.
+            unsafe {
+                let Some(now) = NonNull::new(alloc(layout)) else { return allocation };
+                now.copy_from_nonoverlapping(allocation, layout.size());
+                dealloc(allocation.as_ptr(), layout);
+                now
+            }
+        }
+    }
 
     fn text(number: usize) -> Vec<u8> {
         format!("return {number}").into_bytes()
@@ -231,10 +249,15 @@ mod tests {
         assert!(scripts.get(&Sum::of(&text(0))).is_some());
         let memory = scripts.memory();
         assert!(memory > 2 * KEPT_MAX * 8);
-        let (mut slabs, mut from) = (Slabs::default(), Some(0));
+        let (running, mut from, mut moved) = (scripts.get(&Sum::of(&text(9))), Some(0), 0);
         while let Some(number) = from {
-            from = scripts.relocate(number, &mut Mover::new(&mut slabs, 100, 0));
+            let mut heap = Restless;
+            let mut mover = Mover::new(&mut heap, 100, 0);
+            from = scripts.relocate(number, &mut mover);
+            moved += mover.moved() as usize;
         }
+        drop(running);
+        assert_eq!(moved, scripts.len() - 1, "all but one that runs");
         assert!(scripts.get(&Sum::of(&text(7))).is_some_and(|script| *script.text == text(7)));
         assert_eq!(scripts.clear().len(), 2 * KEPT_MAX + 1);
         assert_eq!(scripts.memory(), 0);

@@ -250,7 +250,7 @@ fn a_large_hash_takes_a_small_allocation_and_a_word_for_each_field() {
 #[test]
 fn a_value_of_the_same_class_is_overwritten_in_place() {
     let mut hash = Hash::new();
-    hash.set(&[b'f'; 30], b"a value", Expiry::None, clock(), LIMITS);
+    hash.set(&[b'f'; 30], b"any value", Expiry::None, clock(), LIMITS);
     let address = |hash: &Hash| {
         hash.get(&[b'f'; 30], clock()).map(|value| match value {
             Str::Bytes(bytes) => bytes.as_ptr(),
