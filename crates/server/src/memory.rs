@@ -322,8 +322,10 @@ mod tests {
 
     #[test]
     fn figures_contain_one_another() {
-        let figures = Figures::read();
-        assert!(figures.allocated <= figures.active && figures.active <= figures.resident, "{figures:?}");
+        // The allocator adds them up one after the other while other threads allocate and free.
+        let nest = |figures: &Figures| figures.allocated <= figures.active && figures.active <= figures.resident;
+        let figures =
+            (0..1000).map(|_| Figures::read()).find(nest).expect("figures of a moment in which little happens");
         assert!(figures.rss > 1 << 20 && figures.rss < system_total(), "{figures:?}");
     }
 
