@@ -5,8 +5,9 @@
 
 mod common;
 
+use common::line::{digest, ok, persistence as info, refusal, run};
 use common::{Server, wait_until};
-use redis::{Commands, Connection, RedisResult, Value, cmd};
+use redis::{Commands, Connection, Value, cmd};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -65,36 +66,6 @@ impl Folder {
     fn last_increment(&self) -> PathBuf {
         self.part(self.parts("i").last().expect("an increment"))
     }
-}
-
-fn run(client: &mut Connection, line: &str) -> RedisResult<Value> {
-    let mut words = line.split(' ');
-    let mut command = cmd(words.next().unwrap_or_default());
-    words.for_each(|word| _ = command.arg(word));
-    command.query(client)
-}
-
-#[track_caller]
-fn ok(client: &mut Connection, line: &str) {
-    run(client, line).unwrap_or_else(|error| panic!("{line}: {error}"));
-}
-
-#[track_caller]
-fn refusal(client: &mut Connection, line: &str) -> String {
-    match run(client, line) {
-        Err(error) => format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
-        Ok(value) => panic!("{line}: {value:?}"),
-    }
-}
-
-fn info(client: &mut Connection, name: &str) -> String {
-    let text: String = cmd("INFO").arg("persistence").query(client).expect("INFO");
-    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    found.unwrap_or_else(|| panic!("no {name}")).trim().to_string()
-}
-
-fn digest(client: &mut Connection) -> String {
-    cmd("DEBUG").arg("DIGEST").query(client).expect("a digest")
 }
 
 fn wait_for_rewrite(client: &mut Connection) {

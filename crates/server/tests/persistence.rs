@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::line::{digest, ok, refusal as error, run as ask};
 use common::{Server, for_workers, wait_until};
 use redis::{Commands, Connection, Value, cmd};
 use std::collections::HashMap;
@@ -53,34 +54,9 @@ impl Folder {
     }
 }
 
-/// Runs a command given as a line.
-fn ask(client: &mut Connection, line: &str) -> redis::RedisResult<Value> {
-    let mut words = line.split(' ');
-    let mut command = cmd(words.next().unwrap_or_default());
-    words.for_each(|word| _ = command.arg(word));
-    command.query(client)
-}
-
-#[track_caller]
-fn ok(client: &mut Connection, line: &str) {
-    ask(client, line).unwrap_or_else(|error| panic!("{line}: {error}"));
-}
-
-#[track_caller]
-fn error(client: &mut Connection, line: &str) -> String {
-    match ask(client, line) {
-        Err(error) => format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
-        Ok(value) => panic!("{line}: {value:?}"),
-    }
-}
-
 fn info(client: &mut Connection) -> HashMap<String, String> {
     let text: String = cmd("INFO").query(client).expect("INFO");
     text.lines().filter_map(|line| line.split_once(':')).map(|(name, value)| (name.into(), value.into())).collect()
-}
-
-fn digest(client: &mut Connection) -> String {
-    cmd("DEBUG").arg("DIGEST").query(client).expect("a digest")
 }
 
 fn wait_for_background_save(client: &mut Connection) {

@@ -2,7 +2,6 @@
 
 use crate::aof;
 use crate::persistence::gate;
-use crate::server::Server;
 use crate::session::Session;
 use kvick_commands::context::Error;
 use kvick_resp::Args;
@@ -17,7 +16,7 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     }
     let server = cx.server;
     // The log has told why, if something could not be written. Between two histories the files are of the old one.
-    if !aof::flush(server) || aof_is_incomplete(server) {
+    if !aof::flush(server) || server.aof.status().state == aof::State::Waiting {
         return Err(Error::text("ERR The append-only file does not hold all of the data now"));
     }
     // The files hold the function libraries too.
@@ -30,10 +29,6 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     aof::order_reload(server, aof::Reload { client, ticket, version });
     *cx.waits = Some(waiter);
     Ok(())
-}
-
-fn aof_is_incomplete(server: &Server) -> bool {
-    server.aof.status().state == aof::State::Waiting
 }
 
 /// DEBUG AOF-FLUSH-SLEEP microseconds: how long to wait before each write.
