@@ -7,25 +7,31 @@ use redis::cmd;
 use std::collections::BTreeMap;
 
 /// The processors on which this process may run, as the kernel lists them.
-fn processors(path: &str) -> String {
-    let status = std::fs::read_to_string(path).expect("a status");
+fn processors() -> String {
+    processors_in(&std::fs::read_to_string("/proc/self/status").expect("a status"))
+}
+
+/// Those that the status of a thread lists; none once it has ended.
+fn processors_in(status: &str) -> String {
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    line.expect("a list of processors").trim().to_string()
+    line.unwrap_or_default().trim().to_string()
 }
 
 /// Where each thread of a server may run, by its name.
 fn places(server: &Server) -> BTreeMap<String, String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server's threads");
+    // A thread may end before it is looked at.
     let place = |task: std::fs::DirEntry| {
-        let name = std::fs::read_to_string(task.path().join("comm")).expect("a name");
-        (name.trim().to_string(), processors(&task.path().join("status").display().to_string()))
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        Some((name.trim().to_string(), processors_in(&status)))
     };
-    tasks.flatten().map(place).collect()
+    tasks.flatten().filter_map(place).collect()
 }
 
 #[test]
 fn threads_run_where_the_lists_of_processors_say() {
-    let all = processors("/proc/self/status");
+    let all = processors();
     let first = all.split(['-', ',']).next().expect("a processor").to_string();
     let last = all.rsplit(['-', ',']).next().expect("a processor").to_string();
     let args = ["--io-threads", "2", "--server-cpulist", &first, "--bio-cpulist", &last];
@@ -43,7 +49,7 @@ fn threads_run_where_the_lists_of_processors_say() {
 
 #[test]
 fn threads_are_left_alone_without_lists_and_by_lists_that_are_none() {
-    let all = processors("/proc/self/status");
+    let all = processors();
     assert!(places(&Server::start(&[])).values().all(|place| *place == all));
     let server = Server::start(&["--server-cpulist", "0-x"]);
     assert!(places(&server).values().all(|place| *place == all));
