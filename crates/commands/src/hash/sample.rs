@@ -95,7 +95,7 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 || wanted == 1 {
         draw(hash, wanted, clock, visit);
-    } else if hash.as_listpack().is_some() || wanted.saturating_mul(DRAWN_SHARE_MAX) > hash.len() {
+    } else if hash.is_packed() || wanted.saturating_mul(DRAWN_SHARE_MAX) > hash.len() {
         let seen = || hash.iter().filter(|field| !clock.hides(field.expiry));
         let there = if hash.volatile() == 0 { hash.len() } else { seen().count() };
         let (mut wanted, mut left) = (wanted.min(there), there as u64);
@@ -117,7 +117,7 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
 /// Visits `count` fields drawn one by one.
 fn draw(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> ControlFlow<()>) {
     // Whether all were visited or it was told to stop makes no difference to the caller.
-    let _ = if hash.as_listpack().is_none() || count == 1 {
+    let _ = if !hash.is_packed() || count == 1 {
         (0..count).map_while(|_| hash.random(clock, random::next)).try_for_each(visit)
     } else {
         let fields: Vec<Field<'_>> = hash.iter().collect();

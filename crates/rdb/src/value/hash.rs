@@ -16,7 +16,7 @@ use kvick_store::{Collection, Expiry, IntBuf, Str};
 const NO_EXPIRY: i64 = -1;
 
 pub(super) fn type_in(hash: &Hash, version: u16) -> Option<Type> {
-    if hash.as_listpack().is_some() {
+    if hash.is_packed() {
         Some(Type::HashListpack)
     } else if hash.volatile() == 0 {
         Some(Type::Hash)
@@ -26,8 +26,8 @@ pub(super) fn type_in(hash: &Hash, version: u16) -> Option<Type> {
 }
 
 pub(super) fn save<S: Sink>(hash: &Hash, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
-    if let Some(view) = hash.as_listpack() {
-        return encoder.string(view.bytes());
+    if let Some(saved) = hash.with_listpack(|view| encoder.string(view.bytes())) {
+        return saved;
     }
     encoder.length(hash.len() as u64)?;
     for field in hash.iter() {

@@ -11,6 +11,7 @@
 
 use crate::defrag::Mover;
 use crate::encodings::listpack::View;
+use crate::encodings::pairs::Pairs;
 use crate::table::Table;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -98,6 +99,8 @@ impl Word {
 pub enum Inside<'a> {
     /// One listpack.
     Listpack(View<'a>),
+    /// What others take for one listpack, in pieces.
+    Pairs(&'a Pairs),
     /// A hash table of its elements, whatever is there beside it.
     Table(&'a Table),
     /// Something else.

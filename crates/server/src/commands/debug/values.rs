@@ -61,11 +61,13 @@ pub fn listpack(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let number = cx.client.db;
     let mut db = cx.db(number);
     let entry = db.peek(db.key(&args[2])).ok_or(Error::NO_KEY)?;
-    let Inside::Listpack(listpack) = entry.inside() else {
-        return Err(Error::text("ERR Not a listpack encoded object."));
+    let text = match entry.inside() {
+        Inside::Listpack(listpack) => describe_listpack(listpack),
+        Inside::Pairs(pairs) => describe_listpack(pairs.to_listpack().view()),
+        _ => return Err(Error::text("ERR Not a listpack encoded object.")),
     };
     // Whoever closed the standard output does not want to know.
-    _ = std::io::stdout().lock().write_all(describe_listpack(listpack).as_bytes());
+    _ = std::io::stdout().lock().write_all(text.as_bytes());
     cx.reply.simple("Listpack structure printed on stdout");
     Ok(())
 }

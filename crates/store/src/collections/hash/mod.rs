@@ -1,7 +1,9 @@
 //! Values of type hash: fields with values, and for some of them a time at which they expire.
 //!
-//! A small hash is a [`Listpack`] of fields and values in turn. It becomes a table of [`fields`] when it has too many of
-//! them or one is too long ([`Limits`]), and also when a field is given an expiry, and stays one from then on.
+//! A small hash is a [`Listpack`] of fields and values in turn, or once that is not so short any more [`Pairs`], which are
+//! the same in pieces and take less memory; nobody outside of the server can tell these from each other. It becomes a table
+//! of [`fields`] when it has too many of them or one is too long ([`Limits`]), and also when a field is given an expiry, and
+//! stays one from then on.
 //!
 //! A field whose time has come is not seen any more ([`FieldClock`]), but it counts in [`Hash::len`] and stays in memory
 //! until active expiry takes it out ([`Hash::expire`]) or it is set again. The partition that holds a hash with such
@@ -17,7 +19,8 @@ use super::word::{Collection, Inside, Word};
 use crate::db::Expiry;
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
-use crate::encodings::listpack::{self, At, Listpack};
+use crate::encodings::listpack::{self, At, Element, Listpack};
+use crate::encodings::pairs::Pairs;
 use crate::memory::size_class;
 use crate::value::{IntBuf, Kind, Str};
 use field::Parts;
@@ -30,6 +33,12 @@ pub struct Hash(Word);
 /// Tags of the word.
 const PACKED: u8 = 0;
 const TABLE: u8 = 1;
+const PAIRS: u8 = 2;
+
+/// Listpacks of more bytes become pairs, ...
+const PACKED_BYTES_MAX: usize = 1024;
+/// ... and pairs whose listpack has no more bytes become one.
+const PAIRS_BYTES_MIN: usize = PACKED_BYTES_MAX / 2;
 
 /// Up to which size a hash is a listpack.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +120,15 @@ pub enum State {
 /// A hash by its encoding.
 enum View<'a> {
     Packed(listpack::View<'a>),
+    Pairs(&'a Pairs),
     Table(&'a Fields),
+}
+
+/// The same for change.
+enum ViewMut<'a> {
+    Packed(listpack::Mut<'a>),
+    Pairs(&'a mut Pairs),
+    Table(&'a mut Fields),
 }
 
 /// A field of a hash with everything about it.
@@ -123,6 +140,13 @@ pub struct Field<'a> {
     pub value: Str<'a>,
     /// Unix time in milliseconds at which it expires.
     pub expiry: Option<i64>,
+}
+
+impl<'a> From<(Str<'a>, Str<'a>)> for Field<'a> {
+    #[inline]
+    fn from((name, value): (Str<'a>, Str<'a>)) -> Self {
+        Field { name, value, expiry: None }
+    }
 }
 
 impl<'a> From<Parts<'a>> for Field<'a> {
@@ -144,29 +168,37 @@ impl Hash {
         unsafe {
             match self.0.tag() {
                 PACKED => View::Packed(listpack::view_of(self.0)),
+                PAIRS => View::Pairs(self.0.as_ref()),
                 _ => View::Table(self.0.as_ref()),
             }
         }
     }
 
-    /// The listpack for change, if it is one.
     #[inline]
-    fn pack_mut(&mut self) -> Option<listpack::Mut<'_>> {
+    fn view_mut(&mut self) -> ViewMut<'_> {
         // SAFETY: the tag says what the word was made from, and the word owns it.
-        (self.0.tag() == PACKED).then(|| unsafe { listpack::Mut::new(&mut self.0) })
+        unsafe {
+            match self.0.tag() {
+                PACKED => ViewMut::Packed(listpack::Mut::new(&mut self.0)),
+                PAIRS => ViewMut::Pairs(self.0.as_mut()),
+                _ => ViewMut::Table(self.0.as_mut()),
+            }
+        }
     }
 
     /// The table, if it is one.
     #[inline]
     fn table_mut(&mut self) -> Option<&mut Fields> {
-        // SAFETY: the tag says what the word was made from.
-        (self.0.tag() == TABLE).then(|| unsafe { self.0.as_mut() })
+        match self.view_mut() {
+            ViewMut::Table(fields) => Some(fields),
+            _ => None,
+        }
     }
 
     /// The table that it is or becomes.
     #[inline]
     fn make_table(&mut self) -> &mut Fields {
-        if self.0.tag() == PACKED {
+        if self.0.tag() != TABLE {
             self.unpack();
         }
         // SAFETY: it is a table now.
@@ -184,10 +216,35 @@ impl Hash {
         *self = Hash(Word::from_box(fields, TABLE));
     }
 
-    /// The listpack of fields and values, if it is one.
-    pub fn as_listpack(&self) -> Option<listpack::View<'_>> {
+    /// Turns the listpack that it is into pairs, and the other way round, if it has the size for it.
+    #[inline]
+    fn settle(&mut self) {
         match self.view() {
-            View::Packed(pack) => Some(pack),
+            View::Packed(pack) if pack.bytes().len() > PACKED_BYTES_MAX => self.cut(),
+            View::Pairs(pairs) if pairs.listpack_bytes() <= PAIRS_BYTES_MIN => {
+                *self = Hash::packed(pairs.to_listpack())
+            }
+            _ => {}
+        }
+    }
+
+    #[inline(never)]
+    fn cut(&mut self) {
+        if let View::Packed(pack) = self.view() {
+            *self = Hash::in_pairs(Pairs::of_listpack(pack));
+        }
+    }
+
+    /// Whether it is encoded as a listpack for whoever asks.
+    pub fn is_packed(&self) -> bool {
+        self.0.tag() != TABLE
+    }
+
+    /// Calls `see` with the listpack of fields and values if it is encoded as one, which is made for that if need be.
+    pub fn with_listpack<R>(&self, see: impl FnOnce(listpack::View<'_>) -> R) -> Option<R> {
+        match self.view() {
+            View::Packed(pack) => Some(see(pack)),
+            View::Pairs(pairs) => Some(see(pairs.to_listpack().view())),
             View::Table(_) => None,
         }
     }
@@ -211,6 +268,7 @@ impl Hash {
                 let at = place_of(pack, name)?;
                 Some(Field { name: pack.get(at), value: pack.get(pack.next(at)?), expiry: None })
             }
+            View::Pairs(pairs) => pairs.find(name).map(|place| pairs.get(place).into()),
             View::Table(fields) => {
                 let found = fields.get(name)?;
                 (!clock.hides(found.expiry)).then(|| found.into())
@@ -227,7 +285,7 @@ impl Hash {
     /// Number of fields with an expiry.
     pub fn volatile(&self) -> usize {
         match self.view() {
-            View::Packed(_) => 0,
+            View::Packed(_) | View::Pairs(_) => 0,
             View::Table(fields) => fields.volatile(),
         }
     }
@@ -236,47 +294,82 @@ impl Hash {
     /// they would be too many, even should some be there already, or one is too long.
     #[inline]
     pub fn expect<'w>(&mut self, words: impl ExactSizeIterator<Item = &'w [u8]>, limits: Limits) {
-        let Some(pack) = self.pack_mut() else { return };
+        if !self.is_packed() {
+            return;
+        }
         let mut bytes: usize = 0;
         let too_many = words.len() / 2 > limits.fields;
         let too_long = words.into_iter().any(|word| {
             bytes = bytes.saturating_add(word.len());
             word.len() > limits.bytes
         });
-        if too_many || too_long || !pack.fits(bytes) {
-            drop(pack);
+        if too_many || too_long || !self.fits(bytes) {
             self.unpack();
+        }
+    }
+
+    /// Whether strings of so many bytes in all can be added safely. A table has no limit.
+    #[inline]
+    fn fits(&self, more: usize) -> bool {
+        match self.view() {
+            View::Packed(pack) => pack.fits(more),
+            View::Pairs(pairs) => pairs.fits(more),
+            View::Table(_) => true,
         }
     }
 
     /// Sets a field.
     #[inline]
     pub fn set(&mut self, name: &[u8], value: &[u8], expiry: Expiry, clock: FieldClock, limits: Limits) -> Stored {
-        let Some(mut pack) = self.pack_mut() else { return self.make_table().set(name, value, expiry, clock) };
         let too_long = name.len() > limits.bytes || value.len() > limits.bytes;
-        if too_long || !pack.fits(name.len() + value.len()) || matches!(expiry, Expiry::At(_)) {
-            drop(pack);
-            return self.make_table().set(name, value, expiry, clock);
+        if too_long || !self.fits(name.len() + value.len()) || matches!(expiry, Expiry::At(_)) {
+            self.make_table();
         }
-        let view = pack.view();
-        if let Some(at) = place_of(view, name).and_then(|at| view.next(at)) {
-            pack.replace(at, value);
-            return Stored::Replaced;
-        }
-        pack.push_back(name);
-        pack.push_back(value);
-        drop(pack);
-        if self.len() > limits.fields {
+        let stored = match self.view_mut() {
+            ViewMut::Table(fields) => return fields.set(name, value, expiry, clock),
+            ViewMut::Packed(mut pack) => match place_of(pack.view(), name).and_then(|at| pack.view().next(at)) {
+                Some(at) => {
+                    pack.replace(at, value);
+                    Stored::Replaced
+                }
+                None => {
+                    pack.push_back_elements([Element::new(name), Element::new(value)]);
+                    Stored::Added
+                }
+            },
+            ViewMut::Pairs(pairs) => match pairs.find(name) {
+                Some(place) => {
+                    pairs.replace(place, value);
+                    Stored::Replaced
+                }
+                None => {
+                    pairs.push(name, value);
+                    Stored::Added
+                }
+            },
+        };
+        if stored == Stored::Added && self.len() > limits.fields {
             self.unpack();
+        } else {
+            self.settle();
         }
-        Stored::Added
+        stored
     }
 
     /// Removes a field unless `clock` hides it; whether it was there.
     pub fn remove(&mut self, name: &[u8], clock: FieldClock) -> bool {
-        let Some(mut pack) = self.pack_mut() else { return self.make_table().remove(name, clock) };
-        let Some(at) = place_of(pack.view(), name) else { return false };
-        pack.remove_from(at, 2);
+        match self.view_mut() {
+            ViewMut::Table(fields) => return fields.remove(name, clock),
+            ViewMut::Packed(mut pack) => {
+                let Some(at) = place_of(pack.view(), name) else { return false };
+                pack.remove_from(at, 2);
+            }
+            ViewMut::Pairs(pairs) => {
+                let Some(place) = pairs.find(name) else { return false };
+                pairs.remove(place);
+            }
+        }
+        self.settle();
         true
     }
 
@@ -298,7 +391,7 @@ impl Hash {
                 }
             };
         }
-        if let View::Packed(_) = self.view() {
+        if self.is_packed() {
             // It stays a listpack unless something changes.
             if !self.contains(name, clock) {
                 return Expired::Missing;
@@ -356,7 +449,7 @@ impl Hash {
     #[inline]
     pub(crate) fn wake_ms(&self) -> Option<i64> {
         match self.view() {
-            View::Packed(_) => None,
+            View::Packed(_) | View::Pairs(_) => None,
             View::Table(fields) => fields.wake_ms(),
         }
     }
@@ -365,7 +458,7 @@ impl Hash {
     #[inline]
     pub(crate) fn queued_ms(&self) -> Option<i64> {
         match self.view() {
-            View::Packed(_) => None,
+            View::Packed(_) | View::Pairs(_) => None,
             View::Table(fields) => fields.queued_ms(),
         }
     }
@@ -385,15 +478,17 @@ impl Hash {
 
     /// All fields, those that have expired included, in the order of the listpack or none in particular.
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
-        let (pack, table) = match self.view() {
-            View::Packed(pack) => (Some(pack), None),
-            View::Table(fields) => (None, Some(fields)),
+        let (pack, pairs, table) = match self.view() {
+            View::Packed(pack) => (Some(pack), None, None),
+            View::Pairs(pairs) => (None, Some(pairs), None),
+            View::Table(fields) => (None, None, Some(fields)),
         };
         let packed = pack.into_iter().flat_map(|pack| {
             let mut strings = pack.iter();
             std::iter::from_fn(move || Some(Field { name: strings.next()?, value: strings.next()?, expiry: None }))
         });
-        packed.chain(table.into_iter().flat_map(|fields| fields.iter().map(Field::from)))
+        let paired = pairs.into_iter().flat_map(|pairs| pairs.iter().map(Field::from));
+        packed.chain(paired).chain(table.into_iter().flat_map(|fields| fields.iter().map(Field::from)))
     }
 
     /// One call of HSCAN: visits about `count` fields and says with which cursor to go on; 0 begins, and ends. A listpack
@@ -421,6 +516,10 @@ impl Hash {
                 let at = pack.seek(index as isize)?;
                 Some(Field { name: pack.get(at), value: pack.get(pack.next(at)?), expiry: None })
             }
+            View::Pairs(pairs) => {
+                let index = (random() >> 1).checked_rem(pairs.len() as u64)?;
+                Some(pairs.get(pairs.seek(index as usize)?).into())
+            }
             View::Table(fields) => {
                 let mut draws = (0..TRIES_MAX).map_while(|_| fields.random(&mut random));
                 draws.find(|found| !clock.hides(found.expiry)).map(Field::from)
@@ -431,7 +530,16 @@ impl Hash {
     /// A hash of a listpack from outside, which is to have fields, no two the same, and their values in turn.
     pub fn from_listpack(pack: Listpack) -> Result<Hash, Corrupt> {
         let view = pack.view();
-        if pack.len().is_multiple_of(2) && view.all_differ(1) { Ok(Hash::packed(pack)) } else { Err(Corrupt) }
+        if !pack.len().is_multiple_of(2) || !view.all_differ(1) {
+            return Err(Corrupt);
+        }
+        let mut hash = Hash::packed(pack);
+        hash.settle();
+        Ok(hash)
+    }
+
+    fn in_pairs(pairs: Box<Pairs>) -> Hash {
+        Hash(Word::from_box(pairs, PAIRS))
     }
 
     /// A hash of a listpack that has fields and their values in turn.
@@ -482,6 +590,7 @@ impl Clone for Hash {
     fn clone(&self) -> Self {
         match self.view() {
             View::Packed(pack) => Hash::packed(Listpack::from(pack)),
+            View::Pairs(pairs) => Hash::in_pairs(Box::new(pairs.clone())),
             View::Table(fields) => Hash(Word::from_box(Box::new(fields.clone()), TABLE)),
         }
     }
@@ -493,6 +602,7 @@ impl Drop for Hash {
         unsafe {
             match self.0.tag() {
                 PACKED => drop(Listpack::from_word(self.0)),
+                PAIRS => drop(self.0.into_box::<Pairs>()),
                 _ => drop(self.0.into_box::<Fields>()),
             }
         }
@@ -507,32 +617,42 @@ unsafe impl Collection for Hash {
     fn len(&self) -> usize {
         match self.view() {
             View::Packed(pack) => pack.len() / 2,
+            View::Pairs(pairs) => pairs.len(),
             View::Table(fields) => fields.len(),
         }
     }
 
     fn encoding(&self) -> &'static str {
         match self.view() {
-            View::Packed(_) => "listpack",
+            View::Packed(_) | View::Pairs(_) => "listpack",
             View::Table(_) => "hashtable",
         }
     }
 
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
-        if let Some(mut pack) = self.pack_mut() {
-            pack.relocate(mover);
-            return None;
-        }
-        if position == 0 {
+        if position == 0 && self.0.tag() != PACKED {
             // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
-            unsafe { self.0.relocate_box::<Fields>(mover) };
+            unsafe {
+                match self.0.tag() {
+                    PAIRS => self.0.relocate_box::<Pairs>(mover),
+                    _ => self.0.relocate_box::<Fields>(mover),
+                }
+            }
         }
-        self.table_mut()?.relocate(position, mover)
+        match self.view_mut() {
+            ViewMut::Packed(mut pack) => {
+                pack.relocate(mover);
+                None
+            }
+            ViewMut::Pairs(pairs) => pairs.relocate(position as usize, mover).map(|next| next as u64),
+            ViewMut::Table(fields) => fields.relocate(position, mover),
+        }
     }
 
     fn inside(&self) -> Inside<'_> {
         match self.view() {
             View::Packed(pack) => Inside::Listpack(pack),
+            View::Pairs(pairs) => Inside::Pairs(pairs),
             View::Table(fields) => Inside::Table(fields.table()),
         }
     }
@@ -540,6 +660,7 @@ unsafe impl Collection for Hash {
     fn memory(&self, samples: usize) -> usize {
         match self.view() {
             View::Packed(pack) => size_class(pack.bytes().len()),
+            View::Pairs(pairs) => pairs.memory(),
             View::Table(fields) => fields.memory(samples),
         }
     }
@@ -547,6 +668,7 @@ unsafe impl Collection for Hash {
     fn free_effort(&self) -> usize {
         match self.view() {
             View::Packed(_) => 1,
+            View::Pairs(pairs) => pairs.allocations(),
             View::Table(fields) => fields.len(),
         }
     }

@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
 const LIMITS: Limits = Limits { fields: 12, bytes: 20 };
+/// Within these there are hashes that are not in one piece.
+const WIDE_LIMITS: Limits = Limits { fields: 100, bytes: 100 };
 const NOW_MS: i64 = 1_000_000;
 
 fn clock() -> FieldClock {
@@ -104,21 +106,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 150 }))]
 
     #[test]
-    fn does_what_a_map_would(steps in prop::collection::vec(step(), 1..120)) {
+    fn does_what_a_map_would(steps in prop::collection::vec(step(), 1..120), wide in any::<bool>()) {
         let (mut hash, mut model) = (Hash::new(), Model::default());
+        let limits = if wide { WIDE_LIMITS } else { LIMITS };
+        for number in (0..if wide { 60 } else { 0 }).step_by(2) {
+            hash.set(&name(number), &[b'w'; 40], Expiry::None, clock(), limits);
+            model.set(name(number), vec![b'w'; 40], Expiry::None);
+        }
+        prop_assert_eq!(matches!(hash.view(), View::Pairs(_)), wide);
         for step in steps {
             match step {
                 Step::Set(number, len, expiry) => {
                     let value = if len.is_multiple_of(2) { (len as i64 * 1_000_003).to_string().into_bytes() } else { vec![b'v'; len] };
-                    let stored = hash.set(&name(number), &value, expiry, clock(), LIMITS);
+                    let stored = hash.set(&name(number), &value, expiry, clock(), limits);
                     prop_assert_eq!(stored, model.set(name(number), value, expiry));
                 }
                 Step::SetLong(number) => {
-                    hash.set(&name(number), &[b'x'; 70_000], Expiry::None, clock(), LIMITS);
+                    hash.set(&name(number), &[b'x'; 70_000], Expiry::None, clock(), limits);
                     model.set(name(number), vec![b'x'; 70_000], Expiry::None);
                 }
                 Step::SetMany(from) => (from..from + 100).for_each(|number| {
-                    hash.set(&name(number), b"many", Expiry::None, clock(), LIMITS);
+                    hash.set(&name(number), b"many", Expiry::None, clock(), limits);
                     model.set(name(number), b"many".to_vec(), Expiry::None);
                 }),
                 Step::Remove(number) => {
@@ -159,8 +167,8 @@ proptest! {
             let volatile = model.fields.values().filter_map(|(_, expiry)| *expiry);
             prop_assert_eq!(hash.volatile(), volatile.clone().count());
             prop_assert_eq!(hash.wake_ms().is_some(), volatile.clone().count() > 0);
-            let is_packed = hash.as_listpack().is_some();
-            prop_assert!(!is_packed || hash.len() <= LIMITS.fields && hash.volatile() == 0);
+            let is_packed = hash.is_packed();
+            prop_assert!(!is_packed || hash.len() <= limits.fields && hash.volatile() == 0);
         }
         prop_assert_eq!(contents(&hash), model.fields.clone().into_iter().collect());
         for number in 0..420 {
@@ -275,6 +283,27 @@ fn a_futile_round_puts_off_the_next() {
     assert_eq!((taken, hash.wake_ms()), (5, Some(NOW_MS + 5 + 100)));
     while !hash.expire(NOW_MS + 3005, 64, |_| taken += 1) {}
     assert_eq!((taken, hash.wake_ms()), (3005, Some(NOW_MS + 3005)));
+}
+
+#[test]
+fn a_longer_listpack_is_kept_in_pieces_that_nobody_sees() {
+    let mut hash = Hash::new();
+    let mut pack = Listpack::new();
+    for number in 0..90u16 {
+        let words = [format!("field:{number:012}").into_bytes(), name(number)];
+        assert_eq!(hash.set(&words[0], &words[1], Expiry::None, clock(), WIDE_LIMITS), Stored::Added);
+        words.iter().for_each(|word| pack.push_back(word));
+        assert_eq!(matches!(hash.view(), View::Pairs(_)), pack.byte_len() > PACKED_BYTES_MAX);
+        assert!(hash.with_listpack(|view| view == pack.view()).expect("a listpack"));
+    }
+    assert_eq!((hash.encoding(), hash.is_packed(), hash.len()), ("listpack", true, 90));
+    assert!(hash.memory(0) < size_class(pack.byte_len()));
+    let loaded = Hash::from_listpack(pack).expect("fields and values");
+    assert!(loaded.iter().eq(hash.iter()) && matches!(loaded.view(), View::Pairs(_)));
+    for number in 5..90u16 {
+        assert!(hash.remove(format!("field:{number:012}").as_bytes(), clock()));
+    }
+    assert!(matches!(hash.view(), View::Packed(_)) && hash.iter().eq(loaded.iter().take(5)));
 }
 
 #[test]

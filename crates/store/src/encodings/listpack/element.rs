@@ -44,6 +44,15 @@ impl<'a> Element<'a> {
         }
     }
 
+    /// The same of a string that may be an integer already.
+    #[inline]
+    pub fn of(string: Str<'a>) -> Self {
+        match string {
+            Str::Bytes(bytes) => Element::new(bytes),
+            Str::Int(number) => Element::int(number),
+        }
+    }
+
     /// An integer, in the shortest form.
     #[inline]
     pub fn int(number: i64) -> Self {
@@ -106,24 +115,43 @@ impl<'a> Element<'a> {
         len + backlen_size(len)
     }
 
+    /// Bytes that it takes without its trailing length.
     #[inline]
-    fn encoded_len(&self) -> usize {
+    pub(in crate::encodings) fn encoded_len(&self) -> usize {
         usize::from(self.header_len) + self.body.len()
+    }
+
+    /// What stands before [`Element::body`].
+    #[inline]
+    pub(in crate::encodings) fn header(&self) -> &[u8] {
+        &self.header[..self.header_len.into()]
+    }
+
+    /// A string's bytes, nothing for an integer.
+    #[inline]
+    pub(in crate::encodings) fn body(&self) -> &'a [u8] {
+        self.body
     }
 
     /// Writes it into `room` of exactly its size.
     #[inline]
     pub(super) fn write(&self, room: &mut [u8]) {
         let len = self.encoded_len();
-        let (header, rest) = room.split_at_mut(self.header_len.into());
+        let (own, backlen) = room.split_at_mut(len);
+        self.write_encoded(own);
+        write_backlen(len, backlen);
+    }
+
+    /// Writes it without its trailing length into `room` of exactly that size.
+    #[inline]
+    pub(in crate::encodings) fn write_encoded(&self, room: &mut [u8]) {
+        let (header, body) = room.split_at_mut(self.header_len.into());
         // Nearly all headers are one byte, for which a call to copy it would be a waste.
         match header {
             [only] => *only = self.header[0],
-            _ => header.copy_from_slice(&self.header[..self.header_len.into()]),
+            _ => header.copy_from_slice(self.header()),
         }
-        let (body, backlen) = rest.split_at_mut(self.body.len());
         body.copy_from_slice(self.body);
-        write_backlen(len, backlen);
     }
 }
 
@@ -135,7 +163,7 @@ pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
 
 /// Bytes of the trailing length of an element of `len` bytes.
 #[inline]
-pub(super) fn backlen_size(len: usize) -> usize {
+pub(in crate::encodings) fn backlen_size(len: usize) -> usize {
     match len {
         0..0x80 => 1,
         0x80..0x4000 => 2,
@@ -147,7 +175,7 @@ pub(super) fn backlen_size(len: usize) -> usize {
 
 /// Writes a trailing length into `room` of exactly its size.
 #[inline]
-pub(super) fn write_backlen(len: usize, room: &mut [u8]) {
+pub(in crate::encodings) fn write_backlen(len: usize, room: &mut [u8]) {
     if let [only] = room {
         *only = len as u8;
         return;
@@ -175,27 +203,71 @@ pub(super) fn read_backlen(bytes: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
+/// Lengths of elements without their trailing lengths, by their first byte; 0 where that byte does not say it alone.
+const LENGTHS: [u8; 256] = {
+    let mut lengths = [0; 256];
+    let mut first = 0;
+    while first < lengths.len() {
+        lengths[first] = match first as u8 {
+            0..0x80 => 1,
+            string @ 0x80..0xC0 => 1 + (string & 0x3F),
+            0xC0..0xE0 => 2,
+            0xF1 => 3,
+            0xF2 => 4,
+            0xF3 => 5,
+            0xF4 => 9,
+            _ => 0,
+        };
+        first += 1;
+    }
+    lengths
+};
+
 /// Length of the element that `bytes` begin with, without its trailing length. `None` when that is no element, or its
 /// header is cut short.
 #[inline]
 pub(super) fn encoded_len(bytes: &[u8]) -> Option<usize> {
+    match LENGTHS[usize::from(*bytes.first()?)] {
+        0 => long_len(bytes),
+        len => Some(len.into()),
+    }
+}
+
+/// The same of an element whose first byte does not say it alone.
+#[inline(never)]
+fn long_len(bytes: &[u8]) -> Option<usize> {
     Some(match *bytes.first()? {
-        0..0x80 => 1,
-        first @ 0x80..0xC0 => 1 + usize::from(first & 0x3F),
-        0xC0..0xE0 => 2,
         first @ 0xE0..0xF0 => 2 + (usize::from(first & 0xF) << 8 | usize::from(*bytes.get(1)?)),
         0xF0 => 5 + u32::from_le_bytes(*bytes.get(1..)?.first_chunk()?) as usize,
-        0xF1 => 3,
-        0xF2 => 4,
-        0xF3 => 5,
-        0xF4 => 9,
         _ => return None,
     })
 }
 
+/// The same of what is known to be an element.
+#[inline]
+pub(in crate::encodings) fn known_len(bytes: &[u8]) -> usize {
+    encoded_len(bytes).unwrap_or_else(|| unreachable!("it is an element"))
+}
+
+/// The length of the short string that begins with this byte, if one does.
+#[inline]
+pub(super) fn short_string_len(first: u8) -> Option<usize> {
+    (first & 0xC0 == 0x80).then_some(usize::from(first & 0x3F))
+}
+
+/// Whether two strings of the same length are the same. Names of the same length mostly differ at their ends, which is seen
+/// without a call.
+#[inline]
+pub(in crate::encodings) fn is_same(a: &[u8], b: &[u8]) -> bool {
+    match (a.last_chunk(), b.last_chunk()) {
+        (Some(a_end), Some(b_end)) => u64::from_le_bytes(*a_end) == u64::from_le_bytes(*b_end) && a == b,
+        _ => a == b,
+    }
+}
+
 /// The element that `bytes` begin with, and its length without its trailing length. `None` when it is none, or cut short.
 #[inline]
-pub(super) fn decode(bytes: &[u8]) -> Option<(Str<'_>, usize)> {
+pub(in crate::encodings) fn decode(bytes: &[u8]) -> Option<(Str<'_>, usize)> {
     let (&first, rest) = bytes.split_first()?;
     Some(match first {
         0..0x80 => (Str::Int(first.into()), 1),

@@ -4,16 +4,13 @@
 //! the elements follow, each readable from both ends (see [`element`]), and a byte that ends it. Small collections are
 //! one listpack; lists and streams are made of many.
 //!
-//! [`View`] reads one, wherever its bytes lie. [`Listpack`] owns one: a thin pointer to an allocation of the
-//! [`size_class`] of its bytes, so that its size need not be kept, growth within the class costs nothing, and so a
+//! [`View`] reads one, wherever its bytes lie. [`Listpack`] owns one: it is a [`Buffer`], and so a thin pointer, and a
 //! collection can be the pointer alone. [`Mut`] changes one that a [`Word`] leads to.
 //!
 //! # Safety
 //!
-//! A [`Listpack`] points to an allocation of its own that begins with its header, whose first four bytes are the number of
-//! bytes in use; the allocation has the size class of that number, which is how it is grown and freed. A [`Mut`] is the only
-//! one that uses the word while it lives, and writes the pointer back, wherever it has moved to, when it is dropped.
-//! Elements are read through [`View`], which is a slice and checks its bounds.
+//! A [`Mut`] is the only one that uses the word while it lives, and writes the pointer back, wherever it has moved to, when it
+//! is dropped. Elements are read through [`View`], which is a slice and checks its bounds.
 
 pub mod element;
 mod view;
@@ -22,15 +19,13 @@ pub use element::Element;
 pub use view::{At, Iter, IterRev, Needle, View};
 
 use super::Corrupt;
+use super::buffer::{Buffer, PREFIX};
 use crate::collections::Word;
 use crate::defrag::Mover;
-use crate::memory::size_class;
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
 
 /// The most bytes that a listpack has.
-pub const BYTES_MAX: usize = 1 << 30;
+pub const BYTES_MAX: usize = super::buffer::BYTES_MAX;
 
 /// Bytes before the first element.
 const HEADER: usize = 6;
@@ -43,32 +38,13 @@ pub const EMPTY_BYTES: usize = HEADER + 1;
 
 /// A listpack, owned.
 ///
-/// **Invariant**: the pointer leads to an allocation of `layout(n)`, where `n`, at least [`EMPTY_BYTES`], is the number in
-/// its first four bytes; its first `n` bytes are a listpack that [`View::check`] accepts.
+/// **Invariant**: the buffer's bytes are a listpack that [`View::check`] accepts.
 ///
 /// Methods that add panic when there would be more than [`BYTES_MAX`] bytes: where outside input decides, ask
 /// [`Listpack::fits`] first. Positions must be of this listpack.
 #[repr(transparent)]
-pub struct Listpack(NonNull<u8>);
-
-// SAFETY: it owns its bytes alone.
-unsafe impl Send for Listpack {}
-// SAFETY: shared, it can only be read.
-unsafe impl Sync for Listpack {}
-
-/// A number of bytes that a listpack may have.
-#[inline]
-fn checked_total(bytes: usize) -> usize {
-    assert!(bytes <= BYTES_MAX, "a listpack of {bytes} bytes");
-    bytes
-}
-
-/// The allocation of a listpack of so many bytes. Aligned so that a [`Word`] can hold it.
-#[inline]
-fn layout(bytes: usize) -> Layout {
-    // SAFETY: the alignment is a power of two, and the callers' sizes are far below the limit.
-    unsafe { Layout::from_size_align_unchecked(size_class(bytes), 8) }
-}
+#[derive(Clone)]
+pub struct Listpack(Buffer);
 
 impl Default for Listpack {
     fn default() -> Self {
@@ -91,27 +67,32 @@ impl Listpack {
     /// A copy of a listpack's bytes.
     fn copy_of(bytes: &[u8]) -> Self {
         debug_assert!(View::check(bytes).is_ok());
-        let layout = layout(bytes.len());
-        // SAFETY: the layout is not empty.
-        let pointer = unsafe { alloc(layout) };
-        let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout) };
-        // SAFETY: the allocation is new and has that many bytes at least.
-        unsafe { pointer.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Listpack(pointer)
+        Listpack(Buffer::copy_of(bytes))
+    }
+
+    /// One of `count` elements, that take `size` bytes and are written by the caller into what is lent. Panics when these
+    /// are more than fit.
+    pub(super) fn written_by(count: usize, size: usize, write: impl FnOnce(&mut [u8])) -> Self {
+        let mut buffer = Buffer::of_len(EMPTY_BYTES + size);
+        let (header, elements) = buffer.body_mut().split_at_mut(HEADER - PREFIX);
+        header.copy_from_slice(&(count.min(COUNT_UNKNOWN.into()) as u16).to_le_bytes());
+        let (end, elements) = elements.split_last_mut().unwrap_or_else(|| unreachable!("there is room for the end"));
+        *end = element::END;
+        write(elements);
+        debug_assert!(View::check(buffer.bytes()).is_ok());
+        Listpack(buffer)
     }
 
     /// Number of bytes: header and end included.
     #[inline]
     pub fn byte_len(&self) -> usize {
-        // SAFETY: the allocation begins with that number, aligned.
-        u32::from_le(unsafe { self.0.cast::<u32>().read() }) as usize
+        self.0.len()
     }
 
     /// It, to be read.
     #[inline]
     pub fn view(&self) -> View<'_> {
-        // SAFETY: that many bytes are there, and are not changed while `self` is borrowed.
-        View::known(unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.byte_len()) })
+        View::known(self.0.bytes())
     }
 
     /// All bytes.
@@ -135,13 +116,12 @@ impl Listpack {
     /// Bytes of memory that it takes, the allocator's rounding included.
     #[inline]
     pub fn memory(&self) -> usize {
-        size_class(self.byte_len())
+        self.0.memory()
     }
 
     /// Offers its allocation to a mover.
     pub fn relocate(&mut self, mover: &mut Mover<'_>) {
-        // SAFETY: the allocation is its own, of this layout, and is reached from here alone.
-        self.0 = unsafe { mover.offer(self.0, layout(self.byte_len())) };
+        self.0.relocate(mover);
     }
 
     /// Number of bytes with so many more: sizes of elements are told by [`Element::size`].
@@ -153,7 +133,7 @@ impl Listpack {
     /// Whether elements whose strings have so many bytes in all can be added safely.
     #[inline]
     pub fn fits(&self, more: usize) -> bool {
-        self.bytes_with(more) <= BYTES_MAX - 1024
+        self.view().fits(more)
     }
 
     /// Adds at the tail.
@@ -171,15 +151,21 @@ impl Listpack {
     /// Adds at the tail.
     #[inline]
     pub fn push_back_element(&mut self, element: Element<'_>) {
-        let (total, size) = (self.byte_len(), element.size());
-        let total_after = checked_total(total + size);
-        self.reallocate(total, total_after);
-        // SAFETY: just allocated; the old end and what comes behind it are its last bytes.
-        let room = unsafe { self.written(total - 1, size + 1, total_after) };
-        let (end, room) = room.split_last_mut().unwrap_or_else(|| unreachable!("there is the end byte"));
-        element.write(room);
-        *end = element::END;
-        self.count(1);
+        self.push_back_elements([element]);
+    }
+
+    /// Adds several at the tail, in their order.
+    #[inline]
+    pub fn push_back_elements<const N: usize>(&mut self, elements: [Element<'_>; N]) {
+        let sizes = elements.each_ref().map(Element::size);
+        let mut room = self.0.extend(1, sizes.iter().sum::<usize>() + 1);
+        for (element, size) in elements.iter().zip(sizes) {
+            let (own, rest) = room.split_at_mut(size);
+            element.write(own);
+            room = rest;
+        }
+        room[0] = element::END;
+        self.count(N as isize);
     }
 
     /// Adds at the head.
@@ -305,73 +291,25 @@ impl Listpack {
     #[inline]
     fn make_room(&mut self, offset: usize, old: usize, new: usize) -> &mut [u8] {
         let total = self.byte_len();
-        assert!(offset >= HEADER && offset < total && old < total - offset && new <= BYTES_MAX);
-        let total_after = checked_total(total - old + new);
-        if total_after > total {
-            self.reallocate(total, total_after);
-        }
-        if old != new {
-            // SAFETY: what is moved lies before `total`, where it goes before `total_after`, and there is room for the
-            // larger of these.
-            unsafe {
-                let tail = self.0.as_ptr().add(offset + old);
-                tail.copy_to(self.0.as_ptr().add(offset + new), total - offset - old);
-            }
-        }
-        if total_after < total {
-            self.reallocate(total, total_after);
-        }
-        // SAFETY: just allocated; the tail, which is not empty, lies behind what is lent.
-        unsafe { self.written(offset, new, total_after) }
-    }
-
-    /// Takes note of the number of bytes, and lends `len` of them from `offset` on.
-    ///
-    /// # Safety
-    /// The allocation is that of so many bytes, and those lent are among them, behind the header.
-    #[inline]
-    unsafe fn written(&mut self, offset: usize, len: usize, total: usize) -> &mut [u8] {
-        debug_assert!(offset >= HEADER && offset + len <= total);
-        // SAFETY: promised by the caller; what is lent is borrowed with `self`.
-        unsafe {
-            self.0.cast::<u32>().write((total as u32).to_le());
-            std::slice::from_raw_parts_mut(self.0.as_ptr().add(offset), len)
-        }
-    }
-
-    /// Goes from the allocation of one number of bytes to that of another.
-    #[inline]
-    fn reallocate(&mut self, from: usize, to: usize) {
-        if layout(from) != layout(to) {
-            self.move_to(from, to);
-        }
-    }
-
-    #[inline(never)]
-    fn move_to(&mut self, from: usize, to: usize) {
-        // SAFETY: made with that layout; the new size is neither zero nor too large.
-        let pointer = unsafe { realloc(self.0.as_ptr(), layout(from), layout(to).size()) };
-        self.0 = NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout(to)));
+        assert!(offset >= HEADER && offset < total && old < total - offset);
+        self.0.make_room(offset, old, new)
     }
 
     /// Takes note that there are so many elements more. Once there are too many to say it stays so.
     #[inline]
     fn count(&mut self, more: isize) {
-        // SAFETY: bytes 4 and 5 are within every listpack, and aligned.
-        unsafe {
-            let place = self.0.as_ptr().add(4).cast::<u16>();
-            let count = u16::from_le(place.read());
-            if count != COUNT_UNKNOWN {
-                let count = (count as isize + more).clamp(0, COUNT_UNKNOWN as isize);
-                place.write((count as u16).to_le());
-            }
+        let Some(place) = self.0.body_mut().first_chunk_mut() else { return };
+        let count = u16::from_le_bytes(*place);
+        if count != COUNT_UNKNOWN {
+            let count = (count as isize + more).clamp(0, COUNT_UNKNOWN as isize);
+            *place = (count as u16).to_le_bytes();
         }
     }
 
     /// Gives it away as a word.
     #[inline]
     pub fn into_word(self, tag: u8) -> Word {
-        Word::new(ManuallyDrop::new(self).0, tag)
+        self.0.into_word(tag)
     }
 
     /// Takes it back.
@@ -380,26 +318,14 @@ impl Listpack {
     /// The word came from `into_word`; neither it nor a copy of it is used afterwards.
     #[inline]
     pub unsafe fn from_word(word: Word) -> Self {
-        Listpack(word.pointer())
+        // SAFETY: promised by the caller.
+        Listpack(unsafe { Buffer::from_word(word) })
     }
 }
 
 impl From<View<'_>> for Listpack {
     fn from(view: View<'_>) -> Self {
         Self::copy_of(view.bytes())
-    }
-}
-
-impl Clone for Listpack {
-    fn clone(&self) -> Self {
-        self.view().into()
-    }
-}
-
-impl Drop for Listpack {
-    fn drop(&mut self) {
-        // SAFETY: made with that layout, and dropped once.
-        unsafe { dealloc(self.0.as_ptr(), layout(self.byte_len())) }
     }
 }
 
@@ -415,9 +341,11 @@ impl std::fmt::Debug for Listpack {
 /// The word came from [`Listpack::into_word`], and nobody changes or frees the listpack during `'a`.
 #[inline]
 pub unsafe fn view_of<'a>(word: Word) -> View<'a> {
-    let listpack = ManuallyDrop::new(Listpack(word.pointer()));
-    // SAFETY: promised by the caller.
-    View::known(unsafe { std::slice::from_raw_parts(word.pointer().as_ptr(), listpack.byte_len()) })
+    // SAFETY: promised by the caller; it is not dropped.
+    unsafe {
+        let buffer = ManuallyDrop::new(Buffer::from_word(word));
+        View::known(std::slice::from_raw_parts(word.pointer().as_ptr(), buffer.len()))
+    }
 }
 
 /// Changes the listpack that a word leads to, and then leads the word to where it lies, with the tag that it had.
@@ -433,7 +361,8 @@ impl<'a> Mut<'a> {
     /// The word came from [`Listpack::into_word`], and owns it. What is returned is dropped, not forgotten.
     #[inline]
     pub unsafe fn new(word: &'a mut Word) -> Self {
-        Mut { listpack: ManuallyDrop::new(Listpack(word.pointer())), word }
+        // SAFETY: promised by the caller; it is given back when this is dropped.
+        Mut { listpack: ManuallyDrop::new(unsafe { Listpack::from_word(*word) }), word }
     }
 }
 
@@ -456,7 +385,8 @@ impl std::ops::DerefMut for Mut<'_> {
 impl Drop for Mut<'_> {
     #[inline]
     fn drop(&mut self) {
-        *self.word = Word::new(self.listpack.0, self.word.tag());
+        // SAFETY: it is not used afterwards.
+        *self.word = unsafe { ManuallyDrop::take(&mut self.listpack) }.into_word(self.word.tag());
     }
 }
 

@@ -3,7 +3,10 @@
 //! Everything here is safe for any bytes: what does not hold together ends an iteration early, or panics when a position
 //! of another listpack is used. Bytes that passed [`View::check`] hold together.
 
-use super::element::{BACKLEN_MAX, END, backlen_size, decode, encoded_len, integer, read_backlen, write_backlen};
+use super::element::{
+    BACKLEN_MAX, END, backlen_size, decode, encoded_len, integer, is_same, read_backlen, short_string_len,
+    write_backlen,
+};
 use super::{COUNT_UNKNOWN, HEADER};
 use crate::encodings::Corrupt;
 use crate::value::{IntBuf, Str};
@@ -144,7 +147,7 @@ impl<'a> View<'a> {
     }
 
     #[inline]
-    fn known_len(self) -> Option<usize> {
+    pub(super) fn known_len(self) -> Option<usize> {
         let count = u16::from_le_bytes([self.0[4], self.0[5]]);
         (count != COUNT_UNKNOWN).then_some(count.into())
     }
@@ -164,6 +167,12 @@ impl<'a> View<'a> {
     #[inline]
     fn at(self, offset: usize) -> Option<At> {
         if offset < self.end() { At::new(offset) } else { None }
+    }
+
+    /// Whether elements whose strings have so many bytes in all can be added safely.
+    #[inline]
+    pub fn fits(self, more: usize) -> bool {
+        self.0.len().saturating_add(more) <= super::BYTES_MAX - 1024
     }
 
     /// The first element.
@@ -259,13 +268,26 @@ impl<'a> View<'a> {
     #[inline]
     pub fn find_needle(self, from: At, needle: Needle<'_>, skip: usize) -> Option<At> {
         match needle.number {
-            Some(_) => self.find_with(from, skip, |element| needle.is(element)),
-            None => self.find_with(from, skip, |element| matches!(element, Str::Bytes(bytes) if bytes == needle.bytes)),
+            Some(_) => self.find_with(from, skip, |inner| {
+                let (element, len) = decode(inner)?;
+                Some((needle.is(element), len))
+            }),
+            None => self.find_with(from, skip, |inner| {
+                // Nearly all are short strings, of which the length tells most apart.
+                if let Some(len) = short_string_len(*inner.first()?) {
+                    let own = inner.get(1..1 + len)?;
+                    return Some((len == needle.bytes.len() && is_same(own, needle.bytes), 1 + len));
+                }
+                let (element, len) = decode(inner)?;
+                Some((matches!(element, Str::Bytes(bytes) if bytes == needle.bytes), len))
+            }),
         }
     }
 
+    /// The first element, looking from `from` on at each `skip + 1`st, of which `look`, given the bytes that begin with it, says
+    /// that it is wanted, beside its length without its trailing length.
     #[inline]
-    fn find_with(self, from: At, skip: usize, wanted: impl Fn(Str<'a>) -> bool) -> Option<At> {
+    fn find_with(self, from: At, skip: usize, look: impl Fn(&[u8]) -> Option<(bool, usize)>) -> Option<At> {
         let mut offset = from.offset();
         let end = self.end();
         let mut left_to_skip = 0;
@@ -276,8 +298,8 @@ impl<'a> View<'a> {
                 encoded_len(inner)?
             } else {
                 left_to_skip = skip;
-                let (element, len) = decode(inner)?;
-                if wanted(element) {
+                let (is_wanted, len) = look(inner)?;
+                if is_wanted {
                     return At::new(offset);
                 }
                 len
