@@ -132,11 +132,13 @@ impl<W: Write> Sink for Summed<W> {
 pub(crate) struct Encoder<'s, S> {
     sink: &'s mut S,
     compresses: bool,
+    /// What strings are compressed into.
+    compressed: Vec<u8>,
 }
 
 impl<'s, S: Sink> Encoder<'s, S> {
     pub fn new(sink: &'s mut S, compresses: bool) -> Self {
-        Encoder { sink, compresses }
+        Encoder { sink, compresses, compressed: Vec::new() }
     }
 
     #[inline]
@@ -189,10 +191,13 @@ impl<'s, S: Sink> Encoder<'s, S> {
         }
         if self.compresses
             && bytes.len() >= COMPRESSED_LEN_MIN
-            && let Some(packed) = lzf::compress(bytes)
-            && packed.len() + COMPRESSION_GAIN_MIN <= bytes.len()
+            && let Some(len) = lzf::compress_into(bytes, &mut self.compressed)
+            && len + COMPRESSION_GAIN_MIN <= bytes.len()
         {
-            return self.packed(&packed, bytes.len());
+            let compressed = std::mem::take(&mut self.compressed);
+            self.packed(&compressed[..len], bytes.len())?;
+            self.compressed = compressed;
+            return Ok(());
         }
         self.length(bytes.len() as u64)?;
         self.sink.put(bytes)

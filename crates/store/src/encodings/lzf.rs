@@ -10,52 +10,79 @@ use super::Corrupt;
 const LITERALS_MAX: usize = 32;
 /// How far back a repetition reaches.
 const DISTANCE_MAX: usize = 1 << 13;
-/// The shortest repetition that is worth its two bytes.
-const MATCH_MIN: usize = 3;
 /// The longest repetition: two bytes, seven more, and 255 more.
 const MATCH_MAX: usize = 2 + 7 + 255;
 
-const HASH_BITS: u32 = 12;
+/// Bytes behind the limit of what is compressed into which a copy of known length may run.
+const SLACK: usize = LITERALS_MAX;
+
+/// Slots of the table for short inputs, and the most bytes of these.
+const SLOTS_FEW: usize = 1 << 9;
+/// Slots of the table for others.
+const SLOTS_MANY: usize = 1 << 12;
 
 /// `input` compressed; `None` when that does not make it shorter.
 pub fn compress(input: &[u8]) -> Option<Vec<u8>> {
-    let mut output = Output { bytes: Vec::with_capacity(input.len()), limit: input.len().checked_sub(1)? };
-    // Where each hash of three bytes was seen last, plus one; zero for never.
-    let mut seen = [0u32; 1 << HASH_BITS];
-    let (mut at, mut taken) = (0, 0);
-    while let Some(next) = input.get(at..at + MATCH_MIN) {
-        let place = &mut seen[hash(next)];
-        let earlier = std::mem::replace(place, at as u32 + 1) as usize;
-        match match_len(input, earlier, at) {
-            Some(len) => {
-                output.literals(&input[taken..at])?;
-                output.repeat(len, at + 1 - earlier)?;
-                note_inside(&mut seen, input, at, len);
-                at += len;
-                taken = at;
-            }
-            None => at += 1,
-        }
-    }
-    output.literals(&input[taken..])?;
-    output.bytes.shrink_to_fit();
-    Some(output.bytes)
+    let mut output = Vec::new();
+    let len = compress_into(input, &mut output)?;
+    output.truncate(len);
+    output.shrink_to_fit();
+    Some(output)
 }
 
-/// Length of what repeats at `at` what stands at `earlier - 1`, if that is worth it.
+/// The same into the beginning of a vector that is used again and again, whatever it holds; how many bytes it is.
+pub fn compress_into(input: &[u8], output: &mut Vec<u8>) -> Option<usize> {
+    let limit = input.len().checked_sub(1)?;
+    if output.len() < limit + SLACK {
+        output.resize(limit + SLACK, 0);
+    }
+    let mut output = Output { bytes: output, len: 0, limit };
+    // To clear a table that is larger than the input would take longer than all the rest.
+    if input.len() <= SLOTS_FEW {
+        compress_with(&mut [0; SLOTS_FEW], input, &mut output)?;
+    } else {
+        compress_with(&mut [0; SLOTS_MANY], input, &mut output)?;
+    }
+    Some(output.len)
+}
+
+/// Compresses with a table of where each hash of three bytes was seen last. The lower bits of that suffice, since what is not
+/// within 64 KiB is too far back anyhow; and the beginning stands for never as well, since what is found is compared.
 #[inline]
-fn match_len(input: &[u8], earlier: usize, at: usize) -> Option<usize> {
-    let from = earlier.checked_sub(1)?;
-    if at - from > DISTANCE_MAX {
-        return None;
+fn compress_with<const SLOTS: usize>(seen: &mut [u16; SLOTS], input: &[u8], output: &mut Output<'_>) -> Option<()> {
+    let (mut at, mut taken) = (1, 0);
+    while let Some(next) = word(input, at) {
+        let slot = &mut seen[hash::<SLOTS>(next)];
+        let distance = usize::from((at as u16).wrapping_sub(*slot));
+        *slot = at as u16;
+        if distance > DISTANCE_MAX
+            || distance == 0
+            || word(input, at.wrapping_sub(distance)).is_none_or(|old| (old ^ next) << 8 != 0)
+        {
+            at += 1;
+            continue;
+        }
+        let earlier = at - distance;
+        let longest = MATCH_MAX.min(input.len() - at);
+        let len = common_len(&input[earlier..earlier + longest], &input[at..at + longest]);
+        output.literals(input, taken, at)?;
+        output.repeat(len, distance)?;
+        at += len;
+        taken = at;
+        // From the last two positions inside of a repetition others often go on.
+        for inside in at - 2..at {
+            if let Some(next) = word(input, inside) {
+                seen[hash::<SLOTS>(next)] = inside as u16;
+            }
+        }
     }
-    // Most that have the same hash are not the same: that is seen at once.
-    if input[from..].first_chunk::<MATCH_MIN>() != input[at..].first_chunk() {
-        return None;
-    }
-    let longest = MATCH_MAX.min(input.len() - at);
-    let len = common_len(&input[from..from + longest], &input[at..at + longest]);
-    (len >= MATCH_MIN).then_some(len)
+    output.literals(input, taken, input.len())
+}
+
+/// The four bytes at `at`, of which three count.
+#[inline]
+fn word(input: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*input.get(at..)?.first_chunk()?))
 }
 
 /// How many bytes two slices of the same length begin with alike.
@@ -74,52 +101,56 @@ fn common_len(a: &[u8], b: &[u8]) -> usize {
     start + a[start..].iter().zip(&b[start..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Takes note of the last two positions inside of a repetition, from which others often go on.
-fn note_inside(seen: &mut [u32; 1 << HASH_BITS], input: &[u8], at: usize, len: usize) {
-    for inside in at + len - 2..at + len {
-        if let Some(next) = input.get(inside..inside + MATCH_MIN) {
-            seen[hash(next)] = inside as u32 + 1;
-        }
-    }
-}
-
+/// A hash of the lower three bytes of a word, which is the number of a slot.
 #[inline]
-fn hash(next: &[u8]) -> usize {
-    let word = u32::from_le_bytes([0, next[0], next[1], next[2]]);
-    (word.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize
+fn hash<const SLOTS: usize>(word: u32) -> usize {
+    ((word << 8).wrapping_mul(0x9E37_79B1) >> (32 - SLOTS.ilog2())) as usize
 }
 
-/// Compressed bytes, as long as they are fewer than the limit.
-struct Output {
-    bytes: Vec<u8>,
+/// Compressed bytes, as long as they are no more than the limit.
+struct Output<'a> {
+    /// Longer than the limit by [`SLACK`].
+    bytes: &'a mut [u8],
+    len: usize,
     limit: usize,
 }
 
-impl Output {
-    fn literals(&mut self, bytes: &[u8]) -> Option<()> {
-        for run in bytes.chunks(LITERALS_MAX) {
-            self.room(1 + run.len())?;
-            self.bytes.push(run.len() as u8 - 1);
-            self.bytes.extend_from_slice(run);
+impl Output<'_> {
+    /// Takes the bytes from `from` to `to` as they are.
+    #[inline]
+    fn literals(&mut self, input: &[u8], mut from: usize, to: usize) -> Option<()> {
+        while from < to {
+            let run = LITERALS_MAX.min(to - from);
+            let end = self.len + 1 + run;
+            if end > self.limit {
+                return None;
+            }
+            self.bytes[self.len] = run as u8 - 1;
+            let room = &mut self.bytes[self.len + 1..];
+            // As many as a run may have are copied at once where there are so many: copying a known number takes no call.
+            match (room.first_chunk_mut::<LITERALS_MAX>(), input[from..].first_chunk::<LITERALS_MAX>()) {
+                (Some(room), Some(bytes)) => *room = *bytes,
+                _ => room[..run].copy_from_slice(&input[from..from + run]),
+            }
+            self.len = end;
+            from += run;
         }
         Some(())
     }
 
+    #[inline]
     fn repeat(&mut self, len: usize, distance: usize) -> Option<()> {
-        self.room(3)?;
+        let room = self.bytes.get_mut(self.len..)?.first_chunk_mut::<3>()?;
         let (len, distance) = (len - 2, distance - 1);
         let high = (distance >> 8) as u8;
-        if len < 7 {
-            self.bytes.push((len as u8) << 5 | high);
+        self.len += if len < 7 {
+            *room = [(len as u8) << 5 | high, distance as u8, 0];
+            2
         } else {
-            self.bytes.extend([7 << 5 | high, (len - 7) as u8]);
-        }
-        self.bytes.push(distance as u8);
-        Some(())
-    }
-
-    fn room(&self, more: usize) -> Option<()> {
-        (self.bytes.len() + more <= self.limit).then_some(())
+            *room = [7 << 5 | high, (len - 7) as u8, distance as u8];
+            3
+        };
+        (self.len <= self.limit).then_some(())
     }
 }
 
@@ -236,6 +267,36 @@ mod tests {
         assert_eq!(compress(b"a"), None);
     }
 
+    #[test]
+    fn a_large_input_is_compressed_as_well_as_a_small_one() {
+        // Words in an order without a pattern, beyond what the table's positions can tell apart.
+        let mut state = 1u32;
+        let mut words = Vec::new();
+        while words.len() < 300_000 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            words.extend(format!("word:{} ", state >> 24).bytes());
+        }
+        let compressed = compress(&words).unwrap();
+        assert!(compressed.len() * 2 < words.len(), "{} of {}", compressed.len(), words.len());
+        assert!(decompress(&compressed, words.len()).is_ok_and(|back| back == words));
+        let first = compress(&words[..8192]).unwrap();
+        assert!(compressed.len() * 8192 < first.len() * words.len() * 101 / 100);
+    }
+
+    #[test]
+    fn what_is_far_back_is_not_repeated() {
+        // The same bytes at distances about the greatest one, and about those at which positions look alike in 16 bits.
+        for distance in [DISTANCE_MAX - 1, DISTANCE_MAX, DISTANCE_MAX + 1, 65535, 65536, 65537, 131_072] {
+            let mut input: Vec<u8> = (0..distance as u32 / 4 + 1).flat_map(|i| i.to_be_bytes()).collect();
+            input.truncate(distance);
+            let start = input[..distance.min(40)].to_vec();
+            input.extend(&start);
+            input.extend([b'z'; 300]);
+            let compressed = compress(&input).unwrap();
+            assert!(decompress(&compressed, input.len()).is_ok_and(|back| back == input), "{distance}");
+        }
+    }
+
     /// Bytes with repetitions of all lengths and distances.
     fn inputs() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
@@ -257,6 +318,15 @@ mod tests {
             if let Some(compressed) = compress(&input) {
                 prop_assert!(compressed.len() < input.len());
                 prop_assert_eq!(decompress(&compressed, input.len()), Ok(input));
+            }
+        }
+
+        #[test]
+        fn a_vector_may_be_used_again(inputs in vec(inputs(), 1..4)) {
+            let mut used = std::vec![0xAB; 100];
+            for input in inputs {
+                let len = compress_into(&input, &mut used);
+                prop_assert_eq!(len.map(|len| used[..len].to_vec()), compress(&input));
             }
         }
 
