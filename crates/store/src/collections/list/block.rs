@@ -1,11 +1,12 @@
-//! One block of a large list: a listpack of elements, one large element, or a listpack that is compressed.
+//! One block of a large list: a listpack of elements, at the head of a list perhaps with room in front of it, one large
+//! element, or a listpack that is compressed.
 //!
 //! A block is never empty, except for a moment within an operation of its list. It counts its elements itself, so that
 //! finding an index looks at the blocks alone and not at what they lead to.
 
 use super::{Limits, Side};
 use crate::defrag::Mover;
-use crate::encodings::listpack::{At, Element, Listpack, View};
+use crate::encodings::listpack::{At, Element, Fronted, Listpack, View};
 use crate::encodings::lzf;
 use crate::memory::size_class;
 use crate::value::Str;
@@ -19,6 +20,7 @@ const SAVED_MIN: usize = 8;
 #[derive(Clone)]
 pub(super) enum Block {
     Packed { count: u32, listpack: Listpack },
+    Fronted { count: u32, fronted: Box<Fronted> },
     Plain(Box<Box<[u8]>>),
     Compressed { count: u32, packed: Box<Compressed> },
 }
@@ -81,7 +83,9 @@ impl Block {
     #[inline]
     pub(super) fn count(&self) -> usize {
         match self {
-            Block::Packed { count, .. } | Block::Compressed { count, .. } => *count as usize,
+            Block::Packed { count, .. } | Block::Fronted { count, .. } | Block::Compressed { count, .. } => {
+                *count as usize
+            }
             Block::Plain(_) => 1,
         }
     }
@@ -96,6 +100,7 @@ impl Block {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Block::Packed { listpack, .. } => listpack.byte_len(),
+            Block::Fronted { fronted, .. } => fronted.view().bytes().len(),
             Block::Plain(element) => element.len(),
             Block::Compressed { packed, .. } => packed.bytes_raw as usize,
         }
@@ -105,6 +110,7 @@ impl Block {
     pub(super) fn memory(&self) -> usize {
         match self {
             Block::Packed { listpack, .. } => listpack.memory(),
+            Block::Fronted { fronted, .. } => size_class(size_of::<Fronted>()) + fronted.memory(),
             Block::Plain(element) => size_of::<Box<[u8]>>() + size_class(element.len()),
             Block::Compressed { packed, .. } => size_class(size_of::<Compressed>()) + size_class(packed.bytes.len()),
         }
@@ -120,6 +126,10 @@ impl Block {
     pub(super) fn relocate(&mut self, mover: &mut Mover<'_>) {
         match self {
             Block::Packed { listpack, .. } => listpack.relocate(mover),
+            Block::Fronted { fronted, .. } => {
+                mover.offer_box(fronted);
+                fronted.relocate(mover);
+            }
             Block::Plain(element) => {
                 mover.offer_box(element);
                 mover.offer_bytes(element);
@@ -135,6 +145,7 @@ impl Block {
     pub(super) fn view(&self) -> BlockView<'_> {
         match self {
             Block::Packed { listpack, .. } => BlockView::Packed(listpack.view()),
+            Block::Fronted { fronted, .. } => BlockView::Packed(fronted.view()),
             Block::Plain(element) => BlockView::Plain(element),
             Block::Compressed { packed, .. } => BlockView::Compressed(&packed.bytes, packed.bytes_raw as usize),
         }
@@ -145,6 +156,7 @@ impl Block {
     pub(super) fn read<R>(&self, read: impl FnOnce(Result<View<'_>, &[u8]>) -> R) -> R {
         match self {
             Block::Packed { listpack, .. } => read(Ok(listpack.view())),
+            Block::Fronted { fronted, .. } => read(Ok(fronted.view())),
             Block::Plain(element) => read(Err(element)),
             Block::Compressed { packed, .. } => {
                 let bytes = packed.decompress();
@@ -153,15 +165,41 @@ impl Block {
         }
     }
 
-    /// Its elements as a listpack that can be changed, decompressed if need be, beside their count. `None` for a large
+    /// Makes room in front of a listpack, for one of `capacity` bytes.
+    #[inline(never)]
+    pub(super) fn open(&mut self, capacity: usize) {
+        if let Block::Packed { count, listpack } = self
+            && let Some(fronted) = Fronted::copy_of(listpack.view(), capacity)
+        {
+            *self = Block::Fronted { count: *count, fronted: Box::new(fronted) };
+        }
+    }
+
+    /// Gives up the room in front of a listpack.
+    #[inline]
+    pub(super) fn close(&mut self) {
+        if let Block::Fronted { count, fronted } = self {
+            *self = Block::Packed { count: *count, listpack: fronted.to_listpack() };
+        }
+    }
+
+    /// Its elements as a listpack that can be changed anywhere, decompressed if need be, beside their count. `None` for a large
     /// element.
     #[inline]
     pub(super) fn packed_mut(&mut self) -> Option<(&mut Listpack, &mut u32)> {
-        self.decompress();
+        if !matches!(self, Block::Packed { .. }) {
+            self.unpack();
+        }
         match self {
             Block::Packed { listpack, count } => Some((listpack, count)),
             _ => None,
         }
+    }
+
+    #[inline(never)]
+    fn unpack(&mut self) {
+        self.decompress();
+        self.close();
     }
 
     #[inline]
@@ -189,6 +227,12 @@ impl Block {
     /// Adds an element for which there is room.
     #[inline]
     pub(super) fn push(&mut self, side: Side, element: &[u8]) {
+        if let (Block::Fronted { count, fronted }, Side::Head) = (&mut *self, side)
+            && fronted.push_front(Element::new(element))
+        {
+            *count += 1;
+            return;
+        }
         let Some((listpack, count)) = self.packed_mut() else { unreachable!("a large element has no room beside it") };
         match side {
             Side::Head => listpack.push_front(element),
@@ -208,6 +252,14 @@ impl Block {
     /// Removes the element at one end, once `take` has seen it. The block may be empty then.
     #[inline]
     pub(super) fn pop<R>(&mut self, side: Side, take: impl FnOnce(Str<'_>) -> R) -> R {
+        if let (Block::Fronted { count, fronted }, Side::Head) = (&mut *self, side) {
+            let view = fronted.view();
+            let first = view.first().unwrap_or_else(|| unreachable!("no block is empty"));
+            let taken = take(view.get(first));
+            fronted.pop_front();
+            *count -= 1;
+            return taken;
+        }
         match self.packed_mut() {
             Some((listpack, count)) => {
                 *count -= 1;

@@ -50,6 +50,12 @@ impl Limits {
         }
     }
 
+    /// The most bytes of a listpack, if it is they that are limited.
+    #[inline]
+    pub(super) fn bytes_max(self) -> Option<usize> {
+        Some(self.pair().0).filter(|bytes| *bytes < usize::MAX)
+    }
+
     /// Whether a listpack of so many bytes and elements is beyond the limit.
     #[inline]
     pub(super) fn exceeded(self, bytes: usize, count: usize) -> bool {

@@ -3,10 +3,11 @@
 //! The blocks lie in one ring of sixteen bytes each, so that an index is found by adding up counts in a row of memory, and
 //! both ends grow and shrink at no cost. An element joins the block at hand while the [`Limits`] allow it; otherwise
 //! blocks are added, split, and merged with their neighbours, as Valkey does it, because it shows: a list becomes small
-//! again only once it is a single block.
+//! again only once it is a single block. A long list that is pushed to or popped from at its head has its first block with
+//! room in front, so that what is behind need not move; at the tail there is nothing behind.
 //!
 //! **Invariants**: no block is empty; `count` is the sum of their counts; with a compression depth, no block within that
-//! depth of either end is compressed.
+//! depth of either end is compressed; only the first block has room in front, and only if there are others.
 
 use super::block::{Block, BlockView};
 use super::{Limits, Side};
@@ -16,6 +17,9 @@ use crate::memory::size_class;
 use crate::value::Str;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+
+/// From how many blocks on the first one may have room in front, which is little beside them.
+const OPEN_BLOCKS_MIN: usize = 8;
 
 /// See the module's documentation.
 #[derive(Clone)]
@@ -73,6 +77,23 @@ impl Quicklist {
         wanted(listpack.byte_len(), *count as usize).then(|| std::mem::take(listpack))
     }
 
+    /// The block at one end, which is about to change there.
+    #[inline]
+    fn end_mut(blocks: &mut VecDeque<Block>, side: Side, limits: Limits) -> Option<&mut Block> {
+        if side == Side::Tail {
+            return blocks.back_mut();
+        }
+        let many = blocks.len() >= OPEN_BLOCKS_MIN;
+        let front = blocks.front_mut()?;
+        if many
+            && matches!(front, Block::Packed { .. })
+            && let Some(capacity) = limits.bytes_max()
+        {
+            front.open(capacity);
+        }
+        Some(front)
+    }
+
     /// Adds a block at the tail.
     pub(super) fn append_block(&mut self, block: Block) {
         self.count += block.count();
@@ -83,11 +104,7 @@ impl Quicklist {
     pub(super) fn push(&mut self, side: Side, element: &[u8]) {
         self.count += 1;
         let limits = self.limits;
-        let end = match side {
-            Side::Head => self.blocks.front_mut(),
-            Side::Tail => self.blocks.back_mut(),
-        };
-        match end {
+        match Self::end_mut(&mut self.blocks, side, limits) {
             Some(block) if block.has_room(element.len(), limits) => block.push(side, element),
             _ => self.push_block(side, Block::of_one(element, limits)),
         }
@@ -127,10 +144,7 @@ impl Quicklist {
 
     #[inline]
     pub(super) fn pop<R>(&mut self, side: Side, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
-        let block = match side {
-            Side::Head => self.blocks.front_mut(),
-            Side::Tail => self.blocks.back_mut(),
-        }?;
+        let block = Self::end_mut(&mut self.blocks, side, self.limits)?;
         let taken = block.pop(side, take);
         self.count -= 1;
         if block.count() == 0 {
@@ -366,8 +380,22 @@ impl Quicklist {
     }
 
     fn add_block(&mut self, index: usize, block: Block) {
+        if index == 0
+            && let Some(front) = self.blocks.front_mut()
+        {
+            front.close();
+        }
         self.blocks.insert(index, block);
         self.settle(index);
+    }
+
+    #[cfg(test)]
+    pub(super) fn assert_sound(&self) {
+        assert!(self.blocks.iter().all(|block| block.count() > 0), "an empty block");
+        assert_eq!(self.blocks.iter().map(Block::count).sum::<usize>(), self.count);
+        let fronted = self.blocks.iter().map(|block| matches!(block, Block::Fronted { .. }));
+        let fronted: Vec<usize> = fronted.enumerate().filter_map(|(i, is)| is.then_some(i)).collect();
+        assert!(fronted.is_empty() || fronted == [0] && self.blocks.len() > 1, "room in front of {fronted:?}");
     }
 
     fn drop_blocks(&mut self, index: usize, count: usize) {
@@ -375,6 +403,9 @@ impl Quicklist {
             self.blocks.remove(index);
         } else {
             self.blocks.drain(index..index + count);
+        }
+        if let ([front], []) | ([], [front]) = self.blocks.as_mut_slices() {
+            front.close();
         }
         if self.blocks.len() < self.blocks.capacity() / 4 {
             self.blocks.shrink_to(self.blocks.len() * 2);

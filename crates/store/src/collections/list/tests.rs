@@ -135,6 +135,45 @@ fn short_elements_take_little_more_than_their_bytes() {
 }
 
 #[test]
+fn what_is_pushed_to_the_head_of_a_long_list_moves_nothing() {
+    let mut list = filled(0..20_000, BYTES);
+    let last_of_first_block = |list: &List| match list.blocks().and_then(|(mut blocks, _)| blocks.next()) {
+        Some(BlockView::Packed(view)) => view.bytes().as_ptr_range().end,
+        _ => panic!("a list of many blocks"),
+    };
+    // The first of them begins a block, the second one makes room in front of it.
+    (0..2).for_each(|_| list.push(Side::Head, b"x", BYTES));
+    let before = last_of_first_block(&list);
+    (0..300).for_each(|_| list.push(Side::Head, b"element", BYTES));
+    assert_eq!(last_of_first_block(&list), before);
+    (0..250).for_each(|_| _ = list.pop(Side::Head, BYTES, |_| ()));
+    assert_eq!(last_of_first_block(&list), before);
+    let expected: Model = std::iter::repeat_n(b"element".to_vec(), 50)
+        .chain([b"x".to_vec(), b"x".to_vec()])
+        .chain((0..20_000).map(|number: usize| number.to_string().into_bytes()))
+        .collect();
+    assert_eq!(words(&list, 0..list.len(), Side::Head), expected);
+    assert_sound(&list);
+    for element in expected {
+        assert!(list.pop(Side::Head, BYTES, |popped| owned(popped).to_vec() == element).is_some_and(|same| same));
+    }
+    assert!(list.is_empty());
+}
+
+#[test]
+fn pushing_to_the_head_fills_blocks_as_pushing_to_the_tail_does() {
+    let (mut head, mut tail) = (List::new(), List::new());
+    for _ in 0..50_000 {
+        head.push(Side::Head, b"0123456789", BYTES);
+        tail.push(Side::Tail, b"0123456789", BYTES);
+    }
+    let mut reversed = counts(&head);
+    reversed.reverse();
+    assert_eq!(reversed, counts(&tail));
+    assert!(head.memory(0) < tail.memory(0) + 8192);
+}
+
+#[test]
 fn a_saved_list_is_built_again() {
     for limits in [counted(3), BYTES] {
         for len in [1, 3, 4, 10] {
@@ -311,6 +350,9 @@ fn follow(list: &mut List, model: &mut Model, limits: &mut Limits, step: Step) {
 /// What always holds, whatever was done.
 fn assert_sound(list: &List) {
     let Some((blocks, limits)) = list.blocks() else { return };
+    if let Form::Blocks(quicklist) = list.form() {
+        quicklist.assert_sound();
+    }
     let (depth, len) = (limits.compress_depth as usize, blocks.len());
     let mut count = 0;
     for (i, block) in blocks.enumerate() {
@@ -333,8 +375,14 @@ fn assert_sound(list: &List) {
 
 proptest! {
     #[test]
-    fn it_does_what_a_vector_does(mut limits in limits(), all in vec(steps(), 1..120)) {
+    fn it_does_what_a_vector_does(mut limits in limits(), long in any::<bool>(), all in vec(steps(), 1..120)) {
         let (mut list, mut model) = (List::new(), Model::new());
+        // So many blocks that the first one gets room in front.
+        for number in 0..if long { 10 } else { 0 } {
+            let element = vec![b'a' + number; 2100];
+            list.push(Side::Tail, &element, limits);
+            model.push(element);
+        }
         for step in all {
             follow(&mut list, &mut model, &mut limits, step);
             prop_assert_eq!(&words(&list, 0..model.len(), Side::Head), &model);

@@ -5,7 +5,8 @@
 //! one listpack; lists and streams are made of many.
 //!
 //! [`View`] reads one, wherever its bytes lie. [`Listpack`] owns one: it is a [`Buffer`], and so a thin pointer, and a
-//! collection can be the pointer alone. [`Mut`] changes one that a [`Word`] leads to.
+//! collection can be the pointer alone. [`Mut`] changes one that a [`Word`] leads to. [`Fronted`] owns one that changes at its
+//! head.
 //!
 //! # Safety
 //!
@@ -13,9 +14,11 @@
 //! is dropped. Elements are read through [`View`], which is a slice and checks its bounds.
 
 pub mod element;
+mod fronted;
 mod view;
 
 pub use element::Element;
+pub use fronted::Fronted;
 pub use view::{At, Iter, IterRev, Needle, View};
 
 use super::Corrupt;

@@ -131,6 +131,27 @@ fn a_word_follows_its_listpack_when_that_moves() {
 }
 
 #[test]
+fn one_with_room_in_front_grows_until_that_is_used_up() {
+    let mut listpack = Listpack::new();
+    (0..20).for_each(|number| listpack.push_back_int(number));
+    assert!(Fronted::copy_of(listpack.view(), listpack.byte_len() - 1).is_none());
+    let mut fronted = Fronted::copy_of(listpack.view(), listpack.byte_len() + 9).expect("there is room");
+    for element in [&b"abc"[..], b"7"] {
+        assert!(fronted.push_front(Element::new(element)));
+        listpack.push_front(element);
+        assert_eq!(fronted.view().bytes(), listpack.bytes());
+    }
+    assert!(!fronted.push_front(Element::new(b"a")));
+    assert_eq!((fronted.to_listpack().bytes(), fronted.memory()), (listpack.bytes(), 56));
+    for _ in 0..23 {
+        fronted.pop_front();
+        listpack.remove_range(0, 1);
+        assert_eq!(View::check(fronted.view().bytes()).expect("it holds together"), listpack.view());
+    }
+    assert!(fronted.view().is_empty());
+}
+
+#[test]
 fn strings_that_look_like_integers_are_found_in_listpacks_from_outside() {
     let bytes = [11, 0, 0, 0, 1, 0, 0x82, b'1', b'2', 3, 0xFF];
     let view = View::check(&bytes).expect("valid");
