@@ -38,6 +38,8 @@ pub(super) type Keys<'k> = SmallVec<[Key<'k>; 4]>;
 
 /// A command that takes longer than this makes the worker read the clock again.
 const LONG_US: u64 = 500;
+/// Turns within this time share what they know of the date.
+const DATE_US: u64 = 100;
 
 /// What a worker executes with.
 pub struct Engine {
@@ -98,6 +100,8 @@ pub struct Engine {
     /// What it does about limits of memory.
     pub(super) evicting: Evicting,
     pub(super) last: Ticks,
+    /// When `now_ms` was read.
+    dated: Ticks,
 }
 
 /// A request that is being executed.
@@ -167,19 +171,28 @@ impl Engine {
             in_batch: false,
             evicting: Evicting::new(worker),
             last: Ticks::now(),
+            dated: Ticks::now(),
         };
         engine.apply_settings();
-        engine.update_clock();
+        engine.update_date();
         engine
     }
 
     /// Reads the clock, and the settings if they changed; the present point in time.
     pub fn update_clock(&mut self) -> Ticks {
-        self.now_ms = clock::unix_ms();
-        self.access.set_now(self.now_ms);
         self.last = Ticks::now();
+        if self.last.us_since(self.dated) >= DATE_US {
+            self.update_date();
+        }
         self.update_settings();
         self.last
+    }
+
+    /// Reads what time it is for keys that expire.
+    fn update_date(&mut self) {
+        self.dated = Ticks::now();
+        self.now_ms = clock::unix_ms();
+        self.access.set_now(self.now_ms);
     }
 
     /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
@@ -187,8 +200,7 @@ impl Engine {
     pub fn begin_batch(&mut self) {
         let now = Ticks::now();
         if now.us_since(self.last) >= LONG_US {
-            self.now_ms = clock::unix_ms();
-            self.access.set_now(self.now_ms);
+            self.update_date();
         }
         self.last = now;
         self.evicting.begin_batch();
@@ -859,8 +871,7 @@ impl Engine {
     #[cold]
     fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
         if us >= LONG_US && self.script_us.is_none() {
-            self.now_ms = clock::unix_ms();
-            self.access.set_now(self.now_ms);
+            self.update_date();
         }
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
             self.server.commandlog.offer_slow(us, executed, &self.tunables.commandlog);

@@ -276,7 +276,9 @@ impl Worker {
             self.end_waits();
             self.settle_turn();
         }
-        self.make_deliveries();
+        if !self.deliveries.is_empty() || self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
+        }
         self.write_replies();
         let executed = self.engine.stats.requests.get() - requests;
         self.feed_in_time(executed > 0);
@@ -330,6 +332,13 @@ impl Worker {
     }
 
     fn read_messages(&mut self) {
+        if self.mailbox.is_notified() {
+            self.read_mailbox();
+        }
+    }
+
+    #[cold]
+    fn read_mailbox(&mut self) {
         let mailbox = self.mailbox.clone();
         for message in mailbox.drain() {
             match message {
