@@ -10,6 +10,7 @@
 mod attending;
 pub mod batch;
 pub mod blocking;
+mod calling;
 pub mod connection;
 mod cross_protocol;
 mod debugging;
@@ -26,6 +27,7 @@ mod migrating;
 mod monitoring;
 pub mod output;
 pub mod own_keys;
+mod permission;
 pub mod program;
 pub mod replay;
 mod timers;
