@@ -80,7 +80,7 @@ impl Buffer {
 
     /// Number of bytes.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn byte_len(&self) -> usize {
         // SAFETY: the allocation begins with that number, aligned.
         u32::from_le(unsafe { self.0.cast::<u32>().read() }) as usize
     }
@@ -95,33 +95,33 @@ impl Buffer {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: that many bytes are there, and are not changed while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.len()) }
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.byte_len()) }
     }
 
     /// The bytes behind the number.
     #[inline]
     pub fn body_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed for change; the number stays what it is.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(PREFIX), self.len() - PREFIX) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(PREFIX), self.byte_len() - PREFIX) }
     }
 
     /// Bytes of memory that it takes, the allocator's rounding included.
     #[inline]
     pub fn memory(&self) -> usize {
-        size_class(self.len())
+        size_class(self.byte_len())
     }
 
     /// Offers its allocation to a mover.
     pub fn relocate(&mut self, mover: &mut Mover<'_>) {
         // SAFETY: the allocation is its own, of this layout, and is reached from here alone.
-        self.0 = unsafe { mover.offer(self.0, layout(self.len())) };
+        self.0 = unsafe { mover.offer(self.0, layout(self.byte_len())) };
     }
 
     /// Turns `old` bytes at `offset`, which is behind the number, into `new` ones, which the caller is to write at once: until
     /// then they are anything. Panics when that makes more than [`BYTES_MAX`].
     #[inline]
     pub(super) fn make_room(&mut self, offset: usize, old: usize, new: usize) -> &mut [u8] {
-        let len = self.len();
+        let len = self.byte_len();
         assert!(offset >= PREFIX && offset <= len && old <= len - offset && new <= BYTES_MAX);
         let len_after = checked(len - old + new);
         if len_after > len {
@@ -152,7 +152,7 @@ impl Buffer {
     // A push is not much more than this, and what the caller knows of the numbers makes it shorter.
     #[inline(always)]
     pub(super) fn extend(&mut self, old: usize, new: usize) -> &mut [u8] {
-        let len = self.len();
+        let len = self.byte_len();
         assert!(old <= len - PREFIX && (old..=BYTES_MAX).contains(&new));
         let len_after = checked(len - old + new);
         if len_after > size_class(len) {
@@ -167,7 +167,7 @@ impl Buffer {
 
     /// Cuts it off.
     pub fn truncate(&mut self, len: usize) {
-        if let Some(surplus) = self.len().checked_sub(len) {
+        if let Some(surplus) = self.byte_len().checked_sub(len) {
             self.make_room(len, surplus, 0);
         }
     }
@@ -221,7 +221,7 @@ impl Clone for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: made with that layout, and dropped once.
-        unsafe { dealloc(self.0.as_ptr(), layout(self.len())) }
+        unsafe { dealloc(self.0.as_ptr(), layout(self.byte_len())) }
     }
 }
 
@@ -246,8 +246,8 @@ mod tests {
                 model.resize(model.len() + old + 2, step as u8);
             }
             assert_eq!(&buffer.bytes()[PREFIX..], model);
-            assert_eq!((buffer.len(), buffer.memory()), (PREFIX + model.len(), size_class(PREFIX + model.len())));
-            assert_eq!(buffer.bytes()[..PREFIX], (buffer.len() as u32).to_le_bytes());
+            assert_eq!((buffer.byte_len(), buffer.memory()), (PREFIX + model.len(), size_class(PREFIX + model.len())));
+            assert_eq!(buffer.bytes()[..PREFIX], (buffer.byte_len() as u32).to_le_bytes());
         }
         let copy = buffer.clone();
         buffer.truncate(PREFIX + 3);

@@ -89,7 +89,7 @@ impl Listpack {
     /// Number of bytes: header and end included.
     #[inline]
     pub fn byte_len(&self) -> usize {
-        self.0.len()
+        self.0.byte_len()
     }
 
     /// It, to be read.
@@ -347,7 +347,7 @@ pub unsafe fn view_of<'a>(word: Word) -> View<'a> {
     // SAFETY: promised by the caller; it is not dropped.
     unsafe {
         let buffer = ManuallyDrop::new(Buffer::from_word(word));
-        View::known(std::slice::from_raw_parts(word.pointer().as_ptr(), buffer.len()))
+        View::known(std::slice::from_raw_parts(word.pointer().as_ptr(), buffer.byte_len()))
     }
 }
 

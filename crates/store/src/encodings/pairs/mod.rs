@@ -35,6 +35,10 @@ const JOINED_BYTES_MAX: usize = BLOCK_BYTES * 3 / 4;
 /// Blocks but the first that need no other allocation.
 const BLOCKS_INLINE: usize = 2;
 
+/// Cache lines of each of these that are asked for while the first block is looked through: then they are there, and what
+/// follows is asked for by the processor.
+const LINES_AHEAD: usize = 4;
+
 type Blocks = SmallVec<[Buffer; BLOCKS_INLINE]>;
 
 /// See the module's documentation. What is asked for first comes first.
@@ -235,7 +239,7 @@ impl Pairs {
     #[inline]
     fn find_with(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<Place> {
         for block in self.blocks.iter().take(BLOCKS_INLINE) {
-            prefetch_address(block.address());
+            (0..LINES_AHEAD).for_each(|line| prefetch_address(block.address().wrapping_add(64 * line)));
         }
         if let Some(offset) = find_in(self.first(), &is_it) {
             return Some(Place { block: 0, offset });
@@ -247,11 +251,13 @@ impl Pairs {
     /// The pair at an index.
     pub fn seek(&self, mut index: usize) -> Option<Place> {
         for (block, content) in self.contents().enumerate() {
-            for offset in offsets(content) {
-                match index.checked_sub(1) {
-                    Some(left) => index = left,
-                    None => return Some(Place { block, offset }),
+            let mut offset = 0;
+            while offset < content.len() {
+                if index == 0 {
+                    return Some(Place { block, offset });
                 }
+                index -= 1;
+                offset = bounds(content, offset).1;
             }
         }
         None
@@ -288,7 +294,7 @@ impl Pairs {
         let len = first_len + second_len;
         let first_bytes = self.first_len as usize;
         let room = match self.blocks.last_mut() {
-            Some(block) if block.len() + len <= BLOCK_BYTES => block.extend(0, len),
+            Some(block) if block.byte_len() + len <= BLOCK_BYTES => block.extend(0, len),
             None if first_bytes + len <= FIRST_BYTES_MAX => {
                 self.make_room(Place { block: 0, offset: first_bytes }, 0, len)
             }

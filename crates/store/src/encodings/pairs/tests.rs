@@ -24,7 +24,7 @@ fn assert_same(pairs: &Pairs, model: &Model) {
     assert_eq!((pairs.len(), pairs.is_empty()), (model.len(), model.is_empty()));
     assert_eq!(pairs.listpack_bytes(), listpack.byte_len());
     assert_eq!(pairs.to_listpack().bytes(), listpack.bytes());
-    assert!(pairs.blocks.iter().all(|block| block.len() > PREFIX), "empty blocks");
+    assert!(pairs.blocks.iter().all(|block| block.byte_len() > PREFIX), "empty blocks");
     for (index, (first, second)) in model.iter().enumerate() {
         let place = pairs.find(first).expect("it is there");
         assert_eq!((text(pairs.get(place).0), text(pairs.get(place).1)), (first.clone(), second.clone()));
