@@ -19,6 +19,7 @@ use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, At, Listpack};
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use field::Parts;
 use fields::{FieldGathering, Fields};
@@ -528,6 +529,10 @@ unsafe impl Collection for Hash {
             unsafe { self.0.relocate_box::<Fields>(mover) };
         }
         self.table_mut()?.relocate(position, mover)
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        self.table_mut()?.gradual()
     }
 
     fn inside(&self) -> Inside<'_> {

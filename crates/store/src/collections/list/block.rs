@@ -35,9 +35,12 @@ pub(super) struct Compressed {
 
 impl Compressed {
     fn decompress(&self) -> Vec<u8> {
-        lzf::decompress(&self.bytes, self.bytes_raw as usize)
-            .unwrap_or_else(|_| unreachable!("what was compressed can be decompressed"))
+        decompress(&self.bytes, self.bytes_raw as usize)
     }
+}
+
+fn decompress(packed: &[u8], bytes_raw: usize) -> Vec<u8> {
+    lzf::decompress(packed, bytes_raw).unwrap_or_else(|_| unreachable!("what was compressed can be decompressed"))
 }
 
 /// What a block holds, to be read or saved.
@@ -52,6 +55,19 @@ pub enum BlockView<'a> {
 }
 
 impl BlockView<'_> {
+    /// Calls `visit` with each element.
+    pub fn for_each(self, mut visit: impl FnMut(Str<'_>)) {
+        match self {
+            BlockView::Plain(element) => visit(Str::Bytes(element)),
+            BlockView::Packed(view) => view.iter().for_each(visit),
+            BlockView::Compressed(packed, bytes_raw) => {
+                let bytes = decompress(packed, bytes_raw);
+                let view = View::check(&bytes).unwrap_or_else(|_| unreachable!("it was a listpack"));
+                view.iter().for_each(visit);
+            }
+        }
+    }
+
     /// Its bytes, not compressed.
     pub fn bytes(self) -> usize {
         match self {

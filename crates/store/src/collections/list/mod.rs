@@ -17,6 +17,7 @@ use super::word::{Collection, Inside, Word};
 use crate::defrag::Mover;
 use crate::encodings::listpack::{self, Listpack, Needle, View};
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use block::{Block, pop_packed, remove_wanted_packed};
 use quicklist::Quicklist;
@@ -481,6 +482,10 @@ unsafe impl Collection for List {
             }
             FormMut::Blocks(quicklist) => quicklist.relocate(position as usize, mover).map(|block| block as u64),
         }
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        None
     }
 
     fn inside(&self) -> Inside<'_> {

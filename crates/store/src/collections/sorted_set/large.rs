@@ -8,6 +8,7 @@ use super::element::{Element, Scored};
 use super::tree::{Position, Tree};
 use crate::defrag::Mover;
 use crate::encodings::members::{Members, Vacant};
+use crate::snapshot::Gradual;
 
 #[derive(Default)]
 pub(super) struct Large {
@@ -68,6 +69,7 @@ impl Large {
                 let element = Element::at(self.members.get(place));
                 match decide(Some(element.score())) {
                     Some(score) if score != element.score() => {
+                        self.members.before_change(place);
                         self.tree.rescore(element, score);
                         Change::Updated
                     }
@@ -100,6 +102,11 @@ impl Large {
             members.remove(element.member());
             element.free();
         });
+    }
+
+    /// See [`super::Collection::gradual`]. The table is what is gone through.
+    pub fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        self.members.gradual()
     }
 
     /// See [`super::Collection::relocate`]. Positions are ranks, and behind them those of the table.

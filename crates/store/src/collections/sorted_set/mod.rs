@@ -24,6 +24,7 @@ use super::word::{Collection, Inside, Word};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, Listpack, View};
+use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use element::Element;
 use large::{Large, Walk};
@@ -389,6 +390,13 @@ unsafe impl Collection for SortedSet {
                 None
             }
             FormMut::Large(large) => large.relocate(position, mover),
+        }
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        match self.form_mut() {
+            FormMut::Small(_) => None,
+            FormMut::Large(large) => large.gradual(),
         }
     }
 

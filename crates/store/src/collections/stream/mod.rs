@@ -21,6 +21,7 @@ use super::word::{Collection, Inside, Word};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::Kind;
 
 /// A stream.
@@ -156,6 +157,10 @@ unsafe impl Collection for Stream {
             }
         }
         Some(IN_GROUPS | body.groups.relocate(spot, mover)?.pack()?)
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        None
     }
 
     fn inside(&self) -> Inside<'_> {
