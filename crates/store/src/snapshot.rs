@@ -24,6 +24,7 @@ use crate::keyspace::{Keyspace, Locked};
 use crate::partition::Partition;
 use crate::world::Participant;
 use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -119,6 +120,12 @@ impl Pieces {
     /// The snapshot that they are for.
     pub(crate) fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
+    }
+}
+
+impl fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pieces").finish_non_exhaustive()
     }
 }
 

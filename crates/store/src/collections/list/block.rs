@@ -269,14 +269,18 @@ impl Block {
         *count += other.count() as u32;
     }
 
+    /// Whether there are elements that `wanted` accepts.
+    pub(super) fn has_wanted(&self, wanted: &impl Fn(Str<'_>) -> bool) -> bool {
+        self.read(|view| match view {
+            Ok(view) => view.iter().any(wanted),
+            Err(element) => wanted(Str::Bytes(element)),
+        })
+    }
+
     /// Removes up to `most` elements that `wanted` accepts, the first ones on that side; how many. Leaves it compressed if
     /// there are none.
     pub(super) fn remove_wanted(&mut self, from: Side, most: usize, wanted: &impl Fn(Str<'_>) -> bool) -> usize {
-        let any = self.read(|view| match view {
-            Ok(view) => view.iter().any(wanted),
-            Err(element) => wanted(Str::Bytes(element)),
-        });
-        if !any {
+        if !self.has_wanted(wanted) {
             return 0;
         }
         let Some((listpack, count)) = self.packed_mut() else {

@@ -5,6 +5,7 @@
 //! Every method that changes a list sees to that itself, for which it is told the limits.
 
 mod block;
+mod capture;
 mod limits;
 mod quicklist;
 #[cfg(test)]
@@ -485,7 +486,10 @@ unsafe impl Collection for List {
     }
 
     fn gradual(&mut self) -> Option<&mut dyn Gradual> {
-        None
+        match self.form_mut() {
+            FormMut::Packed(_) => None,
+            FormMut::Blocks(quicklist) => quicklist.gradual(),
+        }
     }
 
     fn inside(&self) -> Inside<'_> {
