@@ -85,6 +85,9 @@ pub trait Gradual: Send {
 
     /// Captures some more; false when that was all, and nothing is under way any more.
     fn go_on(&mut self) -> bool;
+
+    /// About how much memory it takes, in bytes.
+    fn weight(&self) -> usize;
 }
 
 /// What a collection that is being captured carries with it.
@@ -137,21 +140,29 @@ impl Drop for Pieces {
 
 /// A snapshot under way.
 pub struct Snapshot {
+    keyspace: &'static Keyspace,
     sink: Box<dyn Sink>,
     cancelled: AtomicBool,
     /// Partitions that were flushed away before the walk came to them.
     flushed: Mutex<Vec<Partition>>,
     /// What is left of collections that were dropped while they were captured.
-    rests: Mutex<Vec<Box<dyn Gradual>>>,
+    rests: Mutex<Vec<Rest>>,
     /// Keys under which collections were put while they were captured.
     strays: Mutex<Vec<Box<[u8]>>>,
     /// Collections that are being captured, wherever they are.
     in_pieces: AtomicUsize,
 }
 
+/// What is left of a collection, and about how much memory it takes.
+struct Rest {
+    collection: Box<dyn Gradual>,
+    bytes: usize,
+}
+
 impl Snapshot {
-    fn new(sink: Box<dyn Sink>) -> Arc<Snapshot> {
+    fn new(keyspace: &'static Keyspace, sink: Box<dyn Sink>) -> Arc<Snapshot> {
         Arc::new(Snapshot {
+            keyspace,
             sink,
             cancelled: AtomicBool::new(false),
             flushed: Default::default(),
@@ -189,8 +200,10 @@ impl Snapshot {
     }
 
     /// Keeps what is left of a collection that is dropped while it is captured.
-    pub(crate) fn keep_rest(&self, rest: Box<dyn Gradual>) {
-        self.rests.lock().push(rest);
+    pub(crate) fn keep_rest(&self, collection: Box<dyn Gradual>) {
+        let bytes = collection.weight();
+        self.keyspace.janitor.await_bytes(bytes);
+        self.rests.lock().push(Rest { collection, bytes });
     }
 
     /// Takes note that a collection was put under another key while it is captured.
@@ -229,7 +242,7 @@ pub struct Walk {
     next: usize,
     position: u64,
     /// What is left of a dropped collection, while that is captured.
-    rest: Option<Box<dyn Gradual>>,
+    rest: Option<Rest>,
     /// The key of a collection that strayed, while that is captured.
     stray: Option<Box<[u8]>>,
     /// A flushed partition, and how far it is captured.
@@ -240,7 +253,7 @@ impl Walk {
     /// Begins a snapshot, under the world lock. Only one may be under way.
     pub fn begin(world: &mut Locked, sink: Box<dyn Sink>) -> Walk {
         let keyspace = world.keyspace();
-        let snapshot = Snapshot::new(sink);
+        let snapshot = Snapshot::new(keyspace, sink);
         world.for_each_partition(|number, partition| {
             partition.begin_capture(Capture { snapshot: snapshot.clone(), number });
         });
@@ -271,8 +284,11 @@ impl Walk {
     /// Goes on with what is left of a dropped collection; false when there is none.
     fn step_in_rest(&mut self) -> bool {
         let Some(mut rest) = self.rest.take().or_else(|| self.snapshot.rests.lock().pop()) else { return false };
-        if rest.go_on() {
+        if rest.collection.go_on() {
             self.rest = Some(rest);
+        } else {
+            drop(rest.collection);
+            self.keyspace.janitor.awaited_bytes(rest.bytes);
         }
         true
     }

@@ -119,7 +119,7 @@ impl Table {
     pub fn memory(&self) -> usize {
         self.capacity() * size_of::<u64>()
             + self.segments.capacity() * size_of::<Segment>()
-            + self.directory().len() * size_of::<u32>()
+            + size_of_val(self.directory())
     }
 
     /// Asks the processor to load the bucket where an element with this hash would be.

@@ -16,6 +16,7 @@
 //! `unsafe` functions, what comes out of `remove` and `replace` is the caller's to free. All others only lend.
 
 use super::element;
+use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::hash::elements;
 use crate::snapshot::{Gradual, Piece, Pieces, Snapshot};
@@ -400,11 +401,8 @@ const CURSOR_SHIFT: u32 = 16;
 impl<L: Layout> Clone for Members<L> {
     fn clone(&self) -> Self {
         // SAFETY: pointers in the table lead to elements of this layout.
-        Members {
-            table: self.table.copy_with(|pointer| unsafe { L::copy(pointer) }),
-            capture: None,
-            layout: PhantomData,
-        }
+        let table = self.table.copy_with(|pointer| unsafe { L::copy(pointer) });
+        Members { table, capture: None, layout: PhantomData }
     }
 }
 
@@ -433,6 +431,10 @@ impl<L: Layout> Gradual for Members<L> {
             capture.pieces.end();
         }
         false
+    }
+
+    fn weight(&self) -> usize {
+        self.memory(WEIGHED)
     }
 }
 

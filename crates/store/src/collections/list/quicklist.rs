@@ -14,6 +14,7 @@
 use super::block::{Block, BlockView};
 use super::capture::Capture;
 use super::{Limits, Side};
+use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::listpack::{Listpack, Needle};
 use crate::memory::size_class;
@@ -483,6 +484,10 @@ impl Gradual for Quicklist {
             capture.end();
         }
         false
+    }
+
+    fn weight(&self) -> usize {
+        self.memory(WEIGHED)
     }
 }
 

@@ -5,6 +5,7 @@ use super::capture::Capture;
 use super::group::Group;
 use super::id::Id;
 use super::ordered::{Ordered, Place};
+use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::snapshot::{Gradual, Pieces, Snapshot};
@@ -417,6 +418,10 @@ impl Gradual for Log {
             capture.end();
         }
         false
+    }
+
+    fn weight(&self) -> usize {
+        self.memory(WEIGHED)
     }
 }
 
