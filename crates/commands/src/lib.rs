@@ -4,6 +4,7 @@
 //! that exports `COMMANDS`.
 
 pub mod bitmap;
+pub mod connection;
 pub mod context;
 pub mod dump;
 pub mod geo;
@@ -46,5 +47,6 @@ pub fn families() -> Vec<&'static [Command<Handler>]> {
         geo::COMMANDS,
         sort::COMMANDS,
         dump::COMMANDS,
+        connection::COMMANDS,
     ]
 }

@@ -33,6 +33,12 @@ impl<M> Mailbox<M> {
         }
     }
 
+    /// Whether anything has come since the messages were taken last. Whoever sends something later wakes the poll.
+    #[inline]
+    pub fn is_notified(&self) -> bool {
+        self.notified.load(Ordering::Acquire)
+    }
+
     /// The messages that are there. Those that come later cause a wake-up.
     pub fn drain(&self) -> impl Iterator<Item = M> + '_ {
         self.notified.store(false, Ordering::SeqCst);

@@ -20,6 +20,15 @@ pub enum Handler {
     Program(Program),
 }
 
+/// What a command is in the [`lane`](crate::worker::lane) with.
+#[derive(Clone, Copy)]
+pub enum Lane {
+    /// With its only key, which is the argument with this number.
+    Key(usize),
+    /// With nothing: it answers, and touches no data.
+    Nothing,
+}
+
 /// A command as the server knows it.
 pub struct Registered {
     /// Its place in the table.
@@ -35,9 +44,8 @@ pub struct Registered {
     /// Where its only key is, when its key specification says so plainly and that key is all it locks: the case worth
     /// being fast for.
     pub single_key: Option<usize>,
-    /// Where that is, and the code, if it works on the keyspace alone and nobody has to be kept from it: see
-    /// [`lane`](crate::worker::lane).
-    pub keyed: Option<(usize, DataHandler)>,
+    /// How it takes the [`lane`](crate::worker::lane), if nobody has to be kept from it.
+    pub lane: Option<(Lane, DataHandler)>,
 }
 
 /// The table. Names are looked up without regard to case.
@@ -93,14 +101,12 @@ impl CommandTable {
         let name = command.spec.name;
         let full_name = if container.is_empty() { name.to_string() } else { format!("{container}|{name}") };
         let (handler, single_key) = (command.handler.map(wrap), single_key(&command.spec));
-        let keyed = match (single_key, handler) {
-            (Some(index), Some(Handler::Data(data))) if !command.spec.flags.contains(Flags::PROTECTED) => {
-                Some((index, data))
-            }
+        let lane = match handler {
+            Some(Handler::Data(data)) => lane(&command.spec, single_key).map(|lane| (lane, data)),
             _ => None,
         };
         let spec = &command.spec;
-        self.commands.push(Registered { id, spec, full_name, handler, subcommands: Vec::new(), single_key, keyed });
+        self.commands.push(Registered { id, spec, full_name, handler, subcommands: Vec::new(), single_key, lane });
         for subcommand in command.subcommands {
             let sub_id = self.commands.len() as u32;
             self.add(subcommand, name, wrap);
@@ -261,6 +267,15 @@ fn single_key(spec: &Spec) -> Option<usize> {
         }
         _ => None,
     }
+}
+
+fn lane(spec: &Spec, single_key: Option<usize>) -> Option<Lane> {
+    let is_protected = spec.flags.contains(Flags::PROTECTED);
+    let touches_nothing = spec.keys.is_empty()
+        && matches!(spec.lock, LockRule::Keys)
+        && !spec.flags.intersects(Flags::READONLY | Flags::WRITE);
+    let lane = single_key.map(Lane::Key).or(touches_nothing.then_some(Lane::Nothing));
+    lane.filter(|_| !is_protected)
 }
 
 #[cfg(test)]

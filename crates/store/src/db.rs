@@ -174,6 +174,13 @@ impl<'a> Db<'a> {
         true
     }
 
+    /// Begins a command that touches nothing.
+    #[inline]
+    pub fn begin_keyless(&mut self) {
+        self.env.effects.begin(false, EventClass::empty(), self.number);
+        self.only = None;
+    }
+
     /// Ends it: commits what it did, and unlocks the partition. Whether there was something to append to the log.
     #[inline]
     pub fn end_keyed(&mut self, request: Args<'_>) -> bool {

@@ -294,16 +294,32 @@ impl Keyspace {
         Address((database as u64) << 32 | partition as u64)
     }
 
-    /// Asks the processor for the memory of keys that will soon be looked up: first for their partitions, then for the
-    /// buckets, then for the entries that they lead to. Keys whose partition is busy are left out.
+    /// Asks the processor for what stands first on the way to a key that will soon be looked up: its bucket, or where others
+    /// may have its partition, that.
     #[inline]
-    pub fn prefetch(&self, number: usize, hashes: &[u64], alone: Option<&Alone>) {
+    pub fn announce(&self, number: usize, hash: u64, alone: Option<&Alone>) {
         let cells = self.cells(self.database_at(number));
-        for hash in hashes {
-            cells[*hash as usize & (cells.len() - 1)].prefetch();
+        match alone {
+            Some(_) => self.glance(cells, hash, alone, |partition| partition.table().prefetch_bucket(hash)),
+            None => cells[hash as usize & (cells.len() - 1)].prefetch(),
         }
-        for hash in hashes {
-            self.glance(cells, *hash, alone, |partition| partition.table().prefetch_bucket(*hash));
+    }
+
+    /// Asks the processor for the memory of keys that will soon be looked up, step by step on the way to their entries.
+    pub fn prefetch(&self, number: usize, hashes: &[u64], alone: Option<&Alone>) {
+        hashes.iter().for_each(|hash| self.announce(number, *hash, alone));
+        self.prefetch_announced(number, hashes, alone);
+    }
+
+    /// Asks the processor for the memory of keys that were [announced](Self::announce): for their buckets, unless that was
+    /// done, and for the entries that they lead to. Keys whose partition is busy are left out.
+    #[inline]
+    pub fn prefetch_announced(&self, number: usize, hashes: &[u64], alone: Option<&Alone>) {
+        let cells = self.cells(self.database_at(number));
+        if alone.is_none() {
+            for hash in hashes {
+                self.glance(cells, *hash, alone, |partition| partition.table().prefetch_bucket(*hash));
+            }
         }
         for hash in hashes {
             self.glance(cells, *hash, alone, |partition| partition.table().prefetch_element(*hash));

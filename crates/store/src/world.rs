@@ -159,6 +159,23 @@ impl World {
         Resident { number: participant.0, arrivals: 0, sociable: 0 }
     }
 
+    /// Begins a batch of the resident in which it is alone; `None`, and no batch has begun, when somebody has the world or
+    /// wants it, when there are visitors, and as long as it stays sociable.
+    #[inline]
+    pub fn enter_alone(&self, resident: &Resident) -> Option<Alone> {
+        if resident.sociable > 0 {
+            return None;
+        }
+        let flag = &self.flags[resident.number].0;
+        flag.store(ALONE, Ordering::SeqCst);
+        let wanted = self.wanted.load(Ordering::SeqCst);
+        if !wanted && self.visits.load(Ordering::SeqCst) == resident.arrivals {
+            return Some(Alone(()));
+        }
+        flag.store(OUT, Ordering::SeqCst);
+        None
+    }
+
     /// Within the resident's batch: proof that it is alone, if it is and need not be sociable.
     #[inline]
     pub fn be_alone(&self, resident: &mut Resident) -> Option<Alone> {
@@ -342,8 +359,10 @@ mod tests {
             .collect();
         let mut done = 0;
         for round in 0..rounds {
-            shared.0.enter(home);
-            let alone = shared.0.be_alone(&mut resident);
+            let alone = shared.0.enter_alone(&resident).or_else(|| {
+                shared.0.enter(home);
+                shared.0.be_alone(&mut resident)
+            });
             let held = alone.is_none().then(|| lock.lock());
             // SAFETY: the lock is held, or nobody else is in a batch.
             unsafe { *shared.1.get() += 1 };

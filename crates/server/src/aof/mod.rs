@@ -4,7 +4,7 @@
 //! increment, and has the disk take it as `appendfsync` says; workers never touch a file. They leave [`Order`]s, and tell
 //! the thread when a turn has moved the log.
 //!
-//! - [`writer`]: the thread. [`shelf`]: the folder with its manifest. [`load`]: replaying what the files hold.
+//! - [`writer`]: the thread. [`gather`]: whom a sync waits for. [`shelf`]: the folder with its manifest. [`load`]: replaying what the files hold.
 //! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), so that the file does not grow for ever. The
 //!   snapshot is of one offset of the log; what comes behind that goes to a new increment.
 //! - [`switch`]: `CONFIG SET appendonly`.
@@ -19,6 +19,7 @@
 //! **What always holds**: the manifest lists a file only when all that the files before it are to hold is on the disk; so
 //! nothing but the last file may be cut off. An increment begins at exactly the offset that the base before it ends at.
 
+mod gather;
 mod load;
 pub mod rewrite;
 mod shelf;
@@ -78,6 +79,8 @@ pub struct Aof {
     status: Mutex<Status>,
     /// Workers that have replies which wait.
     holders: Box<[AtomicBool]>,
+    /// Replies that had to wait, since the start.
+    held: AtomicU64,
     /// With `aof-timestamp-enabled`, the offsets from which on the log is of a second.
     marks: Mutex<VecDeque<(u64, i64)>>,
     /// The second of the last mark.
@@ -153,6 +156,7 @@ impl Aof {
             orders: Mutex::default(),
             status: Mutex::new(status),
             holders: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            held: AtomicU64::new(0),
             marks: Mutex::default(),
             marked_s: AtomicI64::new(0),
             waiting: Mutex::default(),
@@ -222,6 +226,11 @@ impl Aof {
             return offset <= self.released.load(Ordering::SeqCst);
         }
         offset <= self.written.load(Ordering::SeqCst) || self.fails.load(Ordering::SeqCst)
+    }
+
+    /// Takes note that so many replies have to wait.
+    pub fn count_held(&self, replies: usize) {
+        self.held.fetch_add(replies as u64, Ordering::Relaxed);
     }
 
     /// Has a worker woken when replies may be sent; it looks once more afterwards whether that is so already.

@@ -1,9 +1,10 @@
 //! The thread that has the files: writes what the log holds, syncs it, carries out orders.
 //!
 //! Under load it does not want to be woken by every turn of a worker: when it finds that it hardly slept, it pauses for a
-//! moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always` it never
-//! pauses, as replies wait for it.
+//! moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always` replies wait
+//! for it, and it pauses only for more of them to come.
 
+use super::gather::Gathering;
 use super::load::{self, Failed};
 use super::rewrite;
 use super::shelf::{Shelf, Told, reason, tell};
@@ -127,6 +128,7 @@ pub(super) struct Writer {
     annotation: Option<i64>,
     /// Whether the last sleep was short.
     busy: bool,
+    gathering: Gathering,
 }
 
 impl Writer {
@@ -144,12 +146,17 @@ impl Writer {
             told_at: None,
             annotation: None,
             busy: false,
+            gathering: Gathering::new(),
         }
     }
 
     fn run(&mut self) {
         loop {
             while self.carry_out_order() {}
+            if self.aof.holds_all() {
+                self.gathering.wait(self.aof);
+                self.gathering.begin(self.aof);
+            }
             let wrote = self.write_available(u64::MAX);
             self.sync_if_due();
             self.aof.answer_waiting(self.server);
@@ -396,6 +403,7 @@ impl Writer {
         self.synced_at = began;
         if policy == AppendFsync::Always {
             self.shelf.record("aof-fsync-always", began);
+            self.gathering.end(self.aof, began.elapsed());
         } else if began.elapsed() > SYNC_DELAY {
             self.aof.delayed_syncs.fetch_add(1, Ordering::Relaxed);
             logging::notice(format_args!(

@@ -15,48 +15,7 @@ use kvick_resp::{Args, Version};
 use smallvec::smallvec;
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] = &[PING, ECHO, HELLO, AUTH, SELECT, READONLY, READWRITE, QUIT, RESET];
-
-/// PING
-pub const PING: Command<SessionHandler> = Command::new(
-    Spec::new("ping", -1)
-        .flags(&[Flags::FAST])
-        .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(1)", "Answers PONG, or the given message.")
-        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-        .args(&[Arg::string("message").optional()]),
-    ping,
-);
-
-fn ping(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    match args.len() {
-        // Among messages it looks like one.
-        1 | 2 if cx.client.only_listens() => {
-            cx.reply.array(2);
-            cx.reply.bulk(b"pong");
-            cx.reply.bulk(args.get(1).unwrap_or_default());
-        }
-        1 => cx.reply.simple("PONG"),
-        2 => cx.reply.bulk(&args[1]),
-        _ => return Err(Error::text("ERR wrong number of arguments for 'ping' command")),
-    }
-    Ok(())
-}
-
-/// ECHO message
-pub const ECHO: Command<SessionHandler> = Command::new(
-    Spec::new("echo", 2)
-        .flags(&[Flags::LOADING, Flags::STALE, Flags::FAST])
-        .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(1)", "Answers the message it was given.")
-        .args(&[Arg::string("message")]),
-    echo,
-);
-
-fn echo(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    cx.reply.bulk(&args[1]);
-    Ok(())
-}
+pub static COMMANDS: &[Command<SessionHandler>] = &[HELLO, AUTH, SELECT, READONLY, READWRITE, QUIT, RESET];
 
 /// HELLO [protover [AUTH username password] [SETNAME clientname]]
 pub const HELLO: Command<SessionHandler> = Command::new(

@@ -1,7 +1,7 @@
 //! The requests of one turn, parsed but not yet executed.
 //!
 //! Parsing runs ahead of execution so that the memory each request will touch can be asked for while others are still
-//! being parsed or executed: first the bucket of its key, then the entry.
+//! being parsed or executed: the bucket of its key when it is parsed, the entry when all are.
 
 use crate::table::Registered;
 use kvick_resp::{Args, ProtocolError, Span};
@@ -82,7 +82,7 @@ impl Batch {
     #[inline]
     pub fn prefetch(&mut self, keyspace: &'static Keyspace, alone: Option<&Alone>) -> usize {
         let mut keys = 0;
-        if self.requests.len() < 2 {
+        if self.requests.len() < 2 && alone.is_none() {
             return keys;
         }
         for stretch in self.requests.chunk_by(|a, b| a.db == b.db) {
@@ -91,7 +91,7 @@ impl Batch {
                 Asks::For(_, hash) => hash,
                 _ => None,
             }));
-            keyspace.prefetch(stretch[0].db, &self.hashes, alone);
+            keyspace.prefetch_announced(stretch[0].db, &self.hashes, alone);
             keys += self.hashes.len();
         }
         keys

@@ -54,6 +54,7 @@ impl Worker {
         if self.held.turns.is_empty() && self.server.aof.is_released(offset) {
             return false;
         }
+        self.server.aof.count_held(self.runs.len());
         for run in &self.runs {
             if let Some(connection) = self.connections.get_mut(run.token) {
                 connection.held += 1;

@@ -12,6 +12,7 @@ use crate::server::Server;
 use crate::session::Fate;
 use crate::table::Registered;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
+use kvick_store::world::Alone;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -157,7 +158,8 @@ impl Worker {
         self.shared[start..behind].copy_from_slice(&connection.pending);
         let end = behind + n;
         let input = &self.shared[start..end];
-        let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
+        let alone = self.engine.alone.as_ref();
+        let mut parse = Parse { server: self.server, alone, batch: &mut self.batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
         let rest = &input[parsed.bytes..];
         if rest.len() != connection.pending.len() || parsed.bytes > 0 {
@@ -182,7 +184,8 @@ impl Worker {
             }
         };
         let number = self.batch.held.len();
-        let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
+        let alone = self.engine.alone.as_ref();
+        let mut parse = Parse { server: self.server, alone, batch: &mut self.batch, connection, token, limits };
         let parsed = parse.all(Source::Held(number), &held);
         if parsed.requests {
             self.batch.held.push((token, held, parsed.bytes));
@@ -221,7 +224,8 @@ impl Worker {
         };
         // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
         if missing == 0 && !limits.query_buffer_exceeded(connection.input_held()) {
-            let mut parse = Parse { server: self.server, batch: &mut self.batch, connection, token, limits };
+            let alone = self.engine.alone.as_ref();
+            let mut parse = Parse { server: self.server, alone, batch: &mut self.batch, connection, token, limits };
             parse.all(Source::Shared(0, 0), &[]);
         }
         if more { Read::More(total) } else { Read::Drained(total) }
@@ -510,6 +514,8 @@ pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &B
 /// Parsing what one connection sent.
 struct Parse<'a> {
     server: &'static Server,
+    /// Proof that nobody else touches the keyspace meanwhile, if that is so.
+    alone: Option<&'a Alone>,
     batch: &'a mut Batch,
     connection: &'a mut Connection,
     token: usize,
@@ -623,7 +629,7 @@ impl Parse<'_> {
                 let key = command.single_key.and_then(|index| args.get(index));
                 let key = key.filter(|_| command.spec.accepts(args.len()));
                 last.keyed = key.and(command.single_key.filter(|index| *index == 1)).map(|_| command);
-                Asks::For(command, key.map(|key| self.server.keyspace.key(key).hash))
+                Asks::For(command, key.map(|key| self.hash(key)))
             }
             _ => Asks::Unresolved,
         };
@@ -635,7 +641,16 @@ impl Parse<'_> {
     fn add_keyed(&mut self, source: Source, input: &[u8], first_span: usize, command: &'static Registered) {
         let key = self.batch.spans[first_span + 1];
         let key = input.get(key.start..key.start + key.len).unwrap_or_default();
-        self.push(source, first_span, Asks::For(command, Some(self.server.keyspace.key(key).hash)));
+        let hash = self.hash(key);
+        self.push(source, first_span, Asks::For(command, Some(hash)));
+    }
+
+    /// The hash of a key. What stands first on the way to it is on its own way from memory until the request is executed.
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        let hash = self.server.keyspace.key(key).hash;
+        self.server.keyspace.announce(self.connection.client.db, hash, self.alone);
+        hash
     }
 
     #[inline]

@@ -1,4 +1,5 @@
-//! The lane: requests of one connection, one behind the other, that each work on one key and ask nothing else of the server.
+//! The lane: requests of one connection, one behind the other, that each work on one key, or on nothing, and ask nothing else
+//! of the server.
 //!
 //! Nearly all requests are of this kind, and come many at a time. What they have in common is looked at and set up once for
 //! all of them: who sends them and what he may do, where replies go, how expired keys are seen. For each that is left is its
@@ -17,7 +18,7 @@ use crate::commandlog::Executed;
 use crate::memory;
 use crate::persistence::gate;
 use crate::session::{Client, ReplyMode};
-use crate::table::Registered;
+use crate::table::{Lane, Registered};
 use kvick_commands::context::{Context, Error, Receiver};
 use kvick_resp::{Args, Reply};
 use kvick_store::{Db, Env, Key};
@@ -93,12 +94,11 @@ impl Engine {
         let is_limited = balance_max != i64::MAX;
         let (mut done, mut last, mut end) = (0, self.last, End::Nothing);
         for request in requests {
-            let Asks::For(command, Some(hash)) = request.asks else { break };
-            let Some((index, handler)) = command.keyed else { break };
+            let Asks::For(command, hash) = request.asks else { break };
+            let Some((lane, handler)) = command.lane else { break };
             let args = batch.args(request, shared);
             let start = context.reply.position();
             let changed = (gate.word() != word) | pause.is_there() | inbox.has_deliveries();
-            debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
             if changed
                 || start > replies_max
                 || client.info.is_doomed()
@@ -106,9 +106,17 @@ impl Engine {
             {
                 break;
             }
-            let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
-            if !context.db.begin_keyed(key, self.alone.as_ref(), is_logged, || server.heard(tunables.heard_events)) {
-                break;
+            match (lane, hash) {
+                (Lane::Key(index), Some(hash)) => {
+                    debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
+                    let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
+                    let heard = || server.heard(tunables.heard_events);
+                    if !context.db.begin_keyed(key, self.alone.as_ref(), is_logged, heard) {
+                        break;
+                    }
+                }
+                (Lane::Nothing, _) if command.spec.accepts(args.len()) => context.db.begin_keyless(),
+                _ => break,
             }
             let result = handler(&mut context, args);
             if context.db.end_keyed(args) {

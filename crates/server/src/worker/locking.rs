@@ -53,6 +53,13 @@ impl Engine {
     pub fn enter(&mut self) -> bool {
         let gate = &self.server.persistence.gate;
         let world = &self.server.keyspace.world;
+        if let Some(resident) = &self.resident {
+            self.alone = world.enter_alone(resident);
+            if self.alone.is_some() {
+                self.in_batch = true;
+                return true;
+            }
+        }
         self.in_batch = world.enter_while(self.participant, || !gate.has(gate::BUSY));
         if self.in_batch
             && let Some(resident) = &mut self.resident

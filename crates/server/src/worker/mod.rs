@@ -10,6 +10,7 @@
 mod attending;
 pub mod batch;
 pub mod blocking;
+mod calling;
 pub mod connection;
 mod cross_protocol;
 mod debugging;
@@ -26,6 +27,7 @@ mod migrating;
 mod monitoring;
 pub mod output;
 pub mod own_keys;
+mod permission;
 pub mod program;
 pub mod replay;
 mod timers;
@@ -276,7 +278,9 @@ impl Worker {
             self.end_waits();
             self.settle_turn();
         }
-        self.make_deliveries();
+        if !self.deliveries.is_empty() || self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
+        }
         self.write_replies();
         let executed = self.engine.stats.requests.get() - requests;
         self.feed_in_time(executed > 0);
@@ -330,6 +334,13 @@ impl Worker {
     }
 
     fn read_messages(&mut self) {
+        if self.mailbox.is_notified() {
+            self.read_mailbox();
+        }
+    }
+
+    #[cold]
+    fn read_mailbox(&mut self) {
         let mailbox = self.mailbox.clone();
         for message in mailbox.drain() {
             match message {

@@ -67,6 +67,9 @@ impl Worker {
 
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_out(&mut self) {
+        if self.runs.is_empty() && self.replies.is_empty() && !self.cut_off_any {
+            return;
+        }
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;

@@ -10,7 +10,8 @@
 
 use super::connection::Connection;
 use super::debugging::Seat;
-use super::engine::{Engine, Keys, wrong_arity};
+use super::engine::{Engine, Keys};
+use super::permission::wrong_arity;
 use crate::acl::log::Context as AclContext;
 use crate::clock;
 use crate::commandlog::Executed;

@@ -2,7 +2,8 @@
 //!
 //! They are executed as those of clients are, but nobody is asked whether they may be, and nobody gets a reply.
 
-use super::engine::{Engine, wrong_arity};
+use super::engine::Engine;
+use super::permission::wrong_arity;
 use crate::clients::ClientFlags;
 use crate::logging;
 use crate::server::Server;
@@ -57,8 +58,10 @@ impl Player {
         let Player { engine, client, reply } = self;
         let command = match engine.server.table.resolve(args) {
             Resolved::Command(command) => command,
-            Resolved::Unknown => return Err(super::engine::unknown_command(args)),
-            Resolved::UnknownSubcommand(container) => return Err(super::engine::unknown_subcommand(container, args)),
+            Resolved::Unknown => return Err(super::permission::unknown_command(args)),
+            Resolved::UnknownSubcommand(container) => {
+                return Err(super::permission::unknown_subcommand(container, args));
+            }
         };
         if !command.spec.accepts(args.len()) {
             return Err(wrong_arity(command));

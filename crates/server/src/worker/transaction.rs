@@ -416,7 +416,7 @@ impl Engine {
                 }
                 None => {
                     self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
-                    self.answer(client, Err(super::engine::wrong_arity(command)), out)
+                    self.answer(client, Err(super::permission::wrong_arity(command)), out)
                 }
             };
             if client.tracking.is_some() {

@@ -1,0 +1,365 @@
+//! Calls handlers: gets their locks, gives them what they work with, commits what they did, and keeps the books.
+//!
+//! Here and in the [lane](super::lane) alone handlers are called and locks are taken for them.
+
+use super::engine::{Call, Called, Engine, Keys, LONG_US};
+use super::permission::wrong_arity;
+use super::program::Attend;
+use super::transaction::Control;
+use crate::clients::{ClientFlags, ClientInfo};
+use crate::clock::{self, Ticks};
+use crate::commandlog::{Executed, TakenArgument};
+use crate::persistence::{self, gate};
+use crate::session::{Client, Session, SessionHandler};
+use crate::table::{Handler, Registered};
+use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
+use kvick_commands::spec::{Flags, LockRule};
+use kvick_resp::{Args, Reply, Version};
+use kvick_store::{Db, Env, Key, Locked, WhenExpired};
+
+impl Engine {
+    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for. False when a
+    /// script has that.
+    #[inline]
+    pub(super) fn call_keyed(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        handler: DataHandler,
+        hash: u64,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let (keyspace, start) = (self.server.keyspace, out.len());
+        let Some(mut locked) = self.lock_hash(client.db, hash) else { return false };
+        let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
+        let known = (args, &[Key { bytes, hash }][..]);
+        let result = self.run_data(client, handler, known, None, &mut locked, out);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
+        drop(locked);
+        self.account(Executed::by(client, args, None), command, out.len() - start, result);
+        client.commands += 1;
+        client.redacted = 0;
+        true
+    }
+
+    /// Takes the locks that the command asks for, and runs it.
+    #[inline(never)]
+    pub(super) fn call(
+        &mut self,
+        client: &mut Client,
+        command: &'static Registered,
+        args: Args<'_>,
+        taken: &mut Option<Vec<u8>>,
+        attendant: &mut dyn Attend,
+        out: &mut Vec<u8>,
+    ) -> Called {
+        let (keyspace, start) = (self.server.keyspace, out.len());
+        if let Some(Handler::Control(control)) = command.handler {
+            let Some(result) = self.control(client, control, command, args, attendant, out) else {
+                return Called::Held;
+            };
+            let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
+            self.account(Executed::by(client, args, None), command, out.len() - start, result);
+            client.commands += 1;
+            return Called::Done;
+        }
+        self.confine(client, command, args);
+        let world = self.needs_world(command, args);
+        let Some(scripts) = self.settle_scripts(command, world) else { return Called::Held };
+        let keys = if world { Keys::new() } else { self.keys_of(command, args) };
+        let locked = if world { self.lock_world() } else { self.lock_hashed(client.db, &keys) };
+        let Some(mut locked) = locked else { return Called::Held };
+        let taken_head = self.remember_taken(command, taken.as_deref());
+        let result = match command.handler {
+            Some(Handler::Data(handler)) => {
+                self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
+            }
+            Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, attendant, out),
+            // A container that has nothing to do by itself.
+            Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
+        };
+        if client.tracking.is_some() {
+            self.remember_reads(&client.info, client.db, (command, args), &mut locked);
+        }
+        let block = self.block.take();
+        let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
+        let waiter = waiter.or_else(|| self.waits.take());
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
+        self.after_flushall(command, &result, &mut locked);
+        if command.handler.is_some() {
+            self.show(client, command, args);
+        }
+        drop(locked);
+        drop(scripts);
+        if world {
+            self.enter();
+        }
+        if let Some(waiter) = waiter {
+            client.redacted = 0;
+            return Called::Waits(waiter);
+        }
+        let executed = Executed::by(client, args, taken_head.as_ref());
+        self.account(executed, command, out.len() - start, result);
+        client.commands += 1;
+        client.redacted = 0;
+        if client.is_reset {
+            self.end_reset(client);
+        }
+        Called::Done
+    }
+
+    /// What the logs need of a large argument that the command may keep.
+    #[inline]
+    fn remember_taken(&self, command: &Registered, taken: Option<&[u8]>) -> Option<TakenArgument> {
+        Some(TakenArgument::new(command.spec.takes?, taken?))
+    }
+
+    pub(super) fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
+        match command.spec.lock {
+            // SHUTDOWN: a script that takes too long may have the world.
+            _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
+            LockRule::Keys => false,
+            LockRule::World => true,
+            LockRule::WorldIf(decide) => decide(args),
+        }
+    }
+
+    /// The keys that a command names.
+    pub(super) fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
+        if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
+            return Keys::new();
+        }
+        // Arguments that do not say where the keys are make the handler answer an error before it looks at any.
+        let positions = command.spec.key_positions(args).unwrap_or_default();
+        let keys = positions.iter().filter_map(|position| args.get(position.index));
+        keys.map(|key| self.server.keyspace.key(key)).collect()
+    }
+
+    #[inline]
+    pub(super) fn run_data(
+        &mut self,
+        client: &Client,
+        handler: DataHandler,
+        (args, hashed): (Args<'_>, &[Key<'_>]),
+        taken: Option<Vec<u8>>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let for_client = (client.info.as_ref(), client.db, client.version);
+        let result = self.run_handler(for_client, handler, (args, hashed), taken, locked, out);
+        self.answer(client, result, out)
+    }
+
+    /// Runs a handler for a client with a selected database and a protocol, whether the request came just now or waited.
+    #[inline]
+    pub(super) fn run_handler(
+        &mut self,
+        (client, db, version): (&ClientInfo, usize, Version),
+        handler: DataHandler,
+        (args, hashed): (Args<'_>, &[Key<'_>]),
+        taken: Option<Vec<u8>>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let (heard, is_logged, flags) = (self.heard(), self.is_logged(client), client.flags());
+        self.effects.begin(is_logged, heard, db);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
+            lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_overwrite: self.tunables.commands.lazy_server_del,
+            when_expired: self.when_expired(client),
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
+        };
+        let db = Db::new(locked, db, env).with_hashed(hashed);
+        let reply = Reply::new(out, version);
+        let settings = &self.tunables.commands;
+        let (may_block, in_script, reads_every_key) =
+            (!self.in_transaction, self.script_us.is_some(), self.reads_every_key);
+        let receiver = if in_script {
+            Receiver::Server
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            Receiver::Subscriber
+        } else {
+            Receiver::Client
+        };
+        let from_log = flags.contains(ClientFlags::FROM_LOG);
+        let mut context = Context {
+            db,
+            reply,
+            taken,
+            settings,
+            receiver,
+            may_block,
+            in_script,
+            from_log,
+            reads_every_key,
+            block: None,
+            remark: None,
+        };
+        let result = handler(&mut context, args);
+        if result.is_err()
+            && let Some(remark) = context.remark.take()
+        {
+            crate::logging::verbose(format_args!("{remark}"));
+        }
+        if let Some(block) = context.block {
+            self.block = Some(block);
+        }
+        result
+    }
+
+    pub(super) fn run_session(
+        &mut self,
+        client: &mut Client,
+        handler: SessionHandler,
+        args: Args<'_>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, heard, client.db);
+        let when_expired = self.when_expired(&client.info);
+        let mut session = Session {
+            server: self.server,
+            reply: Reply::new(out, client.version),
+            client,
+            locked,
+            effects: &mut self.effects,
+            now_ms: self.now_ms,
+            access: &self.access,
+            when_expired,
+            settings: &self.tunables.commands,
+            in_transaction: self.in_transaction,
+            script_us: self.script_us,
+            worker: self.worker,
+            stats: &self.stats,
+            waits: &mut self.waits,
+        };
+        let result = handler(&mut session, args);
+        // CONFIG SET holds from itself on.
+        self.update_settings();
+        self.answer(client, result, out)
+    }
+
+    /// Has dumps know of FLUSHALL.
+    #[inline]
+    pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
+        if command.spec.name == "flushall" && result.is_ok() && !self.server.persistence.gate.has(gate::LOADING) {
+            persistence::after_flushall(self.server, locked, self.effects.dirty());
+        }
+    }
+
+    /// Answers the error, if it is one.
+    #[inline]
+    pub(super) fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
+        if let Err(error) = &result {
+            Reply::new(out, client.version).error(error.0.as_bytes());
+        }
+        result
+    }
+
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
+    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    #[inline]
+    pub(super) fn is_logged(&self, client: &ClientInfo) -> bool {
+        self.server.keyspace.log.followed() && !client.is_from_log()
+    }
+
+    /// What becomes of expired keys that a command of this client meets.
+    #[inline]
+    pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if client.is_from_log() {
+            return WhenExpired::ImportSource;
+        }
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go.
+            return WhenExpired::Import;
+        }
+        if self.tunables.import_mode {
+            let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
+            return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
+        }
+        if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
+    }
+
+    /// Statistics, and the logs of slow commands.
+    #[inline]
+    pub(super) fn account(
+        &mut self,
+        executed: Executed<'_>,
+        command: &Registered,
+        reply_bytes: usize,
+        result: Result<(), Error>,
+    ) {
+        let ticks = self.count(command, self.last, &result);
+        self.offer_to_logs(executed, command, ticks, reply_bytes);
+    }
+
+    /// Looks whether a command that was executed is one that the logs are for.
+    #[inline]
+    pub(super) fn offer_to_logs(
+        &mut self,
+        executed: Executed<'_>,
+        command: &Registered,
+        ticks: u64,
+        reply_bytes: usize,
+    ) {
+        if ticks >= self.tunables.slow_ticks {
+            self.slow(executed, command, clock::ticks_to_us(ticks));
+        }
+        if reply_bytes >= self.tunables.large_reply_bytes || executed.bytes_max() >= self.tunables.large_request_bytes {
+            self.large(executed, command, reply_bytes);
+        }
+    }
+
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
+        self.stats.count(command.id, ticks, self.effects.dirty(), self.tunables.latency_tracking);
+        if let Err(error) = result {
+            let is_counted = std::mem::take(&mut self.error_is_counted);
+            self.stats.count_failure(command.id, (!is_counted).then_some(error.0.as_bytes()));
+        }
+        ticks
+    }
+
+    #[cold]
+    fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
+        if us >= LONG_US && self.script_us.is_none() {
+            self.update_date();
+        }
+        if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
+            self.server.commandlog.offer_slow(us, executed, &self.tunables.commandlog);
+        }
+        let event = if command.spec.flags.contains(Flags::FAST) { "fast-command" } else { "command" };
+        self.server.latency.record(event, us / 1000, self.tunables.latency_threshold_ms);
+    }
+
+    #[cold]
+    fn large(&self, executed: Executed<'_>, command: &Registered, reply_bytes: usize) {
+        if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
+            let (log, thresholds) = (&self.server.commandlog, &self.tunables.commandlog);
+            log.offer_request(executed, thresholds);
+            log.offer_reply(reply_bytes, executed, thresholds);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Whether a request may run, and what it is told if not. The order of the checks is Valkey's, since clients see which error
+//! comes first.
+
+use super::engine::Engine;
+use super::transaction::is_exec;
+use crate::acl::identity::note_denied;
+use crate::acl::log::Context as AclContext;
+use crate::acl::{Denied, User};
+use crate::clients::ClientInfo;
+use crate::commands::pubsub::subscribe::is_listening;
+use crate::persistence::gate;
+use crate::session::{Client, Fate};
+use crate::table::Registered;
+use kvick_commands::context::Error;
+use kvick_commands::spec::Flags;
+use kvick_resp::{Args, ProtocolError, Reply};
+
+impl Engine {
+    /// Whether nobody has to be shown a client's command, and the client need not be told later of what it reads.
+    #[inline]
+    pub(super) fn is_unobserved(&self, client: &Client) -> bool {
+        client.tracking.is_none() && !self.is_monitored()
+    }
+
+    /// What holds for nearly all requests, and is enough for them to run.
+    #[inline]
+    pub(super) fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
+        // Looked at together, not one after the other.
+        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
+        let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch) && !unusual;
+        command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
+    }
+
+    /// Why a command may not run.
+    #[cold]
+    pub(super) fn objection(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+        if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
+            return Some(MUST_LOG_IN);
+        }
+        if !command.spec.accepts(args.len()) {
+            return Some(wrong_arity(command));
+        }
+        if client.is_primary() {
+            return None;
+        }
+        if command.spec.flags.contains(Flags::PROTECTED)
+            && let Some(refusal) = self.server.protected_refusal(client, command)
+        {
+            return Some(refusal);
+        }
+        if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {
+            return Some(Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name)));
+        }
+        if let Err(denied) = self.permits(client, command, args) {
+            let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
+            client.publish();
+            self.note_denied(&client.info, &client.identity.user, (denied, context), (command, args));
+            return Some(denied.error(&client.identity.user, command));
+        }
+        let confined =
+            || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
+        let flags = self.flags_asked(client, command, args);
+        let short = || {
+            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
+                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
+        };
+        let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
+        let monitors = || {
+            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
+        };
+        let elsewhere = || gate::redirection(self.server, &client.info, flags);
+        let closed = || elsewhere().or_else(|| gate::objection(self.server, command, flags));
+        let busy = || if self.concerns_script(client, command) { self.busy_error() } else { None };
+        confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
+    }
+
+    /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
+    /// tell and to [note](Self::note_denied).
+    #[inline]
+    pub fn permits(&self, client: &Client, command: &Registered, args: Args<'_>) -> Result<(), Denied> {
+        client.check(self.server, command, args)
+    }
+
+    /// Counts a refused command, and has ACL LOG show it.
+    #[cold]
+    pub fn note_denied(
+        &self,
+        info: &ClientInfo,
+        user: &User,
+        denied: (Denied, AclContext),
+        request: (&Registered, Args<'_>),
+    ) {
+        note_denied(self.server, info, user, denied, request, self.now_ms);
+    }
+
+    /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before each
+    /// command that may come across others.
+    #[inline]
+    pub fn confine(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+        self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
+    }
+
+    /// A request broke the protocol: tells the client why, and has it closed.
+    #[cold]
+    pub(super) fn break_off(&mut self, client: &mut Client, error: ProtocolError, out: &mut Vec<u8>) {
+        if error != ProtocolError::UnexpectedInline {
+            let text = [b"ERR ", &error.text()[..]].concat();
+            self.stats.count_error(&text);
+            Reply::new(out, client.version).error(text);
+        }
+        client.fate = Fate::CloseAfterReply;
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        client: &mut Client,
+        request: Option<(&Registered, Args<'_>)>,
+        error: &Error,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((command, _)) = request {
+            self.stats.commands[command.id as usize].rejected.add(1);
+        }
+        let aborted = match request {
+            Some((command, args)) if is_exec(command) => {
+                self.show(client, command, args);
+                Some(self.abort_transaction(client, error))
+            }
+            _ => None,
+        };
+        if let Some(transaction) = &mut client.transaction {
+            transaction.abort();
+        }
+        self.tell(client, aborted.as_ref().unwrap_or(error), out);
+    }
+
+    pub(super) fn tell(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
+        self.stats.count_error(error.0.as_bytes());
+        Reply::new(out, client.version).error(error.0.as_bytes());
+    }
+}
+
+pub(super) const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
+
+/// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages
+/// cannot be told apart.
+fn allowed_to_listeners(command: &Registered) -> bool {
+    is_listening(command) || matches!(&*command.full_name, "ping" | "quit" | "reset")
+}
+
+fn not_while_listening(command: &Registered) -> Error {
+    Error::new(format!(
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+        command.full_name
+    ))
+}
+
+pub(super) fn wrong_arity(command: &Registered) -> Error {
+    Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name))
+}
+
+/// Valkey's text, which shows the beginning of the arguments within 128 characters.
+pub(super) fn unknown_command(args: Args<'_>) -> Error {
+    const SHOWN_MAX: usize = 128;
+    let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
+    let mut shown = String::new();
+    for arg in args.iter().skip(1) {
+        if shown.len() >= SHOWN_MAX {
+            break;
+        }
+        shown += &format!("'{}' ", clip(arg, SHOWN_MAX - shown.len()));
+    }
+    let name = clip(args.get(0).unwrap_or_default(), SHOWN_MAX);
+    Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
+}
+
+pub(super) fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+    let word = args.get(1).unwrap_or_default();
+    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
+    let container = container.full_name.to_ascii_uppercase();
+    Error::new(format!("ERR unknown subcommand '{word}'. Try {container} HELP."))
+}
