@@ -126,8 +126,8 @@ impl Partition {
     pub fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
         let is_collection = matches!(content, Content::Object(_));
         let pointer = entry::build(key.bytes, content, expiry, clock, self.epoch);
-        self.queue(key.hash, pointer);
         if is_collection {
+            self.queue(key.hash, pointer);
             self.note_stray(key.bytes, pointer);
         }
         let hasher = self.hasher;

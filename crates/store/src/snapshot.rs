@@ -24,6 +24,7 @@ use crate::keyspace::{Keyspace, Locked};
 use crate::partition::Partition;
 use crate::world::Participant;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -143,8 +144,8 @@ pub struct Snapshot {
     keyspace: &'static Keyspace,
     sink: Box<dyn Sink>,
     cancelled: AtomicBool,
-    /// Partitions that were flushed away before the walk came to them.
-    flushed: Mutex<Vec<Partition>>,
+    /// Partitions that were flushed away before the walk came to their end, that in which it was first.
+    flushed: Mutex<VecDeque<Partition>>,
     /// What is left of collections that were dropped while they were captured.
     rests: Mutex<Vec<Rest>>,
     /// Keys under which collections were put while they were captured.
@@ -196,7 +197,7 @@ impl Snapshot {
 
     /// Keeps a partition that was flushed away.
     pub(crate) fn keep(&self, partition: Partition) {
-        self.flushed.lock().push(partition);
+        self.flushed.lock().push_back(partition);
     }
 
     /// Keeps what is left of a collection that is dropped while it is captured.
@@ -312,7 +313,7 @@ impl Walk {
 
     /// Goes on with a partition that was flushed away; false when there is none.
     fn step_in_flushed(&mut self) -> bool {
-        let next = self.flushed.take().or_else(|| self.snapshot.flushed.lock().pop().map(|partition| (partition, 0)));
+        let next = self.flushed.take().or_else(|| self.snapshot.flushed.lock().pop_front().map(|it| (it, 0)));
         let Some((mut partition, position)) = next else { return false };
         if let Some(next) = partition.capture_from(position, BUCKETS_PER_STEP) {
             self.flushed = Some((partition, next));
