@@ -18,7 +18,7 @@ use crate::waiting::Waiter;
 use crate::watching::{Watch, Watcher};
 use crate::world::{Alone, Participant, World, WorldGuard};
 use parking_lot::RawMutex;
-use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
+use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _, RawMutexTimed as _};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -491,6 +491,16 @@ impl Locked {
                 unsafe { cell.lock.unlock() }
             }
             _ => {}
+        }
+    }
+
+    /// Lets go of one partition, of which somebody who waits for it has the lock then: for who will want it again at once,
+    /// and would have it again before any other wakes.
+    pub(crate) fn pass_on(mut self) {
+        if let Held::One(_, cell) = self.held {
+            self.set_held(Held::Nothing);
+            // SAFETY: locked when this was made, and released only once.
+            unsafe { cell.lock.unlock_fair() }
         }
     }
 

@@ -357,10 +357,11 @@ impl Walk {
         let world = &self.keyspace.world;
         let address = self.keyspace.address_of(database, partition);
         world.enter(participant);
-        let result = self
-            .keyspace
-            .lock_one_while(address, || !world.is_wanted())
-            .map(|mut locked| change(locked.partition_mut(address)));
+        let result = self.keyspace.lock_one_while(address, || !world.is_wanted()).map(|mut locked| {
+            let result = change(locked.partition_mut(address));
+            locked.pass_on();
+            result
+        });
         world.leave(participant);
         result
     }
