@@ -363,6 +363,7 @@ impl Walk {
             result
         });
         world.leave(participant);
+        self.keyspace.give_way(address);
         result
     }
 }
