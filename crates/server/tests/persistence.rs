@@ -486,6 +486,26 @@ fn a_server_that_loads_says_so() {
 }
 
 #[test]
+fn who_comes_while_a_small_dump_is_loaded_waits_for_it() {
+    let folder = Folder::new();
+    let mut server = folder.start(&[]);
+    let mut client = server.client();
+    ok(&mut client, "DEBUG POPULATE 30 key 100");
+    ok(&mut client, "SAVE");
+    drop(client);
+    server.signal(libc::SIGKILL);
+    server.end();
+    for workers in ["1", "4"] {
+        let server = Server::start_loading(&folder.args(&["--key-load-delay", "1500", "--io-threads", workers]));
+        let clients: Vec<_> = (0..5).map(|_| server.client()).collect();
+        for mut client in clients {
+            assert_eq!(cmd("GET").arg("key:7").query::<Option<String>>(&mut client).map(|v| v.is_some()), Ok(true));
+            assert_eq!(cmd("DBSIZE").query::<i64>(&mut client), Ok(30));
+        }
+    }
+}
+
+#[test]
 fn save_points_save_by_themselves() {
     for_workers(&["--save", "3600 1000000", "--save", "1 2"], |server| {
         let mut client = server.client();

@@ -6,15 +6,16 @@
 //! all of this costs one comparison.
 
 use crate::clients::{ClientFlags, ClientInfo};
+use crate::clock;
 use crate::config::Refusal;
-use crate::config::tables::persistence::{SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
+use crate::config::tables::persistence::{LOADING_PROCESS_EVENTS_INTERVAL_BYTES, SAVE, STOP_WRITES_ON_BGSAVE_ERROR};
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
 use crate::config::tables::replication::{REPLICA_READ_ONLY, REPLICA_SERVE_STALE_DATA};
 use crate::server::Server;
 use crate::table::Registered;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// The data set is not there yet.
 pub const LOADING: u32 = 1;
@@ -31,6 +32,9 @@ pub const LIMITED: u32 = 8;
 /// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
 pub const MONITORED: u32 = 128;
 
+/// Milliseconds for which commands wait for the data set before they are told that it is not there.
+const BRIEF_MS: i64 = 100;
+
 /// The rights epoch stands above the reasons.
 const EPOCH_SHIFT: u32 = 32;
 
@@ -44,13 +48,17 @@ pub const BUSY: u32 = 256;
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Gate(AtomicU64);
+pub struct Gate {
+    word: AtomicU64,
+    /// When the data set was last found not to be there, Unix time in ms.
+    loading_since_ms: AtomicI64,
+}
 
 impl Gate {
     /// Reasons and rights epoch in one.
     #[inline]
     pub fn word(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.word.load(Ordering::Relaxed)
     }
 
     /// The word when nothing keeps commands from running, in this rights epoch.
@@ -61,27 +69,30 @@ impl Gate {
     /// The rights epoch. What is read of users after it is at least as new.
     #[inline]
     pub fn rights(&self) -> u32 {
-        (self.0.load(Ordering::Acquire) >> EPOCH_SHIFT) as u32
+        (self.word.load(Ordering::Acquire) >> EPOCH_SHIFT) as u32
     }
 
     /// Begins another rights epoch.
     pub fn renew_rights(&self) {
         // Beyond the last number the first comes again.
-        self.0.fetch_add(1 << EPOCH_SHIFT, Ordering::Release);
+        self.word.fetch_add(1 << EPOCH_SHIFT, Ordering::Release);
     }
 
     /// Whether this reason holds.
     #[inline]
     pub fn has(&self, reason: u32) -> bool {
-        self.0.load(Ordering::Acquire) & u64::from(reason) != 0
+        self.word.load(Ordering::Acquire) & u64::from(reason) != 0
     }
 
     /// Says whether this reason holds.
     pub fn set(&self, reason: u32, holds: bool) {
         if holds {
-            self.0.fetch_or(reason.into(), Ordering::Release);
+            if reason & LOADING != 0 {
+                self.loading_since_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            }
+            self.word.fetch_or(reason.into(), Ordering::Release);
         } else {
-            self.0.fetch_and(!u64::from(reason), Ordering::Release);
+            self.word.fetch_and(!u64::from(reason), Ordering::Release);
         }
     }
 }
@@ -104,6 +115,16 @@ pub fn redirection(server: &Server, client: &ClientInfo, flags: Flags) -> Option
 /// What commands are told that have to wait until the data set is there.
 pub fn loading(server: &Server) -> Error {
     Error::new(format!("LOADING {} is loading the dataset in memory", name(server)))
+}
+
+/// Whether who is told this does better to wait for a moment: a data set that is small is there by then.
+pub fn is_soon_over(server: &Server, objection: &Error) -> bool {
+    let (gate, loading) = (&server.persistence.gate, &server.persistence.loading);
+    let since_ms = gate.loading_since_ms.load(Ordering::Relaxed);
+    objection.0.starts_with("LOADING ")
+        && gate.has(LOADING)
+        && (since_ms..since_ms + BRIEF_MS).contains(&clock::unix_ms())
+        && loading.loaded_bytes.load(Ordering::Relaxed) < server.config.read(LOADING_PROCESS_EVENTS_INTERVAL_BYTES)
 }
 
 /// Why a command may not run, with `flags` its own or those of all that it would execute.
@@ -196,7 +217,7 @@ mod tests {
 
     #[test]
     fn rights_and_reasons_leave_each_other_alone() {
-        let gate = Gate(AtomicU64::new(Gate::open_word(u32::MAX)));
+        let gate = Gate { word: AtomicU64::new(Gate::open_word(u32::MAX)), ..Gate::default() };
         gate.set(ENDING, true);
         gate.renew_rights();
         assert_eq!((gate.rights(), gate.has(ENDING), gate.has(LOADING)), (0, true, false));

@@ -202,6 +202,7 @@ impl Intake<'_> {
         if self.is_superseded() {
             return Err(Broken::Superseded);
         }
+        self.server.persistence.loading.loaded_bytes.store(0, Ordering::Relaxed);
         gate.set(reason, true);
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
         Ok(reason)

@@ -291,6 +291,10 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             if let Some(error) = self.objection(client, command, args) {
+                if gate::is_soon_over(self.server, &error) {
+                    client.last_command = previous;
+                    return Outcome::Paused;
+                }
                 self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }

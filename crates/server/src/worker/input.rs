@@ -8,6 +8,7 @@ use super::engine::Outcome;
 use super::output::{RUNS_MAX, Run};
 use super::violation;
 use crate::clients::ClientFlags;
+use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::Fate;
 use crate::table::Registered;
@@ -488,6 +489,9 @@ impl Worker {
     /// Stops a connection until a pause ends.
     fn pause(&mut self, token: usize) {
         self.paused.push(token);
+        if self.server.persistence.gate.has(gate::LOADING) {
+            self.timers.look_soon();
+        }
         self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
     }
 

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const SHARE_PER_PASS: usize = 10;
 const CONNECTIONS_PER_PASS_MIN: usize = 5;
 
+/// When those who wait for the data set are looked at again.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+
 /// Time without input after which a connection's input buffer is cut down to what it holds.
 const IDLE_INPUT_MS: i64 = 2000;
 
@@ -44,6 +47,11 @@ impl Timers {
     /// Has everything be due now.
     pub fn hurry(&mut self) {
         self.next = Ticks::now();
+    }
+
+    /// Has clients that wait for the data set looked at soon.
+    pub fn look_soon(&mut self) {
+        self.next = self.next.min(Ticks::now().after(LOOK_SOON));
     }
 
     /// How long until something is due.

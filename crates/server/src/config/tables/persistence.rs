@@ -37,5 +37,5 @@ theme! {
     RDB_KEY_SAVE_DELAY: i32 = integer("rdb-key-save-delay", I32_MIN, I32_MAX, 0).hidden().works();
     KEY_LOAD_DELAY: i32 = integer("key-load-delay", I32_MIN, I32_MAX, 0).hidden().works();
     LOADING_PROCESS_EVENTS_INTERVAL_BYTES: u64 =
-        integer("loading-process-events-interval-bytes", KB, I32_MAX, 2 * MB).hidden();
+        integer("loading-process-events-interval-bytes", KB, I32_MAX, 2 * MB).hidden().works();
 }

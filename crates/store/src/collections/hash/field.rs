@@ -119,8 +119,9 @@ pub(super) unsafe fn expiry(pointer: Pointer) -> Option<i64> {
 pub(super) unsafe fn parts<'a>(pointer: Pointer) -> Parts<'a> {
     // SAFETY: promised by the caller; the value lies behind the field.
     unsafe {
-        let field = element::read(strings(pointer));
-        let value = element::read(field.as_ptr().add(field.len()));
+        let strings = strings(pointer);
+        let field = element::read(strings);
+        let value = element::read(strings.add(element::header_len(field.len()) + field.len()));
         Parts { field, value, expiry: expiry(pointer) }
     }
 }
