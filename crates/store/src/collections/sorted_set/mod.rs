@@ -11,6 +11,7 @@
 //! **Invariant**: the word's tag says whether it leads to a listpack or to a box of [`Large`]. Scores are never NaN.
 
 mod builder;
+mod capture;
 mod cut;
 mod element;
 mod large;
