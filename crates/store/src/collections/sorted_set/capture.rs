@@ -11,7 +11,7 @@ use crate::snapshot::{Piece, Pieces};
 use std::collections::HashSet;
 
 /// Elements that are gone through at once.
-const ELEMENTS_PER_STEP: usize = if cfg!(test) { 64 } else { 512 };
+const ELEMENTS_PER_STEP: usize = if cfg!(test) { 256 } else { 512 };
 
 /// See the module's documentation.
 pub(super) struct Capture {

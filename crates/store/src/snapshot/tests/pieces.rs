@@ -5,6 +5,8 @@ use super::with_db;
 use super::*;
 use crate::collections::stream::{BlockLimits, Trim};
 use crate::collections::{Hash, List, Set, SortedSet, Stream, hash, list, set, sorted_set};
+use crate::defrag::tests::Shuffling;
+use crate::defrag::{Mover, Work};
 use crate::hash::KeyHasher;
 use crate::value::{IntBuf, Kind};
 use crate::world::Participant;
@@ -369,6 +371,15 @@ fn replenish(keyspace: &'static Keyspace, random: &mut Random) {
     }
 }
 
+/// Moves about half of what is in memory.
+fn move_things(keyspace: &'static Keyspace) {
+    let mut heap = Shuffling { every: 2, seen: 0 };
+    keyspace.lock_world().for_each_partition(|_, partition| {
+        let mut mover = Mover::new(&mut heap, usize::MAX, usize::MAX);
+        assert!(partition.relocate(0, &mut mover, &mut Vec::new(), &mut Work::default()).is_none());
+    });
+}
+
 fn walk_on(walk: &mut Walk, participant: Participant) {
     while walk.step(participant) {}
     assert_eq!(walk.snapshot.in_pieces.load(Ordering::SeqCst), 0);
@@ -376,7 +387,7 @@ fn walk_on(walk: &mut Walk, participant: Participant) {
 
 #[test]
 fn large_collections_are_captured_as_they_were() {
-    let rounds = if cfg!(miri) { 1 } else { 8 };
+    let rounds = if cfg!(miri) { 1 } else { 5 };
     for seed in 0..2 {
         let keyspace = Keyspace::leak(DATABASES, 4, KeyHasher::with_secret(1, seed));
         let participant = keyspace.world.join().expect("room");
@@ -386,7 +397,7 @@ fn large_collections_are_captured_as_they_were() {
             let expected = present(keyspace);
             let (mut walk, copies) = begin_copying(keyspace);
             let cancelled_after = if round % 4 == 3 { random.below(60) } else { u64::MAX };
-            let (writes, shuffles) = (random.below(40), if round % 2 == 0 { 0 } else { random.below(4) });
+            let (writes, shuffles) = (random.below(30), if round % 2 == 0 { 0 } else { random.below(4) });
             let mut steps = 0;
             while walk.step(participant) {
                 with_db(keyspace, random.below(DATABASES as u64) as usize, |db| {
@@ -395,6 +406,9 @@ fn large_collections_are_captured_as_they_were() {
                         shuffle(db, &draw(&mut random), &draw(&mut random), &mut random);
                     }
                 });
+                if steps % 32 == 7 {
+                    move_things(keyspace);
+                }
                 if steps == cancelled_after {
                     walk.snapshot().cancel();
                 }
