@@ -13,12 +13,15 @@ const SCRIPTS: [&str; 4] = [
      if not ok then return 1 end
      local ok, text = pcall(cjson.encode, value)
      return (not ok or #cjson.encode(cjson.decode(text)) == #text) and 1 or 2",
-    // What is nested too deeply becomes nil, which is no key and no value of a map.
+    // What is nested too deeply becomes nil, which is no key and no value of a map, and has an array become one. That takes
+    // other room once, and stays what it is.
     "local read = {pcall(cmsgpack.unpack, ARGV[1])}
      if not read[1] or read[2] == nil then return 1 end
      local packed = cmsgpack.pack(read[2])
      local ok, value = pcall(cmsgpack.unpack, packed)
-     return (not ok or #cmsgpack.pack(value) <= #packed) and 1 or 2",
+     if not ok then return 1 end
+     local again = cmsgpack.pack(value)
+     return #cmsgpack.pack(cmsgpack.unpack(again)) == #again and 1 or 2",
     "local format, data = ARGV[1]:match('^(%C*)%c?(.*)$')
      pcall(struct.unpack, format, data)
      pcall(struct.unpack, format, data, 3)
