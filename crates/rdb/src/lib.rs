@@ -48,4 +48,4 @@ pub use load::{Key, Summary, Target, load_into};
 pub use payload::{RestoreError, RestoreFunctionsError, dump_functions, restore, restore_functions};
 pub use read::{Checksum, Event, ReadOptions, Reader, Record as ReadRecord, Stage, ValueOptions};
 pub use value::{Loaded, ValueRef};
-pub use write::{Preface, Record, Usage, WriteError, WriteOptions, Writer, dump, save_record, value_len};
+pub use write::{Gradual, Preface, Record, Usage, WriteError, WriteOptions, Writer, dump, save_record, value_len};

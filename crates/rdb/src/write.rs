@@ -1,8 +1,9 @@
 //! Writing: a dump to a writer, one entry to bytes, a DUMP payload.
 
 use crate::encode::{Encoder, Sink, Summed};
-use crate::format::{VERSION, VERSION_REDIS, has_valkey_magic, opcode};
+use crate::format::{Type, VERSION, VERSION_REDIS, has_valkey_magic, opcode};
 use crate::value::{self, ValueRef};
+use kvick_store::snapshot::Piece;
 use kvick_store::{Access, Entry};
 use std::convert::Infallible;
 use std::fmt;
@@ -110,6 +111,13 @@ pub fn save_record<S: Sink>(
 ) -> Result<(), WriteError<S::Error>> {
     let kind = record.value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
     let mut encoder = Encoder::new(sink, options.compress);
+    save_key(record, kind, &mut encoder)?;
+    value::save(record.value, kind, &mut encoder)?;
+    Ok(())
+}
+
+/// Writes what stands before a value.
+fn save_key<S: Sink>(record: &Record<'_>, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     if let Some(at) = record.expiry_ms {
         encoder.byte(opcode::EXPIRY_MS)?;
         encoder.time(at)?;
@@ -123,9 +131,44 @@ pub fn save_record<S: Sink>(
         Usage::Frequency(frequency) => encoder.raw(&[opcode::FREQUENCY, frequency])?,
     }
     encoder.byte(kind.byte())?;
-    encoder.string(record.key)?;
-    value::save(record.value, kind, &mut encoder)?;
-    Ok(())
+    encoder.string(record.key)
+}
+
+/// A record whose value is written in pieces, as they are captured (see [`kvick_store::snapshot`]): its bytes are those that
+/// [`save_record`] writes, but for the order of pieces.
+#[derive(Debug)]
+pub struct Gradual {
+    kind: Type,
+    compress: bool,
+    /// What stands behind the pieces.
+    tail: Vec<u8>,
+}
+
+impl Gradual {
+    /// Writes what stands before the pieces.
+    pub fn begin(
+        out: &mut Vec<u8>,
+        record: &Record<'_>,
+        options: &WriteOptions,
+    ) -> Result<Gradual, WriteError<Infallible>> {
+        let kind = record.value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+        let mut encoder = Encoder::new(out, options.compress);
+        save_key(record, kind, &mut encoder)?;
+        value::save_head(record.value, &mut encoder)?;
+        let mut tail = Vec::new();
+        value::save_tail(record.value, &mut Encoder::new(&mut tail, options.compress))?;
+        Ok(Gradual { kind, compress: options.compress, tail })
+    }
+
+    /// Writes a piece.
+    pub fn piece(&self, out: &mut Vec<u8>, piece: Piece<'_>) {
+        let Ok(()) = value::save_piece(piece, self.kind, &mut Encoder::new(out, self.compress));
+    }
+
+    /// Writes what stands behind the pieces.
+    pub fn end(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.tail);
+    }
 }
 
 /// Appends a value as DUMP returns it: type, value, version, sum.

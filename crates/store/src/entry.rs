@@ -24,6 +24,7 @@
 use crate::collections::{Collection, Inside, Word, on};
 use crate::defrag::Mover;
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::{INLINE_MAX, Kind, Object, Str, Value};
 use std::alloc::{self, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -479,6 +480,18 @@ pub unsafe fn collection_mut<'a, C: Collection>(entry: Pointer) -> Option<&'a mu
     }
 }
 
+/// The value, if it is a collection that is captured in pieces.
+///
+/// # Safety
+/// As for `raw_mut`.
+pub unsafe fn gradual<'a>(entry: Pointer) -> Option<&'a mut dyn Gradual> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let kind = Kind::from_bits(entry.as_ptr().add(META).read() & KIND_MASK);
+        on!(kind, C => collection_mut::<C>(entry)?.gradual(), None)
+    }
+}
+
 /// Marks an entry as written since the last snapshot began, or not.
 ///
 /// # Safety
@@ -675,6 +688,15 @@ impl<'a> Entry<'a> {
     /// Number of elements of a collection; 0 for strings.
     pub fn elements(&self) -> usize {
         on!(self.kind(), C => self.collection::<C>().map_or(0, C::len), 0)
+    }
+
+    /// How long it takes to capture it for a snapshot, roughly, in elements.
+    pub fn capture_effort(&self) -> usize {
+        const BYTES_PER_ELEMENT: usize = 64;
+        match self.str() {
+            Some(Str::Bytes(bytes)) => 1 + bytes.len() / BYTES_PER_ELEMENT,
+            _ => 1 + self.elements(),
+        }
     }
 
     /// Whether freeing the value takes long enough to be left to the background.

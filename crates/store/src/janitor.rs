@@ -115,9 +115,19 @@ impl Janitor {
         self.counts.pending.load(Ordering::Relaxed)
     }
 
-    /// About how much memory the values among them take, in bytes.
+    /// About how much memory the values among them take, and what another thread is about to free, in bytes.
     pub fn pending_bytes(&self) -> usize {
         self.counts.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts memory that another thread frees when it comes to it, in bytes.
+    pub(crate) fn await_bytes(&self, bytes: usize) {
+        self.counts.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// It is freed.
+    pub(crate) fn awaited_bytes(&self, bytes: usize) {
+        self.counts.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Objects freed since the start or [`Janitor::reset`].

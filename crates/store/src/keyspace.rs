@@ -18,14 +18,17 @@ use crate::waiting::Waiter;
 use crate::watching::{Watch, Watcher};
 use crate::world::{Alone, Participant, World, WorldGuard};
 use parking_lot::RawMutex;
-use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
+use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _, RawMutexTimed as _};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often who waits for a lock looks whether it still wants to.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// How long who takes a lock often waits for those to have it who wait for it already: so many looks, so far apart.
+const GIVES_WAY: (usize, Duration) = (100, Duration::from_micros(50));
 
 /// A key, its hash and its partition, computed once.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +72,9 @@ struct Database {
 #[repr(C, align(128))]
 pub(crate) struct Cell {
     lock: RawMutex,
+    /// Those who wait for the lock, and how often one of them has got it.
+    waiting: AtomicU32,
+    turns: AtomicU32,
     len: AtomicUsize,
     volatile: AtomicUsize,
     volatile_hashes: AtomicUsize,
@@ -87,14 +93,21 @@ impl Cell {
 
     /// Locks it; false when `patient`, asked now and then, said otherwise.
     fn lock_while(&self, patient: impl Fn() -> bool) -> bool {
-        loop {
+        if self.lock.try_lock() {
+            return true;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let locked = loop {
             if self.lock.try_lock_for(LOOK_EVERY) {
-                return true;
+                self.turns.fetch_add(1, Ordering::Relaxed);
+                break true;
             }
             if !patient() {
-                return false;
+                break false;
             }
-        }
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        locked
     }
 
     /// Asks the processor for the lock and the partition's own fields.
@@ -264,6 +277,8 @@ impl Keyspace {
     fn make_cells(&self, database: usize) -> &[Cell] {
         let cell = || Cell {
             lock: RawMutex::INIT,
+            waiting: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
             len: AtomicUsize::new(0),
             volatile: AtomicUsize::new(0),
             volatile_hashes: AtomicUsize::new(0),
@@ -430,6 +445,19 @@ impl Keyspace {
         cell.lock_while(patient).then(|| Locked { keyspace: self, held: Held::One(address, cell) })
     }
 
+    /// Waits a moment for one of those who wait for the lock of a partition, if there are any, to have it. For who has just let
+    /// go of it, holds nothing else, and will want it again at once: under load others need a while to notice.
+    pub(crate) fn give_way(&self, address: Address) {
+        let cell = self.cell(address);
+        let (turns, (looks, apart)) = (cell.turns.load(Ordering::Relaxed), GIVES_WAY);
+        for _ in 0..looks {
+            if cell.waiting.load(Ordering::Relaxed) == 0 || cell.turns.load(Ordering::Relaxed) != turns {
+                return;
+            }
+            std::thread::sleep(apart);
+        }
+    }
+
     /// Takes the world, unless `patient` says otherwise while others have it: the calling thread must be outside of any
     /// batch.
     pub fn lock_world_while(&'static self, patient: impl Fn() -> bool) -> Option<Locked> {
@@ -491,6 +519,16 @@ impl Locked {
                 unsafe { cell.lock.unlock() }
             }
             _ => {}
+        }
+    }
+
+    /// Lets go of one partition, of which somebody who waits for it has the lock then: for who will want it again at once,
+    /// and would have it again before any other wakes.
+    pub(crate) fn pass_on(mut self) {
+        if let Held::One(_, cell) = self.held {
+            self.set_held(Held::Nothing);
+            // SAFETY: locked when this was made, and released only once.
+            unsafe { cell.lock.unlock_fair() }
         }
     }
 

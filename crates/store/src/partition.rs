@@ -23,6 +23,9 @@ use std::collections::BTreeSet;
 /// Buckets of a hash that are searched for expired fields under one lock.
 const FIELD_BUCKETS_PER_STEP: usize = 64;
 
+/// What is captured under one lock, in [`Entry::capture_effort`], beside the last entry.
+const CAPTURE_EFFORT_PER_STEP: usize = 4096;
+
 /// Entries of a sample that fit without an allocation.
 const SAMPLE: usize = 16;
 
@@ -121,8 +124,12 @@ impl Partition {
     /// Adds a key that is not there.
     #[inline]
     pub fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
+        let is_collection = matches!(content, Content::Object(_));
         let pointer = entry::build(key.bytes, content, expiry, clock, self.epoch);
-        self.queue(key.hash, pointer);
+        if is_collection {
+            self.queue(key.hash, pointer);
+            self.note_stray(key.bytes, pointer);
+        }
         let hasher = self.hasher;
         self.table.insert(key.hash, pointer, expiry.is_some(), |other| {
             // SAFETY: live.
@@ -138,17 +145,43 @@ impl Partition {
         }
     }
 
+    /// Captures an entry, or begins with it if its value is captured in pieces; about how much work that was.
     #[cold]
-    fn capture(&self, pointer: Pointer) {
+    fn capture(&self, pointer: Pointer) -> usize {
         // SAFETY: live; nobody else uses it, as the partition is locked.
         unsafe {
             let entry = Entry::from_pointer(pointer);
-            if entry.epoch() != self.epoch {
-                if let Some(capture) = &self.capture {
-                    capture.take(entry);
-                }
-                entry::set_epoch(pointer, self.epoch);
+            let Some(capture) = self.capture.as_ref().filter(|_| entry.epoch() != self.epoch) else { return 0 };
+            entry::set_epoch(pointer, self.epoch);
+            if entry::gradual(pointer).is_none() {
+                capture.take(entry);
+                return entry.capture_effort();
             }
+            if let Some(pieces) = capture.begin(entry)
+                && let Some(gradual) = entry::gradual(pointer)
+            {
+                gradual.begin(pieces);
+            }
+            1
+        }
+    }
+
+    /// Goes on with a value that is captured in pieces; whether there is more of it.
+    fn capture_more(&self, pointer: Pointer) -> bool {
+        // SAFETY: live; nobody else uses it, as the partition is locked.
+        unsafe { entry::gradual(pointer) }.is_some_and(|gradual| gradual.snapshot().is_some() && gradual.go_on())
+    }
+
+    /// Goes on with the value of a key, if that is captured in pieces; whether there is more of it.
+    pub(crate) fn capture_stray(&mut self, key: Key<'_>) -> bool {
+        self.find(key).is_some_and(|place| self.capture_more(self.table.get(place)))
+    }
+
+    /// Has the snapshot find a value that was put here while it is captured.
+    fn note_stray(&self, key: &[u8], pointer: Pointer) {
+        // SAFETY: live; nobody else uses it, as the partition is locked.
+        if let Some(snapshot) = unsafe { entry::gradual(pointer) }.and_then(|gradual| gradual.snapshot()) {
+            snapshot.strayed(key);
         }
     }
 
@@ -160,21 +193,31 @@ impl Partition {
         }
     }
 
-    /// Captures what is in some buckets from `position` on, and says where to go on; `None` when all is captured.
+    /// Captures what is in some buckets from `position` on, less if it is much, and says where to go on; `None` when all is
+    /// captured.
     pub(crate) fn capture_from(&mut self, mut position: u64, buckets: usize) -> Option<u64> {
-        if self.capture.is_some() {
-            for _ in 0..buckets {
-                match self.table.scan(position, |pointer, _| self.capture(pointer)) {
-                    Some(next) => position = next,
-                    None => {
-                        self.capture = None;
-                        return None;
+        self.capture.as_ref()?;
+        let mut effort = 0;
+        for _ in 0..buckets {
+            let next = self.table.scan(position, |pointer, _| {
+                if effort < CAPTURE_EFFORT_PER_STEP {
+                    effort += self.capture(pointer);
+                    if self.capture_more(pointer) {
+                        effort = CAPTURE_EFFORT_PER_STEP;
                     }
                 }
+            });
+            if effort >= CAPTURE_EFFORT_PER_STEP {
+                // What is captured is passed over next time.
+                break;
             }
-            return Some(position);
+            let Some(next) = next else {
+                self.capture = None;
+                return None;
+            };
+            position = next;
         }
-        None
+        Some(position)
     }
 
     /// The snapshot that is being taken of it.
@@ -188,7 +231,7 @@ impl Partition {
         self.before_change(place);
         let old = self.table.get(place);
         self.unqueue(old);
-        let may_be_hash = matches!(content, Content::Object(_));
+        let is_collection = matches!(content, Content::Object(_));
         // SAFETY: live, and `self` is borrowed exclusively; when replaced, the old one is freed after the table let go.
         unsafe {
             match entry::overwrite(old, content, expiry, clock, self.epoch) {
@@ -200,8 +243,9 @@ impl Partition {
                 }
             }
         }
-        if may_be_hash {
+        if is_collection {
             self.queue(key.hash, self.table.get(place));
+            self.note_stray(key.bytes, self.table.get(place));
         }
     }
 

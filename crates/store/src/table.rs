@@ -18,13 +18,16 @@
 //! - Words of a bucket are packed: the first empty one ends it.
 //! - Everything is ordered by hash, from directory to tag. A **scan position** is a place in the hash space, and stays
 //!   meaningful however the table is resized: what lies before it was visited, what lies behind it will be.
+//! - Each segment has a **mark**, by which a table can be gone through while it changes: after [`Table::unmark`] each
+//!   segment is visited once before it is marked again, and whoever is about to change one marks it first. A segment that
+//!   is not marked neither splits, nor joins, nor changes. **Invariant**: as long as nobody asks for that, all are marked.
 //!
 //! The table stores pointers and one flag bit with each; it never reads what they point to. Comparing keys and finding
 //! the full hash (needed for splits only) is done by functions that the caller passes.
 //!
 //! # Safety
 //!
-//! Once the directory is not empty it has 2^depth entries, each the number of a segment: an index made from a hash is in
+//! Once there is a directory it has 2^depth entries, each the number of a segment: an index made from a hash is in
 //! bounds. Buckets are owned by their segment, allocated zeroed with [`STEPS`]' sizes and freed with the same. All bucket indices
 //! are below the segment's `bucket_count`, which [`Segment::home`] and [`Segment::after`] guarantee.
 
@@ -51,9 +54,11 @@ pub struct Place {
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Table {
-    /// log2 of the directory's length; meaningless while it is empty.
+    /// log2 of the directory's length; meaningless while there is none.
     depth: u8,
-    directory: Vec<u32>,
+    /// What marked segments have for a mark.
+    mark: bool,
+    directory: Option<Box<[u32]>>,
     segments: Vec<Segment>,
     len: usize,
     flagged: usize,
@@ -67,7 +72,7 @@ unsafe impl Sync for Table {}
 impl Table {
     /// An empty table; allocates nothing.
     pub const fn new() -> Self {
-        Table { depth: 0, directory: Vec::new(), segments: Vec::new(), len: 0, flagged: 0 }
+        Table { depth: 0, mark: false, directory: None, segments: Vec::new(), len: 0, flagged: 0 }
     }
 
     /// Makes room for so many elements in an empty table, so that adding them moves none. A table that is not empty stays
@@ -80,8 +85,8 @@ impl Table {
         }
         let depth = count.div_ceil(SHARE_MAX).next_power_of_two().trailing_zeros() as u8;
         let buckets = step_for(count.div_ceil(1 << depth));
-        self.segments = (0..1usize << depth).map(|_| Segment::new(buckets, depth)).collect();
-        self.directory = (0..1u32 << depth).collect();
+        self.segments = (0..1usize << depth).map(|_| Segment::new(buckets, depth, self.mark)).collect();
+        self.directory = Some((0..1u32 << depth).collect());
         self.depth = depth;
     }
 
@@ -114,7 +119,7 @@ impl Table {
     pub fn memory(&self) -> usize {
         self.capacity() * size_of::<u64>()
             + self.segments.capacity() * size_of::<Segment>()
-            + self.directory.capacity() * size_of::<u32>()
+            + size_of_val(self.directory())
     }
 
     /// Asks the processor to load the bucket where an element with this hash would be.
@@ -195,7 +200,11 @@ impl Table {
         mut relocate: impl FnMut(&mut Mover<'_>, Pointer) -> Pointer,
     ) -> Option<u64> {
         if position == 0 {
-            mover.offer_vec(&mut self.directory);
+            if let Some(directory) = &mut self.directory {
+                let mut row = std::mem::take(directory).into_vec();
+                mover.offer_vec(&mut row);
+                *directory = row.into_boxed_slice();
+            }
             mover.offer_vec(&mut self.segments);
         }
         let mut position = position;
@@ -219,11 +228,11 @@ impl Table {
     /// Adds an element that is not there yet. `hash_of` tells the hash of others, should a segment have to split.
     #[inline]
     pub fn insert(&mut self, hash: u64, pointer: Pointer, flag: bool, hash_of: impl Fn(Pointer) -> u64) {
-        if self.directory.is_empty() {
+        if self.directory.is_none() {
             self.begin();
         }
         loop {
-            let number = self.directory[self.directory_index(hash)] as usize;
+            let number = self.directory()[self.directory_index(hash)] as usize;
             let segment = &mut self.segments[number];
             if segment.count < segment.capacity() {
                 let tag = tag_of(hash, segment.depth);
@@ -240,9 +249,8 @@ impl Table {
     #[cold]
     fn begin(&mut self) {
         self.segments = Vec::with_capacity(1);
-        self.segments.push(Segment::new(STEPS[0], 0));
-        self.directory = Vec::with_capacity(1);
-        self.directory.push(0);
+        self.segments.push(Segment::new(STEPS[0], 0, self.mark));
+        self.directory = Some([0].into());
         self.depth = 0;
     }
 
@@ -275,7 +283,7 @@ impl Table {
             }
         };
         let mut copy_segment = |segment: &Segment| {
-            let mut copied = Segment::new(segment.bucket_count, segment.depth);
+            let mut copied = Segment::new(segment.bucket_count, segment.depth, false);
             copied.count = segment.count;
             for (number, bucket) in segment.all_buckets().iter().enumerate() {
                 let target = copied.bucket_mut(number);
@@ -286,6 +294,7 @@ impl Table {
         };
         Table {
             depth: self.depth,
+            mark: false,
             directory: self.directory.clone(),
             segments: self.segments.iter().map(&mut copy_segment).collect(),
             len: self.len,
@@ -387,6 +396,67 @@ impl Table {
         }
     }
 
+    /// Takes the marks off all segments.
+    pub fn unmark(&mut self) {
+        self.mark = !self.mark;
+    }
+
+    /// Marks all segments.
+    pub fn mark_all(&mut self) {
+        self.segments.iter_mut().for_each(|segment| segment.mark = self.mark);
+    }
+
+    /// Whether all segments are marked.
+    #[cfg(test)]
+    pub fn is_marked(&self) -> bool {
+        self.segments.iter().all(|segment| segment.mark == self.mark)
+    }
+
+    /// Marks the segment where an element with this hash is or would be, and visits what is in it if it was not marked.
+    pub fn mark_around(&mut self, hash: u64, visit: impl FnMut(Pointer)) {
+        if let Some((number, _)) = self.numbered_segment_of(hash) {
+            self.mark_segment(number as usize, visit);
+        }
+    }
+
+    /// The same for the segment of a place.
+    pub fn mark_at(&mut self, place: Place, visit: impl FnMut(Pointer)) {
+        self.mark_segment(place.segment as usize, visit);
+    }
+
+    /// The same for the next segment without a mark; false when there is none. The search begins at number `from`, which is
+    /// left where the next one may begin.
+    pub fn mark_next(&mut self, from: &mut usize, visit: impl FnMut(Pointer)) -> bool {
+        let start = (*from).min(self.segments.len());
+        let mut numbers = (start..self.segments.len()).chain(0..start);
+        let Some(number) = numbers.find(|number| self.segments[*number].mark != self.mark) else { return false };
+        self.mark_segment(number, visit);
+        *from = number + 1;
+        true
+    }
+
+    fn mark_segment(&mut self, number: usize, mut visit: impl FnMut(Pointer)) {
+        const AHEAD: usize = 8;
+        let segment = &mut self.segments[number];
+        if segment.mark == self.mark {
+            return;
+        }
+        segment.mark = self.mark;
+        let mut ahead = segment.words().skip(AHEAD);
+        for word in segment.words() {
+            if let Some(ahead) = ahead.next() {
+                prefetch_lines(ahead & POINTER_MASK);
+            }
+            visit(pointer_of(word));
+        }
+    }
+
+    /// The directory; nothing while there is none.
+    #[inline]
+    fn directory(&self) -> &[u32] {
+        self.directory.as_deref().unwrap_or_default()
+    }
+
     /// The first `depth` bits of a hash; 0 when there are none.
     #[inline]
     fn directory_index(&self, hash: u64) -> usize {
@@ -396,14 +466,12 @@ impl Table {
     /// The number of the segment of a hash, and the segment.
     #[inline]
     fn numbered_segment_of(&self, hash: u64) -> Option<(u32, &Segment)> {
-        if self.directory.is_empty() {
-            return None;
-        }
+        let directory = self.directory.as_deref()?;
         let index = self.directory_index(hash);
-        debug_assert!(index < self.directory.len());
+        debug_assert!(index < directory.len());
         // SAFETY: the directory has an entry for every value of its index bits, and each names a segment.
         unsafe {
-            let number = *self.directory.get_unchecked(index);
+            let number = *directory.get_unchecked(index);
             debug_assert!((number as usize) < self.segments.len());
             Some((number, self.segments.get_unchecked(number as usize)))
         }
@@ -436,13 +504,14 @@ impl Table {
     }
 
     fn split(&mut self, number: usize, hash_of: &impl Fn(Pointer) -> u64) {
-        let old_depth = self.segments[number].depth;
+        let Segment { depth: old_depth, mark, .. } = self.segments[number];
+        debug_assert_eq!(mark, self.mark, "a segment that is not marked stays as it is");
         if old_depth == self.depth {
-            self.directory = self.directory.iter().flat_map(|n| [*n, *n]).collect();
+            self.directory = Some(self.directory().iter().flat_map(|n| [*n, *n]).collect());
             self.depth += 1;
         }
         let depth = old_depth + 1;
-        let old = std::mem::replace(&mut self.segments[number], Segment::new(STEPS[0], depth));
+        let old = std::mem::replace(&mut self.segments[number], Segment::new(STEPS[0], depth, mark));
         let mut halves: [Vec<u64>; 2] = [Vec::with_capacity(600), Vec::with_capacity(600)];
         let words: Vec<u64> = old.words().collect();
         for (i, &word) in words.iter().enumerate() {
@@ -453,7 +522,7 @@ impl Table {
             let half = (hash >> (64 - depth as u32)) & 1;
             halves[half as usize].push(word_of(tag_of(hash, depth), pointer_of(word), word & FLAG != 0));
         }
-        let [low, high] = halves.map(|words| Segment::holding(&words, depth));
+        let [low, high] = halves.map(|words| Segment::holding(&words, depth, mark));
         self.segments[number] = low;
         let added = self.segments.len() as u32;
         self.segments.push(high);
@@ -463,7 +532,7 @@ impl Table {
     /// After a split: of the directory's entries for `number`, those with the new bit set now lead to `added`.
     fn point_upper_half_at(&mut self, number: u32, added: u32, depth: u8) {
         let shift = self.depth - depth;
-        for (index, entry) in self.directory.iter_mut().enumerate() {
+        for (index, entry) in self.directory.iter_mut().flatten().enumerate() {
             if *entry == number && (index >> shift) & 1 == 1 {
                 *entry = added;
             }
@@ -493,11 +562,12 @@ impl Table {
         if depth == 0 || count > Segment::capacity_of(STEP_MAX) / 4 {
             return;
         }
-        let Some(first) = self.directory.iter().position(|n| *n as usize == number) else { return };
+        let Some(first) = self.directory().iter().position(|n| *n as usize == number) else { return };
         let sibling_index = first ^ (1 << (self.depth - depth));
-        let sibling = self.directory[sibling_index] as usize;
+        let sibling = self.directory()[sibling_index] as usize;
         let other = &self.segments[sibling];
-        if other.depth == depth && other.count + count <= Segment::capacity_of(STEP_MAX) / 2 {
+        let alike = other.depth == depth && other.mark == self.mark;
+        if alike && other.count + count <= Segment::capacity_of(STEP_MAX) / 2 {
             let (low, high) = if first < sibling_index { (number, sibling) } else { (sibling, number) };
             self.join(low, high);
         }
@@ -516,10 +586,10 @@ impl Table {
                 })
             })
             .collect();
-        self.segments[low] = Segment::holding(&words, depth);
+        self.segments[low] = Segment::holding(&words, depth, self.mark);
         self.segments.swap_remove(high);
         let moved = self.segments.len() as u32;
-        for entry in &mut self.directory {
+        for entry in self.directory.iter_mut().flatten() {
             if *entry == high as u32 {
                 *entry = low as u32;
             }
@@ -528,7 +598,7 @@ impl Table {
             }
         }
         while self.depth > 0 && self.segments.iter().all(|s| s.depth < self.depth) {
-            self.directory = self.directory.iter().step_by(2).copied().collect();
+            self.directory = Some(self.directory().iter().step_by(2).copied().collect());
             self.depth -= 1;
         }
     }

@@ -6,9 +6,11 @@
 use crate::value::ValueRef;
 use crate::write::Record;
 use kvick_resp::format::format_double;
+use kvick_store::collections::hash::Field;
 use kvick_store::collections::list::Side;
-use kvick_store::collections::stream::{Group, Id};
+use kvick_store::collections::stream::{Entry, Group, Id};
 use kvick_store::log::encode;
+use kvick_store::snapshot::Piece;
 use kvick_store::{Collection, Hash, IntBuf, List, Set, SortedSet, Str, Stream};
 
 /// Elements of a collection that one request adds at most.
@@ -30,8 +32,12 @@ pub fn rebuild(out: &mut Vec<u8>, record: &Record<'_>) {
         ValueRef::Hash(hash) => rebuild_hash(out, key, hash),
         ValueRef::Stream(stream) => rebuild_stream(out, key, stream),
     }
+    rebuild_expiry(out, record);
+}
+
+fn rebuild_expiry(out: &mut Vec<u8>, record: &Record<'_>) {
     if let Some(at) = record.expiry_ms {
-        request(out, &[b"PEXPIREAT", key, at.to_string().as_bytes()]);
+        request(out, &[b"PEXPIREAT", record.key, at.to_string().as_bytes()]);
     }
 }
 
@@ -105,10 +111,9 @@ fn rebuild_sorted_set(out: &mut Vec<u8>, key: &[u8], sorted_set: &SortedSet) {
 
 fn rebuild_hash(out: &mut Vec<u8>, key: &[u8], hash: &Hash) {
     for field in hash.iter() {
-        let Some(at) = field.expiry else { continue };
-        let (mut name, mut value) = Default::default();
-        let (name, value) = (field.name.bytes(&mut name), field.value.bytes(&mut value));
-        request(out, &[b"HSETEX", key, b"PXAT", at.to_string().as_bytes(), b"FIELDS", b"1", name, value]);
+        if let Some(at) = field.expiry {
+            rebuild_volatile_field(out, key, field, at);
+        }
     }
     let lasting = hash.iter().filter(|field| field.expiry.is_none()).count();
     let mut requests = Requests::new(out, b"HMSET", key, 2, lasting);
@@ -119,18 +124,31 @@ fn rebuild_hash(out: &mut Vec<u8>, key: &[u8], hash: &Hash) {
     }
 }
 
+fn rebuild_volatile_field(out: &mut Vec<u8>, key: &[u8], field: Field<'_>, at: i64) {
+    let (mut name, mut value) = Default::default();
+    let (name, value) = (field.name.bytes(&mut name), field.value.bytes(&mut value));
+    request(out, &[b"HSETEX", key, b"PXAT", at.to_string().as_bytes(), b"FIELDS", b"1", name, value]);
+}
+
 fn rebuild_stream(out: &mut Vec<u8>, key: &[u8], stream: &Stream) {
-    let log = stream.log();
-    for entry in log.range(Id::MIN, Id::MAX) {
-        array(out, 3 + 2 * entry.len());
-        bulk(out, b"XADD");
-        bulk(out, key);
-        bulk(out, entry.id.to_string().as_bytes());
-        for (name, value) in entry.fields() {
-            bulk(out, name.bytes(&mut IntBuf::default()));
-            bulk(out, value.bytes(&mut IntBuf::default()));
-        }
+    stream.log().range(Id::MIN, Id::MAX).for_each(|entry| rebuild_stream_entry(out, key, &entry));
+    rebuild_history(out, key, stream);
+}
+
+fn rebuild_stream_entry(out: &mut Vec<u8>, key: &[u8], entry: &Entry<'_>) {
+    array(out, 3 + 2 * entry.len());
+    bulk(out, b"XADD");
+    bulk(out, key);
+    bulk(out, entry.id.to_string().as_bytes());
+    for (name, value) in entry.fields() {
+        bulk(out, name.bytes(&mut IntBuf::default()));
+        bulk(out, value.bytes(&mut IntBuf::default()));
     }
+}
+
+/// What a stream is beside its entries.
+fn rebuild_history(out: &mut Vec<u8>, key: &[u8], stream: &Stream) {
+    let log = stream.log();
     if log.is_empty() {
         // An entry that is trimmed at once leaves the stream behind.
         request(out, &[b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y"]);
@@ -158,6 +176,82 @@ fn rebuild_group(out: &mut Vec<u8>, key: &[u8], group: &Group) {
             let claim = [&b"XCLAIM"[..], key, name, consumer.name(), b"0", id.as_bytes()];
             request(out, &[&claim[..], &state[..]].concat());
         }
+    }
+}
+
+/// The commands that rebuild a collection whose elements come in pieces.
+pub struct Gradual {
+    key: Vec<u8>,
+    command: &'static [u8],
+    words_per_element: usize,
+    /// Elements for the next request, and their number.
+    words: Vec<u8>,
+    elements: usize,
+    /// What comes when all elements are there.
+    tail: Vec<u8>,
+}
+
+impl Gradual {
+    /// Begins with a key that is not there when the commands are executed.
+    pub fn begin(record: &Record<'_>) -> Gradual {
+        let key = record.key;
+        let (command, words_per_element): (&'static [u8], usize) = match record.value {
+            ValueRef::Str(_) | ValueRef::Stream(_) => (b"", 0),
+            ValueRef::List(_) => (b"RPUSH", 1),
+            ValueRef::Set(_) => (b"SADD", 1),
+            ValueRef::SortedSet(_) => (b"ZADD", 2),
+            ValueRef::Hash(_) => (b"HMSET", 2),
+        };
+        let mut tail = Vec::new();
+        if let ValueRef::Stream(stream) = record.value {
+            rebuild_history(&mut tail, key, stream);
+        }
+        rebuild_expiry(&mut tail, record);
+        Gradual { key: key.to_vec(), command, words_per_element, words: Vec::new(), elements: 0, tail }
+    }
+
+    /// Adds a piece.
+    pub fn piece(&mut self, out: &mut Vec<u8>, piece: Piece<'_>) {
+        match piece {
+            Piece::Member(member) => self.element(out, &[Str::Bytes(member)]),
+            Piece::Scored(member, score) => {
+                let mut text = Vec::new();
+                format_double(score, &mut text);
+                self.element(out, &[Str::Bytes(&text), Str::Bytes(member)]);
+            }
+            Piece::Field(field) => match field.expiry {
+                Some(at) => rebuild_volatile_field(out, &self.key, field, at),
+                None => self.element(out, &[field.name, field.value]),
+            },
+            Piece::ListBlock(block) => block.for_each(|element| self.element(out, &[element])),
+            Piece::StreamBlock(id, block) => {
+                block.live_entries(id).for_each(|entry| rebuild_stream_entry(out, &self.key, &entry));
+            }
+        }
+    }
+
+    fn element(&mut self, out: &mut Vec<u8>, words: &[Str<'_>]) {
+        words.iter().for_each(|word| bulk(&mut self.words, word.bytes(&mut IntBuf::default())));
+        self.elements += 1;
+        if self.elements == ELEMENTS_PER_REQUEST {
+            self.end_request(out);
+        }
+    }
+
+    fn end_request(&mut self, out: &mut Vec<u8>) {
+        if self.elements > 0 {
+            array(out, 2 + self.elements * self.words_per_element);
+            bulk(out, self.command);
+            bulk(out, &self.key);
+            out.append(&mut self.words);
+            self.elements = 0;
+        }
+    }
+
+    /// Ends it: all pieces were added.
+    pub fn end(mut self, out: &mut Vec<u8>) {
+        self.end_request(out);
+        out.extend_from_slice(&self.tail);
     }
 }
 

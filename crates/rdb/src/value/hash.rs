@@ -8,7 +8,7 @@ use crate::format::{Type, VERSION};
 use crate::input::Input;
 use crate::read::ValueOptions;
 use crate::ziplist;
-use kvick_store::collections::hash::{FieldClock, Hash, Limits, Loader, Stored};
+use kvick_store::collections::hash::{Field, FieldClock, Hash, Limits, Loader, Stored};
 use kvick_store::encodings::listpack::Listpack;
 use kvick_store::{Collection, Expiry, IntBuf, Str};
 
@@ -29,13 +29,20 @@ pub(super) fn save<S: Sink>(hash: &Hash, kind: Type, encoder: &mut Encoder<'_, S
     if let Some(saved) = hash.with_listpack(|view| encoder.string(view.bytes())) {
         return saved;
     }
-    encoder.length(hash.len() as u64)?;
-    for field in hash.iter() {
-        encoder.str(field.name)?;
-        encoder.str(field.value)?;
-        if kind == Type::HashExpiry {
-            encoder.time(field.expiry.unwrap_or(NO_EXPIRY))?;
-        }
+    save_head(hash, encoder)?;
+    hash.iter().try_for_each(|field| save_field(field, kind, encoder))
+}
+
+/// What stands before the fields of a table.
+pub(super) fn save_head<S: Sink>(hash: &Hash, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.length(hash.len() as u64)
+}
+
+pub(super) fn save_field<S: Sink>(field: Field<'_>, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.str(field.name)?;
+    encoder.str(field.value)?;
+    if kind == Type::HashExpiry {
+        encoder.time(field.expiry.unwrap_or(NO_EXPIRY))?;
     }
     Ok(())
 }

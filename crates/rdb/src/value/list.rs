@@ -20,25 +20,31 @@ pub(super) fn save<S: Sink>(list: &List, encoder: &mut Encoder<'_, S>) -> Result
         encoder.length(PACKED)?;
         return encoder.string(view.bytes());
     }
-    let Some((blocks, _)) = list.blocks() else { return Ok(()) };
-    encoder.length(blocks.len() as u64)?;
-    for block in blocks {
-        match block {
-            BlockView::Plain(element) => {
-                encoder.length(PLAIN)?;
-                encoder.string(element)?;
-            }
-            BlockView::Packed(view) => {
-                encoder.length(PACKED)?;
-                encoder.string(view.bytes())?;
-            }
-            BlockView::Compressed(packed, len) => {
-                encoder.length(PACKED)?;
-                encoder.packed(packed, len)?;
-            }
+    save_head(list, encoder)?;
+    let Some((mut blocks, _)) = list.blocks() else { return Ok(()) };
+    blocks.try_for_each(|block| save_block(block, encoder))
+}
+
+/// What stands before the blocks of a large one.
+pub(super) fn save_head<S: Sink>(list: &List, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.length(list.blocks().map_or(0, |(blocks, _)| blocks.len()) as u64)
+}
+
+pub(super) fn save_block<S: Sink>(block: BlockView<'_>, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    match block {
+        BlockView::Plain(element) => {
+            encoder.length(PLAIN)?;
+            encoder.string(element)
+        }
+        BlockView::Packed(view) => {
+            encoder.length(PACKED)?;
+            encoder.string(view.bytes())
+        }
+        BlockView::Compressed(packed, len) => {
+            encoder.length(PACKED)?;
+            encoder.packed(packed, len)
         }
     }
-    Ok(())
 }
 
 pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {

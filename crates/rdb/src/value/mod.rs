@@ -18,6 +18,7 @@ use crate::input::Input;
 use crate::module;
 use crate::read::ValueOptions;
 use kvick_resp::format::parse_i64;
+use kvick_store::snapshot::Piece;
 use kvick_store::value::INLINE_MAX;
 use kvick_store::{Entry, Hash, Kind, List, Set, SortedSet, Str, Stream, Value};
 
@@ -118,6 +119,34 @@ pub(crate) fn save<S: Sink>(value: ValueRef<'_>, kind: Type, encoder: &mut Encod
         ValueRef::Hash(hash) => hash::save(hash, kind, encoder),
         ValueRef::Stream(stream) => stream::save(stream, encoder),
     }
+}
+
+/// Writes what stands before the pieces of a value that is written in pieces.
+pub(crate) fn save_head<S: Sink>(value: ValueRef<'_>, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    match value {
+        ValueRef::Str(_) => Ok(()),
+        ValueRef::List(list) => list::save_head(list, encoder),
+        ValueRef::Set(set) => set::save_head(set, encoder),
+        ValueRef::SortedSet(sorted_set) => sorted_set::save_head(sorted_set, encoder),
+        ValueRef::Hash(hash) => hash::save_head(hash, encoder),
+        ValueRef::Stream(stream) => stream::save_head(stream, encoder),
+    }
+}
+
+/// Writes a piece of a value in the form that [`ValueRef::type_in`] chose for the whole.
+pub(crate) fn save_piece<S: Sink>(piece: Piece<'_>, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    match piece {
+        Piece::Member(member) => encoder.string(member),
+        Piece::Scored(member, score) => sorted_set::save_element(Str::Bytes(member), score, encoder),
+        Piece::Field(field) => hash::save_field(field, kind, encoder),
+        Piece::ListBlock(block) => list::save_block(block, encoder),
+        Piece::StreamBlock(id, block) => stream::save_block(id, block, encoder),
+    }
+}
+
+/// Writes what stands behind the pieces.
+pub(crate) fn save_tail<S: Sink>(value: ValueRef<'_>, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    if let ValueRef::Stream(stream) = value { stream::save_tail(stream, encoder) } else { Ok(()) }
 }
 
 /// Builds values from what is read.

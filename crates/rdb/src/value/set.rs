@@ -24,10 +24,15 @@ pub(super) fn save<S: Sink>(set: &Set, encoder: &mut Encoder<'_, S>) -> Result<(
         Encoded::Intset(view) => encoder.string(view.bytes()),
         Encoded::Listpack(view) => encoder.string(view.bytes()),
         Encoded::Table(_) => {
-            encoder.length(set.len() as u64)?;
+            save_head(set, encoder)?;
             set.iter().try_for_each(|member| encoder.str(member))
         }
     }
+}
+
+/// What stands before the members of a table.
+pub(super) fn save_head<S: Sink>(set: &Set, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.length(set.len() as u64)
 }
 
 pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {

@@ -25,12 +25,19 @@ pub(super) fn save<S: Sink>(sorted_set: &SortedSet, encoder: &mut Encoder<'_, S>
     if let Some(view) = sorted_set.listpack() {
         return encoder.string(view.bytes());
     }
-    encoder.length(sorted_set.len() as u64)?;
+    save_head(sorted_set, encoder)?;
     // Valkey inserts at the front of a skiplist fastest.
-    sorted_set.range_rev(0..usize::MAX).try_for_each(|(member, score)| {
-        encoder.str(member)?;
-        encoder.score(score)
-    })
+    sorted_set.range_rev(0..usize::MAX).try_for_each(|(member, score)| save_element(member, score, encoder))
+}
+
+/// What stands before the elements of a large one.
+pub(super) fn save_head<S: Sink>(sorted_set: &SortedSet, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.length(sorted_set.len() as u64)
+}
+
+pub(super) fn save_element<S: Sink>(member: Str<'_>, score: f64, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.str(member)?;
+    encoder.score(score)
 }
 
 pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {

@@ -6,6 +6,7 @@ use crate::encode::{Encoder, Sink};
 use crate::error::{Corrupt, Error};
 use crate::format::Type;
 use crate::input::Input;
+use kvick_store::collections::stream::block::Block;
 use kvick_store::collections::stream::{BadGroup, Group, Groups, History, Id, Loader, Log, Stream};
 use kvick_store::{IntBuf, Str};
 
@@ -13,12 +14,24 @@ use kvick_store::{IntBuf, Str};
 const UNKNOWN: u64 = u64::MAX;
 
 pub(super) fn save<S: Sink>(stream: &Stream, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    save_head(stream, encoder)?;
+    stream.log().blocks().try_for_each(|(id, block)| save_block(id, block, encoder))?;
+    save_tail(stream, encoder)
+}
+
+/// What stands before the blocks.
+pub(super) fn save_head<S: Sink>(stream: &Stream, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.length(stream.log().blocks_len() as u64)
+}
+
+pub(super) fn save_block<S: Sink>(id: Id, block: &Block, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
+    encoder.string(&id.to_bytes())?;
+    encoder.string(block.view().bytes())
+}
+
+/// What stands behind the blocks.
+pub(super) fn save_tail<S: Sink>(stream: &Stream, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     let (log, groups) = (stream.log(), stream.groups());
-    encoder.length(log.blocks_len() as u64)?;
-    for (id, block) in log.blocks() {
-        encoder.string(&id.to_bytes())?;
-        encoder.string(block.view().bytes())?;
-    }
     let History { first_id, max_deleted_id, entries_added } = log.history();
     encoder.length(log.len())?;
     for id in [log.last_id(), first_id, max_deleted_id] {

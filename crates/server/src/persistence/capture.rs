@@ -1,11 +1,15 @@
 //! What a snapshot has captured and is not yet written: buffers that workers and the snapshot thread fill with bytes, and
 //! the thread empties after each step. So nothing but what writers change has to be kept in memory, and a worker never
 //! waits for the disk.
+//!
+//! The bytes of a large collection come in pieces, and belong together. One such collection at a time is **current**: it is
+//! written as the walk comes through it, and all else is held back until it ends. What is captured of others meanwhile,
+//! because it is about to change, waits in a buffer of their own.
 
 use super::file::{Inexpressible, SaveError, write_error};
-use super::form::{Form, Kind, Output};
+use super::form::{Form, Gradual, Kind, Output};
 use kvick_store::Entry;
-use kvick_store::snapshot::Sink;
+use kvick_store::snapshot::{Piece, PieceSink, Sink};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -15,8 +19,12 @@ use std::sync::{Arc, OnceLock};
 /// Buffers for workers. When all are in use at a time, a worker waits for one that is just being written to.
 const WORKER_SLOTS: usize = 8;
 
-/// A buffer that grew beyond this is given back when it is empty.
+/// A buffer that grew beyond this is followed by another one, since to make it grow takes ever longer, and is given back
+/// when it is empty.
 const SLOT_KEPT_BYTES: usize = 1 << 20;
+
+/// The same for pieces of a collection.
+const PIECES_BYTES: usize = 256 * 1024;
 
 /// Elements looked at to estimate the memory of a collection.
 const MEMORY_SAMPLES: usize = 1;
@@ -40,6 +48,9 @@ pub struct Progress {
 pub(super) struct Captured {
     /// The snapshot thread's own first.
     slots: Box<[Mutex<Slot>]>,
+    large: Mutex<Large>,
+    /// Collections that came in pieces so far.
+    large_count: AtomicU64,
     pub progress: Arc<Progress>,
     /// Counts the bytes in the slots.
     unwritten: &'static AtomicUsize,
@@ -51,9 +62,104 @@ pub(super) struct Captured {
 
 struct Slot {
     kind: Kind,
+    last: Buffer,
+    /// Those before it, which are full.
+    full: Vec<Buffer>,
+}
+
+#[derive(Default)]
+struct Buffer {
     bytes: Vec<u8>,
     /// Whose entries `bytes` are: the number of a database, and where its part ends.
     runs: Vec<(usize, usize)>,
+}
+
+/// What is there of collections that come in pieces.
+#[derive(Default)]
+struct Large {
+    /// The number of the current one.
+    current: Option<u64>,
+    /// What is to be written next: bytes of the current one, and of those before it.
+    next: Vec<Chunk>,
+    /// Collections that ended while another one was current.
+    complete: Vec<Chunk>,
+}
+
+/// Bytes of an entry in a database with this number.
+type Chunk = (usize, Vec<u8>);
+
+/// A collection that comes in pieces.
+struct Pieces {
+    captured: Arc<Captured>,
+    /// Its number.
+    id: u64,
+    /// That of its database.
+    number: usize,
+    /// There until the end.
+    gradual: Option<Gradual>,
+    bytes: Vec<u8>,
+    /// What came before these bytes, and is counted as not written.
+    full: Vec<Chunk>,
+    /// Bytes that workers captured, and that are not counted yet.
+    changed: u64,
+}
+
+impl Pieces {
+    /// Puts the bytes to those that came before.
+    fn seal(&mut self) {
+        if !self.bytes.is_empty() {
+            self.captured.unwritten.fetch_add(self.bytes.len(), Ordering::Relaxed);
+            self.full.push((self.number, std::mem::take(&mut self.bytes)));
+        }
+        let changed = std::mem::take(&mut self.changed);
+        self.captured.progress.captured_bytes.fetch_add(changed, Ordering::Relaxed);
+    }
+}
+
+impl PieceSink for Pieces {
+    fn take(&mut self, piece: Piece<'_>) {
+        let Some(gradual) = &mut self.gradual else { return };
+        let before = self.bytes.len();
+        gradual.piece(&mut self.bytes, piece);
+        if !WALKS.get() {
+            self.changed += (self.bytes.len() - before) as u64;
+        }
+        if self.bytes.len() >= PIECES_BYTES {
+            self.seal();
+        }
+    }
+
+    fn pass_on(&mut self) {
+        self.seal();
+        let mut large = self.captured.large.lock();
+        if *large.current.get_or_insert(self.id) == self.id {
+            large.next.append(&mut self.full);
+        }
+    }
+
+    fn end(mut self: Box<Self>) {
+        if let Some(gradual) = self.gradual.take() {
+            gradual.end(&mut self.bytes);
+        }
+        self.seal();
+        let mut large = self.captured.large.lock();
+        if *large.current.get_or_insert(self.id) == self.id {
+            large.next.append(&mut self.full);
+            large.current = None;
+        } else {
+            large.complete.append(&mut self.full);
+        }
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        self.captured.unwritten.fetch_sub(len_of(&self.full), Ordering::Relaxed);
+    }
+}
+
+fn len_of(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|(_, bytes)| bytes.len()).sum()
 }
 
 /// What the walk hands entries to.
@@ -63,12 +169,18 @@ impl Sink for Handle {
     fn capture(&self, number: usize, entry: Entry<'_>) {
         self.0.capture(number, entry);
     }
+
+    fn begin(&self, number: usize, entry: Entry<'_>) -> Option<Box<dyn PieceSink>> {
+        Some(Box::new(Captured::begin(&self.0, number, entry)?))
+    }
 }
 
 impl Captured {
     pub fn new(form: &Form, progress: Arc<Progress>, unwritten: &'static AtomicUsize) -> Self {
-        let slot = || Mutex::new(Slot { kind: form.kind().clone(), bytes: Vec::new(), runs: Vec::new() });
+        let slot = || Mutex::new(Slot { kind: form.kind().clone(), last: Buffer::default(), full: Vec::new() });
         Captured {
+            large: Mutex::default(),
+            large_count: AtomicU64::new(0),
             slots: (0..=WORKER_SLOTS).map(|_| slot()).collect(),
             progress,
             unwritten,
@@ -83,15 +195,39 @@ impl Captured {
         }
         let walks = WALKS.get();
         let mut slot = self.slot(walks);
-        let before = slot.bytes.len();
-        if let Err(what) = slot.append(number, entry) {
-            self.inexpressible.get_or_init(|| what);
+        match slot.append(number, entry) {
+            Ok(bytes) => _ = self.unwritten.fetch_add(bytes, Ordering::Relaxed),
+            Err(what) => _ = self.inexpressible.get_or_init(|| what),
         }
-        self.unwritten.fetch_add(slot.bytes.len() - before, Ordering::Relaxed);
         drop(slot);
         self.progress.keys.fetch_add(1, Ordering::Relaxed);
         if !walks {
             self.progress.captured_bytes.fetch_add(entry.memory(MEMORY_SAMPLES) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins with an entry whose value comes in pieces, if it is wanted and can be expressed.
+    fn begin(self: &Arc<Self>, number: usize, entry: Entry<'_>) -> Option<Pieces> {
+        if !self.has_keys {
+            return None;
+        }
+        self.progress.keys.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = Vec::new();
+        let begun = self.slot(WALKS.get()).kind.begin(&mut bytes, number, entry);
+        match begun {
+            Ok(gradual) => Some(Pieces {
+                captured: self.clone(),
+                id: self.large_count.fetch_add(1, Ordering::Relaxed),
+                number,
+                gradual: Some(gradual),
+                bytes,
+                full: Vec::new(),
+                changed: 0,
+            }),
+            Err(what) => {
+                self.inexpressible.get_or_init(|| what);
+                None
+            }
         }
     }
 
@@ -104,30 +240,54 @@ impl Captured {
         free.unwrap_or_else(|| self.slots[1].lock())
     }
 
-    /// Writes all that is there.
+    /// Writes all that is there, as far as it may be written now.
     pub fn move_to<W: Write>(&self, databases: &mut Databases<W>) -> Result<(), SaveError> {
         if let Some(what) = self.inexpressible.get() {
             return Err(SaveError::Inexpressible(what.clone()));
         }
+        let mut large = self.large.lock();
+        let (mut chunks, in_between) = (std::mem::take(&mut large.next), large.current.is_none());
+        if in_between {
+            chunks.append(&mut large.complete);
+        }
+        drop(large);
+        let mut left = len_of(&chunks);
+        let written = chunks.into_iter().try_for_each(|(number, bytes)| {
+            left -= bytes.len();
+            self.unwritten.fetch_sub(bytes.len(), Ordering::Relaxed);
+            databases.write(number, &bytes)
+        });
+        self.unwritten.fetch_sub(left, Ordering::Relaxed);
+        written.map_err(write_error)?;
+        if in_between { self.move_slots_to(databases) } else { Ok(()) }
+    }
+
+    fn move_slots_to<W: Write>(&self, databases: &mut Databases<W>) -> Result<(), SaveError> {
         for slot in &self.slots {
             let mut slot = slot.lock();
-            if slot.bytes.is_empty() {
+            if slot.last.bytes.is_empty() && slot.full.is_empty() {
                 continue;
             }
             // Nobody waits for the disk: the lock is held for the exchange alone.
-            let mut bytes = std::mem::replace(&mut slot.bytes, std::mem::take(&mut databases.spare));
-            let runs = std::mem::take(&mut slot.runs);
+            let full = std::mem::take(&mut slot.full);
+            let spare = Buffer { bytes: std::mem::take(&mut databases.spare), runs: Vec::new() };
+            let last = std::mem::replace(&mut slot.last, spare);
             drop(slot);
-            let mut start = 0;
-            let written = runs.into_iter().try_for_each(|(number, end)| {
-                databases.write(number, &bytes[std::mem::replace(&mut start, end)..end]).map_err(write_error)
-            });
-            self.unwritten.fetch_sub(bytes.len(), Ordering::Relaxed);
-            bytes.clear();
-            if bytes.capacity() <= SLOT_KEPT_BYTES {
-                databases.spare = bytes;
+            let mut outcome = Ok(());
+            for Buffer { mut bytes, runs } in full.into_iter().chain([last]) {
+                let mut start = 0;
+                outcome = outcome.and_then(|()| {
+                    runs.into_iter().try_for_each(|(number, end)| {
+                        databases.write(number, &bytes[std::mem::replace(&mut start, end)..end])
+                    })
+                });
+                self.unwritten.fetch_sub(bytes.len(), Ordering::Relaxed);
+                bytes.clear();
+                if bytes.capacity() <= SLOT_KEPT_BYTES {
+                    databases.spare = bytes;
+                }
             }
-            written?;
+            outcome.map_err(write_error)?;
         }
         Ok(())
     }
@@ -135,21 +295,33 @@ impl Captured {
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        let left: usize = self.slots.iter_mut().map(|slot| slot.get_mut().bytes.len()).sum();
+        let in_slots: usize = self.slots.iter_mut().map(|slot| slot.get_mut().len()).sum();
+        let large = self.large.get_mut();
+        let left = in_slots + len_of(&large.next) + len_of(&large.complete);
         self.unwritten.fetch_sub(left, Ordering::Relaxed);
     }
 }
 
 impl Slot {
-    /// Appends an entry of a database.
-    fn append(&mut self, number: usize, entry: Entry<'_>) -> Result<(), Inexpressible> {
-        self.kind.append(&mut self.bytes, number, entry)?;
-        let end = self.bytes.len();
-        match self.runs.last_mut() {
-            Some((last, to)) if *last == number => *to = end,
-            _ => self.runs.push((number, end)),
+    /// Appends an entry of a database; how many bytes it takes.
+    fn append(&mut self, number: usize, entry: Entry<'_>) -> Result<usize, Inexpressible> {
+        if self.last.bytes.len() >= SLOT_KEPT_BYTES {
+            self.full.push(std::mem::take(&mut self.last));
         }
-        Ok(())
+        let Buffer { bytes, runs } = &mut self.last;
+        let before = bytes.len();
+        self.kind.append(bytes, number, entry)?;
+        let end = bytes.len();
+        match runs.last_mut() {
+            Some((last, to)) if *last == number => *to = end,
+            _ => runs.push((number, end)),
+        }
+        Ok(end - before)
+    }
+
+    /// Bytes in its buffers.
+    fn len(&self) -> usize {
+        self.full.iter().chain([&self.last]).map(|buffer| buffer.bytes.len()).sum()
     }
 }
 

@@ -14,7 +14,9 @@ use crate::version::VALKEY;
 use crate::{clock, memory};
 use kvick_rdb::aof::commands;
 use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOptions, Writer, save_record};
+use kvick_store::snapshot::Piece;
 use kvick_store::{Access, Entry};
+use std::convert::Infallible;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -213,19 +215,56 @@ impl Kind {
     pub(super) fn append(&self, bytes: &mut Vec<u8>, database: usize, entry: Entry<'_>) -> Result<(), Inexpressible> {
         match self {
             Kind::Dump { options, access, hides_keys, .. } => {
-                save_record(bytes, &record(entry, access.as_ref()), options).map_err(|error| match error {
-                    WriteError::Inexpressible => Inexpressible {
-                        key: (!hides_keys).then(|| entry.key().into()),
-                        database,
-                        version: options.version,
-                    },
-                    WriteError::Sink(never) => match never {},
-                })
+                save_record(bytes, &record(entry, access.as_ref()), options)
+                    .map_err(|error| inexpressible(error, database, entry, options, *hides_keys))
             }
             Kind::Commands { .. } => {
                 commands::rebuild(bytes, &Record::new(entry));
                 Ok(())
             }
+        }
+    }
+
+    /// Begins an entry of a database whose value comes in pieces.
+    pub(super) fn begin(
+        &self,
+        bytes: &mut Vec<u8>,
+        database: usize,
+        entry: Entry<'_>,
+    ) -> Result<Gradual, Inexpressible> {
+        match self {
+            Kind::Dump { options, access, hides_keys, .. } => {
+                kvick_rdb::Gradual::begin(bytes, &record(entry, access.as_ref()), options)
+                    .map(Gradual::Dump)
+                    .map_err(|error| inexpressible(error, database, entry, options, *hides_keys))
+            }
+            Kind::Commands { .. } => Ok(Gradual::Commands(commands::Gradual::begin(&Record::new(entry)))),
+        }
+    }
+}
+
+/// An entry that is written in pieces.
+pub(super) enum Gradual {
+    /// As a record of a dump.
+    Dump(kvick_rdb::Gradual),
+    /// As the commands that rebuild it.
+    Commands(commands::Gradual),
+}
+
+impl Gradual {
+    /// Appends a piece.
+    pub fn piece(&mut self, bytes: &mut Vec<u8>, piece: Piece<'_>) {
+        match self {
+            Gradual::Dump(record) => record.piece(bytes, piece),
+            Gradual::Commands(requests) => requests.piece(bytes, piece),
+        }
+    }
+
+    /// Appends what stands behind the pieces.
+    pub fn end(self, bytes: &mut Vec<u8>) {
+        match self {
+            Gradual::Dump(record) => record.end(bytes),
+            Gradual::Commands(requests) => requests.end(bytes),
         }
     }
 }
@@ -235,6 +274,23 @@ fn record<'a>(entry: Entry<'a>, access: Option<&Access>) -> Record<'a> {
     match access {
         Some(access) => Record::with_usage(entry, access),
         None => Record::new(entry),
+    }
+}
+
+/// Why an entry of a database could not be written.
+fn inexpressible(
+    error: WriteError<Infallible>,
+    database: usize,
+    entry: Entry<'_>,
+    options: &WriteOptions,
+    hides_keys: bool,
+) -> Inexpressible {
+    match error {
+        WriteError::Inexpressible => {
+            let key = (!hides_keys).then(|| entry.key().into());
+            Inexpressible { key, database, version: options.version }
+        }
+        WriteError::Sink(never) => match never {},
     }
 }
 

@@ -12,6 +12,7 @@
 use crate::defrag::Mover;
 use crate::encodings::listpack::View;
 use crate::encodings::pairs::Pairs;
+use crate::snapshot::Gradual;
 use crate::table::Table;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -139,6 +140,10 @@ pub unsafe trait Collection: Sized + Clone {
     /// Offers what it consists of to a mover, from `position` on, 0 for the beginning, until that is due or somewhat further.
     /// Where to go on then; `None` when that was all. The position may be one that was told of another value.
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64>;
+
+    /// The value as one that is captured in pieces: if it is so large that capturing all of it would keep others waiting, or
+    /// while that is under way.
+    fn gradual(&mut self) -> Option<&mut dyn Gradual>;
 
     /// Gives the value away as a word.
     #[inline]

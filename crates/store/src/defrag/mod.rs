@@ -15,7 +15,7 @@
 //! the owner uses nothing but the address that comes back. Heaps do not panic, so nobody sees an owner in between.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod walk;
 
 pub use walk::{Pass, Walk, Work};

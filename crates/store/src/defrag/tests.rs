@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Moves one allocation in so many, and all of them when that is one.
-struct Shuffling {
-    every: usize,
-    seen: usize,
+pub(crate) struct Shuffling {
+    pub every: usize,
+    pub seen: usize,
 }
 
 // SAFETY: what is moved is copied to a new allocation of the same layout.

@@ -13,6 +13,7 @@
 
 use super::members::Layout;
 use crate::memory::size_class;
+use crate::snapshot::Piece;
 use crate::table::Pointer;
 use std::alloc::{alloc, dealloc, handle_alloc_error};
 
@@ -140,6 +141,11 @@ unsafe impl Layout for Plain {
     unsafe fn copy(pointer: Pointer) -> Pointer {
         // SAFETY: as above.
         create(unsafe { Self::name(pointer) })
+    }
+
+    unsafe fn piece<'a>(pointer: Pointer) -> Piece<'a> {
+        // SAFETY: as above.
+        Piece::Member(unsafe { Self::name(pointer) })
     }
 }
 

@@ -7,23 +7,29 @@
 //! A search that finds nothing returns the hash ([`Vacant`]), so that adding what was not there hashes once. Each element
 //! carries one flag (hashes flag fields with an expiry), which can be counted and scanned for.
 //!
+//! A snapshot captures large ones [in pieces](Gradual), a segment of the table at a time: what changes an element, or adds or
+//! removes one, has its segment captured before. Elements change in place only after [`Members::before_change`].
+//!
 //! # Safety
 //!
 //! Every pointer in the table leads to an element of layout `L` that the table owns: what goes in is given away to it by
 //! `unsafe` functions, what comes out of `remove` and `replace` is the caller's to free. All others only lend.
 
 use super::element;
+use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::hash::elements;
+use crate::snapshot::{Gradual, Piece, Pieces, Snapshot};
 use crate::table::{Iter, Place, Pointer, Table};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// How the elements of a collection lie in memory.
 ///
 /// # Safety
 /// The name of an element stays what it is as long as the element is in a table. An element is one allocation, made by
 /// [`element::allocate`] with what `size` says, and leads nowhere.
-pub unsafe trait Layout {
+pub unsafe trait Layout: Send + 'static {
     /// The name that an element is found by.
     ///
     /// # Safety
@@ -47,6 +53,12 @@ pub unsafe trait Layout {
     /// # Safety
     /// The pointer leads to an element of this layout.
     unsafe fn copy(pointer: Pointer) -> Pointer;
+
+    /// The element as snapshots take it.
+    ///
+    /// # Safety
+    /// As for `name`, and all of it stays as it is.
+    unsafe fn piece<'a>(pointer: Pointer) -> Piece<'a>;
 }
 
 /// The hash of a name that is not there: what [`Members::insert_at`] needs.
@@ -56,8 +68,20 @@ pub struct Vacant(u64);
 /// See the module's documentation.
 pub struct Members<L: Layout> {
     table: Table,
+    /// While a snapshot captures them. All segments of the table are marked otherwise.
+    capture: Option<Box<Capture>>,
     layout: PhantomData<L>,
 }
+
+/// A snapshot that captures members: the segments with a mark are captured.
+struct Capture {
+    pieces: Pieces,
+    /// Where the search for the next segment begins.
+    next: usize,
+}
+
+/// So many members are captured in pieces.
+const GRADUAL_MIN: usize = 2048;
 
 impl<L: Layout> Default for Members<L> {
     fn default() -> Self {
@@ -68,7 +92,7 @@ impl<L: Layout> Default for Members<L> {
 impl<L: Layout> Members<L> {
     /// An empty one; allocates nothing.
     pub const fn new() -> Self {
-        Members { table: Table::new(), layout: PhantomData }
+        Members { table: Table::new(), capture: None, layout: PhantomData }
     }
 
     /// The table that finds them.
@@ -161,6 +185,9 @@ impl<L: Layout> Members<L> {
     /// and which is given away.
     #[inline]
     pub unsafe fn insert_at(&mut self, vacant: Vacant, pointer: Pointer, flag: bool) {
+        if self.capture.is_some() {
+            self.capture_around(vacant.0);
+        }
         // SAFETY: pointers in the table lead to elements of this layout.
         self.table.insert(vacant.0, pointer, flag, |other| elements().hash(unsafe { L::name(other) }));
     }
@@ -181,20 +208,51 @@ impl<L: Layout> Members<L> {
     /// `pointer` leads to an element of layout `L` with the name of the one that is there (or is that), and is given away.
     #[inline]
     pub unsafe fn replace(&mut self, place: Place, pointer: Pointer, flag: bool) -> Pointer {
+        self.before_change(place);
         let before = self.table.get(place);
         self.table.replace(place, pointer, flag);
         before
     }
 
+    /// To be called before the element at a place changes in place.
+    #[inline]
+    pub fn before_change(&mut self, place: Place) {
+        if self.capture.is_some() {
+            self.capture_at(place);
+        }
+    }
+
+    #[cold]
+    fn capture_at(&mut self, place: Place) {
+        if let Some(capture) = &mut self.capture {
+            // SAFETY: pointers in the table lead to elements of this layout.
+            self.table.mark_at(place, |pointer| capture.pieces.take(unsafe { L::piece(pointer) }));
+        }
+    }
+
+    #[cold]
+    fn capture_around(&mut self, hash: u64) {
+        if let Some(capture) = &mut self.capture {
+            // SAFETY: as above.
+            self.table.mark_around(hash, |pointer| capture.pieces.take(unsafe { L::piece(pointer) }));
+        }
+    }
+
+    /// Itself, if it is so large that it is captured in pieces, or while it is.
+    pub fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        if self.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
+    }
+
     /// Takes the element of this name out; it is the caller's.
     #[inline]
     pub fn remove(&mut self, name: &[u8]) -> Option<Pointer> {
-        self.find_place(name).ok().map(|place| self.table.remove(place))
+        self.find_place(name).ok().map(|place| self.remove_at(place))
     }
 
     /// Takes the element at a place out; it is the caller's.
     #[inline]
     pub fn remove_at(&mut self, place: Place) -> Pointer {
+        self.before_change(place);
         self.table.remove(place)
     }
 
@@ -343,12 +401,52 @@ const CURSOR_SHIFT: u32 = 16;
 impl<L: Layout> Clone for Members<L> {
     fn clone(&self) -> Self {
         // SAFETY: pointers in the table lead to elements of this layout.
-        Members { table: self.table.copy_with(|pointer| unsafe { L::copy(pointer) }), layout: PhantomData }
+        let table = self.table.copy_with(|pointer| unsafe { L::copy(pointer) });
+        Members { table, capture: None, layout: PhantomData }
+    }
+}
+
+impl<L: Layout> Gradual for Members<L> {
+    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+        self.capture.as_ref().map(|capture| capture.pieces.snapshot())
+    }
+
+    fn begin(&mut self, pieces: Pieces) {
+        debug_assert!(self.capture.is_none());
+        self.table.unmark();
+        self.capture = Some(Box::new(Capture { pieces, next: 0 }));
+    }
+
+    fn go_on(&mut self) -> bool {
+        let Some(capture) = &mut self.capture else { return false };
+        let Capture { pieces, next } = &mut **capture;
+        if pieces.snapshot().is_cancelled() {
+            self.table.mark_all();
+        // SAFETY: pointers in the table lead to elements of this layout.
+        } else if self.table.mark_next(next, |pointer| pieces.take(unsafe { L::piece(pointer) })) {
+            pieces.pass_on();
+            return true;
+        }
+        if let Some(capture) = self.capture.take() {
+            capture.pieces.end();
+        }
+        false
+    }
+
+    fn weight(&self) -> usize {
+        self.memory(WEIGHED)
     }
 }
 
 impl<L: Layout> Drop for Members<L> {
     fn drop(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            // The snapshot captures the rest, and drops it.
+            let snapshot = capture.pieces.snapshot().clone();
+            let table = std::mem::take(&mut self.table);
+            snapshot.keep_rest(Box::new(Members::<L> { table, capture: Some(capture), layout: PhantomData }));
+            return;
+        }
         // SAFETY: the elements are the table's own, and it goes with them.
         self.table.for_each(|pointer| unsafe { L::free(pointer) });
     }

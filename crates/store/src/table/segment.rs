@@ -29,20 +29,22 @@ pub(super) struct Segment {
     pub(super) bucket_count: u16,
     /// How many of the hash's first bits its elements share.
     pub(super) depth: u8,
+    /// It is marked when this is the table's.
+    pub(super) mark: bool,
 }
 
 impl Segment {
-    pub(super) fn new(bucket_count: u16, depth: u8) -> Self {
+    pub(super) fn new(bucket_count: u16, depth: u8, mark: bool) -> Self {
         let layout = Self::layout(bucket_count);
         // SAFETY: the layout is not empty.
         let buckets = unsafe { alloc_zeroed(layout) };
         let Some(buckets) = NonNull::new(buckets.cast::<Bucket>()) else { handle_alloc_error(layout) };
-        Segment { buckets, count: 0, bucket_count, depth }
+        Segment { buckets, count: 0, bucket_count, depth, mark }
     }
 
     /// A segment just large enough for `words`, with room to grow.
-    pub(super) fn holding(words: &[u64], depth: u8) -> Self {
-        let mut segment = Segment::new(step_for(words.len()), depth);
+    pub(super) fn holding(words: &[u64], depth: u8, mark: bool) -> Self {
+        let mut segment = Segment::new(step_for(words.len()), depth, mark);
         words.iter().for_each(|word| segment.insert(*word));
         segment
     }
@@ -150,7 +152,7 @@ impl Segment {
         if bucket_count == self.bucket_count {
             return;
         }
-        let mut resized = Segment::new(bucket_count, self.depth);
+        let mut resized = Segment::new(bucket_count, self.depth, self.mark);
         self.words().for_each(|word| resized.insert(word));
         *self = resized;
     }

@@ -55,6 +55,40 @@ impl Numbers {
     }
 }
 
+#[test]
+fn a_table_is_gone_through_once_however_it_changes() {
+    let count = if cfg!(miri) { 4000 } else { 32_000 };
+    for round in 0..4 {
+        let mut numbers = Numbers::new();
+        (0..count).for_each(|n| numbers.insert(n));
+        // Segments that have just split are left about half full, near to joining.
+        let goes = |n: &u64| round >= 2 && n % 9 < 5;
+        (0..count).filter(goes).for_each(|n| _ = numbers.remove(n));
+        let (mut seen, mut next, mut from) = (Vec::new(), count, 0);
+        numbers.table.unmark();
+        while numbers.table.mark_next(&mut from, |pointer| seen.push(value(pointer))) {
+            // Removing most of what is there has segments join, adding has them split.
+            for n in (0..count).filter(|n| round < 2 && n % 61 == from as u64 % 61) {
+                numbers.table.mark_around(numbers.hash(n), |pointer| seen.push(value(pointer)));
+                if round % 2 == 0 {
+                    numbers.remove(n);
+                } else {
+                    numbers.table.mark_around(numbers.hash(next), |pointer| seen.push(value(pointer)));
+                    numbers.insert(next);
+                    next += 1;
+                }
+            }
+            // Those of one segment alone go, and what is beside it is not gone through yet.
+            let few: Vec<u64> = seen.iter().rev().take(900).copied().filter(|n| n % 50 > 0).collect();
+            few.into_iter().filter(|_| round >= 2).for_each(|n| _ = numbers.remove(n));
+        }
+        assert!(numbers.table.is_marked());
+        numbers.check();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq((0..count).filter(|n| !goes(n))), "round {round}");
+    }
+}
+
 impl Drop for Numbers {
     fn drop(&mut self) {
         self.table.for_each(free);

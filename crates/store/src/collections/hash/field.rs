@@ -16,6 +16,7 @@
 use crate::encodings::element;
 use crate::encodings::members::Layout;
 use crate::memory::size_class;
+use crate::snapshot::Piece;
 use crate::table::Pointer;
 
 /// Flag: there is room for an expiry.
@@ -178,5 +179,10 @@ unsafe impl Layout for FieldLayout {
     unsafe fn copy(pointer: Pointer) -> Pointer {
         // SAFETY: promised by the caller.
         create(unsafe { parts(pointer) })
+    }
+
+    unsafe fn piece<'a>(pointer: Pointer) -> Piece<'a> {
+        // SAFETY: promised by the caller.
+        Piece::Field(unsafe { parts(pointer) }.into())
     }
 }

@@ -13,6 +13,7 @@ use crate::db::Expiry;
 use crate::defrag::Mover;
 use crate::encodings::members::{Gathering, Layout, Members};
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::table::{Place, Pointer, Table};
 
 /// A round that found less than one in so many of the fields it looked at was not worth it.
@@ -147,6 +148,7 @@ impl Fields {
 
     #[inline]
     fn update(&mut self, place: Place, value: Option<&[u8]>, expiry: Option<i64>) {
+        self.members.before_change(place);
         let pointer = self.members.get(place);
         // SAFETY: the table is borrowed exclusively, and a value comes from outside of it. The new element has the old
         // one's name; it or the old one itself is what the table has afterwards.
@@ -239,6 +241,11 @@ impl Fields {
                 true
             }
         }
+    }
+
+    /// See [`Collection::gradual`](super::Collection::gradual).
+    pub fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        self.members.gradual()
     }
 
     pub fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {

@@ -22,6 +22,7 @@ use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, At, Element, Listpack};
 use crate::encodings::pairs::Pairs;
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use field::Parts;
 use fields::{FieldGathering, Fields};
@@ -647,6 +648,10 @@ unsafe impl Collection for Hash {
             ViewMut::Pairs(pairs) => pairs.relocate(position as usize, mover).map(|next| next as u64),
             ViewMut::Table(fields) => fields.relocate(position, mover),
         }
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        self.table_mut()?.gradual()
     }
 
     fn inside(&self) -> Inside<'_> {

@@ -37,9 +37,12 @@ pub(super) struct Compressed {
 
 impl Compressed {
     fn decompress(&self) -> Vec<u8> {
-        lzf::decompress(&self.bytes, self.bytes_raw as usize)
-            .unwrap_or_else(|_| unreachable!("what was compressed can be decompressed"))
+        decompress(&self.bytes, self.bytes_raw as usize)
     }
+}
+
+fn decompress(packed: &[u8], bytes_raw: usize) -> Vec<u8> {
+    lzf::decompress(packed, bytes_raw).unwrap_or_else(|_| unreachable!("what was compressed can be decompressed"))
 }
 
 /// What a block holds, to be read or saved.
@@ -54,6 +57,19 @@ pub enum BlockView<'a> {
 }
 
 impl BlockView<'_> {
+    /// Calls `visit` with each element.
+    pub fn for_each(self, mut visit: impl FnMut(Str<'_>)) {
+        match self {
+            BlockView::Plain(element) => visit(Str::Bytes(element)),
+            BlockView::Packed(view) => view.iter().for_each(visit),
+            BlockView::Compressed(packed, bytes_raw) => {
+                let bytes = decompress(packed, bytes_raw);
+                let view = View::check(&bytes).unwrap_or_else(|_| unreachable!("it was a listpack"));
+                view.iter().for_each(visit);
+            }
+        }
+    }
+
     /// Its bytes, not compressed.
     pub fn bytes(self) -> usize {
         match self {
@@ -305,14 +321,18 @@ impl Block {
         *count += other.count() as u32;
     }
 
+    /// Whether there are elements that `wanted` accepts.
+    pub(super) fn has_wanted(&self, wanted: &impl Fn(Str<'_>) -> bool) -> bool {
+        self.read(|view| match view {
+            Ok(view) => view.iter().any(wanted),
+            Err(element) => wanted(Str::Bytes(element)),
+        })
+    }
+
     /// Removes up to `most` elements that `wanted` accepts, the first ones on that side; how many. Leaves it compressed if
     /// there are none.
     pub(super) fn remove_wanted(&mut self, from: Side, most: usize, wanted: &impl Fn(Str<'_>) -> bool) -> usize {
-        let any = self.read(|view| match view {
-            Ok(view) => view.iter().any(wanted),
-            Err(element) => wanted(Str::Bytes(element)),
-        });
-        if !any {
+        if !self.has_wanted(wanted) {
             return 0;
         }
         let Some((listpack, count)) = self.packed_mut() else {

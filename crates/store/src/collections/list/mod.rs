@@ -5,6 +5,7 @@
 //! Every method that changes a list sees to that itself, for which it is told the limits.
 
 mod block;
+mod capture;
 mod limits;
 mod quicklist;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use super::word::{Collection, Inside, Word};
 use crate::defrag::Mover;
 use crate::encodings::listpack::{self, Listpack, Needle, View};
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use block::{Block, pop_packed, remove_wanted_packed};
 use quicklist::Quicklist;
@@ -480,6 +482,13 @@ unsafe impl Collection for List {
                 None
             }
             FormMut::Blocks(quicklist) => quicklist.relocate(position as usize, mover).map(|block| block as u64),
+        }
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        match self.form_mut() {
+            FormMut::Packed(_) => None,
+            FormMut::Blocks(quicklist) => quicklist.gradual(),
         }
     }
 

@@ -6,28 +6,39 @@
 //! again only once it is a single block. A long list that is pushed to or popped from at its head has its first block with
 //! room in front, so that what is behind need not move; at the tail there is nothing behind.
 //!
+//! A snapshot captures large ones [in pieces](super::capture), block by block: before a block changes or goes,
+//! [`Quicklist::before_change`] is called, and all blocks are added and removed in few places.
+//!
 //! **Invariants**: no block is empty; `count` is the sum of their counts; with a compression depth, no block within that
 //! depth of either end is compressed; only the first block has room in front, and only if there are others.
 
 use super::block::{Block, BlockView};
+use super::capture::Capture;
 use super::{Limits, Side};
+use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::listpack::{Listpack, Needle};
 use crate::memory::size_class;
+use crate::snapshot::{Gradual, Pieces, Snapshot};
 use crate::value::Str;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// So many blocks are captured in pieces.
+const GRADUAL_MIN: usize = 16;
 
 /// From how many blocks on the first one may have room in front, which is little beside them.
 const OPEN_BLOCKS_MIN: usize = 8;
 
 /// See the module's documentation.
-#[derive(Clone)]
 pub(super) struct Quicklist {
     blocks: VecDeque<Block>,
     count: usize,
     /// As they were when it was made.
     limits: Limits,
+    /// While a snapshot captures it.
+    capture: Option<Box<Capture>>,
 }
 
 /// Where an element is: its block, and its index there.
@@ -39,7 +50,7 @@ struct Place {
 
 impl Quicklist {
     pub(super) fn new(limits: Limits) -> Self {
-        Quicklist { blocks: VecDeque::new(), count: 0, limits: limits.bounded() }
+        Quicklist { blocks: VecDeque::new(), count: 0, limits: limits.bounded(), capture: None }
     }
 
     #[inline]
@@ -73,8 +84,26 @@ impl Quicklist {
         if self.blocks.len() != 1 {
             return None;
         }
-        let Some(Block::Packed { listpack, count }) = self.blocks.front_mut() else { return None };
-        wanted(listpack.byte_len(), *count as usize).then(|| std::mem::take(listpack))
+        let Some(Block::Packed { listpack, count }) = self.blocks.front() else { return None };
+        if !wanted(listpack.byte_len(), *count as usize) {
+            return None;
+        }
+        self.before_change(0);
+        let Some(Block::Packed { listpack, .. }) = self.blocks.front_mut() else { return None };
+        Some(std::mem::take(listpack))
+    }
+
+    /// To be called before the block at an index changes.
+    #[inline]
+    fn before_change(&mut self, block: usize) {
+        if let Some(capture) = &mut self.capture {
+            capture.before_change(block, &self.blocks[block]);
+        }
+    }
+
+    /// Itself, if it is so large that it is captured in pieces, or while it is.
+    pub(super) fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        if self.blocks.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
     }
 
     /// The block at one end, which is about to change there.
@@ -104,9 +133,24 @@ impl Quicklist {
     pub(super) fn push(&mut self, side: Side, element: &[u8]) {
         self.count += 1;
         let limits = self.limits;
+        let index = self.end(side);
         match Self::end_mut(&mut self.blocks, side, limits) {
-            Some(block) if block.has_room(element.len(), limits) => block.push(side, element),
+            Some(block) if block.has_room(element.len(), limits) => {
+                if let Some(capture) = &mut self.capture {
+                    capture.before_change(index, block);
+                }
+                block.push(side, element);
+            }
             _ => self.push_block(side, Block::of_one(element, limits)),
+        }
+    }
+
+    /// The index of the block at one end, if there is one.
+    #[inline]
+    fn end(&self, side: Side) -> usize {
+        match side {
+            Side::Head => 0,
+            Side::Tail => self.blocks.len().wrapping_sub(1),
         }
     }
 
@@ -144,11 +188,14 @@ impl Quicklist {
 
     #[inline]
     pub(super) fn pop<R>(&mut self, side: Side, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
+        let index = self.end(side);
         let block = Self::end_mut(&mut self.blocks, side, self.limits)?;
+        if let Some(capture) = &mut self.capture {
+            capture.before_change(index, block);
+        }
         let taken = block.pop(side, take);
         self.count -= 1;
         if block.count() == 0 {
-            let index = if side == Side::Head { 0 } else { self.blocks.len() - 1 };
             self.drop_blocks(index, 1);
         }
         Some(taken)
@@ -236,11 +283,13 @@ impl Quicklist {
         };
         self.count += 1;
         if block.has_room(element.len(), limits) {
+            self.before_change(place.block);
             self.blocks[place.block].insert(before, element);
             self.settle(place.block);
         } else if !at_end {
             self.insert_by_splitting(Place { offset: before, ..place }, side, element);
         } else if let Some(next) = next.filter(|next| self.has_room(*next, element.len())) {
+            self.before_change(next);
             self.blocks[next].push(side.other(), element);
             self.settle(next);
         } else {
@@ -255,6 +304,7 @@ impl Quicklist {
 
     /// Inserts where a full block is split. `side` says to which part the element goes: that on its own other side.
     fn insert_by_splitting(&mut self, place: Place, side: Side, element: &[u8]) {
+        self.before_change(place.block);
         let mut tail = self.blocks[place.block].split_off(place.offset);
         if self.limits.is_large(element.len()) {
             self.add_block(place.block + 1, tail);
@@ -273,6 +323,7 @@ impl Quicklist {
     /// Replaces the element at an index; false when there is none.
     pub(super) fn replace(&mut self, index: usize, element: &[u8]) -> bool {
         let Some(place) = self.locate(index) else { return false };
+        self.before_change(place.block);
         let large = self.limits.is_large(element.len());
         match self.blocks[place.block].packed_mut() {
             Some((listpack, _)) if !large && listpack.fits(element.len()) => {
@@ -329,8 +380,12 @@ impl Quicklist {
         if a.is_plain() || b.is_plain() || self.limits.exceeded(bytes, a.count() + b.count()) {
             return false;
         }
+        self.before_change(first);
         if let Some(second) = self.blocks.remove(first + 1) {
             self.blocks[first].append(&second);
+            if let Some(capture) = &mut self.capture {
+                capture.removed(first + 1, [second]);
+            }
         }
         self.settle(first);
         true
@@ -342,6 +397,9 @@ impl Quicklist {
         let (mut removed, mut seen) = (0, 0);
         while removed < most && seen < self.blocks.len() {
             let block = if from == Side::Head { seen } else { self.blocks.len() - 1 - seen };
+            if self.capture.is_some() && self.blocks[block].has_wanted(&wanted) {
+                self.before_change(block);
+            }
             let here = self.blocks[block].remove_wanted(from, most - removed, &wanted);
             removed += here;
             self.count -= here;
@@ -367,6 +425,7 @@ impl Quicklist {
             if here == self.blocks[block].count() {
                 whole = if whole.is_empty() { block..block + 1 } else { whole.start..block + 1 };
             } else {
+                self.before_change(block);
                 self.blocks[block].remove(offset, here);
                 self.settle(block);
             }
@@ -386,6 +445,9 @@ impl Quicklist {
             front.close();
         }
         self.blocks.insert(index, block);
+        if let Some(capture) = &mut self.capture {
+            capture.added(index);
+        }
         self.settle(index);
     }
 
@@ -399,7 +461,9 @@ impl Quicklist {
     }
 
     fn drop_blocks(&mut self, index: usize, count: usize) {
-        if count == 1 {
+        if let Some(capture) = &mut self.capture {
+            capture.removed(index, self.blocks.drain(index..index + count));
+        } else if count == 1 {
             self.blocks.remove(index);
         } else {
             self.blocks.drain(index..index + count);
@@ -436,6 +500,49 @@ impl Quicklist {
                     self.blocks[i].compress();
                 }
             }
+        }
+    }
+}
+
+impl Gradual for Quicklist {
+    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+        self.capture.as_ref().map(|capture| capture.pieces().snapshot())
+    }
+
+    fn begin(&mut self, pieces: Pieces) {
+        self.capture = Some(Box::new(Capture::new(pieces, self.blocks.len())));
+    }
+
+    fn go_on(&mut self) -> bool {
+        let Some(capture) = &mut self.capture else { return false };
+        if capture.go_on(&self.blocks) {
+            return true;
+        }
+        if let Some(capture) = self.capture.take() {
+            capture.end();
+        }
+        false
+    }
+
+    fn weight(&self) -> usize {
+        self.memory(WEIGHED)
+    }
+}
+
+impl Clone for Quicklist {
+    fn clone(&self) -> Self {
+        Quicklist { blocks: self.blocks.clone(), count: self.count, limits: self.limits, capture: None }
+    }
+}
+
+impl Drop for Quicklist {
+    fn drop(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            // The snapshot captures the rest, and drops it.
+            let snapshot = capture.pieces().snapshot().clone();
+            let blocks = std::mem::take(&mut self.blocks);
+            let rest = Quicklist { blocks, count: self.count, limits: self.limits, capture: Some(capture) };
+            snapshot.keep_rest(Box::new(rest));
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::encodings::intset::{self, Intset};
 use crate::encodings::listpack::{self, Listpack};
 use crate::encodings::members::{Layout, Members};
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use kvick_resp::format::parse_i64;
 use std::collections::HashSet;
@@ -419,6 +420,10 @@ unsafe impl Collection for Set {
             EncodedMut::Table(members) => return members.relocate(position, mover),
         }
         None
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        self.as_table()?.gradual()
     }
 
     fn inside(&self) -> Inside<'_> {

@@ -7,6 +7,7 @@ use super::{Limits, SortedSet, small};
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::Listpack;
 use crate::encodings::members::{Gathering, Members};
+use std::cmp::Ordering;
 
 /// Elements that are to be a sorted set.
 #[derive(Default)]
@@ -110,7 +111,14 @@ impl Loader {
         if descending {
             elements.reverse();
         } else if !ascending {
-            elements.sort_unstable_by(|a, b| a.order(*b));
+            // The scores beside the elements, most of which need not be looked at then.
+            let mut scored: Vec<(f64, Element)> = elements.iter().map(|element| (element.score(), *element)).collect();
+            scored.sort_unstable_by(|(a, one), (b, other)| match a.partial_cmp(b) {
+                Some(Ordering::Equal) | None => one.order(*other),
+                Some(order) => order,
+            });
+            elements.clear();
+            elements.extend(scored.into_iter().map(|(_, element)| element));
         }
         Ok(SortedSet::from_large(Large::from_sorted(members, &elements)))
     }

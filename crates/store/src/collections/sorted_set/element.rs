@@ -13,6 +13,7 @@
 use crate::encodings::element::{allocate, header_len, read, release, write};
 use crate::encodings::members::Layout;
 use crate::memory::size_class;
+use crate::snapshot::Piece;
 use crate::table::{Pointer, prefetch_address};
 use std::cmp::Ordering;
 
@@ -126,6 +127,11 @@ unsafe impl Layout for Scored {
     unsafe fn copy(pointer: Pointer) -> Pointer {
         let element = Element(pointer);
         Element::new(element.score(), element.member()).pointer()
+    }
+
+    unsafe fn piece<'a>(pointer: Pointer) -> Piece<'a> {
+        let element = Element(pointer);
+        Piece::Scored(element.member(), element.score())
     }
 }
 

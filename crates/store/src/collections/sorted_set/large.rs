@@ -1,19 +1,31 @@
 //! Large sorted sets: a tree that keeps the order, and a table that finds members.
 //!
+//! A snapshot [captures](super::capture) it in pieces: it is told before an element changes or goes, and of those that are new
+//! or have changed.
+//!
 //! **Invariant**: both hold the same elements. The table owns them; an element that leaves goes from the tree first and is
 //! freed last.
 
 use super::Change;
+use super::capture::Capture;
 use super::element::{Element, Scored};
 use super::tree::{Position, Tree};
+use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::members::{Members, Vacant};
+use crate::snapshot::{Gradual, Pieces, Snapshot};
+use std::sync::Arc;
 
 #[derive(Default)]
 pub(super) struct Large {
     members: Members<Scored>,
     tree: Tree,
+    /// While a snapshot captures it.
+    capture: Option<Box<Capture>>,
 }
+
+/// So many elements are captured in pieces.
+const GRADUAL_MIN: usize = 2048;
 
 impl Large {
     /// Makes a sorted set of elements that a table gathered.
@@ -25,7 +37,7 @@ impl Large {
 
     /// Makes a sorted set of what a table gathered, given once more in order.
     pub fn from_sorted(members: Members<Scored>, elements: &[Element]) -> Large {
-        Large { members, tree: Tree::of_sorted(elements) }
+        Large { members, tree: Tree::of_sorted(elements), capture: None }
     }
 
     #[inline]
@@ -50,6 +62,9 @@ impl Large {
     pub fn add_new(&mut self, member: &[u8], score: f64) {
         let element = Element::new(score, member);
         self.tree.insert(element);
+        if let Some(capture) = &mut self.capture {
+            capture.changed(element);
+        }
         // SAFETY: the element is new, and so is its member.
         unsafe { self.members.insert_new(element.pointer(), false) };
     }
@@ -57,6 +72,9 @@ impl Large {
     fn add_at(&mut self, vacant: Vacant, member: &[u8], score: f64) {
         let element = Element::new(score, member);
         self.tree.insert(element);
+        if let Some(capture) = &mut self.capture {
+            capture.changed(element);
+        }
         // SAFETY: the member was looked for, and nothing has changed since.
         unsafe { self.members.insert_at(vacant, element.pointer(), false) };
     }
@@ -68,7 +86,13 @@ impl Large {
                 let element = Element::at(self.members.get(place));
                 match decide(Some(element.score())) {
                     Some(score) if score != element.score() => {
+                        if let Some(capture) = &mut self.capture {
+                            capture.before_change(element);
+                        }
                         self.tree.rescore(element, score);
+                        if let Some(capture) = &mut self.capture {
+                            capture.changed(element);
+                        }
                         Change::Updated
                     }
                     _ => Change::None,
@@ -87,6 +111,9 @@ impl Large {
     pub fn remove(&mut self, member: &[u8]) -> bool {
         let Ok(place) = self.members.find_place(member) else { return false };
         let element = Element::at(self.members.get(place));
+        if let Some(capture) = &mut self.capture {
+            capture.before_change(element);
+        }
         self.tree.remove(element);
         self.members.remove_at(place);
         element.free();
@@ -95,11 +122,19 @@ impl Large {
 
     /// Removes elements by rank, which are there.
     pub fn remove_range(&mut self, rank: usize, count: usize) {
-        let members = &mut self.members;
+        let (members, capture) = (&mut self.members, &mut self.capture);
         self.tree.remove_range(rank, count, |element| {
+            if let Some(capture) = capture {
+                capture.before_change(element);
+            }
             members.remove(element.member());
             element.free();
         });
+    }
+
+    /// See [`super::Collection::gradual`].
+    pub fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        if self.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
     }
 
     /// See [`super::Collection::relocate`]. Positions are ranks, and behind them those of the table.
@@ -108,10 +143,14 @@ impl Large {
         const IN_TABLE: u64 = 1 << 63;
         let mut in_table = position << 1;
         if position & IN_TABLE == 0 {
-            let members = &mut self.members;
+            let (members, capture) = (&mut self.members, &mut self.capture);
             let rank = self.tree.relocate(position as usize, mover, |mover, element| {
                 // SAFETY: the table holds what the tree holds, which takes the new address.
-                Element::at(unsafe { members.relocate_element(element.pointer(), mover) })
+                let now = Element::at(unsafe { members.relocate_element(element.pointer(), mover) });
+                if let Some(capture) = capture {
+                    capture.moved(element, now);
+                }
+                now
             });
             if let Some(rank) = rank {
                 return Some(rank as u64);
@@ -138,6 +177,42 @@ impl Large {
             let element = self.tree.get(at);
             assert_eq!(self.find(element.member()), Some(element));
             position = self.tree.next(at);
+        }
+    }
+}
+
+impl Gradual for Large {
+    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+        self.capture.as_ref().map(|capture| capture.pieces().snapshot())
+    }
+
+    fn begin(&mut self, pieces: Pieces) {
+        self.capture = Some(Box::new(Capture::new(pieces)));
+    }
+
+    fn go_on(&mut self) -> bool {
+        let Some(capture) = &mut self.capture else { return false };
+        if capture.go_on(&self.tree) {
+            return true;
+        }
+        if let Some(capture) = self.capture.take() {
+            capture.end();
+        }
+        false
+    }
+
+    fn weight(&self) -> usize {
+        self.memory(WEIGHED)
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            // The snapshot captures the rest, and drops it.
+            let snapshot = capture.pieces().snapshot().clone();
+            let (members, tree) = (std::mem::take(&mut self.members), std::mem::take(&mut self.tree));
+            snapshot.keep_rest(Box::new(Large { members, tree, capture: Some(capture) }));
         }
     }
 }

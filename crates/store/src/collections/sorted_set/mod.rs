@@ -11,6 +11,7 @@
 //! **Invariant**: the word's tag says whether it leads to a listpack or to a box of [`Large`]. Scores are never NaN.
 
 mod builder;
+mod capture;
 mod cut;
 mod element;
 mod large;
@@ -24,6 +25,7 @@ use super::word::{Collection, Inside, Word};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, Listpack, View};
+use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use element::Element;
 use large::{Large, Walk};
@@ -389,6 +391,13 @@ unsafe impl Collection for SortedSet {
                 None
             }
             FormMut::Large(large) => large.relocate(position, mover),
+        }
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        match self.form_mut() {
+            FormMut::Small(_) => None,
+            FormMut::Large(large) => large.gradual(),
         }
     }
 

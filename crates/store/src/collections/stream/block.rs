@@ -229,6 +229,11 @@ impl Block {
         Entries { base, names_len, names, rest: entries }
     }
 
+    /// The entries that are not deleted, in order; `base` is the block's ID.
+    pub fn live_entries(&self, base: Id) -> impl Iterator<Item = Entry<'_>> {
+        self.entries(base).filter(|entry| !entry.is_deleted())
+    }
+
     /// The same, the last one first.
     #[inline]
     pub(super) fn entries_back(&self, base: Id) -> EntriesBack<'_> {

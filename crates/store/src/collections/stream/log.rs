@@ -1,11 +1,18 @@
 //! The entries of a stream: an ordered row of blocks, and what is remembered of entries that are gone.
 
 use super::block::{self, Block, Contents, Entries, EntriesBack, Entry};
+use super::capture::Capture;
 use super::group::Group;
 use super::id::Id;
 use super::ordered::{Ordered, Place};
+use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
+use crate::snapshot::{Gradual, Pieces, Snapshot};
+use std::sync::Arc;
+
+/// So many blocks are captured in pieces.
+const GRADUAL_MIN: usize = 16;
 
 /// How large blocks grow; 0 for no limit.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +67,14 @@ pub struct History {
 }
 
 /// See the module's documentation.
-#[derive(Clone, Default, Debug)]
+#[derive(Default, Debug)]
 pub struct Log {
     blocks: Ordered<Block>,
     len: u64,
     last_id: Id,
     history: History,
+    /// While a snapshot captures the blocks: it is to be told before one changes or goes, and of new ones.
+    capture: Option<Box<Capture>>,
 }
 
 impl Log {
@@ -84,6 +93,11 @@ impl Log {
     /// Offers the blocks to a mover, from chunk number `first` on: see [`Ordered::relocate`].
     pub(super) fn relocate(&mut self, first: usize, mover: &mut Mover<'_>) -> Option<usize> {
         self.blocks.relocate(first, mover, |mover, block| block.relocate(mover))
+    }
+
+    /// Itself, if it is so large that it is captured in pieces, or while it is.
+    pub(super) fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        if self.blocks.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
     }
 
     /// The last ID that was given to an entry.
@@ -133,8 +147,16 @@ impl Log {
             return Err(AppendError::TooLarge);
         }
         match self.blocks.last_mut() {
-            Some((base, block)) if has_room(block, words.len(), bytes, limits) => block.push(base, id, words),
+            Some((base, block)) if has_room(block, words.len(), bytes, limits) => {
+                if let Some(capture) = &mut self.capture {
+                    capture.before_change(base, block);
+                }
+                block.push(base, id, words);
+            }
             _ => {
+                if let Some(capture) = &mut self.capture {
+                    capture.added(id);
+                }
                 let _added = self.blocks.insert(id, Block::new(words));
                 debug_assert!(_added.is_ok(), "no block begins with a new ID");
             }
@@ -151,6 +173,9 @@ impl Log {
     /// Deletes an entry; false when there was none.
     pub fn delete(&mut self, id: Id) -> bool {
         let Some((base, block)) = self.place_of(id).and_then(|place| self.blocks.at_mut(place)) else { return false };
+        if let Some(capture) = &mut self.capture {
+            capture.before_change(base, block);
+        }
         if !block.delete(base, id) {
             return false;
         }
@@ -194,6 +219,9 @@ impl Log {
                 Trim::From(id) => block.last_id(base).is_none_or(|last| last < id),
             };
             if whole {
+                if let Some(capture) = &mut self.capture {
+                    capture.before_change(base, block);
+                }
                 self.blocks.pop_first();
                 self.len = self.len.saturating_sub(live);
                 removed += live;
@@ -216,6 +244,9 @@ impl Log {
     fn trim_within_first(&mut self, to: Trim) -> u64 {
         let len = self.len;
         let Some((base, block)) = self.blocks.at_mut(self.blocks.first_place()) else { return 0 };
+        if let Some(capture) = &mut self.capture {
+            capture.before_change(base, block);
+        }
         let removed = block.delete_until(base, |id, marked| match to {
             Trim::Len(len_max) => len.saturating_sub(marked) <= len_max,
             Trim::From(first) => id >= first,
@@ -365,6 +396,50 @@ impl Log {
             }
         }
         Ok(())
+    }
+}
+
+impl Gradual for Log {
+    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+        self.capture.as_ref().map(|capture| capture.pieces().snapshot())
+    }
+
+    fn begin(&mut self, pieces: Pieces) {
+        let last = self.blocks.last().map_or(Id::MIN, |(base, _)| base);
+        self.capture = Some(Box::new(Capture::new(pieces, last)));
+    }
+
+    fn go_on(&mut self) -> bool {
+        let Some(capture) = &mut self.capture else { return false };
+        if capture.go_on(&self.blocks) {
+            return true;
+        }
+        if let Some(capture) = self.capture.take() {
+            capture.end();
+        }
+        false
+    }
+
+    fn weight(&self) -> usize {
+        self.memory(WEIGHED)
+    }
+}
+
+impl Clone for Log {
+    fn clone(&self) -> Self {
+        let Log { len, last_id, history, .. } = *self;
+        Log { blocks: self.blocks.clone(), len, last_id, history, capture: None }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            // The snapshot captures the rest, and drops it.
+            let snapshot = capture.pieces().snapshot().clone();
+            let blocks = std::mem::take(&mut self.blocks);
+            snapshot.keep_rest(Box::new(Log { blocks, capture: Some(capture), ..Log::default() }));
+        }
     }
 }
 

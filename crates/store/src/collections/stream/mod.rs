@@ -1,9 +1,11 @@
 //! Values of type stream: entries in a [`Log`], and the consumer [`Groups`] that read it.
 //!
 //! [`id`] is what orders everything, [`ordered`] the map from IDs that both the log's blocks and pending entries are kept
-//! in. A [`block`] is the log's unit: dumps hold the same bytes. Streams may be empty; only commands about keys remove them.
+//! in. A [`block`] is the log's unit: dumps hold the same bytes. A snapshot [captures](capture) the blocks of a large one in
+//! pieces, and all else at once. Streams may be empty; only commands about keys remove them.
 
 pub mod block;
+mod capture;
 pub mod group;
 pub mod id;
 pub mod log;
@@ -21,6 +23,7 @@ use super::word::{Collection, Inside, Word};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::memory::size_class;
+use crate::snapshot::Gradual;
 use crate::value::Kind;
 
 /// A stream.
@@ -156,6 +159,10 @@ unsafe impl Collection for Stream {
             }
         }
         Some(IN_GROUPS | body.groups.relocate(spot, mover)?.pack()?)
+    }
+
+    fn gradual(&mut self) -> Option<&mut dyn Gradual> {
+        self.log_mut().gradual()
     }
 
     fn inside(&self) -> Inside<'_> {

@@ -1,0 +1,99 @@
+//! A large list while a snapshot captures it: which of its blocks are as they were when that began.
+//!
+//! The snapshot takes the blocks in order. A block that changes or goes before its turn is copied, or kept, until then.
+//!
+//! **Invariants**: there is a number for each block of the ring. Blocks that are as they were have the number that they had
+//! when the snapshot began, so those numbers ascend; each number from `next` on is either in the ring or among the copies.
+
+use super::block::Block;
+use crate::snapshot::{Piece, Pieces};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes that are captured at once, beside the last block.
+const BYTES_PER_STEP: usize = if cfg!(test) { 4096 } else { 64 * 1024 };
+/// The number of a block that is captured or copied, or is new.
+const NONE: u32 = u32::MAX;
+
+/// See the module's documentation.
+pub(super) struct Capture {
+    pieces: Pieces,
+    numbers: VecDeque<u32>,
+    /// Before this index, no block has a number.
+    done: usize,
+    copies: BTreeMap<u32, Block>,
+    /// The number of the block that the snapshot takes next.
+    next: u32,
+    /// How many blocks there were.
+    end: u32,
+}
+
+impl Capture {
+    /// Begins with a list of so many blocks.
+    pub fn new(pieces: Pieces, blocks: usize) -> Capture {
+        let end = blocks.min(NONE as usize) as u32;
+        Capture { pieces, numbers: (0..end).collect(), done: 0, copies: BTreeMap::new(), next: 0, end }
+    }
+
+    /// Where the pieces go.
+    pub fn pieces(&self) -> &Pieces {
+        &self.pieces
+    }
+
+    /// The block at an index is about to change.
+    #[cold]
+    pub fn before_change(&mut self, index: usize, block: &Block) {
+        let number = std::mem::replace(&mut self.numbers[index], NONE);
+        if number != NONE {
+            self.copies.insert(number, block.clone());
+        }
+    }
+
+    /// There is a new block at an index.
+    pub fn added(&mut self, index: usize) {
+        self.numbers.insert(index, NONE);
+    }
+
+    /// Blocks from an index on were taken out.
+    pub fn removed(&mut self, index: usize, blocks: impl IntoIterator<Item = Block>) {
+        let mut count = 0;
+        for block in blocks {
+            let number = self.numbers[index + count];
+            if number != NONE {
+                self.copies.insert(number, block);
+            }
+            count += 1;
+        }
+        self.numbers.drain(index..index + count);
+        self.done -= (index + count).min(self.done).saturating_sub(index);
+    }
+
+    /// Captures some more of the blocks in the ring; false when all are.
+    pub fn go_on(&mut self, blocks: &VecDeque<Block>) -> bool {
+        let mut bytes = 0;
+        while bytes < BYTES_PER_STEP {
+            if self.next == self.end || self.pieces.snapshot().is_cancelled() {
+                return false;
+            }
+            if let Some(block) = self.copies.remove(&self.next) {
+                bytes += block.bytes();
+                self.pieces.take(Piece::ListBlock(block.view()));
+            } else {
+                while self.numbers[self.done] == NONE {
+                    self.done += 1;
+                }
+                debug_assert_eq!(self.numbers[self.done], self.next);
+                self.numbers[self.done] = NONE;
+                bytes += blocks[self.done].bytes();
+                self.pieces.take(Piece::ListBlock(blocks[self.done].view()));
+            }
+            self.next += 1;
+        }
+        self.pieces.pass_on();
+        true
+    }
+
+    /// Ends it: all are captured, or it was cancelled.
+    pub fn end(self) {
+        self.pieces.end();
+    }
+}
