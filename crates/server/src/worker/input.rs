@@ -55,10 +55,18 @@ impl Worker {
             let Some(token) = self.ready.pop_front() else { break };
             self.read_connection(token);
             let full = self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS;
-            if full || left == 0 {
+            if full && left > 0 {
                 self.execute_batch();
+                if !self.server.aof.holds_all() {
+                    // Whoever is answered now can go on while others are served.
+                    self.engine.leave();
+                    self.write_replies();
+                    self.engine.enter();
+                }
             }
         }
+        // Fewer may have been ready than there were: one that is closed meanwhile is no more.
+        self.execute_batch();
         self.engine.leave();
         self.write_replies();
     }
