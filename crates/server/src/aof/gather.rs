@@ -3,7 +3,7 @@
 //! Clients that wait for the disk come back together: when a sync has released them, they send their next writes. A sync
 //! that began with the first of these would make all others wait for the one behind it; so two groups form, each waits for
 //! the other's sync as well, and a sync serves half of the clients. Therefore the thread waits until nearly as many replies
-//! are held as were before, but no longer than a sync takes. Where they do not come it leaves that be for some syncs, for
+//! are held as were before, but no longer than a sync takes, and not at all on a disk that is quick. Where they do not come it leaves that be for some syncs, for
 //! more each time.
 
 use super::Aof;
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Fewer replies are not waited for.
 const GROUP_MIN: u64 = 4;
-/// Bounds for how long they are waited for.
-const PATIENCE_MIN: Duration = Duration::from_micros(100);
+/// After a sync that was quicker nobody is waited for: the next one costs less than the wait.
+const WORTHWHILE: Duration = Duration::from_micros(500);
+/// How long they are waited for at most.
 const PATIENCE_MAX: Duration = Duration::from_millis(5);
 /// How often it is looked whether they have come.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
@@ -72,8 +73,9 @@ impl Gathering {
     /// That has ended, and took so long: who was released by it, and who came meanwhile, is expected for the one behind it.
     pub fn end(&mut self, aof: &Aof, took: Duration) {
         let there = held(aof) - std::mem::replace(&mut self.last, self.next);
-        self.goal = if there < GROUP_MIN { 0 } else { self.last + there - there / 8 };
-        self.deadline = Instant::now() + took.clamp(PATIENCE_MIN, PATIENCE_MAX);
+        let is_worthwhile = there >= GROUP_MIN && took >= WORTHWHILE;
+        self.goal = if is_worthwhile { self.last + there - there / 8 } else { 0 };
+        self.deadline = Instant::now() + took.min(PATIENCE_MAX);
     }
 }
 
@@ -112,7 +114,7 @@ mod tests {
         aof.count_held(30);
         gathering.begin(&aof);
         aof.count_held(30);
-        gathering.end(&aof, Duration::ZERO);
+        gathering.end(&aof, WORTHWHILE);
         assert_eq!(gathering.goal, 30 + 60 - 60 / 8);
     }
 
@@ -121,7 +123,7 @@ mod tests {
         let (aof, mut gathering) = (Aof::new(1, AppendFsync::Always), Gathering::new());
         let mut vain = Vec::new();
         for round in 0..20 {
-            sync(&mut gathering, &aof, 50, Duration::ZERO);
+            sync(&mut gathering, &aof, 50, WORTHWHILE);
             let before = gathering.left_out;
             gathering.wait(&aof);
             if gathering.left_out > before {
@@ -130,6 +132,13 @@ mod tests {
         }
         // Had the deadline passed before the wait began, that would have been no wait.
         assert!(vain.len() <= 4 && vain.windows(2).all(|pair| pair[1] - pair[0] > 2), "{vain:?}");
+    }
+
+    #[test]
+    fn nobody_is_waited_for_when_syncs_are_quick() {
+        let (aof, mut gathering) = (Aof::new(1, AppendFsync::Always), Gathering::new());
+        sync(&mut gathering, &aof, 50, WORTHWHILE / 2);
+        assert_eq!(gathering.goal, 0);
     }
 
     #[test]
