@@ -3,8 +3,8 @@
 //! Clients that wait for the disk come back together: when a sync has released them, they send their next writes. A sync
 //! that began with the first of these would make all others wait for the one behind it; so two groups form, each waits for
 //! the other's sync as well, and a sync serves half of the clients. Therefore the thread waits until nearly as many replies
-//! are held as were before, but no longer than a sync takes, and not at all on a disk that is quick. Where they do not come it leaves that be for some syncs, for
-//! more each time.
+//! are held as were before, but no longer than a sync takes, and not at all on a disk that is quick. Where they do not come
+//! it leaves that be for some syncs, for more each time.
 
 use super::Aof;
 use std::sync::atomic::Ordering;
