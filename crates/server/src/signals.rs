@@ -54,8 +54,9 @@ fn shut_down(server: &Server, signal: libc::c_int) {
         // SAFETY: ends the process without running anything of it.
         unsafe { libc::_exit(1) };
     }
-    logging::warning(format_args!("Received {name} scheduling shutdown..."));
+    // Who reads of it can withdraw it.
     server.shutdown.make(signal);
+    logging::warning(format_args!("Received {name} scheduling shutdown..."));
 }
 
 fn awaited() -> libc::sigset_t {
