@@ -44,6 +44,8 @@ pub struct Registered {
     /// Where its only key is, when its key specification says so plainly and that key is all it locks: the case worth
     /// being fast for.
     pub single_key: Option<usize>,
+    /// Whether it takes little time for each of its keys and has to do with nothing else.
+    pub brief: bool,
     /// How it takes the [`lane`](crate::worker::lane), if nobody has to be kept from it.
     pub lane: Option<(Lane, DataHandler)>,
 }
@@ -106,7 +108,17 @@ impl CommandTable {
             _ => None,
         };
         let spec = &command.spec;
-        self.commands.push(Registered { id, spec, full_name, handler, subcommands: Vec::new(), single_key, lane });
+        let brief = matches!(handler, Some(Handler::Data(_))) && is_brief(spec);
+        self.commands.push(Registered {
+            id,
+            spec,
+            full_name,
+            handler,
+            subcommands: Vec::new(),
+            single_key,
+            brief,
+            lane,
+        });
         for subcommand in command.subcommands {
             let sub_id = self.commands.len() as u32;
             self.add(subcommand, name, wrap);
@@ -267,6 +279,12 @@ fn single_key(spec: &Spec) -> Option<usize> {
         }
         _ => None,
     }
+}
+
+fn is_brief(spec: &Spec) -> bool {
+    spec.flags.contains(Flags::FAST)
+        && !spec.flags.intersects(Flags::BLOCKING | Flags::TOUCHES_ARBITRARY_KEYS)
+        && matches!(spec.lock, LockRule::Keys)
 }
 
 fn lane(spec: &Spec, single_key: Option<usize>) -> Option<Lane> {

@@ -178,6 +178,15 @@ fn memory_is_tested_and_the_amount_is_needed() {
 }
 
 #[test]
+fn huge_pages_are_off_unless_they_are_left_to_the_system() {
+    for (setting, shown) in [("yes", "THP_enabled:\t0"), ("no", "THP_enabled:\t1")] {
+        let server = Server::start(&["--disable-thp", setting]);
+        let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+        assert!(status.contains(shown) || !status.contains("THP_enabled"), "{setting}: {status}");
+    }
+}
+
+#[test]
 fn every_check_of_the_system_is_told() {
     let output = text(&run(&["--check-system"]).stdout);
     for name in ["slow-clocksource", "xen-clocksource", "overcommit", "THP"] {

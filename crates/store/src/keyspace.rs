@@ -149,6 +149,8 @@ enum Held {
     One(Address, &'static Cell),
     /// One partition that is not locked, as nobody else is in a batch.
     Alone(Address),
+    /// All partitions, for the same reason.
+    AllAlone,
     Some(Box<[Address]>),
     /// Partitions, in ascending order, to which others are added; and the world, if that was added too.
     Growing(Vec<Address>, Option<WorldGuard<'static>>),
@@ -362,6 +364,12 @@ impl Keyspace {
         Locked { keyspace: self, held: Held::Nothing }
     }
 
+    /// For commands with any keys, while nobody else is in a batch: nobody is let in before it is dropped.
+    #[inline]
+    pub fn lock_nothing_alone(&'static self, _: &Alone) -> Locked {
+        Locked { keyspace: self, held: Held::AllAlone }
+    }
+
     /// Locks one partition. Who is in a batch may wait only as long as nobody [adds the world](Locked::add_world) to what it
     /// holds, so it uses one of the ways that can give up.
     #[inline]
@@ -489,7 +497,7 @@ impl Locked {
             Held::Nothing => false,
             Held::One(held, _) | Held::Alone(held) => *held == address,
             Held::Some(held) => held.contains(&address),
-            Held::World { .. } => true,
+            Held::World { .. } | Held::AllAlone => true,
         }
     }
 
@@ -565,7 +573,7 @@ impl Locked {
     /// Makes it a set that can grow, if it is one of partitions.
     fn grow(&mut self) -> &mut Held {
         let addresses = match &self.held {
-            Held::Nothing | Held::Alone(_) => Vec::new(),
+            Held::Nothing | Held::Alone(_) | Held::AllAlone => Vec::new(),
             Held::One(address, _) => vec![*address],
             Held::Some(addresses) => addresses.to_vec(),
             Held::Growing(..) | Held::World { .. } => return &mut self.held,
@@ -884,7 +892,7 @@ impl Drop for Locked {
             Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
             // The world, if it was added, is let go of when all of it is unlocked.
             Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
-            Held::Nothing | Held::Alone(_) | Held::World { .. } => {}
+            Held::Nothing | Held::Alone(_) | Held::AllAlone | Held::World { .. } => {}
         }
     }
 }

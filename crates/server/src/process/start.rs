@@ -101,6 +101,7 @@ fn run(
     logging::open(&values);
     title::prepare(program, file.as_deref());
     system::warn();
+    system::turn_off_huge_pages(&values);
     let supervised = supervise::announce(values.read(SUPERVISED));
     let in_background = daemon::is_wanted(&values) && !supervised;
     if in_background {

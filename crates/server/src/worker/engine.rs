@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// The keys of one command.
 pub(super) type Keys<'k> = SmallVec<[Key<'k>; 4]>;
 
+/// Arguments of a command that others may wait for.
+const BRIEF: usize = 64;
+
 /// A command that takes longer than this makes the worker read the clock again.
 pub(super) const LONG_US: u64 = 500;
 /// Turns within this time share what they know of the date.
@@ -242,9 +245,12 @@ impl Engine {
         taken: &mut Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        // It may take long.
-        self.receive_visitors();
         let start = out.len();
+        let is_brief = args.len() <= BRIEF && matches!(asks, Asks::For(command, _) if command.brief);
+        if !is_brief {
+            // It may take long.
+            self.receive_visitors();
+        }
         let (command, hash) = match asks {
             Asks::For(command, hash) => (command, hash),
             _ => match self.resolve(client, args, asks, out) {
@@ -255,6 +261,7 @@ impl Engine {
         let previous = std::mem::replace(&mut client.last_command, command.id);
         let plain = self.is_plainly_allowed(client, command, args);
         if !plain {
+            self.receive_visitors();
             if self.server.persistence.gate.has(gate::ENDING) {
                 // What it did would be in no dump.
                 client.fate = Fate::Close;

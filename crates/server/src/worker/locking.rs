@@ -127,7 +127,11 @@ impl Engine {
             [key] => self.lock_hash(db, key.hash),
             keys => {
                 let ahead = keys.iter().take(PREFETCHED_MAX).map(|key| key.hash);
-                keyspace.prefetch(db, &ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>(), self.alone.as_ref());
+                let ahead = ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>();
+                keyspace.prefetch(db, &ahead, self.alone.as_ref());
+                if let Some(alone) = &self.alone {
+                    return Some(keyspace.lock_nothing_alone(alone));
+                }
                 self.lock_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
             }
         }

@@ -34,7 +34,7 @@ theme! {
     BIO_CPULIST: Option<Text> = optional("bio-cpulist").alias("bio_cpulist").immutable().works();
     AOF_REWRITE_CPULIST: Option<Text> = optional("aof-rewrite-cpulist").alias("aof_rewrite_cpulist").immutable();
     BGSAVE_CPULIST: Option<Text> = optional("bgsave-cpulist").alias("bgsave_cpulist").immutable().works();
-    DISABLE_THP: bool = boolean("disable-thp", true).immutable();
+    DISABLE_THP: bool = boolean("disable-thp", true).immutable().works();
     OOM_SCORE_ADJ: OomScoreAdj = word("oom-score-adj", OomScoreAdj::No as u8).works();
     OOM_SCORE_ADJ_VALUES: OomScores = special("oom-score-adj-values", Special::OomScores).multi_arg().works();
 
