@@ -22,7 +22,7 @@
 
 pub mod aof;
 pub mod check;
-mod crc64;
+pub mod crc64;
 mod decode;
 mod encode;
 mod error;

@@ -10,6 +10,7 @@ use common::{Server, wait_until};
 use redis::{Commands, Connection, Value, cmd};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -234,6 +235,70 @@ fn nothing_that_was_acknowledged_is_lost_in_a_crash() {
     }
     let server = folder.start(&["--appendfsync", "always"]);
     check(&server, &told);
+}
+
+/// Where in the last increment what the journal holds begins, if there is a journal and it holds something of that.
+fn journaled_from(folder: &Folder) -> Option<u64> {
+    const HEADER_AT: u64 = 4096;
+    let (mut header, journal) = ([0; 64], fs::File::open(folder.part("appendonly.aof.journal")).ok()?);
+    journal.read_exact_at(&mut header, HEADER_AT).ok()?;
+    let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+    let increment = fs::metadata(folder.last_increment()).ok()?;
+    (header.starts_with(b"KVJRNL01") && number(40) == increment.ino()).then(|| number(56))
+}
+
+/// Does what a crash of the machine may: the increment loses what it was not synced for. As the machine runs on, the journal
+/// has to be told that it is to be used.
+fn lose_what_the_journal_has(folder: &Folder) {
+    let from = journaled_from(folder).expect("a journal of the last increment");
+    let increment = OpenOptions::new().write(true).open(folder.last_increment()).expect("the increment");
+    increment.set_len(from).expect("a shorter file");
+    let journal = OpenOptions::new().write(true).open(folder.part("appendonly.aof.journal")).expect("the journal");
+    journal.write_all_at(b"KVDEMAND", 0).expect("a journal that is to be used");
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_lost_when_the_file_loses_what_the_journal_has() {
+    let (folder, mut told) = (Folder::new(), Told::new());
+    for (workers, rewrites) in [("4", false), ("1", true)] {
+        let mut server = folder.start(&["--appendfsync", "always", "--io-threads", workers]);
+        check(&server, &told);
+        told = crash(&mut server, &told, Duration::ZERO, |server| {
+            wait_until("commits go to the journal", || journaled_from(&folder).is_some());
+            if rewrites {
+                let increment = folder.last_increment();
+                ok(&mut server.client(), "BGREWRITEAOF");
+                wait_until("there is another increment", || folder.last_increment() != increment);
+                wait_until("its commits go to the journal", || journaled_from(&folder).is_some());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        });
+        lose_what_the_journal_has(&folder);
+    }
+    let server = folder.start(&["--appendfsync", "always"]);
+    check(&server, &told);
+    assert!(server.log().contains("were put back from the AOF journal"), "{}", server.log());
+    assert!(!folder.part("appendonly.aof.journal").exists());
+}
+
+#[test]
+fn a_journal_that_is_not_wanted_any_more_leaves_all_in_the_file() {
+    for line in ["CONFIG SET aof-journal no", "CONFIG SET appendfsync everysec", "SHUTDOWN"] {
+        let (folder, mut last) = (Folder::new(), 0);
+        let mut server = folder.start(&["--appendfsync", "always"]);
+        let mut client = server.client();
+        wait_until("commits go to the journal", || {
+            last = client.incr("counter", 1).expect("a reply");
+            journaled_from(&folder).is_some()
+        });
+        // The reply to the last one is the connection's end.
+        let _ = run(&mut client, line);
+        wait_until("the journal is deleted", || !folder.part("appendonly.aof.journal").exists());
+        server.signal(libc::SIGKILL);
+        server.end();
+        let server = folder.start(&["--appendfsync", "always"]);
+        assert_eq!(server.client().get("counter"), Ok(last), "{line}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Fewer replies are not waited for.
 const GROUP_MIN: u64 = 4;
 /// After a sync that was quicker nobody is waited for: the next one costs less than the wait.
-const WORTHWHILE: Duration = Duration::from_micros(500);
+const WORTHWHILE: Duration = Duration::from_micros(750);
 /// How long they are waited for at most.
 const PATIENCE_MAX: Duration = Duration::from_millis(5);
 /// How often it is looked whether they have come.

@@ -4,6 +4,7 @@
 //! whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off at the
 //! very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
 
+use super::journal::{self, Recovered};
 use super::shelf::{reason, shown};
 use super::writer::{Order, Writer};
 use crate::clients::ClientInfo;
@@ -68,10 +69,35 @@ enum Loaded {
 pub(super) fn load_own(writer: &mut Writer) -> Result<(), Failed> {
     let began = Instant::now();
     writer.shelf.read().map_err(|_| Failed)?;
+    put_back_lost(writer)?;
     if load_parts(writer)? != Loaded::Missing {
         logging::notice(format_args!("DB loaded from append only file: {:.3} seconds", began.elapsed().as_secs_f64()));
     }
     Ok(())
+}
+
+/// Makes the last increment whole from the journal, after a crash of the machine.
+fn put_back_lost(writer: &Writer) -> Result<(), Failed> {
+    let Some(last) = writer.shelf.manifest.increments.last() else { return Ok(()) };
+    let (journal, name) = (writer.shelf.journal_path(), shown(&last.name));
+    match journal::recover(&journal, &writer.shelf.path(&last.name)) {
+        Ok(Recovered::Nothing | Recovered::Whole(0)) => Ok(()),
+        Ok(Recovered::Whole(missing)) => {
+            logging::notice(format_args!("The last {missing} bytes of {name} were put back from the AOF journal"));
+            Ok(())
+        }
+        Ok(Recovered::Misfit) => {
+            logging::warning(format_args!(
+                "The AOF journal is of another state of {name} than there is, and was not used: if that file was not \
+                 changed by hand, its disk has lost what it had said to have."
+            ));
+            Ok(())
+        }
+        Err(error) => {
+            logging::warning(format_args!("Fatal error: can't put back what {name} lost: {}", reason(&error)));
+            Err(Failed)
+        }
+    }
 }
 
 /// See [`Reload`].

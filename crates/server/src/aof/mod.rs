@@ -5,6 +5,7 @@
 //! the thread when a turn has moved the log.
 //!
 //! - [`writer`]: the thread. [`gather`]: whom a sync waits for. [`shelf`]: the folder with its manifest. [`load`]: replaying what the files hold.
+//! - [`commit`] and [`journal`]: where the disk has what is written with `appendfsync always`.
 //! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), so that the file does not grow for ever. The
 //!   snapshot is of one offset of the log; what comes behind that goes to a new increment.
 //! - [`switch`]: `CONFIG SET appendonly`.
@@ -19,7 +20,9 @@
 //! **What always holds**: the manifest lists a file only when all that the files before it are to hold is on the disk; so
 //! nothing but the last file may be cut off. An increment begins at exactly the offset that the base before it ends at.
 
+mod commit;
 mod gather;
+mod journal;
 mod load;
 pub mod rewrite;
 mod shelf;
@@ -173,7 +176,7 @@ impl Aof {
         self.status.lock().clone()
     }
 
-    /// `appendfsync` is this from now on.
+    /// `appendfsync` is this from now on, or `aof-journal` is something else.
     pub fn set_policy(&self, policy: AppendFsync) {
         self.policy.store(policy as u8, Ordering::Relaxed);
         self.wake();

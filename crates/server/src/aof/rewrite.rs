@@ -57,7 +57,7 @@ impl Preface {
 
     /// An increment that begins so.
     fn begin(self, file: File) -> io::Result<Increment> {
-        let mut increment = Increment { file, size: 0, synced: 0 };
+        let mut increment = Increment::new(file, 0);
         if let Some(database) = self.0 {
             let mut select = Vec::new();
             encode(&mut select, [&b"SELECT"[..], database.to_string().as_bytes()].into_iter());
@@ -288,8 +288,9 @@ impl Writer {
         let file = self.shelf.open(&name, false)?;
         self.shelf.put(manifest)?;
         let size = self.shelf.size(&name).map_err(|_| Told)?;
+        self.clear_journal(&file)?;
         let follower = self.server.keyspace.log.follow(Audience::DataOnly);
-        self.begin(follower, Increment { file, size, synced: size });
+        self.begin(follower, Increment::new(file, size));
         drop(world);
         self.aof.synced.store(self.aof.released.load(Ordering::SeqCst), Ordering::SeqCst);
         self.measure();

@@ -63,6 +63,11 @@ impl Shelf {
         [b"temp-", &self.file_name()[..], b".incr"].concat()
     }
 
+    /// Where the [journal](super::journal) is.
+    pub fn journal_path(&self) -> PathBuf {
+        self.path(&[&self.file_name()[..], b".journal"].concat())
+    }
+
     fn manifest_name(&self) -> Vec<u8> {
         [&self.file_name()[..], b".manifest"].concat()
     }
@@ -164,7 +169,7 @@ impl Shelf {
     /// Opens an increment to write behind what it holds, or a new one.
     pub fn open(&self, name: &[u8], new: bool) -> Result<File, Told> {
         let mut options = OpenOptions::new();
-        options.append(true).create(true);
+        options.append(true).read(true).create(true);
         let opened = options.open(self.path(name)).and_then(|file| {
             if new {
                 file.set_len(0)?;

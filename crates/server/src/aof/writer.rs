@@ -4,6 +4,7 @@
 //! moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always` replies wait
 //! for it, and it pauses only for more of them to come.
 
+use super::commit::Commits;
 use super::gather::Gathering;
 use super::load::{self, Failed};
 use super::rewrite;
@@ -81,11 +82,18 @@ pub(super) struct Increment {
     pub file: File,
     /// Bytes in it.
     pub size: u64,
-    /// Bytes of these that are on the disk.
+    /// Bytes of these that are on the disk, in it or in the [journal](super::journal).
     pub synced: u64,
+    /// Whether the journal takes what is committed to it.
+    pub is_journaled: bool,
 }
 
 impl Increment {
+    /// One that is in the file up to `size`, and on the disk.
+    pub fn new(file: File, size: u64) -> Increment {
+        Increment { file, size, synced: size, is_journaled: false }
+    }
+
     /// Appends all, or nothing if that can be helped: otherwise the error comes with the bytes that are there for good.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut done = 0;
@@ -129,6 +137,7 @@ pub(super) struct Writer {
     /// Whether the last sleep was short.
     busy: bool,
     gathering: Gathering,
+    pub commits: Commits,
 }
 
 impl Writer {
@@ -147,6 +156,7 @@ impl Writer {
             annotation: None,
             busy: false,
             gathering: Gathering::new(),
+            commits: Commits::default(),
         }
     }
 
@@ -160,18 +170,19 @@ impl Writer {
             let wrote = self.write_available(u64::MAX);
             self.sync_if_due();
             self.aof.answer_waiting(self.server);
+            let due = self.tend_journal().unwrap_or(IDLE);
             if wrote && self.busy && !self.aof.is_always() {
                 std::thread::sleep(PAUSE);
             } else {
-                self.sleep();
+                self.sleep(due);
             }
         }
     }
 
-    /// Sleeps until somebody wakes it, or something is due.
-    fn sleep(&mut self) {
+    /// Sleeps until somebody wakes it, or something is due: at the latest after `due`.
+    fn sleep(&mut self, due: Duration) {
         let began = Instant::now();
-        let timeout = self.timeout();
+        let timeout = self.timeout().min(due);
         self.aof.asleep.store(true, Ordering::Relaxed);
         // Whoever moves the log sees that it sleeps, or this sees that the log has moved.
         fence(Ordering::SeqCst);
@@ -397,8 +408,11 @@ impl Writer {
     fn sync(&mut self, policy: AppendFsync) {
         let began = Instant::now();
         self.aof.sync_pending.store(policy == AppendFsync::Everysec, Ordering::Relaxed);
-        // The log has told of an error, and it is tried again.
-        let _ = self.sync_increment();
+        match policy {
+            AppendFsync::Always => self.commit(),
+            // The log has told of an error, and it is tried again.
+            _ => _ = self.sync_increment(),
+        }
         self.aof.sync_pending.store(false, Ordering::Relaxed);
         self.synced_at = began;
         if policy == AppendFsync::Always {
@@ -421,12 +435,16 @@ impl Writer {
         let synced = match increment.file.sync_data() {
             Ok(()) => {
                 increment.synced = increment.size;
+                self.note_synced();
                 Ok(())
             }
-            Err(error) if has_unsynced && self.aof.is_always() => end_process(format_args!(
-                "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
-                reason(&error)
-            )),
+            Err(error) if (has_unsynced || increment.is_journaled) && self.aof.is_always() => {
+                self.note_sync_failed();
+                end_process(format_args!(
+                    "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
+                    reason(&error)
+                ))
+            }
             Err(error) => Err(tell(format_args!("Fail to fsync the AOF file: {}", reason(&error)))),
         };
         let failed = self.has_unsynced();
@@ -466,6 +484,7 @@ impl Writer {
         if self.sync_increment().is_err() {
             return false;
         }
+        self.give_up_journal();
         self.publish_synced();
         self.left.is_empty()
     }
@@ -510,7 +529,7 @@ impl Writer {
 }
 
 /// Ends the process at once: to go on would be to break a promise.
-fn end_process(why: std::fmt::Arguments<'_>) -> ! {
+pub(super) fn end_process(why: std::fmt::Arguments<'_>) -> ! {
     logging::warning(why);
     logging::stop();
     std::process::exit(1)

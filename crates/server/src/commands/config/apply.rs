@@ -80,7 +80,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
         crate::logging::configure(values);
     } else if id == logging::CRASH_LOG_ENABLED.id() {
         crate::crash::configure(values);
-    } else if id == persistence::APPENDFSYNC.id() {
+    } else if id == persistence::APPENDFSYNC.id() || id == persistence::AOF_JOURNAL.id() {
         server.aof.set_policy(values.read(persistence::APPENDFSYNC));
     } else if id == process::WATCHDOG_PERIOD.id() || id == process::HZ.id() {
         server.watchdog.configure(server, values)?;

@@ -25,6 +25,7 @@ theme! {
     APPENDFILENAME: Text = text("appendfilename", "appendonly.aof").immutable().checked(checks::appendfilename).works();
     APPENDDIRNAME: Text = text("appenddirname", "appendonlydir").immutable().checked(checks::appenddirname).works();
     APPENDFSYNC: AppendFsync = word("appendfsync", AppendFsync::Everysec as u8).works();
+    AOF_JOURNAL: bool = boolean("aof-journal", true).works();
     NO_APPENDFSYNC_ON_REWRITE: bool = boolean("no-appendfsync-on-rewrite", false).works();
     AUTO_AOF_REWRITE_PERCENTAGE: u32 = integer("auto-aof-rewrite-percentage", 0, I32_MAX, 100).works();
     AUTO_AOF_REWRITE_MIN_SIZE: u64 = memory("auto-aof-rewrite-min-size", 0, I64_MAX, 64 * MB).works();

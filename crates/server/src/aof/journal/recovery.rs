@@ -1,0 +1,84 @@
+//! Putting back what an increment lost in a crash of the machine.
+
+use super::format::{self, BLOCK, Boot, DEMAND, Frame, Header, Identity};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recovered {
+    /// There is no journal, or none that is of this increment and needed.
+    Nothing,
+    /// The increment was made whole; so many bytes were missing at its end.
+    Whole(u64),
+    /// The increment has less than it had when the journal was begun, or something else: so it was left as it is.
+    Misfit,
+}
+
+/// Writes what the frames of a journal say to the increment that they are of, if that is this one and may have lost it.
+pub fn recover(journal: &Path, increment: &Path) -> io::Result<Recovered> {
+    recover_in(Boot::present(), journal, increment)
+}
+
+/// The same in this run of the machine.
+pub(super) fn recover_in(boot: Boot, journal: &Path, increment: &Path) -> io::Result<Recovered> {
+    let journal = match File::open(journal) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recovered::Nothing),
+        opened => opened?,
+    };
+    let increment = match OpenOptions::new().read(true).write(true).open(increment) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recovered::Nothing),
+        opened => opened?,
+    };
+    let halves = halves_for(&journal, Identity::of(&increment)?, boot)?;
+    if halves.is_empty() {
+        return Ok(Recovered::Nothing);
+    }
+    let mut missing = 0;
+    for (header, bytes) in halves {
+        let len = increment.metadata()?.len();
+        if header.start > len || !header.fits(&increment) {
+            return Ok(Recovered::Misfit);
+        }
+        missing += put_back(&header, &bytes, &increment)?.saturating_sub(len);
+    }
+    increment.sync_all()?;
+    Ok(Recovered::Whole(missing))
+}
+
+/// The halves that are of this file and may be needed, in the order in which they were written.
+fn halves_for(journal: &File, identity: Identity, boot: Boot) -> io::Result<Vec<(Header, Vec<u8>)>> {
+    let is_demanded = is_demanded(journal);
+    let mut halves = Vec::new();
+    for half in 0..2 {
+        let bytes = format::read_half(journal, half)?;
+        halves.extend(Header::read(&bytes).map(|header| (header, bytes)));
+    }
+    halves.sort_by_key(|(header, _)| header.epoch);
+    let since = halves.last().map_or(0, |(last, _)| last.since);
+    halves.retain(|(header, _)| {
+        header.epoch >= since && header.identity == identity && (is_demanded || !header.boot.is(boot))
+    });
+    Ok(halves)
+}
+
+fn is_demanded(journal: &File) -> bool {
+    let mut beginning = DEMAND;
+    beginning.fill(0);
+    journal.read_exact_at(&mut beginning, 0).is_ok() && beginning == DEMAND
+}
+
+/// Writes the frames of a half; the offset behind the last.
+fn put_back(header: &Header, half: &[u8], increment: &File) -> io::Result<u64> {
+    let (mut offset, mut block) = (header.start, 1);
+    while let Some(rest) = half.get(block * BLOCK..)
+        && let Some((frame, bytes)) = Frame::read(rest, header.epoch, offset)
+    {
+        increment.write_all_at(bytes, offset)?;
+        offset += frame.len as u64;
+        block += Frame::blocks(frame.len) as usize;
+    }
+    Ok(offset)
+}
