@@ -195,6 +195,27 @@ fn halves_are_filled_in_turn_and_only_when_the_increment_has_what_they_held() {
 }
 
 #[test]
+fn a_half_is_not_filled_anew_as_long_as_the_increment_lacks_what_it_holds() {
+    let mut bench = Bench::new();
+    let increment = bench.journal.increment.as_mut().unwrap();
+    // Nobody syncs it.
+    increment.asked.0 = u64::MAX;
+    let bytes = vec![b'.'; FRAME_MAX];
+    let mut offset = 0;
+    let mut commit = |bench: &mut Bench| {
+        bench.append(&bytes);
+        let committed = bench.journal.commit(offset, offset + bytes.len() as u64).unwrap();
+        offset += if committed { bytes.len() as u64 } else { 0 };
+        committed
+    };
+    while commit(&mut bench) {}
+    let increment = bench.journal.increment.as_ref().unwrap();
+    assert!(bench.journal.half == 1 && increment.ends[1] > increment.ends[0]);
+    increment.checkpoint.reach(increment.ends[0]);
+    assert!(commit(&mut bench) && bench.journal.half == 0);
+}
+
+#[test]
 fn after_a_crash_of_the_process_alone_the_increment_is_as_its_user_left_it() {
     let mut bench = Bench::new();
     bench.append(b"*1\r\n$4\r\nPING\r\n");
