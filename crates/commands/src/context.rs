@@ -77,6 +77,8 @@ pub struct Settings {
     pub rdb_version_relaxed: bool,
     /// `lazyfree-lazy-user-del`.
     pub lazy_user_del: bool,
+    /// `rdbcompression`.
+    pub rdb_compression: bool,
     /// `lazyfree-lazy-user-flush`.
     pub lazy_user_flush: bool,
     /// `lazyfree-lazy-expire`: for keys whose time has come.
@@ -118,6 +120,7 @@ impl Default for Settings {
             proto_max_bulk_len: 512 * 1024 * 1024,
             hll_sparse_max_bytes: 3000,
             rdb_version_relaxed: false,
+            rdb_compression: true,
             lazy_user_del: true,
             lazy_user_flush: true,
             lazy_expire: true,

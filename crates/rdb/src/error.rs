@@ -80,8 +80,10 @@ pub enum Corrupt {
     PreRelease(&'static str),
     /// The data of a module that does not keep the rules for such data.
     ModuleData,
-    /// A slot range or the name of an import that cannot be.
+    /// A slot range that cannot be.
     SlotImport,
+    /// The name of a slot import is of so many bytes.
+    SlotImportName(usize),
 }
 
 /// The name and version of a module's type, packed in 64 bits: nine characters of six bits, ten bits of version.
@@ -152,6 +154,7 @@ impl fmt::Display for Corrupt {
             Corrupt::PreRelease(what) => write!(f, "Pre-release {what} format not supported"),
             Corrupt::ModuleData => f.write_str("Module data without its proper markers"),
             Corrupt::SlotImport => f.write_str("Invalid slot import job in RDB"),
+            Corrupt::SlotImportName(len) => write!(f, "Invalid slot import job name length in RDB: {len}"),
         }
     }
 }

@@ -354,7 +354,8 @@ impl<'r, R: Read> Reader<'r, R> {
 
     fn slot_import(&mut self) -> Result<Event, Error> {
         let job = self.decoder.owned()?;
-        let job = job.try_into().map_err(|_| self.decoder.corrupt(Corrupt::SlotImport))?;
+        let len = job.len();
+        let job = job.try_into().map_err(|_| self.decoder.corrupt(Corrupt::SlotImportName(len)))?;
         let count = self.decoder.number()?;
         let mut ranges = Vec::new();
         for _ in 0..count {

@@ -96,6 +96,7 @@ impl Tunables {
                 proto_max_bulk_len: values.read(network::PROTO_MAX_BULK_LEN),
                 hll_sparse_max_bytes: values.read(types::HLL_SPARSE_MAX_BYTES) as usize,
                 rdb_version_relaxed: values.read(persistence::RDB_VERSION_CHECK) == RdbVersionCheck::Relaxed,
+                rdb_compression: values.read(persistence::RDBCOMPRESSION),
                 lazy_user_del: values.read(memory::LAZYFREE_LAZY_USER_DEL),
                 lazy_user_flush: values.read(memory::LAZYFREE_LAZY_USER_FLUSH),
                 lazy_expire: values.read(memory::LAZYFREE_LAZY_EXPIRE),

@@ -54,7 +54,8 @@ fn dump(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     };
     let mut payload = Vec::new();
-    kvick_rdb::dump(ValueRef::from(entry), &WriteOptions::default(), &mut payload)
+    let options = WriteOptions { compress: cx.settings.rdb_compression, ..WriteOptions::default() };
+    kvick_rdb::dump(ValueRef::from(entry), &options, &mut payload)
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     cx.reply.bulk(&payload);
     Ok(())

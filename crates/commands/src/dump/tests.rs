@@ -37,6 +37,18 @@ fn a_payload_of_valkey_9_is_what_is_written() {
 }
 
 #[test]
+fn a_payload_is_compressed_unless_dumps_are_not() {
+    let mut bench = bench();
+    bench.run(&format!("set key {}", "x".repeat(1000)));
+    let compressed = dump(&mut bench, "key");
+    bench.settings.rdb_compression = false;
+    let plain = dump(&mut bench, "key");
+    assert!(compressed.len() < 100 && plain.len() > 1000);
+    assert_eq!(restore(&mut bench, "other", "0", &plain, &[]), "+OK");
+    assert_eq!(bench.run("strlen other"), ":1000");
+}
+
+#[test]
 fn times_are_relative_unless_absolute() {
     let mut bench = bench();
     bench.run("set key value");
