@@ -117,7 +117,8 @@ pub fn loading(server: &Server) -> Error {
     Error::new(format!("LOADING {} is loading the dataset in memory", name(server)))
 }
 
-/// Whether who is told this does better to wait for a moment: a data set that is small is there by then.
+/// Whether who is told this does better to wait for a moment: a data set that is small is there by then, unless a script that
+/// takes long is part of it.
 pub fn is_soon_over(server: &Server, objection: &Error) -> bool {
     let (gate, loading) = (&server.persistence.gate, &server.persistence.loading);
     let since_ms = gate.loading_since_ms.load(Ordering::Relaxed);
@@ -125,6 +126,7 @@ pub fn is_soon_over(server: &Server, objection: &Error) -> bool {
         && gate.has(LOADING)
         && (since_ms..since_ms + BRIEF_MS).contains(&clock::unix_ms())
         && loading.loaded_bytes.load(Ordering::Relaxed) < server.config.read(LOADING_PROCESS_EVENTS_INTERVAL_BYTES)
+        && !server.scripting.running.is_shown()
 }
 
 /// Why a command may not run, with `flags` its own or those of all that it would execute.

@@ -18,8 +18,10 @@ const SLACK: usize = LITERALS_MAX;
 
 /// Slots of the table for short inputs, and the most bytes of these.
 const SLOTS_FEW: usize = 1 << 9;
+/// The same for longer ones.
+const SLOTS_SOME: usize = 1 << 12;
 /// Slots of the table for others.
-const SLOTS_MANY: usize = 1 << 12;
+const SLOTS_MANY: usize = 1 << 14;
 
 /// `input` compressed; `None` when that does not make it shorter.
 pub fn compress(input: &[u8]) -> Option<Vec<u8>> {
@@ -38,10 +40,10 @@ pub fn compress_into(input: &[u8], output: &mut Vec<u8>) -> Option<usize> {
     }
     let mut output = Output { bytes: output, len: 0, limit };
     // To clear a table that is larger than the input would take longer than all the rest.
-    if input.len() <= SLOTS_FEW {
-        compress_with(&mut [0; SLOTS_FEW], input, &mut output)?;
-    } else {
-        compress_with(&mut [0; SLOTS_MANY], input, &mut output)?;
+    match input.len() {
+        ..=SLOTS_FEW => compress_with(&mut [0; SLOTS_FEW], input, &mut output)?,
+        ..=SLOTS_SOME => compress_with(&mut [0; SLOTS_SOME], input, &mut output)?,
+        _ => compress_with(&mut [0; SLOTS_MANY], input, &mut output)?,
     }
     Some(output.len)
 }
@@ -52,37 +54,40 @@ pub fn compress_into(input: &[u8], output: &mut Vec<u8>) -> Option<usize> {
 fn compress_with<const SLOTS: usize>(seen: &mut [u16; SLOTS], input: &[u8], output: &mut Output<'_>) -> Option<()> {
     let (mut at, mut taken) = (1, 0);
     while let Some(next) = word(input, at) {
-        let slot = &mut seen[hash::<SLOTS>(next)];
+        let slot = &mut seen[hash::<SLOTS>(next as u32)];
         let distance = usize::from((at as u16).wrapping_sub(*slot));
         *slot = at as u16;
-        if distance > DISTANCE_MAX
-            || distance == 0
-            || word(input, at.wrapping_sub(distance)).is_none_or(|old| (old ^ next) << 8 != 0)
-        {
+        let different = word(input, at.wrapping_sub(distance)).unwrap_or(!next) ^ next;
+        // Three bytes between others gain nothing: what is taken as it is behind them needs a control byte again.
+        let compared = if at == taken { 0x00ff_ffff } else { 0xffff_ffff_u64 };
+        if (different & compared != 0) | (distance.wrapping_sub(1) >= DISTANCE_MAX) {
             at += 1;
             continue;
         }
-        let earlier = at - distance;
-        let longest = MATCH_MAX.min(input.len() - at);
-        let len = common_len(&input[earlier..earlier + longest], &input[at..at + longest]);
         output.literals(input, taken, at)?;
+        let len = match different {
+            0 => {
+                let (earlier, longest) = (at - distance, MATCH_MAX.min(input.len() - at));
+                common_len(&input[earlier..earlier + longest], &input[at..at + longest])
+            }
+            different => different.trailing_zeros() as usize / 8,
+        };
         output.repeat(len, distance)?;
         at += len;
         taken = at;
         // From the last two positions inside of a repetition others often go on.
-        for inside in at - 2..at {
-            if let Some(next) = word(input, inside) {
-                seen[hash::<SLOTS>(next)] = inside as u16;
-            }
+        if let Some(next) = word(input, at - 2) {
+            seen[hash::<SLOTS>(next as u32)] = (at - 2) as u16;
+            seen[hash::<SLOTS>((next >> 8) as u32)] = (at - 1) as u16;
         }
     }
     output.literals(input, taken, input.len())
 }
 
-/// The four bytes at `at`, of which three count.
+/// The eight bytes at `at`.
 #[inline]
-fn word(input: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*input.get(at..)?.first_chunk()?))
+fn word(input: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*input.get(at..)?.first_chunk()?))
 }
 
 /// How many bytes two slices of the same length begin with alike.
@@ -291,7 +296,8 @@ mod tests {
             input.truncate(distance);
             let start = input[..distance.min(40)].to_vec();
             input.extend(&start);
-            input.extend([b'z'; 300]);
+            // Enough that is short that the whole is.
+            input.resize(input.len() + 300 + distance / 8, b'z');
             let compressed = compress(&input).unwrap();
             assert!(decompress(&compressed, input.len()).is_ok_and(|back| back == input), "{distance}");
         }
