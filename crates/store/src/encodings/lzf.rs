@@ -40,10 +40,12 @@ pub fn compress_into(input: &[u8], output: &mut Vec<u8>) -> Option<usize> {
     }
     let mut output = Output { bytes: output, len: 0, limit };
     // To clear a table that is larger than the input would take longer than all the rest.
-    match input.len() {
-        ..=SLOTS_FEW => compress_with(&mut [0; SLOTS_FEW], input, &mut output)?,
-        ..=SLOTS_SOME => compress_with(&mut [0; SLOTS_SOME], input, &mut output)?,
-        _ => compress_with(&mut [0; SLOTS_MANY], input, &mut output)?,
+    if input.len() <= SLOTS_FEW {
+        compress_with(&mut [0; SLOTS_FEW], input, &mut output)?;
+    } else if input.len() <= SLOTS_SOME {
+        compress_with(&mut [0; SLOTS_SOME], input, &mut output)?;
+    } else {
+        compress_with(&mut [0; SLOTS_MANY], input, &mut output)?;
     }
     Some(output.len)
 }
