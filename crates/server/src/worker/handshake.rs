@@ -48,6 +48,11 @@ impl Worker {
             connection.queued = false;
             let Socket::Tls(stream) = &mut connection.socket else { continue };
             match stream.handshake() {
+                // The end came while it waited for its turn, and the poll tells of that once: it is found by reading on.
+                Ok(Handshake::Waiting) if connection.read_closed => {
+                    connection.queued = true;
+                    self.handshakes.push(token);
+                }
                 Ok(Handshake::Waiting) => {}
                 Ok(Handshake::Done) => self.let_in(token),
                 Err(error) => self.give_up(token, &reason(&error)),
