@@ -38,13 +38,8 @@ impl Writer {
 
     /// Whether the journal has taken it.
     fn commit_to_journal(&mut self) -> bool {
+        self.end_if_lost();
         let (Some(journal), Some(increment)) = (&mut self.commits.journal, &mut self.increment) else { return false };
-        if let Some(error) = journal.failure() {
-            end_process(format_args!(
-                "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
-                reason(&error)
-            ));
-        }
         let committed = match journal.is_ready() {
             Ok(true) if increment.is_journaled => Ok(()),
             Ok(true) => journal.follow(&increment.file, increment.synced),
@@ -64,6 +59,17 @@ impl Writer {
             }
         }
         true
+    }
+
+    /// Ends the process if the increment could not be synced in the background: another sync may go well without what was lost,
+    /// and the journal, which has that, would be forgotten.
+    pub(super) fn end_if_lost(&self) {
+        if let Some(error) = self.commits.journal.as_ref().and_then(Journal::failure) {
+            end_process(format_args!(
+                "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
+                reason(&error)
+            ));
+        }
     }
 
     #[cold]

@@ -430,6 +430,7 @@ impl Writer {
     /// Waits until the disk has what was written. With `always` an error ends the process, whatever this was for: a kernel
     /// tells of what it could not write once, and the next sync may go well without it.
     pub fn sync_increment(&mut self) -> Result<(), Told> {
+        self.end_if_lost();
         let has_unsynced = self.has_unsynced();
         let Some(increment) = &mut self.increment else { return Ok(()) };
         let synced = match increment.file.sync_data() {
