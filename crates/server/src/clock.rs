@@ -14,6 +14,8 @@ pub struct Ticks(u64);
 struct Source {
     /// Ticks of the counter in a microsecond; `None` where the monotonic clock is used, in nanoseconds.
     ticks_per_us: Option<f64>,
+    /// Microseconds of a tick: multiplying is quicker than dividing.
+    us_per_tick: f64,
     origin: Instant,
 }
 
@@ -27,7 +29,8 @@ pub fn calibrate() {
 fn source() -> &'static Source {
     SOURCE.get_or_init(|| {
         let origin = Instant::now();
-        Source { ticks_per_us: counter_is_constant().then(|| measure(origin)).flatten(), origin }
+        let ticks_per_us = counter_is_constant().then(|| measure(origin)).flatten();
+        Source { ticks_per_us, us_per_tick: 1.0 / ticks_per_us.unwrap_or(1000.0), origin }
     })
 }
 
@@ -99,12 +102,12 @@ impl Ticks {
 /// Converts a sum of ticks to microseconds.
 #[inline]
 pub fn ticks_to_us(ticks: u64) -> u64 {
-    (ticks as f64 / source().ticks_per_us.unwrap_or(1000.0)) as u64
+    (ticks as f64 * source().us_per_tick) as u64
 }
 
 /// Converts a sum of ticks to nanoseconds.
 pub fn ticks_to_ns(ticks: u64) -> u64 {
-    (ticks as f64 * 1000.0 / source().ticks_per_us.unwrap_or(1000.0)) as u64
+    (ticks as f64 * 1000.0 * source().us_per_tick) as u64
 }
 
 /// Converts microseconds to ticks.

@@ -36,7 +36,7 @@ mod segment;
 use crate::defrag::Mover;
 use segment::{
     BUCKET, Bucket, FLAG, POINTER_MASK, STEP_MAX, STEPS, Segment, is_full, matches, pointer_bits, pointer_of, prefetch,
-    step_for, tag_in, tag_of, word_of,
+    step_for, tag_in, tag_of, tags_equal, word_of,
 };
 use std::ptr::NonNull;
 
@@ -135,10 +135,14 @@ impl Table {
     pub fn prefetch_element(&self, hash: u64) {
         let Some(segment) = self.segment_of(hash) else { return };
         let tag = tag_of(hash, segment.depth);
-        let bucket = segment.bucket(segment.home(tag));
-        if let Some(slot) = matches(bucket, tag).next() {
-            prefetch_lines(bucket.0[slot] & POINTER_MASK);
-        }
+        let home = segment.home(tag);
+        let bucket = segment.bucket(home);
+        // What had no room in its bucket is in the next one as a rule. No branch: which way it goes is known when the bucket
+        // is there, and what was begun for other keys meanwhile would be lost.
+        let is_elsewhere = (tags_equal(bucket, tag) == 0) & is_full(bucket);
+        let bucket = segment.bucket(if is_elsewhere { segment.after(home) } else { home });
+        let slot = tags_equal(bucket, tag).trailing_zeros() as usize % BUCKET;
+        prefetch_lines(bucket.0[slot] & POINTER_MASK);
     }
 
     /// Finds the element with this hash for which `is_it` holds.

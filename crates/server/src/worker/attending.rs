@@ -181,15 +181,18 @@ impl Worker {
         }
     }
 
-    /// The run of a connection's replies from `start` on.
+    /// The run of a connection's replies from `start` on, if there are any.
     pub(super) fn push_run(&mut self, token: usize, start: usize) {
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        let end = self.replies.len();
+        if start < end {
+            self.runs.push(Run { token, start, end });
+        }
     }
 
     /// An engine that stands in while the worker's own runs a script.
-    pub(super) fn understudy(engine: &Engine) -> std::io::Result<Engine> {
+    pub(super) fn understudy(engine: &Engine) -> std::io::Result<Box<Engine>> {
         let participant = engine.server.keyspace.world.join();
         let participant = participant.ok_or_else(|| std::io::Error::other("too many workers"))?;
-        Ok(Engine::new(engine.server, engine.worker, engine.stats.clone(), participant))
+        Ok(Box::new(Engine::new(engine.server, engine.worker, engine.stats.clone(), participant)))
     }
 }

@@ -7,6 +7,7 @@ use crate::table::Registered;
 use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
 use kvick_store::world::Alone;
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
@@ -58,6 +59,8 @@ pub struct Batch {
     pub big: Vec<Vec<u8>>,
     /// Hashes of the keys that are asked for together.
     hashes: Vec<u64>,
+    /// The database and the hash of keys that scripts declare, and that are asked for with those.
+    pub declared: SmallVec<[(usize, u64); 8]>,
     /// Inputs taken out of connections, with the connection and how much of it was parsed.
     pub held: Vec<(usize, Vec<u8>, usize)>,
 }
@@ -94,6 +97,10 @@ impl Batch {
             keyspace.prefetch_announced(stretch[0].db, &self.hashes, alone);
             keys += self.hashes.len();
         }
+        for (db, hash) in &self.declared {
+            keyspace.prefetch_announced(*db, &[*hash], alone);
+        }
+        keys += self.declared.len();
         keys
     }
 
@@ -108,6 +115,7 @@ impl Batch {
     /// Forgets the requests; the caller has put the held inputs back.
     pub fn clear(&mut self) {
         self.requests.clear();
+        self.declared.clear();
         self.spans.clear();
         self.spans.shrink_to(SPANS_KEPT);
         self.hashes.shrink_to(SPANS_KEPT);

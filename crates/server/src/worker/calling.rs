@@ -138,6 +138,9 @@ impl Engine {
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
             return Keys::new();
         }
+        if let Some(index) = command.single_key {
+            return args.get(index).map(|key| self.server.keyspace.key(key)).into_iter().collect();
+        }
         // Arguments that do not say where the keys are make the handler answer an error before it looks at any.
         let positions = command.spec.key_positions(args).unwrap_or_default();
         let keys = positions.iter().filter_map(|position| args.get(position.index));

@@ -6,14 +6,17 @@ use super::batch::{Asks, Batch, Request, Source};
 use super::connection::{Connection, Deferred, Socket};
 use super::engine::Outcome;
 use super::output::{RUNS_MAX, Run};
+use super::program;
 use super::violation;
 use crate::clients::ClientFlags;
 use crate::persistence::gate;
 use crate::server::Server;
 use crate::session::Fate;
-use crate::table::Registered;
+use crate::table::{Handler, Registered};
+use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
 use kvick_store::world::Alone;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -30,6 +33,8 @@ const REPLIES_MAX: usize = 1024 * 1024;
 const REPLIES_WRITTEN: usize = 256 * 1024;
 /// Bytes read straight into a large argument in a turn.
 const BIG_READ: usize = 1024 * 1024;
+/// Keys of a script that are asked for before it runs.
+const DECLARED_MAX: usize = 4;
 
 /// What became of an attempt to read.
 enum Read {
@@ -641,11 +646,25 @@ impl Parse<'_> {
                 let key = command.single_key.and_then(|index| args.get(index));
                 let key = key.filter(|_| command.spec.accepts(args.len()));
                 last.keyed = key.and(command.single_key.filter(|index| *index == 1)).map(|_| command);
-                Asks::For(command, key.map(|key| self.hash(key)))
+                let hash = key.map(|key| self.hash(key));
+                if matches!(command.handler, Some(Handler::Program(_))) {
+                    let declared = self.declared(args);
+                    self.batch.declared.extend(declared);
+                }
+                Asks::For(command, hash)
             }
             _ => Asks::Unresolved,
         };
         self.push(source, first_span, asks);
+    }
+
+    /// The database and the hashes of the first keys that a script declares, which are on their way from memory from now on.
+    #[inline(never)]
+    fn declared(&self, args: Args<'_>) -> SmallVec<[(usize, u64); DECLARED_MAX]> {
+        let count = args.get(program::KEYS_COUNT).and_then(parse_i64);
+        let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0).min(DECLARED_MAX);
+        let keys = (program::FIRST_KEY..).map_while(|index| args.get(index)).take(count);
+        keys.map(|key| (self.connection.client.db, self.hash(key))).collect()
     }
 
     /// Adds a request that has as many arguments as the one before, for the same command.

@@ -103,9 +103,10 @@ pub struct Worker {
     unfinished: Vec<usize>,
     /// Listeners from which nothing could be accepted for lack of something.
     unaccepted: Vec<usize>,
-    engine: Engine,
+    /// Boxed, so that another can take its place without being moved.
+    engine: Box<Engine>,
     /// Stands in for the engine while that runs a script.
-    understudy: Option<Engine>,
+    understudy: Option<Box<Engine>>,
     batch: Batch,
     /// Input of the present batch.
     shared: Vec<u8>,
@@ -151,7 +152,7 @@ impl Worker {
         let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
-        let engine = Engine::new(server, number, stats, participant);
+        let engine = Box::new(Engine::new(server, number, stats, participant));
         let understudy = Some(Self::understudy(&engine)?);
         Ok(Worker {
             server,
@@ -205,12 +206,13 @@ impl Worker {
             self.engine.resident = Some(self.server.keyspace.world.settle(self.engine.participant));
         }
         let mut events = Events::with_capacity(EVENTS);
+        let mut ended = Ticks::now();
         while !self.server.is_ending() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let timeout = if self.rests {
                 Some(HELD_BACK)
             } else if !self.has_more_to_do(delivers) {
-                let wait = self.timers.wait(self.engine.now_ms, &self.server.defrag);
+                let wait = self.timers.wait(ended, self.engine.now_ms, &self.server.defrag);
                 let wait = if self.owes_food { wait.min(feeding::OWED_AT_MOST) } else { wait };
                 Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
             } else {
@@ -222,7 +224,7 @@ impl Worker {
                     self.server.end();
                     break;
                 }
-                _ => self.turn(&events),
+                _ => ended = self.turn(&events),
             }
         }
         self.flush_everything();
@@ -234,11 +236,12 @@ impl Worker {
         has_connections || delivers || self.is_evicting()
     }
 
-    fn turn(&mut self, events: &Events) {
+    /// See the module's documentation. When it ended.
+    fn turn(&mut self, events: &Events) -> Ticks {
         let began = self.engine.update_clock();
         self.keep_up_with_log();
-        for listener in std::mem::take(&mut self.unfinished) {
-            self.accept(listener);
+        if !self.unfinished.is_empty() {
+            self.go_on_accepting();
         }
         let requests = self.engine.stats.requests.get();
         for event in events {
@@ -285,7 +288,9 @@ impl Worker {
         let executed = self.engine.stats.requests.get() - requests;
         self.feed_in_time(executed > 0);
         self.release_held_back();
-        self.engine.stats.count_turn(Ticks::now().us_since(began), executed);
+        let ended = Ticks::now();
+        self.engine.stats.count_turn(ended.us_since(began), executed);
+        ended
     }
 
     /// Begins a turn as far as the write log is concerned: tells files the time, sends what had to wait for the disk, and
@@ -474,6 +479,14 @@ impl Worker {
         }
         if !self.unfinished.contains(&listener) {
             self.unfinished.push(listener);
+        }
+    }
+
+    /// Accepts what waits on the listeners that had more than a turn's share.
+    #[cold]
+    fn go_on_accepting(&mut self) {
+        for listener in std::mem::take(&mut self.unfinished) {
+            self.accept(listener);
         }
     }
 

@@ -60,14 +60,20 @@ impl Worker {
         crate::logging::settle();
         self.tell_before_replies();
         let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
-        if !waits || self.runs.is_empty() || !self.hold_replies() {
+        if self.owes_replies() && (!waits || self.runs.is_empty() || !self.hold_replies()) {
             self.write_out();
         }
     }
 
+    /// Whether there is anything for [`Worker::write_out`] to do.
+    #[inline]
+    fn owes_replies(&self) -> bool {
+        !self.runs.is_empty() || !self.replies.is_empty() || self.cut_off_any
+    }
+
     /// Writes the batch's replies, each connection's with one call where the socket takes them.
     pub(super) fn write_out(&mut self) {
-        if self.runs.is_empty() && self.replies.is_empty() && !self.cut_off_any {
+        if !self.owes_replies() {
             return;
         }
         let mut runs = std::mem::take(&mut self.runs);

@@ -13,7 +13,7 @@ use super::debugging::Seat;
 use super::engine::{Engine, Keys};
 use super::permission::wrong_arity;
 use crate::acl::log::Context as AclContext;
-use crate::clock;
+use crate::clock::{self, Ticks};
 use crate::commandlog::Executed;
 use crate::commands::scripting::script::UNKNOWN;
 use crate::logging;
@@ -101,6 +101,11 @@ impl Code {
     }
 }
 
+/// Where requests that run scripts say how many keys they declare.
+pub(super) const KEYS_COUNT: usize = 2;
+/// Where these keys begin.
+pub(super) const FIRST_KEY: usize = 3;
+
 /// A request that runs a script: the whole of it, and how many of its words are keys.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
@@ -109,12 +114,9 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Where the keys begin.
-    const FIRST_KEY: usize = 3;
-
     fn new(args: Args<'a>, not_a_number: Error) -> Result<Self, Error> {
-        let given = args.len() - Self::FIRST_KEY;
-        let number = parse_i64(&args[2]).ok_or(not_a_number)?;
+        let given = args.len() - FIRST_KEY;
+        let number = parse_i64(&args[KEYS_COUNT]).ok_or(not_a_number)?;
         match usize::try_from(number) {
             Err(_) => Err(Error::text("ERR Number of keys can't be negative")),
             Ok(keys) if keys > given => Err(Error::text("ERR Number of keys can't be greater than number of args")),
@@ -123,11 +125,11 @@ impl<'a> Request<'a> {
     }
 
     fn keys(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
-        self.args.slice_from(Self::FIRST_KEY).iter().take(self.keys)
+        self.args.slice_from(FIRST_KEY).iter().take(self.keys)
     }
 
     fn arguments(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
-        self.args.slice_from(Self::FIRST_KEY + self.keys).iter()
+        self.args.slice_from(FIRST_KEY + self.keys).iter()
     }
 }
 
@@ -305,7 +307,7 @@ impl Engine {
             scratch,
             request: request.args,
             code,
-            began: Instant::now(),
+            began: Ticks::now(),
             allow_oom: flags.is_some_and(|flags| flags.allow_oom),
             read_only: program.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
@@ -375,7 +377,7 @@ struct Caller<'r> {
     /// The request that runs the script.
     request: Args<'r>,
     code: &'r Code,
-    began: Instant,
+    began: Ticks,
     read_only: bool,
     /// Whether it may use more memory although that is short.
     allow_oom: bool,
@@ -440,6 +442,13 @@ impl Caller<'_> {
         None
     }
 
+    /// Refuses a command, which is counted.
+    #[cold]
+    fn refuse(&self, command: &Registered, error: Error) -> Result<(), Error> {
+        self.engine.stats.commands[command.id as usize].rejected.add(1);
+        Err(error)
+    }
+
     /// Takes the locks that a command needs beyond those that are held.
     fn lock(&mut self, command: &Registered, args: Args<'_>, keys: &[kvick_store::Key<'_>]) {
         if self.locked.is_world() {
@@ -463,17 +472,12 @@ impl Caller<'_> {
                 return Err(Error::text("ERR Unknown command called from script"));
             }
         };
-        let stats = self.engine.stats.clone();
-        let refuse = |error: Error| {
-            stats.commands[command.id as usize].rejected.add(1);
-            Err(error)
-        };
         if let Some(error) = self.refusal(command, args) {
-            return refuse(error);
+            return self.refuse(command, error);
         }
         if !self.wrote && command.spec.flags.contains(Flags::WRITE) {
             if !server.scripting.running.begin_to_write() {
-                return refuse(Error::new(killed(self.code.kind())));
+                return self.refuse(command, Error::new(killed(self.code.kind())));
             }
             self.wrote = true;
         }
@@ -483,7 +487,7 @@ impl Caller<'_> {
         engine.confine(client, command, args);
         let start = out.len();
         client.version = version;
-        engine.last = crate::clock::Ticks::now();
+        engine.last = Ticks::now();
         let result = match command.handler {
             Some(Handler::Data(handler)) => engine.run_data(client, handler, (args, &keys), None, locked, out),
             Some(Handler::Session(handler)) => engine.run_session(client, handler, args, locked, out),
@@ -502,15 +506,21 @@ impl Caller<'_> {
         Ok(())
     }
 
+    /// How long the script has been running.
+    fn elapsed(&self) -> Duration {
+        Duration::from_micros(Ticks::now().us_since(self.began))
+    }
+
     /// Has others know of the script once it has been running for a while.
     fn show(&mut self) {
-        if self.is_shown || self.began.elapsed() < SHOWN_AFTER {
+        if self.is_shown || self.elapsed() < SHOWN_AFTER {
             return;
         }
         self.is_shown = true;
         let (kind, name) = (self.code.kind(), self.code.name());
         let command = OwnedArgs::from(self.request);
-        self.engine.server.scripting.running.show(Current { kind, name, command, began: self.began });
+        let began = Instant::now() - self.elapsed();
+        self.engine.server.scripting.running.show(Current { kind, name, command, began });
     }
 
     /// The script has been running for longer than `busy-reply-threshold`: those who wait for it are told so.
@@ -520,7 +530,7 @@ impl Caller<'_> {
         logging::warning(format_args!(
             "Slow script detected: still in execution after {} milliseconds. You can try killing the script using the {} \
              command. Script name is: {}.",
-            self.began.elapsed().as_millis(),
+            self.elapsed().as_millis(),
             kind.kill_command(),
             self.code.name()
         ));
@@ -612,7 +622,7 @@ impl Host for Caller<'_> {
         }
         self.show();
         let threshold_ms = self.engine.tunables.busy_reply_threshold_ms;
-        if !self.is_busy && threshold_ms > 0 && self.began.elapsed().as_millis() >= threshold_ms.into() {
+        if !self.is_busy && threshold_ms > 0 && self.elapsed().as_millis() >= threshold_ms.into() {
             self.become_busy();
         }
         if self.is_busy {

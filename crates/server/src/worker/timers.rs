@@ -54,9 +54,10 @@ impl Timers {
         self.next = self.next.min(Ticks::now().after(LOOK_SOON));
     }
 
-    /// How long until something is due.
-    pub fn wait(&self, now_ms: i64, defrag: &Defrag) -> Duration {
-        let left = self.next.left(Ticks::now());
+    /// How long from `now` on until something is due.
+    #[inline]
+    pub fn wait(&self, now: Ticks, now_ms: i64, defrag: &Defrag) -> Duration {
+        let left = self.next.left(now);
         let left = self.defrag.wait(defrag).map_or(left, |wait| left.min(wait));
         self.deadlines.wait(now_ms).map_or(left, |deadline| left.min(deadline))
     }
@@ -65,10 +66,15 @@ impl Timers {
 impl Worker {
     /// Does what is due.
     pub(super) fn run_timers(&mut self) {
-        let now = Ticks::now();
-        if now < self.timers.next {
-            return;
+        // The clock was read when the turn began, or since.
+        if self.engine.last >= self.timers.next {
+            self.run_due_timers();
         }
+    }
+
+    #[inline(never)]
+    fn run_due_timers(&mut self) {
+        let now = Ticks::now();
         let period = Duration::from_secs(1) / self.engine.tunables.hz;
         self.timers.next = now.after(period);
         if self.server.timers_stopped.load(std::sync::atomic::Ordering::Relaxed) {

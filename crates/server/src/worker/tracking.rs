@@ -144,7 +144,14 @@ impl Worker {
     }
 
     /// Tells clients that track what they are told of before the replies of who caused it are written.
+    #[inline]
     pub(super) fn tell_before_replies(&mut self) {
+        if self.server.keyspace.tracking.keys() > 0 || !self.engine.changed.is_empty() {
+            self.tell_who_tracks();
+        }
+    }
+
+    fn tell_who_tracks(&mut self) {
         if self.server.keyspace.tracking.keys() > self.engine.tunables.tracked_keys_max {
             self.engine.within_batch(Engine::limit_tracked_keys);
         } else {
