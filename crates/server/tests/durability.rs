@@ -6,11 +6,11 @@
 mod common;
 
 use common::line::{digest, ok, persistence as info, refusal, run};
-use common::{Server, wait_until};
+use common::{Server, journal, wait_until};
 use redis::{Commands, Connection, Value, cmd};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -239,12 +239,7 @@ fn nothing_that_was_acknowledged_is_lost_in_a_crash() {
 
 /// Where in the last increment what the journal holds begins, if there is a journal and it holds something of that.
 fn journaled_from(folder: &Folder) -> Option<u64> {
-    const HEADER_AT: u64 = 4096;
-    let (mut header, journal) = ([0; 64], fs::File::open(folder.part("appendonly.aof.journal")).ok()?);
-    journal.read_exact_at(&mut header, HEADER_AT).ok()?;
-    let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-    let increment = fs::metadata(folder.last_increment()).ok()?;
-    (header.starts_with(b"KVJRNL01") && number(40) == increment.ino()).then(|| number(56))
+    journal::begins_at(&folder.part("appendonly.aof.journal"), &folder.last_increment())
 }
 
 /// Does what a crash of the machine may: the increment loses what it was not synced for. As the machine runs on, the journal

@@ -5,8 +5,9 @@ mod common;
 
 use common::disk::{Disk, Failing};
 use common::line::{digest, ok, persistence as info, refusal, run};
-use common::{Server, wait_until};
-use redis::{Connection, Value, cmd};
+use common::{Server, journal, wait_until};
+use redis::{Commands, Connection, Value, cmd};
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -83,6 +84,37 @@ fn with_always_it_does_not_matter_what_the_sync_that_failed_was_for() {
         client.expect_end();
         assert_eq!(server.end(), Some(1), "{cause}");
         assert!(server.log().contains("Can't persist AOF for fsync error"), "{cause}");
+    }
+}
+
+#[test]
+fn what_a_sync_in_the_background_has_lost_is_put_back_from_the_journal() {
+    for workers in ["1", "4"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always"];
+        let files = folder.path().join("appendonlydir");
+        let (kept, increment) = (files.join("appendonly.aof.journal"), files.join("appendonly.aof.1.incr.aof"));
+        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let (mut client, mut last) = (server.client(), 0);
+        wait_until("commits go to the journal", || {
+            last = client.incr("counter", 1).expect("a reply");
+            journal::begins_at(&kept, &increment).is_some()
+        });
+        disk.fail(Failing::NextSync(is_increment));
+        while let Ok(counter) = client.incr("counter", 1) {
+            last = counter;
+        }
+        assert_eq!(server.end(), Some(1));
+        assert!(server.log().contains("Can't persist AOF for fsync error"));
+        // A kernel drops what it could not write.
+        let from = journal::begins_at(&kept, &increment).expect("a journal of the increment");
+        let file = OpenOptions::new().write(true).open(&increment).expect("the increment");
+        file.set_len(from).expect("a shorter file");
+        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        let counter: i64 = server.client().get("counter").expect("a number");
+        // The last one may have been kept before the server could say so.
+        assert!((last..=last + 1).contains(&counter), "{counter} is there of {last}");
+        assert!(server.log().contains("were put back from the AOF journal"), "{}", server.log());
     }
 }
 

@@ -10,6 +10,7 @@ pub mod cable;
 pub mod compare;
 pub mod disk;
 pub mod groups;
+pub mod journal;
 pub mod line;
 pub mod peer;
 pub mod vocabulary;
