@@ -217,8 +217,13 @@ def snapshot(program):
         reply(client, b"DEBUG", b"POPULATE", b"%d" % KEYS, b"key", b"100")
         writers = Writers(server)
         writers.latencies(1)
-        without, before = writers.latencies(WRITING_S), family(server)
-        peak, over = [before], threading.Event()
+        without = writers.latencies(WRITING_S)
+        reply(client, b"BGSAVE")
+        beside = writers.latencies(WRITING_S)
+        wait_until(lambda: info(client, b"rdb_bgsave_in_progress") == "0")
+        # Reading how much memory there is takes milliseconds, which the writers of above would have had to wait.
+        before, over = family(server), threading.Event()
+        peak = [before]
 
         def watch():
             while not over.is_set():
@@ -228,7 +233,7 @@ def snapshot(program):
         watcher = threading.Thread(target=watch)
         watcher.start()
         reply(client, b"BGSAVE")
-        beside = writers.latencies(WRITING_S)
+        writers.latencies(WRITING_S)
         wait_until(lambda: info(client, b"rdb_bgsave_in_progress") == "0")
         over.set()
         watcher.join()

@@ -161,9 +161,15 @@ fn header_len(length: usize) -> usize {
 fn header_end(input: &[u8], at: usize, kind: u8, length: usize) -> Option<usize> {
     let rest = input.get(at..)?;
     let digit = |n: usize| b'0' + (n % 10) as u8;
+    // Compared as one number: bytes that were just written one by one would have to be waited for.
+    let begins_with =
+        |line: [u8; 4]| rest.first_chunk().is_some_and(|first| u32::from_ne_bytes(*first) == u32::from_ne_bytes(line));
     let len = match length {
-        0..10 => rest.starts_with(&[kind, digit(length), b'\r', b'\n']).then_some(4),
-        10..100 => rest.starts_with(&[kind, digit(length / 10), digit(length), b'\r', b'\n']).then_some(5),
+        0..10 => begins_with([kind, digit(length), b'\r', b'\n']).then_some(4),
+        10..100 => {
+            let is_it = begins_with([kind, digit(length / 10), digit(length), b'\r']) && rest.get(4) == Some(&b'\n');
+            is_it.then_some(5)
+        }
         _ => long_header_len(rest, kind, length),
     };
     len.map(|len| at + len)
