@@ -90,8 +90,10 @@ def wait_until(holds):
 
 def always(program):
     with Server(program, *ALONE, *FILE, "--appendfsync", "always", cores=[0]) as server:
-        generate(server, 2_000)
-        return [20_000 / generate(server, 20_000, "-r", "100000")]
+        # By the end of these the files are made that it works with.
+        generate(server, 100_000, "-r", "100000")
+        requests = 300_000
+        return [requests / generate(server, requests, "-r", "100000")]
 
 
 def per_set(server):

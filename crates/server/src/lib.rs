@@ -16,6 +16,7 @@ pub mod crash;
 pub mod defrag;
 pub mod dial;
 pub mod eviction;
+pub mod folder;
 pub mod histogram;
 pub mod inbox;
 pub mod latency;

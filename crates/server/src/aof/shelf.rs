@@ -4,6 +4,7 @@ use crate::config::Refusal;
 use crate::config::tables::logging::LATENCY_MONITOR_THRESHOLD;
 use crate::config::tables::persistence::{AOF_DISABLE_AUTO_GC, APPENDDIRNAME, APPENDFILENAME};
 use crate::config::tables::process::DIR;
+use crate::folder;
 use crate::logging;
 use crate::server::Server;
 use kvick_rdb::aof::Manifest;
@@ -29,7 +30,10 @@ pub(super) struct Shelf {
 
 /// What the system says, as C programs print it.
 pub(super) fn reason(error: &io::Error) -> String {
-    Refusal::from(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0))).to_string()
+    match error.raw_os_error() {
+        Some(number) => Refusal::from(io::Error::from_raw_os_error(number)).to_string(),
+        None => error.to_string(),
+    }
 }
 
 pub(super) fn shown(name: &[u8]) -> String {
@@ -161,7 +165,7 @@ impl Shelf {
     /// Waits until the names in the folder are on the disk.
     fn sync(&self) -> Result<(), Told> {
         let folder = self.folder();
-        File::open(&folder).and_then(|folder| folder.sync_all()).map_err(|error| {
+        folder::sync(&folder).map_err(|error| {
             tell(format_args!("Fail to fsync AOF directory {}: {}.", folder.display(), reason(&error)))
         })
     }

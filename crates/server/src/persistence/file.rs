@@ -2,6 +2,7 @@
 //! The temporary file goes away with a [`DumpFile`] that was not put in its place.
 
 use crate::config::Refusal;
+use crate::folder;
 use crate::logging;
 use parking_lot::Mutex;
 use std::fmt;
@@ -188,7 +189,7 @@ impl DumpFile {
 
 /// Waits until the names in a folder are on the disk.
 pub fn sync_directory(folder: &Path) -> Result<(), SaveError> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(SaveError::SyncDirectory)
+    folder::sync(folder).map_err(SaveError::SyncDirectory)
 }
 
 impl Write for DumpFile {

@@ -1,6 +1,7 @@
 //! The thread that does for a journal what takes long: it makes the file, and syncs increments.
 
 use super::format;
+use crate::folder;
 use crate::process::affinity::{self, Role};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -105,7 +106,7 @@ fn make(path: &Path) -> io::Result<File> {
             left -= len;
         }
         file.sync_all()?;
-        super::sync_folder_of(path)?;
+        folder::sync_of(path)?;
         Ok(file)
     });
     if made.is_err() {
