@@ -48,6 +48,14 @@ pub struct Request {
     pub db: usize,
 }
 
+impl Request {
+    /// Whether it may take the [lane](super::lane), if nobody has to be kept from that.
+    #[inline]
+    pub fn is_for_lane(&self) -> bool {
+        matches!(self.asks, Asks::For(command, _) if command.lane.is_some())
+    }
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Batch {

@@ -299,7 +299,7 @@ impl Worker {
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
         let mut next = 0;
         while next < requests.len() {
-            if !may_take && connection.client.fate == Fate::Open {
+            if !may_take && requests[next].is_for_lane() && connection.client.fate == Fate::Open {
                 let (replies_max, given) = (start + REPLIES_MAX, (&*batch, shared));
                 let left = &requests[next..];
                 next += self.engine.take_lane(&mut connection.client, left, given, replies_max, &mut self.replies);
