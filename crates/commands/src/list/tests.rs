@@ -104,6 +104,20 @@ fn elements_are_looked_up_by_index_and_range() {
 }
 
 #[test]
+fn an_index_beyond_32_bits_is_out_of_range_but_for_what_a_log_repeats() {
+    let mut bench = bench();
+    bench.run("RPUSH l a b");
+    for index in ["4294967295", "9223372036854775807", "-9223372036854775808"] {
+        assert_eq!(bench.run(&format!("LSET l {index} c")), "-ERR index out of range");
+    }
+    bench.from_log = true;
+    assert_eq!(bench.run("LSET l 9223372036854775807 d"), "+OK");
+    assert_eq!(bench.run("LSET l -9223372036854775808 c"), "+OK");
+    assert_eq!(bench.run("LSET l 4294967298 e"), "-ERR index out of range");
+    assert_eq!(bench.run("LRANGE l 0 -1"), "*2 $1 c $1 d");
+}
+
+#[test]
 fn elements_are_replaced_and_inserted() {
     let mut bench = bench();
     assert_eq!(bench.run("LSET n 0 a"), "-ERR no such key");
