@@ -1,7 +1,8 @@
 //! The requests of one turn, parsed but not yet executed.
 //!
 //! Parsing runs ahead of execution so that the memory each request will touch can be asked for while others are still
-//! being parsed or executed: the bucket of its key when it is parsed, the entry when all are.
+//! being parsed or executed: the bucket of its key, or of the first keys that a script declares, when it is parsed, the entry
+//! when all are.
 
 use crate::table::Registered;
 use kvick_resp::{Args, ProtocolError, Span};

@@ -151,6 +151,7 @@ impl Worker {
         }
     }
 
+    /// See [`Worker::tell_before_replies`]: there is somebody who tracks.
     fn tell_who_tracks(&mut self) {
         if self.server.keyspace.tracking.keys() > self.engine.tunables.tracked_keys_max {
             self.engine.within_batch(Engine::limit_tracked_keys);
