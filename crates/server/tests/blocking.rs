@@ -222,7 +222,10 @@ fn a_client_that_is_gone_does_not_begin_to_wait() {
         wait_for_blocked(&mut control, 1);
         push(&mut control, "queue", &["element"]);
         drop(first);
-        wait_for_blocked(&mut control, 0);
+        wait_until("both are gone", || {
+            let list: String = cmd("CLIENT").arg("LIST").query(&mut control).expect("a list");
+            list.lines().count() == 1
+        });
         push(&mut control, "other", &["element"]);
         assert_eq!(cmd("LLEN").arg("other").query::<i64>(&mut control), Ok(1));
     });

@@ -142,6 +142,44 @@ fn strangers_may_send_little() {
 }
 
 #[test]
+fn what_others_send_does_not_change_how_a_connection_is_read() {
+    for_workers(SECRET, |server| {
+        let request = |key: &str| format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len());
+        let (mut trusted, long) = (server.raw(), "x".repeat(20_000));
+        trusted.ask(&["AUTH", "secret"], "+OK\r\n");
+        let mut repeat = |key: &str| {
+            for _ in 0..8 {
+                trusted.send(request(key));
+                trusted.expect("$-1\r\n");
+            }
+        };
+        repeat(&long);
+        let mut stranger = server.raw();
+        stranger.send(request(&long));
+        stranger.expect("-ERR Protocol error: unauthenticated bulk length\r\n");
+        stranger.expect_end();
+        // An argument that comes in two parts, the second of which looks like a request that others send.
+        for before in [10, 100_000] {
+            repeat("0123456789");
+            let argument = "x".repeat(before) + &request("0123456789");
+            let mut raw = server.raw();
+            raw.ask(&["AUTH", "secret"], "+OK\r\n");
+            raw.send(format!("*2\r\n$4\r\nECHO\r\n${}\r\n{}", argument.len(), &argument[..before]));
+            let url = format!("redis://:secret@127.0.0.1:{}/", server.port());
+            let mut other = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
+            wait_until("the first part is read", || {
+                clients(&mut other, &[]).iter().any(|client| client["cmd"] == "auth" && client["qbuf"] != "0")
+            });
+            raw.send(&argument[before..]);
+            raw.send("\r\n");
+            raw.expect(&format!("${}\r\n{argument}\r\n", argument.len()));
+            raw.send(request("0123456789"));
+            raw.expect("$-1\r\n");
+        }
+    });
+}
+
+#[test]
 fn broken_requests_end_the_connection() {
     for_workers(&[], |server| {
         let cases = [

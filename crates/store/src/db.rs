@@ -291,9 +291,8 @@ impl<'a> Db<'a> {
     /// Where a key is, if it is there and its time has not come; drops it when it has.
     #[inline(always)]
     fn locate(&mut self, key: Key<'_>) -> Option<Place> {
-        let partition = self.partition(key);
-        let place = partition.find(key)?;
-        if partition.entry(place).has_expiry() && !self.outlives(key, place) {
+        let (place, entry) = self.partition(key).find_entry(key)?;
+        if entry.has_expiry() && !self.outlives(key, place) {
             return None;
         }
         Some(place)
@@ -394,10 +393,27 @@ impl<'a> Db<'a> {
 
     #[inline]
     fn look_up(&mut self, key: Key<'_>, touch: bool, tell: bool) -> Option<Entry<'_>> {
-        let Some(place) = self.locate(key) else {
+        let access = self.env.access;
+        let found = self.partition(key).find_entry(key).map(|(place, entry)| {
+            let stays_as_it_is = !touch || access.touched(entry.clock()) == entry.clock();
+            (place, (!entry.has_expiry() && stays_as_it_is).then(|| entry.pointer()))
+        });
+        let Some((place, entry)) = found else {
             self.miss(key, tell);
             return None;
         };
+        let Some(entry) = entry else { return self.look_up_changing(key, place, touch, tell) };
+        self.env.counters.hits.add(1);
+        // SAFETY: live, as it was found just now, and borrowed from `self`.
+        Some(unsafe { Entry::from_pointer(entry) })
+    }
+
+    /// The same for a key that was found, and whose time may have come or whose access clock may have to be set.
+    fn look_up_changing(&mut self, key: Key<'_>, place: Place, touch: bool, tell: bool) -> Option<Entry<'_>> {
+        if self.entry(key, place).has_expiry() && !self.outlives(key, place) {
+            self.miss(key, tell);
+            return None;
+        }
         self.env.counters.hits.add(1);
         if touch {
             self.touch(key, place);

@@ -644,6 +644,12 @@ impl<'a> Entry<'a> {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
     }
 
+    /// What the table keeps of it.
+    #[inline]
+    pub fn pointer(&self) -> Pointer {
+        self.entry
+    }
+
     /// Where it lies in memory. It moves when it grows, or changes its representation.
     pub fn address(&self) -> usize {
         self.entry.as_ptr() as usize

@@ -108,6 +108,15 @@ impl Partition {
         self.table.find(key.hash, |pointer| unsafe { Entry::from_pointer(pointer) }.has_key(key.bytes))
     }
 
+    /// The same, and its entry.
+    #[inline]
+    pub fn find_entry(&self, key: Key<'_>) -> Option<(Place, Entry<'_>)> {
+        // SAFETY: as above.
+        let has_key = |pointer| unsafe { Entry::from_pointer(pointer) }.has_key(key.bytes);
+        // SAFETY: live, and borrowed from `self`.
+        self.table.find_element(key.hash, has_key).map(|(place, found)| (place, unsafe { Entry::from_pointer(found) }))
+    }
+
     /// Where a key with this hash stands.
     pub(crate) fn find_hash(&self, hash: u64) -> Option<Place> {
         // SAFETY: live.

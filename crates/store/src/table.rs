@@ -38,6 +38,7 @@ use segment::{
     BUCKET, Bucket, FLAG, POINTER_MASK, STEP_MAX, STEPS, Segment, is_full, matches, pointer_bits, pointer_of, prefetch,
     step_for, tag_in, tag_of, tags_equal, word_of,
 };
+use std::hint::select_unpredictable;
 use std::ptr::NonNull;
 
 /// A pointer stored in the table: at least two-byte aligned and below 2^48.
@@ -141,13 +142,22 @@ impl Table {
         // is there, and what was begun for other keys meanwhile would be lost.
         let is_elsewhere = (tags_equal(bucket, tag) == 0) & is_full(bucket);
         let bucket = segment.bucket(if is_elsewhere { segment.after(home) } else { home });
-        let slot = tags_equal(bucket, tag).trailing_zeros() as usize % BUCKET;
-        prefetch_lines(bucket.0[slot] & POINTER_MASK);
+        let equal = tags_equal(bucket, tag);
+        let element = bucket.0[equal.trailing_zeros() as usize % BUCKET] & POINTER_MASK;
+        // Where there is none, what is there already is asked for again: finding the page of another element takes as long
+        // as waiting for it.
+        prefetch_lines(select_unpredictable(equal == 0, std::ptr::from_ref(bucket).addr() as u64, element));
     }
 
     /// Finds the element with this hash for which `is_it` holds.
     #[inline]
-    pub fn find(&self, hash: u64, mut is_it: impl FnMut(Pointer) -> bool) -> Option<Place> {
+    pub fn find(&self, hash: u64, is_it: impl FnMut(Pointer) -> bool) -> Option<Place> {
+        self.find_element(hash, is_it).map(|(place, _)| place)
+    }
+
+    /// The same, and the element.
+    #[inline]
+    pub fn find_element(&self, hash: u64, mut is_it: impl FnMut(Pointer) -> bool) -> Option<(Place, Pointer)> {
         let (number, segment) = self.numbered_segment_of(hash)?;
         let tag = tag_of(hash, segment.depth);
         let home = segment.home(tag);
@@ -155,8 +165,9 @@ impl Table {
         loop {
             let bucket = segment.bucket(at);
             for slot in matches(bucket, tag) {
-                if is_it(pointer_of(bucket.0[slot])) {
-                    return Some(Place { segment: number, bucket: at as u16, slot: slot as u16 });
+                let element = pointer_of(bucket.0[slot]);
+                if is_it(element) {
+                    return Some((Place { segment: number, bucket: at as u16, slot: slot as u16 }, element));
                 }
             }
             if !is_full(bucket) {

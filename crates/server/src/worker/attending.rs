@@ -16,10 +16,10 @@ use super::engine::{Engine, Outcome};
 use super::input::{SHARED, defer};
 use super::output::Run;
 use super::program::Attend;
+use super::readiness::Events;
 use crate::session::Client;
 use crate::table::Registered;
 use kvick_resp::Args;
-use mio::Events;
 use std::time::Duration;
 
 /// What a batch has left to execute behind the present request.
@@ -60,7 +60,7 @@ impl Attend for Attendance<'_, '_> {
     fn attend(&mut self) {
         self.put_off_rest();
         let events = self.events.get_or_insert_with(|| Events::with_capacity(EVENTS));
-        if self.worker.poll.poll(events, Some(Duration::ZERO)).is_ok() {
+        if events.wait(&self.worker.poll, Duration::ZERO).is_ok() {
             self.worker.turn(events);
         }
     }

@@ -5,7 +5,7 @@
 //! when all are.
 
 use crate::table::Registered;
-use kvick_resp::{Args, ProtocolError, Span};
+use kvick_resp::{Args, ProtocolError, Repeat, Span};
 use kvick_store::Keyspace;
 use kvick_store::world::Alone;
 use smallvec::SmallVec;
@@ -70,6 +70,10 @@ pub struct Batch {
     hashes: Vec<u64>,
     /// The database and the hash of keys that scripts declare, and that are asked for with those.
     pub declared: SmallVec<[(usize, u64); 8]>,
+    /// What the last request began with, of whichever connection, that has its only key for its first argument.
+    pub repeat: Repeat,
+    /// The command that it was for.
+    pub repeated: Option<&'static Registered>,
     /// Inputs taken out of connections, with the connection and how much of it was parsed.
     pub held: Vec<(usize, Vec<u8>, usize)>,
 }

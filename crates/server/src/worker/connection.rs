@@ -12,11 +12,12 @@ use kvick_store::Waiter;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
+use rustix::net::{RecvFlags, SendFlags};
 use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -38,24 +39,16 @@ pub enum Socket {
     Tls(Box<Stream>),
 }
 
-/// Reads from a socket. Straight by the system call: the C library's function prepares for the thread being cancelled, which no
-/// thread here ever is, and that costs two locked instructions each way.
+/// Reads from a socket, straight by the system call: see [`super::readiness`].
 #[inline]
-fn receive(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
-    let (fd, none, nobody) = (libc::c_long::from(fd), 0 as libc::c_long, std::ptr::null_mut::<libc::c_void>());
-    // SAFETY: the memory may be written, for this length; nobody's address is asked for. Every argument fills a register.
-    let n = unsafe { libc::syscall(libc::SYS_recvfrom, fd, into.as_mut_ptr(), into.len(), none, nobody, nobody) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+fn receive(socket: &impl AsFd, into: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(socket, into, RecvFlags::empty())?.0)
 }
 
 /// Writes to a socket, in the same way. Who has closed the other end makes an error of it, and no signal.
 #[inline]
-fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    let (fd, flags) = (libc::c_long::from(fd), libc::c_long::from(libc::MSG_NOSIGNAL));
-    let (nobody, none) = (std::ptr::null::<libc::c_void>(), 0 as libc::c_long);
-    // SAFETY: the memory may be read, for this length; the socket is connected and needs no address. As above.
-    let n = unsafe { libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, nobody, none) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+fn send(socket: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?)
 }
 
 impl Socket {
@@ -63,8 +56,8 @@ impl Socket {
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => receive(stream.as_raw_fd(), into),
-            Socket::Unix(stream) => receive(stream.as_raw_fd(), into),
+            Socket::Tcp(stream) => receive(stream, into),
+            Socket::Unix(stream) => receive(stream, into),
             Socket::Tls(stream) => stream.read(into),
         }
     }
@@ -90,8 +83,8 @@ impl Socket {
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => send(stream.as_raw_fd(), bytes),
-            Socket::Unix(stream) => send(stream.as_raw_fd(), bytes),
+            Socket::Tcp(stream) => send(stream, bytes),
+            Socket::Unix(stream) => send(stream, bytes),
             Socket::Tls(stream) => stream.write(bytes),
         }
     }

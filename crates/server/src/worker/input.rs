@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::session::Fate;
 use crate::table::{Handler, Registered};
 use kvick_resp::format::parse_i64;
-use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
+use kvick_resp::{Args, Limits, OwnedArgs, Parsed};
 use kvick_store::world::Alone;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -169,14 +169,16 @@ impl Worker {
             }
         };
         let (Read::More(n) | Read::Drained(n)) = read else { return read };
-        self.shared[start..behind].copy_from_slice(&connection.pending);
+        if !connection.pending.is_empty() {
+            self.shared[start..behind].copy_from_slice(&connection.pending);
+        }
         let end = behind + n;
         let input = &self.shared[start..end];
         let alone = self.engine.alone.as_ref();
         let mut parse = Parse { server: self.server, alone, batch: &mut self.batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
         let rest = &input[parsed.bytes..];
-        if rest.len() != connection.pending.len() || parsed.bytes > 0 {
+        if rest.len() + connection.pending.len() > 0 && (rest.len() != connection.pending.len() || parsed.bytes > 0) {
             connection.pending = rest.to_vec();
         }
         connection.unparsed = parsed.more;
@@ -247,6 +249,46 @@ impl Worker {
 
     /// Executes the batch and puts the inputs it held back.
     fn execute_batch(&mut self) {
+        if self.batch.requests.len() == 1 && self.execute_only() {
+            return;
+        }
+        self.execute_whole_batch();
+    }
+
+    /// Executes the batch's only request if it takes the [lane](super::lane) and needs no care otherwise, as is usual where
+    /// clients wait for each reply: what serves to tell many apart, and to ask for memory in advance, is left out. Whether it
+    /// did.
+    #[inline]
+    fn execute_only(&mut self) -> bool {
+        let Worker { engine, batch, connections, replies, shared, server, .. } = self;
+        let is_plain = batch.requests[0].is_for_lane() && batch.big.is_empty() && batch.held.is_empty();
+        let token = batch.requests[0].connection;
+        if !is_plain || engine.inbox().has_deliveries() || !self.deliveries.is_empty() || server.inboxes.is_congested()
+        {
+            return false;
+        }
+        let Some(connection) = connections.get_mut(token).filter(|connection| connection.client.fate == Fate::Open)
+        else {
+            return false;
+        };
+        engine.begin_batch();
+        let start = replies.len();
+        let (replies_max, given) = (start + REPLIES_MAX, (&*batch, &shared[..]));
+        if engine.take_lane(&mut connection.client, &batch.requests, given, replies_max, replies) == 0 {
+            return false;
+        }
+        connection.client.publish();
+        batch.clear();
+        self.shared_used = 0;
+        let start = if self.engine.inbox().has_deliveries() { self.deliver_between(token, start) } else { start };
+        self.account_client(token);
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.write_many_replies();
+        true
+    }
+
+    #[inline(never)]
+    fn execute_whole_batch(&mut self) {
         self.engine.begin_batch();
         // What was published or changed before these requests were sent is heard of before they are answered.
         if self.engine.inbox().has_deliveries() {
@@ -544,10 +586,6 @@ struct Parse<'a> {
 struct Last<'a> {
     /// Its command, and the name it was called by.
     command: Option<(&'a [u8], &'static Registered)>,
-    /// The same if its first argument is its key, and it has no other.
-    keyed: Option<&'static Registered>,
-    /// What it began with.
-    repeat: Repeat,
 }
 
 /// What parsing found.
@@ -570,25 +608,31 @@ impl Parse<'_> {
         let (mut pos, before) = (0, self.batch.requests.len());
         let mut last = Last::default();
         let mut more = false;
+        // Before authentication what comes is looked at more closely.
+        let mut may_repeat = self.limits.authenticated && !self.connection.parser.is_partial();
         loop {
             let (first_span, start) = (self.batch.spans.len(), pos);
-            let Batch { spans, big, .. } = &mut *self.batch;
-            if let Some(command) = last.keyed
-                && let Some(end) = last.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
+            let Batch { spans, big, repeat, repeated, .. } = &mut *self.batch;
+            if may_repeat
+                && let Some(command) = *repeated
+                && let Some(end) = repeat.parse(input, pos, spans, self.limits.bulk_len_max)
             {
                 pos = end;
                 self.add_keyed(source, input, first_span, command);
+                if pos == input.len() {
+                    break;
+                }
                 continue;
             }
-            let resumes = self.connection.parser.is_partial();
             match self.connection.parser.parse(input, &mut pos, spans, big, self.limits) {
                 Parsed::Request => {
-                    self.add(source, input, first_span, &mut last);
-                    // Before authentication what comes next is looked at more closely.
-                    last.keyed = last.keyed.filter(|_| !resumes && self.limits.authenticated && pos < input.len());
-                    if last.keyed.is_some() {
-                        last.repeat.learn(input, start, &self.batch.spans[first_span..]);
+                    let keyed = self.add(source, input, first_span, &mut last);
+                    if may_repeat && let Some(command) = keyed {
+                        let Batch { spans, repeat, repeated, .. } = &mut *self.batch;
+                        repeat.learn(input, start, &spans[first_span..]);
+                        *repeated = Some(command);
                     }
+                    may_repeat = self.limits.authenticated;
                 }
                 Parsed::Incomplete => break,
                 Parsed::Big { .. } => {
@@ -602,7 +646,7 @@ impl Parse<'_> {
                     break;
                 }
             }
-            if !self.limits.authenticated {
+            if !self.limits.authenticated || pos == input.len() {
                 more = pos < input.len();
                 break;
             }
@@ -625,8 +669,15 @@ impl Parse<'_> {
         Found { bytes, requests: false, more: true }
     }
 
+    /// Adds a request; its command if its first argument is its key, and it has no other.
     #[inline]
-    fn add<'i>(&mut self, source: Source, input: &'i [u8], first_span: usize, last: &mut Last<'i>) {
+    fn add<'i>(
+        &mut self,
+        source: Source,
+        input: &'i [u8],
+        first_span: usize,
+        last: &mut Last<'i>,
+    ) -> Option<&'static Registered> {
         let args = Args::new(input, &self.batch.spans[first_span..], &self.batch.big);
         let span = self.batch.spans[first_span];
         // A pipeline mostly repeats the command before, and comparing is quicker than looking up.
@@ -640,12 +691,12 @@ impl Parse<'_> {
             // The name of an inline request lies in a buffer of its own.
             (None, _) => args.get(0).and_then(|name| self.server.table.find(name)),
         };
-        last.keyed = None;
+        let mut keyed = None;
         let asks = match command {
             Some(command) if command.subcommands.is_empty() => {
                 let key = command.single_key.and_then(|index| args.get(index));
                 let key = key.filter(|_| command.spec.accepts(args.len()));
-                last.keyed = key.and(command.single_key.filter(|index| *index == 1)).map(|_| command);
+                keyed = key.and(command.single_key.filter(|index| *index == 1)).map(|_| command);
                 let hash = key.map(|key| self.hash(key));
                 if matches!(command.handler, Some(Handler::Program(_))) {
                     let declared = self.declared(args);
@@ -656,6 +707,7 @@ impl Parse<'_> {
             _ => Asks::Unresolved,
         };
         self.push(source, first_span, asks);
+        keyed
     }
 
     /// The database and the hashes of the first keys that a script declares, which are on their way from memory from now on.

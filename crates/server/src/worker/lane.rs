@@ -64,7 +64,7 @@ impl Engine {
     ) -> usize {
         let Some((word, balance_max)) = self.lane_for(client) else { return 0 };
         let (server, tunables, stats) = (self.server, &*self.tunables, &*self.stats);
-        let (gate, pause, inbox) = (&server.persistence.gate, &server.pause, server.inboxes.of(self.worker));
+        let (gate, pause, inbox) = (&server.persistence.gate, &server.pause, self.inbox());
         let (flags, is_logged, when_expired) =
             (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
         let mut locked = server.keyspace.lock_nothing();

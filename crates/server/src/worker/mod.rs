@@ -29,6 +29,7 @@ pub mod output;
 pub mod own_keys;
 mod permission;
 pub mod program;
+mod readiness;
 pub mod replay;
 mod timers;
 mod tracking;
@@ -47,7 +48,8 @@ use crate::session::{Client, Fate};
 use batch::Batch;
 use connection::{Connection, Socket};
 use engine::Engine;
-use mio::{Events, Poll, Token, Waker};
+use mio::{Poll, Token, Waker};
+use readiness::Events;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
@@ -59,7 +61,7 @@ use std::time::Duration;
 const EVENTS: usize = 1024;
 /// How long connections that were held back wait until it is looked whether they may go on.
 const HELD_BACK: Duration = Duration::from_millis(1);
-const WAKE: Token = Token(usize::MAX);
+const WAKE: usize = usize::MAX;
 /// Listeners have the tokens from here up.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
 
@@ -148,7 +150,7 @@ impl Worker {
     /// A worker that does not run yet.
     pub fn new(server: &'static Server, number: usize, listeners: Listeners) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), WAKE)?));
+        let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), Token(WAKE))?));
         let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
@@ -209,16 +211,16 @@ impl Worker {
         let mut ended = Ticks::now();
         while !self.server.is_ending() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
-            let timeout = if self.rests {
-                Some(HELD_BACK)
+            let at_most = if self.rests {
+                HELD_BACK
             } else if !self.has_more_to_do(delivers) {
                 let wait = self.timers.wait(ended, self.engine.now_ms, &self.server.defrag);
                 let wait = if self.owes_food { wait.min(feeding::OWED_AT_MOST) } else { wait };
-                Some(if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) })
+                if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) }
             } else {
-                Some(Duration::ZERO)
+                Duration::ZERO
             };
-            match self.poll.poll(&mut events, timeout) {
+            match events.wait(&self.poll, at_most) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                     crate::logging::warning(format_args!("Worker {} cannot poll: {error}", self.number));
                     self.server.end();
@@ -244,11 +246,11 @@ impl Worker {
             self.go_on_accepting();
         }
         let requests = self.engine.stats.requests.get();
-        for event in events {
-            match event.token() {
+        for event in events.iter() {
+            match event.token {
                 WAKE => {}
-                Token(token) if token >= FIRST_LISTENER => self.accept(token - FIRST_LISTENER),
-                Token(token) => {
+                token if token >= FIRST_LISTENER => self.accept(token - FIRST_LISTENER),
+                token => {
                     if event.is_writable() && self.wants_room(token) {
                         self.write_waiting(token);
                     }

@@ -76,6 +76,12 @@ impl Worker {
         if !self.owes_replies() {
             return;
         }
+        if let [run] = self.runs[..]
+            && !self.cut_off_any
+            && self.replies.capacity() <= REPLIES_KEPT
+        {
+            return self.write_only(run);
+        }
         let mut runs = std::mem::take(&mut self.runs);
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
@@ -112,8 +118,27 @@ impl Worker {
         self.publish_scratch();
     }
 
+    /// Writes the batch's replies where they are all for one connection.
+    #[inline]
+    fn write_only(&mut self, run: Run) {
+        let mut replies = std::mem::take(&mut self.replies);
+        self.writes += 1;
+        self.reached = 0;
+        self.runs.clear();
+        if let Some(written) = self.write_group(&[run], &replies) {
+            self.connections[run.token].output.push(&replies[run.start + written..run.end]);
+            self.write_waiting(run.token);
+        }
+        if !std::mem::take(&mut self.cut_off_any) {
+            replies.clear();
+            self.replies = replies;
+        }
+        self.publish_scratch();
+    }
+
     /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get
     /// the rest.
+    #[inline]
     fn write_group(&mut self, group: &[Run], replies: &[u8]) -> Option<usize> {
         let stats = &self.engine.stats;
         let token = group[0].token;
@@ -197,6 +222,7 @@ impl Worker {
     }
 
     /// Closes a connection that is done, or whose output is more than it may be.
+    #[inline]
     fn after_write(&mut self, token: usize) {
         let Some(connection) = self.connections.get(token) else { return };
         match connection.client.fate {
