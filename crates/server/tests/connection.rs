@@ -176,6 +176,13 @@ fn what_others_send_does_not_change_how_a_connection_is_read() {
             raw.send(request("0123456789"));
             raw.expect("$-1\r\n");
         }
+        // The same where the next argument should begin.
+        repeat("0123456789");
+        let mut raw = server.raw();
+        raw.ask(&["AUTH", "secret"], "+OK\r\n");
+        raw.send(format!("*3\r\n$3\r\nSET\r\n$100000\r\n{}\r\n{}", "x".repeat(100_000), request("0123456789")));
+        raw.expect("-ERR Protocol error: expected '$', got '*'\r\n");
+        raw.expect_end();
     });
 }
 
