@@ -46,9 +46,11 @@ use std::time::Instant;
 
 pub use crate::tunables::Tunables;
 
-/// Partitions of a database for each worker, and at least.
-const PARTITIONS_PER_WORKER: usize = 64;
-const PARTITIONS_MIN: usize = 256;
+/// Partitions of a database if one worker has it to itself.
+const PARTITIONS_ALONE: usize = 256;
+/// Partitions of a database for each of several workers: so many that those which one asks for in advance, a batch of keys,
+/// are seldom taken away by another before it locks them.
+const PARTITIONS_PER_WORKER: usize = 1024;
 const PARTITIONS_MAX: usize = 16384;
 
 /// The server. There is one, and it lives as long as the process.
@@ -143,7 +145,10 @@ impl Server {
     ) -> &'static Server {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
         let databases = values.read(crate::config::tables::process::DATABASES) as usize;
-        let partitions = (workers * PARTITIONS_PER_WORKER).next_power_of_two().clamp(PARTITIONS_MIN, PARTITIONS_MAX);
+        let partitions = match workers {
+            1 => PARTITIONS_ALONE,
+            _ => (workers * PARTITIONS_PER_WORKER).next_power_of_two().min(PARTITIONS_MAX),
+        };
         let commands = table.all().len();
         let tunables = Snapshot::read(&values, 1);
         let keyspace = Keyspace::leak(databases, partitions, hasher(&values));

@@ -5,10 +5,9 @@
 //! when all are.
 
 use crate::table::Registered;
-use kvick_resp::{Args, ProtocolError, Repeat, Span};
+use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
 use kvick_store::world::Alone;
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
@@ -69,11 +68,7 @@ pub struct Batch {
     /// Hashes of the keys that are asked for together.
     hashes: Vec<u64>,
     /// The database and the hash of keys that scripts declare, and that are asked for with those.
-    pub declared: SmallVec<[(usize, u64); 8]>,
-    /// What the last request began with, of whichever connection, that has its only key for its first argument.
-    pub repeat: Repeat,
-    /// The command that it was for.
-    pub repeated: Option<&'static Registered>,
+    pub declared: Vec<(usize, u64)>,
     /// Inputs taken out of connections, with the connection and how much of it was parsed.
     pub held: Vec<(usize, Vec<u8>, usize)>,
 }
@@ -132,6 +127,7 @@ impl Batch {
         self.spans.clear();
         self.spans.shrink_to(SPANS_KEPT);
         self.hashes.shrink_to(SPANS_KEPT);
+        self.declared.shrink_to(SPANS_KEPT);
         self.big.clear();
         self.held.clear();
     }

@@ -97,6 +97,9 @@ pub struct Engine {
     pub(super) last: Ticks,
     /// When `now_ms` was read.
     dated: Ticks,
+    /// [`DATE_US`] and [`LONG_US`] in ticks.
+    date_ticks: u64,
+    long_ticks: u64,
 }
 
 /// A request that is being executed.
@@ -167,6 +170,8 @@ impl Engine {
             evicting: Evicting::new(worker),
             last: Ticks::now(),
             dated: Ticks::now(),
+            date_ticks: clock::us_to_ticks(DATE_US),
+            long_ticks: clock::us_to_ticks(LONG_US),
         };
         engine.apply_settings();
         engine.update_date();
@@ -176,7 +181,7 @@ impl Engine {
     /// Reads the clock, and the settings if they changed; the present point in time.
     pub fn update_clock(&mut self) -> Ticks {
         self.last = Ticks::now();
-        if self.last.us_since(self.dated) >= DATE_US {
+        if self.last.since(self.dated) >= self.date_ticks {
             self.update_date();
         }
         self.update_settings();
@@ -194,7 +199,7 @@ impl Engine {
     /// sent hold for them.
     pub fn begin_batch(&mut self) {
         let now = Ticks::now();
-        if now.us_since(self.last) >= LONG_US {
+        if now.since(self.last) >= self.long_ticks {
             self.update_date();
         }
         self.last = now;

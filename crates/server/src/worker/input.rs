@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::session::Fate;
 use crate::table::{Handler, Registered};
 use kvick_resp::format::parse_i64;
-use kvick_resp::{Args, Limits, OwnedArgs, Parsed};
+use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
 use kvick_store::world::Alone;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -175,7 +175,8 @@ impl Worker {
         let end = behind + n;
         let input = &self.shared[start..end];
         let alone = self.engine.alone.as_ref();
-        let mut parse = Parse { server: self.server, alone, batch: &mut self.batch, connection, token, limits };
+        let (server, batch, habit) = (self.server, &mut self.batch, &mut self.habit);
+        let mut parse = Parse { server, habit, alone, batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
         let rest = &input[parsed.bytes..];
         if rest.len() + connection.pending.len() > 0 && (rest.len() != connection.pending.len() || parsed.bytes > 0) {
@@ -201,7 +202,8 @@ impl Worker {
         };
         let number = self.batch.held.len();
         let alone = self.engine.alone.as_ref();
-        let mut parse = Parse { server: self.server, alone, batch: &mut self.batch, connection, token, limits };
+        let (server, batch, habit) = (self.server, &mut self.batch, &mut self.habit);
+        let mut parse = Parse { server, habit, alone, batch, connection, token, limits };
         let parsed = parse.all(Source::Held(number), &held);
         if parsed.requests {
             self.batch.held.push((token, held, parsed.bytes));
@@ -241,7 +243,8 @@ impl Worker {
         // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
         if missing == 0 && !limits.query_buffer_exceeded(connection.input_held()) {
             let alone = self.engine.alone.as_ref();
-            let mut parse = Parse { server: self.server, alone, batch: &mut self.batch, connection, token, limits };
+            let (server, batch, habit) = (self.server, &mut self.batch, &mut self.habit);
+            let mut parse = Parse { server, habit, alone, batch, connection, token, limits };
             parse.all(Source::Shared(0, 0), &[]);
         }
         if more { Read::More(total) } else { Read::Drained(total) }
@@ -570,9 +573,18 @@ pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &B
     }));
 }
 
+/// What the last request began with, of whichever connection, whose first argument is its key, and that has no other.
+#[derive(Default)]
+pub(super) struct Habit {
+    repeat: Repeat,
+    /// Its command.
+    command: Option<&'static Registered>,
+}
+
 /// Parsing what one connection sent.
 struct Parse<'a> {
     server: &'static Server,
+    habit: &'a mut Habit,
     /// Proof that nobody else touches the keyspace meanwhile, if that is so.
     alone: Option<&'a Alone>,
     batch: &'a mut Batch,
@@ -612,10 +624,10 @@ impl Parse<'_> {
         let mut may_repeat = self.limits.authenticated && !self.connection.parser.is_partial();
         loop {
             let (first_span, start) = (self.batch.spans.len(), pos);
-            let Batch { spans, big, repeat, repeated, .. } = &mut *self.batch;
+            let Batch { spans, big, .. } = &mut *self.batch;
             if may_repeat
-                && let Some(command) = *repeated
-                && let Some(end) = repeat.parse(input, pos, spans, self.limits.bulk_len_max)
+                && let Some(command) = self.habit.command
+                && let Some(end) = self.habit.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
             {
                 pos = end;
                 self.add_keyed(source, input, first_span, command);
@@ -628,9 +640,8 @@ impl Parse<'_> {
                 Parsed::Request => {
                     let keyed = self.add(source, input, first_span, &mut last);
                     if may_repeat && let Some(command) = keyed {
-                        let Batch { spans, repeat, repeated, .. } = &mut *self.batch;
-                        repeat.learn(input, start, &spans[first_span..]);
-                        *repeated = Some(command);
+                        self.habit.repeat.learn(input, start, &self.batch.spans[first_span..]);
+                        self.habit.command = Some(command);
                     }
                     may_repeat = self.limits.authenticated;
                 }

@@ -110,6 +110,7 @@ pub struct Worker {
     /// Stands in for the engine while that runs a script.
     understudy: Option<Box<Engine>>,
     batch: Batch,
+    habit: input::Habit,
     /// Input of the present batch.
     shared: Vec<u8>,
     shared_used: usize,
@@ -173,6 +174,7 @@ impl Worker {
             engine,
             understudy,
             batch: Batch::default(),
+            habit: input::Habit::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::with_capacity(evicting::SCRATCH_MIN),

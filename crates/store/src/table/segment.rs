@@ -249,20 +249,17 @@ pub(super) fn matches(bucket: &Bucket, tag: u16) -> impl Iterator<Item = usize> 
 #[inline]
 pub(super) fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
     use std::arch::x86_64::*;
+    const { assert!(TAG_BITS == 16, "a tag is the upper half of a word's upper half") };
     // SAFETY: the instructions belong to every x86-64 processor; a bucket is four aligned vectors.
     unsafe {
-        let words = bucket.0.as_ptr().cast::<__m128i>();
-        let wanted = _mm_set1_epi64x((u64::from(tag) << (64 - TAG_BITS)) as i64);
-        // The low half of each 64-bit lane is all ones where the tags are equal.
-        let equal = |pair: usize| {
-            let differing =
-                _mm_srli_epi64::<{ 64 - TAG_BITS as i32 }>(_mm_xor_si128(_mm_load_si128(words.add(pair)), wanted));
-            _mm_castsi128_ps(_mm_cmpeq_epi32(differing, _mm_setzero_si128()))
-        };
-        let low = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(equal(0), equal(1)));
-        let high = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(equal(2), equal(3)));
-        let all = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
-        _mm_movemask_epi8(all) as u32
+        let words = bucket.0.as_ptr().cast::<f32>();
+        let pair = |at: usize| _mm_load_ps(words.add(4 * at));
+        // The upper halves of four words each, and the upper halves of these.
+        let low = _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(pair(0), pair(1)));
+        let high = _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(pair(2), pair(3)));
+        let tags = _mm_packs_epi32(_mm_srai_epi32::<16>(low), _mm_srai_epi32::<16>(high));
+        let equal = _mm_cmpeq_epi16(tags, _mm_set1_epi16(tag as i16));
+        _mm_movemask_epi8(_mm_packs_epi16(equal, _mm_setzero_si128())) as u32
     }
 }
 

@@ -276,3 +276,17 @@ fn a_table_of_few_is_small() {
     (0..8).for_each(|n| numbers.insert(n));
     assert!(numbers.table.memory() <= 64 + size_of::<Segment>() + 4);
 }
+
+#[test]
+fn slots_with_a_tag_are_told_whatever_the_rest_of_their_words() {
+    let mut seed = 1;
+    let mut next = || random(&mut seed);
+    for _ in 0..2_000 {
+        let tags = [0, 1, 0x7fff, 0x8000, 0xffff, next() as u16];
+        let words = [(); BUCKET].map(|()| (u64::from(tags[next() as usize % 6]) << 48) | next() >> 16);
+        for tag in tags {
+            let expected = words.iter().rev().fold(0, |bits, word| bits << 1 | u32::from(tag_in(*word) == tag));
+            assert_eq!(tags_equal(&Bucket(words), tag), expected, "{words:x?}, {tag:x}");
+        }
+    }
+}
