@@ -72,11 +72,21 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Asked by a new connection: Sentinel has those closed that a server had before it changed sides.
+/// Asked by a new connection: Sentinel has those closed that a server had before it changed sides. That may be this one, which
+/// then is asked once more.
 fn ask<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
     let mut command = cmd(words[0]);
     words[1..].iter().for_each(|word| _ = command.arg(word));
-    command.query(&mut server.client()).expect("an answer")
+    let url = format!("redis://127.0.0.1:{}/", server.port());
+    let answer = || {
+        let mut connection = redis::Client::open(&*url)?.get_connection()?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        command.query(&mut connection)
+    };
+    match answer() {
+        Err(error) if error.is_connection_dropped() => answer().expect("an answer"),
+        answer => answer.expect("an answer"),
+    }
 }
 
 fn info(server: &Server) -> String {

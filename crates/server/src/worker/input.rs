@@ -179,7 +179,8 @@ impl Worker {
         let mut parse = Parse { server, habit, alone, batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
         let rest = &input[parsed.bytes..];
-        if rest.len() + connection.pending.len() > 0 && (rest.len() != connection.pending.len() || parsed.bytes > 0) {
+        let holds_any = !rest.is_empty() || !connection.pending.is_empty();
+        if holds_any && (rest.len() != connection.pending.len() || parsed.bytes > 0) {
             connection.pending = rest.to_vec();
         }
         connection.unparsed = parsed.more;
