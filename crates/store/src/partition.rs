@@ -104,14 +104,13 @@ impl Partition {
     /// Where a key stands.
     #[inline]
     pub fn find(&self, key: Key<'_>) -> Option<Place> {
-        // SAFETY: pointers in the table are live (see the module's documentation).
-        self.table.find(key.hash, |pointer| unsafe { Entry::from_pointer(pointer) }.has_key(key.bytes))
+        self.find_entry(key).map(|(place, _)| place)
     }
 
     /// The same, and its entry.
     #[inline]
     pub fn find_entry(&self, key: Key<'_>) -> Option<(Place, Entry<'_>)> {
-        // SAFETY: as above.
+        // SAFETY: pointers in the table are live (see the module's documentation).
         let has_key = |pointer| unsafe { Entry::from_pointer(pointer) }.has_key(key.bytes);
         // SAFETY: live, and borrowed from `self`.
         self.table.find_element(key.hash, has_key).map(|(place, found)| (place, unsafe { Entry::from_pointer(found) }))

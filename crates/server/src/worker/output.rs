@@ -109,6 +109,12 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
+        self.keep_room(replies);
+    }
+
+    /// Keeps the buffer of replies that were written, unless it is large.
+    #[inline]
+    fn keep_room(&mut self, replies: Vec<u8>) {
         // What was made for a client that was cut off was more than is needed as a rule.
         let is_usual = !std::mem::take(&mut self.cut_off_any);
         if replies.capacity() <= REPLIES_KEPT && is_usual {
@@ -121,7 +127,7 @@ impl Worker {
     /// Writes the batch's replies where they are all for one connection.
     #[inline]
     fn write_only(&mut self, run: Run) {
-        let mut replies = std::mem::take(&mut self.replies);
+        let replies = std::mem::take(&mut self.replies);
         self.writes += 1;
         self.reached = 0;
         self.runs.clear();
@@ -129,11 +135,7 @@ impl Worker {
             self.connections[run.token].output.push(&replies[run.start + written..run.end]);
             self.write_waiting(run.token);
         }
-        if !std::mem::take(&mut self.cut_off_any) {
-            replies.clear();
-            self.replies = replies;
-        }
-        self.publish_scratch();
+        self.keep_room(replies);
     }
 
     /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get

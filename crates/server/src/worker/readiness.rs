@@ -8,7 +8,6 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventFlags};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// What the poll told last.
@@ -35,9 +34,7 @@ impl Events {
         self.0.clear();
         let ms = at_most.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i64;
         let at_most = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
-        // SAFETY: the poll has the descriptor open while it is borrowed.
-        let poll = unsafe { BorrowedFd::borrow_raw(poll.as_raw_fd()) };
-        epoll::wait(poll, spare_capacity(&mut self.0), Some(&at_most))?;
+        epoll::wait(poll.registry(), spare_capacity(&mut self.0), Some(&at_most))?;
         Ok(())
     }
 
