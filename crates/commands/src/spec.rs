@@ -338,9 +338,9 @@ pub enum LockRule {
     /// The partitions of the keys (none, for a command without keys).
     Keys,
     /// Everything: no other command runs meanwhile.
-    World,
+    Global,
     /// Everything when the function says so, else the keys.
-    WorldIf(fn(Args<'_>) -> bool),
+    GlobalIf(fn(Args<'_>) -> bool),
 }
 
 bitflags! {

@@ -78,13 +78,13 @@ impl Bench {
             command = find(command.subcommands, &sub).expect("known subcommand");
         }
         assert!(command.spec.accepts(args.len()), "wrong number of arguments");
-        let world = match command.spec.lock {
-            LockRule::World => true,
-            LockRule::WorldIf(decide) => decide(args),
+        let global = match command.spec.lock {
+            LockRule::Global => true,
+            LockRule::GlobalIf(decide) => decide(args),
             LockRule::Keys => false,
         };
-        let mut locked = if world {
-            self.keyspace.lock_world()
+        let mut locked = if global {
+            self.keyspace.lock_global()
         } else if command.spec.keys.is_empty() {
             self.keyspace.lock_nothing()
         } else {
@@ -96,7 +96,7 @@ impl Bench {
         access.lfu = self.settings.lfu;
         access.set_now(self.now_ms);
         let mut out = Vec::new();
-        self.effects.begin(self.keyspace.log.followed(), self.heard, self.database);
+        self.effects.begin(self.keyspace.log.has_readers(), self.heard, self.database);
         let env = Env {
             now_ms: self.now_ms,
             access: &access,

@@ -116,18 +116,18 @@ mod folding {
         let ([first, lines @ ..], tail) = blocks.as_chunks::<4>() else {
             return by_tables(sum, bytes);
         };
-        let mut lanes = [load(&first[0]), load(&first[1]), load(&first[2]), load(&first[3])];
-        lanes[0] = _mm_xor_si128(lanes[0], pair([sum, 0]));
+        let mut fast_paths = [load(&first[0]), load(&first[1]), load(&first[2]), load(&first[3])];
+        fast_paths[0] = _mm_xor_si128(fast_paths[0], pair([sum, 0]));
         let by_line = pair(const { movers(512) });
         for line in lines {
-            for (lane, block) in lanes.iter_mut().zip(line) {
-                *lane = fold(*lane, by_line, load(block));
+            for (fast_path, block) in fast_paths.iter_mut().zip(line) {
+                *fast_path = fold(*fast_path, by_line, load(block));
             }
         }
         let by_block = pair(const { movers(128) });
-        let [mut folded, others @ ..] = lanes;
-        for lane in others {
-            folded = fold(folded, by_block, lane);
+        let [mut folded, others @ ..] = fast_paths;
+        for fast_path in others {
+            folded = fold(folded, by_block, fast_path);
         }
         for block in tail {
             folded = fold(folded, by_block, load(block));

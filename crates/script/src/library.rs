@@ -12,7 +12,7 @@ use crate::vm::{Identity, Settings};
 use crate::{Failure, ScriptFlags, api};
 
 /// The table that libraries find their globals in while they are loaded, in the registry.
-const LOADING_WORLD: &str = "globals of loading libraries";
+const LOADING_GLOBAL: &str = "globals of loading libraries";
 
 /// A function that a library registered.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) fn install(lua: Lua<'_>, identity: &Identity) {
     }
     lua.pop(1);
     sandbox::refuse_missing(lua, lua.top());
-    lua.raw_set_field(REGISTRY, LOADING_WORLD);
+    lua.raw_set_field(REGISTRY, LOADING_GLOBAL);
 }
 
 /// Runs the code of a library.
@@ -66,7 +66,7 @@ pub(crate) fn load(
         .map_err(|text| Failure::new([b"ERR Error compiling function: ", &*text].concat()))?;
     let deadline = time_limit.and_then(|limit| Instant::now().checked_add(limit));
     lua.state().loading = Some(Loading { functions: Vec::new(), deadline });
-    lua.raw_get_field(REGISTRY, LOADING_WORLD);
+    lua.raw_get_field(REGISTRY, LOADING_GLOBAL);
     sandbox::look_into(lua);
     lua.push_kept(compiled);
     let ended = run::protected(lua, settings, |lua| lua.call_protected(0, Some(0), None));

@@ -3,7 +3,7 @@
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::config::Values;
 use crate::config::tables::{network, tls};
-use crate::server::{Server, Tunables};
+use crate::server::{RuntimeConfig, Server};
 use crate::tls::Tls;
 use crate::tls::stream::Stream;
 use crate::worker::connection::Socket;
@@ -307,14 +307,14 @@ pub fn admit(
     server: &'static Server,
     mut socket: Socket,
     peer: Peer,
-    tunables: &Tunables,
+    runtime_config: &RuntimeConfig,
 ) -> Option<(Socket, Arc<ClientInfo>, usize)> {
-    if server.clients.count() >= tunables.maxclients {
+    if server.clients.count() >= runtime_config.maxclients {
         server.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
     }
     // Who comes with TLS is told after the handshake.
-    if keeps_out(server, tunables, peer.loopback) && !socket.is_handshaking() {
+    if keeps_out(server, runtime_config, peer.loopback) && !socket.is_handshaking() {
         server.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }
@@ -326,7 +326,7 @@ pub fn admit(
     if let Some(stream) = stream {
         // A socket that does not know these options works without them.
         let _ = stream.set_nodelay(true);
-        set_keepalive(&SockRef::from(stream), tunables.tcp_keepalive);
+        set_keepalive(&SockRef::from(stream), runtime_config.tcp_keepalive);
     }
     let id = server.clients.next_id();
     let worker = (id as usize - 1) % server.workers();
@@ -339,8 +339,8 @@ pub fn admit(
 }
 
 /// Whether protected mode keeps a client out.
-pub fn keeps_out(server: &Server, tunables: &Tunables, loopback: bool) -> bool {
-    tunables.protected_mode && !loopback && server.acl.default_user().nopass
+pub fn keeps_out(server: &Server, runtime_config: &RuntimeConfig, loopback: bool) -> bool {
+    runtime_config.protected_mode && !loopback && server.acl.default_user().nopass
 }
 
 /// What such a client is told.

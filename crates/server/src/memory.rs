@@ -1,12 +1,12 @@
 //! What the process takes of memory: the allocator's figures, the kernel's, and what of it is not data.
 //!
-//! How much is in use is known at any time, see [`ledger`]. All else the allocator, jemalloc, adds up when it is asked to.
+//! How much is in use is known at any time, see [`allocation_stats`]. All else the allocator, jemalloc, adds up when it is asked to.
 //! That takes some ten microseconds, so it is done once for a report, never while commands run.
 //!
 //! Invariants of the unsafe code here: each name is that of a control which the allocator documents, is terminated by a
 //! zero byte, and is read with the type documented for it.
 
-mod ledger;
+mod allocation_stats;
 mod slabs;
 
 use crate::clients::ClientFlags;
@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
 
-pub use ledger::{enrol, in_use, own_balance};
+pub use allocation_stats::{in_use, own_balance, register_thread};
 pub use slabs::Slabs;
 
 /// The allocator's number for all of its arenas together.

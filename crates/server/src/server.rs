@@ -17,19 +17,19 @@ use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::migration::Migration;
 use crate::pause::Pause;
-use crate::persistence::{self, Persistence, gate};
+use crate::persistence::{self, Persistence, admission};
 use crate::process::shutdown;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
 use crate::replication::{Replication, history};
+use crate::runtime_config::RuntimeConfig as Snapshot;
 use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
 use crate::table::{CommandTable, Registered};
 use crate::tls::Tls;
 use crate::tracking::Tracking;
-use crate::tunables::Tunables as Snapshot;
 use crate::watchdog::Watchdog;
 use crate::worker::blocking::Served;
 use crate::worker::{Message, output};
@@ -44,7 +44,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-pub use crate::tunables::Tunables;
+pub use crate::runtime_config::RuntimeConfig;
 
 /// Partitions of a database if one worker has it to itself.
 const PARTITIONS_ALONE: usize = 256;
@@ -110,7 +110,7 @@ pub struct Server {
     pub scripting: Scripting,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
-    tunables: RwLock<Arc<Snapshot>>,
+    runtime_config: RwLock<Arc<Snapshot>>,
     /// When it started.
     pub started: Instant,
     /// Unix time in ms when it started.
@@ -150,7 +150,7 @@ impl Server {
             _ => (workers * PARTITIONS_PER_WORKER).next_power_of_two().min(PARTITIONS_MAX),
         };
         let commands = table.all().len();
-        let tunables = Snapshot::read(&values, 1);
+        let runtime_config = Snapshot::read(&values, 1);
         let keyspace = Keyspace::leak(databases, partitions, hasher(&values));
         let aof = Aof::new(workers, values.read(APPENDFSYNC));
         let server: &'static Server = Box::leak(Box::new(Server {
@@ -183,7 +183,7 @@ impl Server {
             tls: Tls::default(),
             scripting: Scripting::new(keyspace),
             listeners: OnceLock::new(),
-            tunables: RwLock::new(Arc::new(tunables)),
+            runtime_config: RwLock::new(Arc::new(runtime_config)),
             started: Instant::now(),
             started_ms: crate::clock::unix_ms(),
             run_id: history::random_id(),
@@ -196,8 +196,8 @@ impl Server {
             ending: AtomicBool::new(false),
             listening: RwLock::default(),
         }));
-        server.guard_memory(&server.tunables());
-        server.keyspace.janitor.run(memory::enrol);
+        server.guard_memory(&server.runtime_config());
+        server.keyspace.lazy_free.run(memory::register_thread);
         server
     }
 
@@ -312,13 +312,13 @@ impl Server {
     }
 
     /// The settings that workers go by, as of now.
-    pub fn tunables(&self) -> Arc<Tunables> {
+    pub fn runtime_config(&self) -> Arc<RuntimeConfig> {
         let generation = self.config.generation();
-        let current = self.tunables.read().clone();
+        let current = self.runtime_config.read().clone();
         if current.generation == generation {
             return current;
         }
-        let mut current = self.tunables.write();
+        let mut current = self.runtime_config.write();
         if current.generation < generation {
             *current = Arc::new(Snapshot::read(&self.config.values(), generation));
             self.guard_memory(&current);
@@ -327,9 +327,9 @@ impl Server {
     }
 
     /// Has commands look whether memory is short, if there are limits.
-    fn guard_memory(&self, tunables: &Tunables) {
-        let limits = &tunables.eviction;
-        self.persistence.gate.set(gate::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
+    fn guard_memory(&self, runtime_config: &RuntimeConfig) {
+        let limits = &runtime_config.eviction;
+        self.persistence.admission.set(admission::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
     /// Why a protected command may not run for this client.
@@ -384,7 +384,7 @@ impl Server {
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
         self.acl.log.reset_counts();
-        self.keyspace.janitor.reset();
+        self.keyspace.lazy_free.reset();
         self.persistence.reset_stats();
         self.scripting.reset_stats();
         aof::reset_stats(&self.aof);

@@ -241,14 +241,14 @@ impl Client {
     /// Has it shown every command from now on.
     pub fn begin_monitor(&self, server: &Server) {
         self.info.set_flags(ClientFlags::MONITOR, true);
-        server.pubsub.begin_monitor(self.place(), &server.persistence.gate);
+        server.pubsub.begin_monitor(self.place(), &server.persistence.admission);
     }
 
     /// Has it shown none any more, if it was.
     pub fn end_monitor(&self, server: &Server) {
         if self.is_monitor() {
             self.info.set_flags(ClientFlags::MONITOR, false);
-            server.pubsub.end_monitor(self.place(), &server.persistence.gate);
+            server.pubsub.end_monitor(self.place(), &server.persistence.admission);
         }
     }
 

@@ -20,9 +20,9 @@ pub enum Handler {
     Program(Program),
 }
 
-/// What a command is in the [`lane`](crate::worker::lane) with.
+/// What a command is in the [`fast_path`](crate::worker::fast_path) with.
 #[derive(Clone, Copy)]
-pub enum Lane {
+pub enum FastPath {
     /// With its only key, which is the argument with this number.
     Key(usize),
     /// With nothing: it answers, and touches no data.
@@ -46,8 +46,8 @@ pub struct Registered {
     pub single_key: Option<usize>,
     /// Whether it takes little time for each of its keys and has to do with nothing else.
     pub brief: bool,
-    /// How it takes the [`lane`](crate::worker::lane), if nobody has to be kept from it.
-    pub lane: Option<(Lane, DataHandler)>,
+    /// How it takes the [`fast_path`](crate::worker::fast_path), if nobody has to be kept from it.
+    pub fast_path: Option<(FastPath, DataHandler)>,
 }
 
 /// The table. Names are looked up without regard to case.
@@ -103,8 +103,8 @@ impl CommandTable {
         let name = command.spec.name;
         let full_name = if container.is_empty() { name.to_string() } else { format!("{container}|{name}") };
         let (handler, single_key) = (command.handler.map(wrap), single_key(&command.spec));
-        let lane = match handler {
-            Some(Handler::Data(data)) => lane(&command.spec, single_key).map(|lane| (lane, data)),
+        let fast_path = match handler {
+            Some(Handler::Data(data)) => fast_path(&command.spec, single_key).map(|fast_path| (fast_path, data)),
             _ => None,
         };
         let spec = &command.spec;
@@ -117,7 +117,7 @@ impl CommandTable {
             subcommands: Vec::new(),
             single_key,
             brief,
-            lane,
+            fast_path,
         });
         for subcommand in command.subcommands {
             let sub_id = self.commands.len() as u32;
@@ -287,13 +287,13 @@ fn is_brief(spec: &Spec) -> bool {
         && matches!(spec.lock, LockRule::Keys)
 }
 
-fn lane(spec: &Spec, single_key: Option<usize>) -> Option<Lane> {
+fn fast_path(spec: &Spec, single_key: Option<usize>) -> Option<FastPath> {
     let is_protected = spec.flags.contains(Flags::PROTECTED);
     let touches_nothing = spec.keys.is_empty()
         && matches!(spec.lock, LockRule::Keys)
         && !spec.flags.intersects(Flags::READONLY | Flags::WRITE);
-    let lane = single_key.map(Lane::Key).or(touches_nothing.then_some(Lane::Nothing));
-    lane.filter(|_| !is_protected)
+    let fast_path = single_key.map(FastPath::Key).or(touches_nothing.then_some(FastPath::Nothing));
+    fast_path.filter(|_| !is_protected)
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Watchdog {
 
     /// Watches until the period is zero.
     fn watch(&self, server: &Server) {
-        memory::enrol();
+        memory::register_thread();
         affinity::set(Role::Background);
         let now = Instant::now();
         let turns = |worker: usize| server.stats[worker].turns.get();

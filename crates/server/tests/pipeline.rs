@@ -130,10 +130,10 @@ fn compare<T>(args: &[&str], prepare: impl Fn(&Server) -> T) {
         let _kept = servers.each_ref().map(&prepare);
         let [mut together, mut apart] = servers.each_ref().map(Server::client);
         for _ in 0..PARCELS {
-            let mut parcel: Vec<Vec<u8>> = (0..sequence.below(TOGETHER_MAX)).map(|_| sequence.request()).collect();
-            parcel.push(b"*1\r\n$5\r\nRESET\r\n".to_vec());
-            together.send_packed_command(&parcel.concat()).expect("a connection");
-            for request in &parcel {
+            let mut packed_key: Vec<Vec<u8>> = (0..sequence.below(TOGETHER_MAX)).map(|_| sequence.request()).collect();
+            packed_key.push(b"*1\r\n$5\r\nRESET\r\n".to_vec());
+            together.send_packed_command(&packed_key.concat()).expect("a connection");
+            for request in &packed_key {
                 apart.send_packed_command(request).expect("a connection");
                 let (expected, got) = (apart.recv_response(), together.recv_response());
                 let shown = String::from_utf8_lossy(request);

@@ -6,8 +6,8 @@
 //! each, which share nothing but the machine, show how much of what is missing is the machine's.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use kvick_store::global_lock::Participant;
 use kvick_store::hash::KeyHasher;
-use kvick_store::world::Participant;
 use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Expiry, Keyspace, WhenExpired};
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -48,7 +48,7 @@ impl Thread {
     fn batch(&mut self, write_every: usize) {
         let keys: [[u8; 16]; BATCH] = std::array::from_fn(|_| self.key());
         let keyspace = self.keyspace;
-        keyspace.world.enter(self.participant);
+        keyspace.global_lock.enter(self.participant);
         let keys = keys.each_ref().map(|bytes| keyspace.key(bytes));
         keyspace.prefetch(0, &keys.map(|key| key.hash), None);
         for (number, key) in keys.iter().enumerate() {
@@ -71,7 +71,7 @@ impl Thread {
                 black_box(db.get(*key).is_some());
             }
         }
-        keyspace.world.leave(self.participant);
+        keyspace.global_lock.leave(self.participant);
     }
 }
 
@@ -91,7 +91,7 @@ type Seat = (&'static Keyspace, Participant);
 /// A keyspace of a million keys, and the places of two threads in it.
 fn filled() -> [Seat; 2] {
     let keyspace = Keyspace::leak(1, PARTITIONS, KeyHasher::with_secret(3, 4));
-    let participants = [(); 2].map(|()| keyspace.world.join().expect("few threads"));
+    let participants = [(); 2].map(|()| keyspace.global_lock.join().expect("few threads"));
     let mut thread = Thread::new(keyspace, participants[0], 0);
     for n in 0..KEYS {
         let bytes = key(n);

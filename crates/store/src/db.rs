@@ -10,12 +10,12 @@ use crate::collections::hash::FieldClock;
 use crate::collections::{Collection, Hash};
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
-use crate::janitor::Garbage;
-use crate::keyspace::{Address, Cell as PartitionCell, Key, Keyspace, Locked};
+use crate::global_lock::Exclusive;
+use crate::keyspace::{Address, Key, Keyspace, Locked, PartitionSlot};
+use crate::lazy_free::Garbage;
 use crate::partition::Partition;
 use crate::table::Place;
 use crate::value::{INLINE_MAX, Kind, Object, Value};
-use crate::world::Alone;
 use kvick_resp::Args;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,7 +119,7 @@ pub struct Db<'a> {
     locked: &'a mut Locked,
     number: usize,
     database: usize,
-    cells: &'static [PartitionCell],
+    cells: &'static [PartitionSlot],
     /// The keys that the dispatcher hashed: most commands ask for no other, and for these in their order.
     hashed: &'a [Key<'a>],
     /// Which of them was asked for last.
@@ -155,21 +155,21 @@ impl<'a> Db<'a> {
     }
 
     /// Begins a command that works on one key and nothing else: locks the key's partition, if it is free at once and that is
-    /// needed. `heard` and `followed` are what [`Effects::begin`] asks for. Nothing else may be locked.
+    /// needed. `heard` and `has_readers` are what [`Effects::begin`] asks for. Nothing else may be locked.
     #[inline]
     pub fn begin_keyed(
         &mut self,
         key: Key<'a>,
-        alone: Option<&Alone>,
-        followed: bool,
+        exclusive: Option<&Exclusive>,
+        has_readers: bool,
         heard: impl FnOnce() -> EventClass,
     ) -> bool {
         let address = self.address(key);
-        if !self.locked.try_hold(&self.cells[self.partition_number(key)], address, alone) {
+        if !self.locked.try_hold(&self.cells[self.partition_number(key)], address, exclusive) {
             return false;
         }
         // Who begins to listen and then looks at the key misses nothing: it is asked under the lock.
-        self.env.effects.begin(followed, heard(), self.number);
+        self.env.effects.begin(has_readers, heard(), self.number);
         self.only = Some(key);
         true
     }
@@ -834,10 +834,10 @@ impl<'a> Db<'a> {
     }
 
     /// Exchanges all databases for their shadows. Needs the world.
-    pub fn exchange_shadows(&mut self) {
+    pub fn exchange_staging(&mut self) {
         let keyspace = self.locked.keyspace();
         for number in 0..keyspace.databases() {
-            self.exchange([number, keyspace.shadow(number)], |locked| locked.swap_shadow(number));
+            self.exchange([number, keyspace.staging(number)], |locked| locked.swap_staging(number));
         }
         self.all_changed();
         self.enter(self.number);
@@ -873,7 +873,7 @@ pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Pla
     if lazy && partition.entry(place).is_costly_to_free() {
         let bytes = partition.entry(place).external_memory(WEIGHED);
         let (value, _) = partition.take(place);
-        keyspace.janitor.dispose(Garbage::Value { value, bytes });
+        keyspace.lazy_free.dispose(Garbage::Value { value, bytes });
     } else {
         partition.remove(place);
     }

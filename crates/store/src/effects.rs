@@ -97,8 +97,8 @@ pub struct Effects {
     records: Vec<u8>,
     record_count: usize,
     /// Which of them only replicas get.
-    asides: Vec<Range<usize>>,
-    followed: bool,
+    replica_only: Vec<Range<usize>>,
+    has_readers: bool,
     reach: Reach,
     /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
     /// nothing else is propagated.
@@ -127,9 +127,9 @@ pub struct Effects {
 struct Group {
     records: Vec<u8>,
     record_count: usize,
-    asides: Vec<Range<usize>>,
+    replica_only: Vec<Range<usize>>,
     /// Records that only files get, and where they belong.
-    insets: Vec<(usize, Vec<u8>)>,
+    aof_only: Vec<(usize, Vec<u8>)>,
     /// The database of the first record, and of the last.
     databases: Option<(usize, usize)>,
 }
@@ -142,9 +142,9 @@ impl Effects {
 
     /// Begins a command.
     #[inline]
-    pub fn begin(&mut self, followed: bool, heard: EventClass, database: usize) {
+    pub fn begin(&mut self, has_readers: bool, heard: EventClass, database: usize) {
         self.dirty = 0;
-        self.followed = followed && self.verbatim.is_none();
+        self.has_readers = has_readers && self.verbatim.is_none();
         self.heard = heard;
         self.database = database;
         self.working_on = database;
@@ -184,8 +184,8 @@ impl Effects {
 
     /// True when somebody reads the write log, and building words for [`Effects::propagate`] is worth it.
     #[inline]
-    pub fn followed(&self) -> bool {
-        self.followed
+    pub fn has_readers(&self) -> bool {
+        self.has_readers
     }
 
     /// Propagates `words` instead of the command as it came; several calls propagate several requests.
@@ -208,7 +208,7 @@ impl Effects {
 
     /// Propagates `words` beside the command.
     pub(crate) fn record(&mut self, words: &[&[u8]]) {
-        if self.followed {
+        if self.has_readers {
             self.marked = true;
             encode(&mut self.records, words.iter().copied());
             self.record_count += 1;
@@ -216,18 +216,18 @@ impl Effects {
     }
 
     /// Propagates `words` beside the command, to replicas alone: it changes no data.
-    pub fn propagate_aside(&mut self, words: &[&[u8]]) {
+    pub fn propagate_replica_only(&mut self, words: &[&[u8]]) {
         let start = self.records.len();
         self.record(words);
-        if self.followed {
-            self.asides.push(start..self.records.len());
+        if self.has_readers {
+            self.replica_only.push(start..self.records.len());
         }
     }
 
     fn clear_records(&mut self) {
         self.records.clear();
         self.records.shrink_to(RECORDS_KEPT);
-        self.asides.clear();
+        self.replica_only.clear();
         self.record_count = 0;
     }
 
@@ -386,7 +386,7 @@ impl Effects {
     #[cold]
     fn record_for_everybody(&mut self, database: usize, words: &[&[u8]]) {
         if let Some(group) = &mut self.group
-            && self.followed
+            && self.has_readers
         {
             let mut record = Vec::new();
             encode(&mut record, words.iter().copied());
@@ -415,7 +415,7 @@ impl Effects {
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         let is_plain = !self.marked && self.verbatim.is_none();
-        let is_unsaid = !self.followed || self.dirty == 0;
+        let is_unsaid = !self.has_readers || self.dirty == 0;
         match is_plain {
             true if is_unsaid => false,
             true => self.commit_request(log, request),
@@ -428,7 +428,7 @@ impl Effects {
         match request.encoded() {
             Some(records) if self.group.is_none() => {
                 let databases = (self.database, self.database);
-                log.append(&Batch { databases, records, record_count: 1, asides: &[], insets: &[] });
+                log.append(&Batch { databases, records, record_count: 1, replica_only: &[], aof_only: &[] });
                 true
             }
             _ => self.append(log, Some(request)),
@@ -440,7 +440,7 @@ impl Effects {
         if !self.events.is_empty() | !self.watched.is_empty() | self.changes.has_noted() {
             self.tell();
         }
-        if !self.followed {
+        if !self.has_readers {
             return self.commit_verbatim(log);
         }
         let as_it_came = match self.propagation {
@@ -468,10 +468,10 @@ impl Effects {
         self.verbatim = Some(Default::default());
     }
 
-    /// What is committed next is this part of another server's log; with `aside` it changes no data.
-    pub fn repeat(&mut self, bytes: &[u8], aside: bool) {
-        let (verbatim, was_aside) = self.verbatim.get_or_insert_default();
-        *was_aside = aside && (verbatim.is_empty() || *was_aside);
+    /// What is committed next is this part of another server's log; with `replica_only` it changes no data.
+    pub fn repeat(&mut self, bytes: &[u8], replica_only: bool) {
+        let (verbatim, was_replica_only) = self.verbatim.get_or_insert_default();
+        *was_replica_only = replica_only && (verbatim.is_empty() || *was_replica_only);
         verbatim.extend_from_slice(bytes);
     }
 
@@ -479,11 +479,11 @@ impl Effects {
     /// Whether there was something.
     #[inline]
     pub fn commit_verbatim(&mut self, log: &WriteLog) -> bool {
-        if let Some((bytes, aside)) = &mut self.verbatim
+        if let Some((bytes, replica_only)) = &mut self.verbatim
             && self.group.is_none()
             && !bytes.is_empty()
         {
-            log.append_raw(bytes, *aside);
+            log.append_raw(bytes, *replica_only);
             bytes.clear();
             bytes.shrink_to(RECORDS_KEPT);
             return true;
@@ -500,13 +500,13 @@ impl Effects {
         if self.record_count == 0 {
             return false;
         }
-        let Effects { database, records, record_count, asides, group, reach, .. } = self;
+        let Effects { database, records, record_count, replica_only, group, reach, .. } = self;
         match group {
             None => {
                 let databases = (*database, *database);
-                log.append(&Batch { databases, records, record_count: *record_count, asides, insets: &[] });
+                log.append(&Batch { databases, records, record_count: *record_count, replica_only, aof_only: &[] });
             }
-            Some(group) => group.add(*database, records, *record_count, asides, *reach),
+            Some(group) => group.add(*database, records, *record_count, replica_only, *reach),
         }
         true
     }
@@ -523,15 +523,30 @@ impl Effects {
 
     /// Ends a transaction: appends what its commands did. Called under its locks.
     pub fn end_group(&mut self, log: &WriteLog) {
-        if let Some(Group { records, record_count, asides, insets, databases: Some(databases) }) = self.group.take() {
-            log.append(&Batch { databases, records: &records, record_count, asides: &asides, insets: &insets });
+        if let Some(Group { records, record_count, replica_only, aof_only, databases: Some(databases) }) =
+            self.group.take()
+        {
+            log.append(&Batch {
+                databases,
+                records: &records,
+                record_count,
+                replica_only: &replica_only,
+                aof_only: &aof_only,
+            });
         }
         self.commit_verbatim(log);
     }
 }
 
 impl Group {
-    fn add(&mut self, database: usize, records: &[u8], record_count: usize, asides: &[Range<usize>], reach: Reach) {
+    fn add(
+        &mut self,
+        database: usize,
+        records: &[u8],
+        record_count: usize,
+        replica_only: &[Range<usize>],
+        reach: Reach,
+    ) {
         if reach == Reach::Nobody {
             return;
         }
@@ -544,13 +559,15 @@ impl Group {
         let start = self.records.len();
         match reach {
             Reach::Everybody => {
-                self.asides.extend(asides.iter().map(|aside| start + aside.start..start + aside.end));
+                self.replica_only.extend(
+                    replica_only.iter().map(|replica_only| start + replica_only.start..start + replica_only.end),
+                );
             }
-            Reach::Replicas => self.asides.push(start..start + records.len()),
+            Reach::Replicas => self.replica_only.push(start..start + records.len()),
             Reach::Files => {
-                let data = without(records, asides);
+                let data = without(records, replica_only);
                 if !data.is_empty() {
-                    self.insets.push((start, data));
+                    self.aof_only.push((start, data));
                 }
                 return;
             }

@@ -324,9 +324,9 @@ impl Evictor {
         self.name.clear();
         self.name.extend_from_slice(entry.key());
         let (key, bytes) = (Key { bytes: &self.name, hash }, entry.memory(WEIGHED));
-        let lazy = pass.lazy && keyspace.janitor.pending_bytes() < BACKLOG_MAX;
+        let lazy = pass.lazy && keyspace.lazy_free.pending_bytes() < BACKLOG_MAX;
         let effects = &mut *pass.effects;
-        effects.begin(keyspace.log.followed(), pass.heard | keyspace.tracking.heard(), number);
+        effects.begin(keyspace.log.has_readers(), pass.heard | keyspace.tracking.heard(), number);
         locked.with_partition(address, |partition| {
             discard(keyspace, partition, place, lazy);
             tell_of_loss(partition, effects, number, key);

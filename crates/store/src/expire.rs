@@ -138,7 +138,7 @@ impl Pass<'_> {
                 discard(keyspace, partition, place, lazy);
             }
             if !fields.is_empty() {
-                self.effects.begin(keyspace.log.followed(), self.heard | keyspace.tracking.heard(), number);
+                self.effects.begin(keyspace.log.has_readers(), self.heard | keyspace.tracking.heard(), number);
                 tell_of_loss(partition, self.effects, number, key);
             }
             emptied
@@ -170,7 +170,7 @@ impl Pass<'_> {
         });
         for key in &expired {
             let key = keyspace.key(key);
-            self.effects.begin(keyspace.log.followed(), self.heard | keyspace.tracking.heard(), number);
+            self.effects.begin(keyspace.log.has_readers(), self.heard | keyspace.tracking.heard(), number);
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, self.lazy);
@@ -217,7 +217,7 @@ mod tests {
 
     fn with_db(keyspace: &'static Keyspace, number: usize, run: impl FnOnce(&mut Db<'_>)) {
         let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
-        let mut locked = keyspace.lock_world();
+        let mut locked = keyspace.lock_global();
         let env = Env {
             now_ms: NOW_MS,
             access: &access,
@@ -328,7 +328,7 @@ mod tests {
     fn a_flush_is_forgotten_by_the_next_expiry() {
         let keyspace = Keyspace::leak(2, 4, KeyHasher::with_secret(1, 2));
         fill(keyspace, 0, |_| Expiry::At(NOW_MS));
-        keyspace.lock_world().flush(0, false);
+        keyspace.lock_global().flush(0, false);
         assert!(!keyspace.ever_volatile(keyspace.database_at(0)));
         fill(keyspace, 0, |_| Expiry::At(NOW_MS));
         assert_eq!(sweep(keyspace, 1), 300);

@@ -7,8 +7,9 @@
 //! is a script, which finds out on its way what it needs and may wait for [more](Locked::add); there is one at a time. And a
 //! partition's data is touched only by whoever holds its lock or the world.
 
+use crate::global_lock::{Exclusive, GlobalGuard, GlobalLock, Participant};
 use crate::hash::KeyHasher;
-use crate::janitor::{Garbage, Janitor};
+use crate::lazy_free::{Garbage, LazyFree};
 use crate::log::WriteLog;
 use crate::partition::{Attention, Partition};
 use crate::table::{prefetch_address, prefetch_for_write};
@@ -16,7 +17,6 @@ use crate::tracking::{Readers, Tracking};
 use crate::value::Kind;
 use crate::waiting::Waiter;
 use crate::watching::{Watch, Watcher};
-use crate::world::{Alone, Participant, World, WorldGuard};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _, RawMutexTimed as _};
 use std::cell::UnsafeCell;
@@ -48,18 +48,18 @@ pub struct Keyspace {
     numbers: Box<[AtomicUsize]>,
     partitions: usize,
     /// The world lock.
-    pub world: World,
+    pub global_lock: GlobalLock,
     /// Every effect on the keyspace, in order.
     pub log: WriteLog,
     /// Frees what is large, in the background.
-    pub janitor: Janitor,
+    pub lazy_free: LazyFree,
     /// What clients have cached.
     pub tracking: Tracking,
 }
 
 #[derive(Default)]
 struct Database {
-    cells: OnceLock<Box<[Cell]>>,
+    cells: OnceLock<Box<[PartitionSlot]>>,
     /// Raised when a partition has its first key, or hash with a field, with an expiry, and lowered when the database is
     /// flushed.
     ever_volatile: AtomicBool,
@@ -70,7 +70,7 @@ struct Database {
 /// Every command that takes the lock writes it, and so takes its cache line from the core that had it before. What only
 /// some commands write is kept apart from it, and written only when it changes.
 #[repr(C, align(128))]
-pub(crate) struct Cell {
+pub(crate) struct PartitionSlot {
     lock: RawMutex,
     /// Those who wait for the lock, and how often one of them has got it.
     waiting: AtomicU32,
@@ -85,7 +85,7 @@ pub(crate) struct Cell {
 #[repr(align(128))]
 struct Apart<T>(T);
 
-impl Cell {
+impl PartitionSlot {
     #[inline]
     fn partition(&self) -> *mut Partition {
         self.partition.0.get()
@@ -121,7 +121,7 @@ impl Cell {
 }
 
 // SAFETY: the partition is only reached through `Locked`, which holds the cell's lock or the world.
-unsafe impl Sync for Cell {}
+unsafe impl Sync for PartitionSlot {}
 
 /// A partition's place in the order of locks: its database above its number, in one word that compares quickly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -146,16 +146,16 @@ pub struct Locked {
 enum Held {
     Nothing,
     /// One partition, found already.
-    One(Address, &'static Cell),
+    One(Address, &'static PartitionSlot),
     /// One partition that is not locked, as nobody else is in a batch.
-    Alone(Address),
+    Exclusive(Address),
     /// All partitions, for the same reason.
-    AllAlone,
+    AllExclusive,
     Some(Box<[Address]>),
     /// Partitions, in ascending order, to which others are added; and the world, if that was added too.
-    Growing(Vec<Address>, Option<WorldGuard<'static>>),
-    World {
-        _guard: WorldGuard<'static>,
+    Growing(Vec<Address>, Option<GlobalGuard<'static>>),
+    GlobalLock {
+        _guard: GlobalGuard<'static>,
     },
 }
 
@@ -169,9 +169,9 @@ impl Keyspace {
             databases: (0..2 * databases).map(|_| Database::default()).collect(),
             numbers: (0..2 * databases).map(AtomicUsize::new).collect(),
             partitions,
-            world: World::default(),
+            global_lock: GlobalLock::default(),
             log: WriteLog::default(),
-            janitor: Janitor::start(),
+            lazy_free: LazyFree::start(),
             tracking: Tracking::default(),
         }))
     }
@@ -182,7 +182,7 @@ impl Keyspace {
     }
 
     /// The number of a database's shadow: good for filling and flushing it.
-    pub fn shadow(&self, number: usize) -> usize {
+    pub fn staging(&self, number: usize) -> usize {
         self.databases() + number
     }
 
@@ -233,7 +233,7 @@ impl Keyspace {
         self.sum(number, |cell| &cell.volatile_hashes)
     }
 
-    fn sum(&self, number: usize, of: impl Fn(&Cell) -> &AtomicUsize) -> usize {
+    fn sum(&self, number: usize, of: impl Fn(&PartitionSlot) -> &AtomicUsize) -> usize {
         let cells = self.databases[self.database_at(number)].cells.get();
         cells.map_or(0, |cells| cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum())
     }
@@ -268,7 +268,7 @@ impl Keyspace {
 
     /// The partitions of a database, made when they are first asked for.
     #[inline]
-    pub(crate) fn cells(&self, database: usize) -> &[Cell] {
+    pub(crate) fn cells(&self, database: usize) -> &[PartitionSlot] {
         match self.databases[database].cells.get() {
             Some(cells) => cells,
             None => self.make_cells(database),
@@ -276,8 +276,8 @@ impl Keyspace {
     }
 
     #[cold]
-    fn make_cells(&self, database: usize) -> &[Cell] {
-        let cell = || Cell {
+    fn make_cells(&self, database: usize) -> &[PartitionSlot] {
+        let cell = || PartitionSlot {
             lock: RawMutex::INIT,
             waiting: AtomicU32::new(0),
             turns: AtomicU32::new(0),
@@ -290,7 +290,7 @@ impl Keyspace {
     }
 
     #[inline]
-    fn cell(&self, address: Address) -> &Cell {
+    fn cell(&self, address: Address) -> &PartitionSlot {
         &self.cells(address.database())[address.partition()]
     }
 
@@ -314,39 +314,39 @@ impl Keyspace {
     /// Asks the processor for what stands first on the way to a key that will soon be looked up: its bucket, or where others
     /// may have its partition, that.
     #[inline]
-    pub fn announce(&self, number: usize, hash: u64, alone: Option<&Alone>) {
+    pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let cells = self.cells(self.database_at(number));
-        match alone {
-            Some(_) => self.glance(cells, hash, alone, |partition| partition.table().prefetch_bucket(hash)),
+        match exclusive {
+            Some(_) => self.glance(cells, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
             None => cells[hash as usize & (cells.len() - 1)].prefetch(),
         }
     }
 
     /// Asks the processor for the memory of keys that will soon be looked up, step by step on the way to their entries.
-    pub fn prefetch(&self, number: usize, hashes: &[u64], alone: Option<&Alone>) {
-        hashes.iter().for_each(|hash| self.announce(number, *hash, alone));
-        self.prefetch_announced(number, hashes, alone);
+    pub fn prefetch(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
+        hashes.iter().for_each(|hash| self.prefetch_bucket(number, *hash, exclusive));
+        self.prefetch_entries(number, hashes, exclusive);
     }
 
-    /// Asks the processor for the memory of keys that were [announced](Self::announce): for their buckets, unless that was
+    /// Asks the processor for the memory of keys that were [announced](Self::prefetch_bucket): for their buckets, unless that was
     /// done, and for the entries that they lead to. Keys whose partition is busy are left out.
     #[inline]
-    pub fn prefetch_announced(&self, number: usize, hashes: &[u64], alone: Option<&Alone>) {
+    pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         let cells = self.cells(self.database_at(number));
-        if alone.is_none() {
+        if exclusive.is_none() {
             for hash in hashes {
-                self.glance(cells, *hash, alone, |partition| partition.table().prefetch_bucket(*hash));
+                self.glance(cells, *hash, exclusive, |partition| partition.table().prefetch_bucket(*hash));
             }
         }
         for hash in hashes {
-            self.glance(cells, *hash, alone, |partition| partition.table().prefetch_element(*hash));
+            self.glance(cells, *hash, exclusive, |partition| partition.table().prefetch_element(*hash));
         }
     }
 
     #[inline]
-    fn glance(&self, cells: &[Cell], hash: u64, alone: Option<&Alone>, look: impl FnOnce(&Partition)) {
+    fn glance(&self, cells: &[PartitionSlot], hash: u64, exclusive: Option<&Exclusive>, look: impl FnOnce(&Partition)) {
         let cell = &cells[hash as usize & (cells.len() - 1)];
-        if alone.is_some() {
+        if exclusive.is_some() {
             // SAFETY: nobody else is in a batch, and this thread has no exclusive reference to a partition here.
             look(unsafe { &*cell.partition() });
         } else if cell.lock.try_lock() {
@@ -366,11 +366,11 @@ impl Keyspace {
 
     /// For commands with any keys, while nobody else is in a batch: nobody is let in before it is dropped.
     #[inline]
-    pub fn lock_nothing_alone(&'static self, _: &Alone) -> Locked {
-        Locked { keyspace: self, held: Held::AllAlone }
+    pub fn lock_nothing_alone(&'static self, _: &Exclusive) -> Locked {
+        Locked { keyspace: self, held: Held::AllExclusive }
     }
 
-    /// Locks one partition. Who is in a batch may wait only as long as nobody [adds the world](Locked::add_world) to what it
+    /// Locks one partition. Who is in a batch may wait only as long as nobody [adds the world](Locked::add_global) to what it
     /// holds, so it uses one of the ways that can give up.
     #[inline]
     pub fn lock_one(&'static self, address: Address) -> Locked {
@@ -468,13 +468,13 @@ impl Keyspace {
 
     /// Takes the world, unless `patient` says otherwise while others have it: the calling thread must be outside of any
     /// batch.
-    pub fn lock_world_while(&'static self, patient: impl Fn() -> bool) -> Option<Locked> {
-        Some(Locked { keyspace: self, held: Held::World { _guard: self.world.take_while(patient)? } })
+    pub fn lock_global_while(&'static self, patient: impl Fn() -> bool) -> Option<Locked> {
+        Some(Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take_while(patient)? } })
     }
 
     /// Takes the world: the calling thread must be outside of any batch.
-    pub fn lock_world(&'static self) -> Locked {
-        Locked { keyspace: self, held: Held::World { _guard: self.world.take() } }
+    pub fn lock_global(&'static self) -> Locked {
+        Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take() } }
     }
 }
 
@@ -485,8 +485,8 @@ impl Locked {
     }
 
     /// True when the world is held.
-    pub fn is_world(&self) -> bool {
-        matches!(self.held, Held::World { .. } | Held::Growing(_, Some(_)))
+    pub fn is_global(&self) -> bool {
+        matches!(self.held, Held::GlobalLock { .. } | Held::Growing(_, Some(_)))
     }
 
     /// Whether a partition is locked.
@@ -495,18 +495,23 @@ impl Locked {
             Held::Growing(_, Some(_)) => true,
             Held::Growing(held, None) => held.binary_search(&address).is_ok(),
             Held::Nothing => false,
-            Held::One(held, _) | Held::Alone(held) => *held == address,
+            Held::One(held, _) | Held::Exclusive(held) => *held == address,
             Held::Some(held) => held.contains(&address),
-            Held::World { .. } | Held::AllAlone => true,
+            Held::GlobalLock { .. } | Held::AllExclusive => true,
         }
     }
 
     /// Locks the one partition in a cell, if it is free at once; who is alone need not. The set must hold nothing.
     #[inline]
-    pub(crate) fn try_hold(&mut self, cell: &'static Cell, address: Address, alone: Option<&Alone>) -> bool {
+    pub(crate) fn try_hold(
+        &mut self,
+        cell: &'static PartitionSlot,
+        address: Address,
+        exclusive: Option<&Exclusive>,
+    ) -> bool {
         debug_assert!(matches!(self.held, Held::Nothing), "one partition is locked while others are held");
-        if alone.is_some() {
-            self.set_held(Held::Alone(address));
+        if exclusive.is_some() {
+            self.set_held(Held::Exclusive(address));
             return true;
         }
         let locked = cell.lock.try_lock();
@@ -520,7 +525,7 @@ impl Locked {
     #[inline]
     pub(crate) fn let_go(&mut self) {
         match self.held {
-            Held::Alone(_) => self.set_held(Held::Nothing),
+            Held::Exclusive(_) => self.set_held(Held::Nothing),
             Held::One(_, cell) => {
                 self.set_held(Held::Nothing);
                 // SAFETY: locked when this began to hold it, and released only once.
@@ -560,23 +565,23 @@ impl Locked {
 
     /// Takes the world besides, if it is not held already. Only one thread at a time may do so, from within the batch of
     /// `participant`.
-    pub fn add_world(&mut self, participant: Participant) {
-        if self.is_world() {
+    pub fn add_global(&mut self, participant: Participant) {
+        if self.is_global() {
             return;
         }
-        let taken = self.keyspace.world.take_from_within(participant);
-        if let Held::Growing(_, world) = self.grow() {
-            *world = Some(taken);
+        let taken = self.keyspace.global_lock.take_from_within(participant);
+        if let Held::Growing(_, global) = self.grow() {
+            *global = Some(taken);
         }
     }
 
     /// Makes it a set that can grow, if it is one of partitions.
     fn grow(&mut self) -> &mut Held {
         let addresses = match &self.held {
-            Held::Nothing | Held::Alone(_) | Held::AllAlone => Vec::new(),
+            Held::Nothing | Held::Exclusive(_) | Held::AllExclusive => Vec::new(),
             Held::One(address, _) => vec![*address],
             Held::Some(addresses) => addresses.to_vec(),
-            Held::Growing(..) | Held::World { .. } => return &mut self.held,
+            Held::Growing(..) | Held::GlobalLock { .. } => return &mut self.held,
         };
         // Nothing is unlocked by that: only dropping the whole does.
         self.held = Held::Growing(addresses, None);
@@ -597,7 +602,7 @@ impl Locked {
 
     /// The partition in a cell, found already, whose address is `address`.
     #[inline]
-    pub(crate) fn at(&self, cell: &'static Cell, address: Address) -> &Partition {
+    pub(crate) fn at(&self, cell: &'static PartitionSlot, address: Address) -> &Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
         // SAFETY: locked by us; exclusive access goes through `&mut self`.
         unsafe { &*cell.partition() }
@@ -605,7 +610,7 @@ impl Locked {
 
     /// The same, for change that leaves the number of keys and of expiries as it is.
     #[inline]
-    pub(crate) fn at_mut(&mut self, cell: &'static Cell, address: Address) -> &mut Partition {
+    pub(crate) fn at_mut(&mut self, cell: &'static PartitionSlot, address: Address) -> &mut Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
         // SAFETY: locked by us, and `self` is borrowed exclusively.
         unsafe { &mut *cell.partition() }
@@ -615,7 +620,7 @@ impl Locked {
     #[inline]
     pub(crate) fn with<T>(
         &mut self,
-        cell: &'static Cell,
+        cell: &'static PartitionSlot,
         address: Address,
         change: impl FnOnce(&mut Partition) -> T,
     ) -> T {
@@ -644,7 +649,7 @@ impl Locked {
 
     /// Calls `visit` with every partition that was ever used, and the number of its database. Needs the world.
     pub(crate) fn for_each_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
-        assert!(self.is_world(), "all partitions at once are the world");
+        assert!(self.is_global(), "all partitions at once are the world");
         for number in 0..self.keyspace.databases() {
             let database = self.keyspace.database_at(number);
             if self.keyspace.is_made(database) {
@@ -658,7 +663,7 @@ impl Locked {
     /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
-            Held::World { .. } | Held::Growing(_, Some(_)) => self.with_partition(address, visit),
+            Held::GlobalLock { .. } | Held::Growing(_, Some(_)) => self.with_partition(address, visit),
             Held::Nothing => self.keyspace.lock_one(address).with_partition(address, visit),
             _ => unreachable!("one partition is visited while others are held"),
         }
@@ -679,7 +684,7 @@ impl Locked {
 
     /// Empties a database: instantly, with its old contents freed in the background when `lazy`. Needs the world.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
-        assert!(self.is_world(), "flushing needs the world");
+        assert!(self.is_global(), "flushing needs the world");
         let database = self.keyspace.database_at(number);
         let removed = self.keyspace.len(number);
         if removed == 0 {
@@ -696,7 +701,7 @@ impl Locked {
             if let Some(snapshot) = old.snapshot().cloned() {
                 snapshot.keep(old);
             } else if lazy && !old.is_empty() {
-                self.keyspace.janitor.dispose(Garbage::Partition(Box::new(old)));
+                self.keyspace.lazy_free.dispose(Garbage::Partition(Box::new(old)));
             }
         }
         self.keyspace.databases[database].ever_volatile.store(false, Ordering::Relaxed);
@@ -705,7 +710,7 @@ impl Locked {
 
     /// Exchanges two databases. Needs the world.
     pub fn swap(&mut self, a: usize, b: usize) {
-        assert!(self.is_world(), "swapping needs the world");
+        assert!(self.is_global(), "swapping needs the world");
         let numbers = &self.keyspace.numbers;
         let (at_a, at_b) = (numbers[a].load(Ordering::Relaxed), numbers[b].load(Ordering::Relaxed));
         numbers[a].store(at_b, Ordering::Relaxed);
@@ -716,10 +721,10 @@ impl Locked {
     }
 
     /// Exchanges a database and its shadow. Needs the world.
-    pub fn swap_shadow(&mut self, number: usize) {
-        let (keyspace, shadow) = (self.keyspace, self.keyspace.shadow(number));
-        if keyspace.is_made(keyspace.database_at(number)) || keyspace.is_made(keyspace.database_at(shadow)) {
-            self.swap(number, shadow);
+    pub fn swap_staging(&mut self, number: usize) {
+        let (keyspace, staging) = (self.keyspace, self.keyspace.staging(number));
+        if keyspace.is_made(keyspace.database_at(number)) || keyspace.is_made(keyspace.database_at(staging)) {
+            self.swap(number, staging);
         }
     }
 
@@ -865,7 +870,7 @@ impl Locked {
 
     /// Calls `visit` with everybody interested in keys of database `number`, partition by partition. Needs the world.
     pub(crate) fn for_each_attention(&self, number: usize, mut visit: impl FnMut(&Attention)) {
-        debug_assert!(self.is_world());
+        debug_assert!(self.is_global());
         let database = self.keyspace.database_at(number);
         let Some(cells) = self.keyspace.databases[database].cells.get() else { return };
         for partition in 0..cells.len() {
@@ -883,7 +888,7 @@ impl Locked {
 impl Drop for Locked {
     #[inline]
     fn drop(&mut self) {
-        let unlock = |cell: &Cell| {
+        let unlock = |cell: &PartitionSlot| {
             // SAFETY: locked when this was made, and released only here.
             unsafe { cell.lock.unlock() }
         };
@@ -892,7 +897,7 @@ impl Drop for Locked {
             Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
             // The world, if it was added, is let go of when all of it is unlocked.
             Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
-            Held::Nothing | Held::Alone(_) | Held::AllAlone | Held::World { .. } => {}
+            Held::Nothing | Held::Exclusive(_) | Held::AllExclusive | Held::GlobalLock { .. } => {}
         }
     }
 }

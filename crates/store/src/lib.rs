@@ -3,7 +3,7 @@
 //! From the inside out: an [`entry`] is one key with its value; a [`table`] finds entries by hash; a [`partition`] is a
 //! table under a lock; the [`keyspace`] holds the partitions of all databases and their locks; a [`db`] is one database
 //! as a command sees it, under the locks that were taken for it. What a command did is gathered in its [`effects`] and
-//! appended to the write [`log`]. The [`world`] lock stops everything for commands that concern everything.
+//! appended to the write [`log`]. The [`global`] lock stops everything for commands that concern everything.
 
 pub mod access;
 pub mod chance;
@@ -15,9 +15,10 @@ pub mod encodings;
 pub mod entry;
 pub mod eviction;
 pub mod expire;
+pub mod global_lock;
 pub mod hash;
-pub mod janitor;
 pub mod keyspace;
+pub mod lazy_free;
 pub mod log;
 pub mod memory;
 pub mod partition;
@@ -29,7 +30,6 @@ pub mod usage;
 pub mod value;
 pub mod waiting;
 pub mod watching;
-pub mod world;
 
 pub use access::Access;
 pub use collections::hash::FieldClock;

@@ -20,9 +20,9 @@ use crate::collections::hash::Field;
 use crate::collections::list::BlockView;
 use crate::collections::stream::{Id, block::Block};
 use crate::entry::Entry;
+use crate::global_lock::Participant;
 use crate::keyspace::{Keyspace, Locked};
 use crate::partition::Partition;
-use crate::world::Participant;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
@@ -203,7 +203,7 @@ impl Snapshot {
     /// Keeps what is left of a collection that is dropped while it is captured.
     pub(crate) fn keep_rest(&self, collection: Box<dyn Gradual>) {
         let bytes = collection.weight();
-        self.keyspace.janitor.await_bytes(bytes);
+        self.keyspace.lazy_free.await_bytes(bytes);
         self.rests.lock().push(Rest { collection, bytes });
     }
 
@@ -252,10 +252,10 @@ pub struct Walk {
 
 impl Walk {
     /// Begins a snapshot, under the world lock. Only one may be under way.
-    pub fn begin(world: &mut Locked, sink: Box<dyn Sink>) -> Walk {
-        let keyspace = world.keyspace();
+    pub fn begin(global: &mut Locked, sink: Box<dyn Sink>) -> Walk {
+        let keyspace = global.keyspace();
         let snapshot = Snapshot::new(keyspace, sink);
-        world.for_each_partition(|number, partition| {
+        global.for_each_partition(|number, partition| {
             partition.begin_capture(Capture { snapshot: snapshot.clone(), number });
         });
         Walk { keyspace, snapshot, next: 0, position: 0, rest: None, stray: None, flushed: None }
@@ -289,7 +289,7 @@ impl Walk {
             self.rest = Some(rest);
         } else {
             drop(rest.collection);
-            self.keyspace.janitor.awaited_bytes(rest.bytes);
+            self.keyspace.lazy_free.awaited_bytes(rest.bytes);
         }
         true
     }
@@ -354,15 +354,15 @@ impl Walk {
         partition: usize,
         change: impl FnOnce(&mut Partition) -> T,
     ) -> Option<T> {
-        let world = &self.keyspace.world;
+        let global = &self.keyspace.global_lock;
         let address = self.keyspace.address_of(database, partition);
-        world.enter(participant);
-        let result = self.keyspace.lock_one_while(address, || !world.is_wanted()).map(|mut locked| {
+        global.enter(participant);
+        let result = self.keyspace.lock_one_while(address, || !global.is_wanted()).map(|mut locked| {
             let result = change(locked.partition_mut(address));
             locked.pass_on();
             result
         });
-        world.leave(participant);
+        global.leave(participant);
         self.keyspace.give_way(address);
         result
     }

@@ -91,7 +91,7 @@ mod tests {
 
     fn fill(keyspace: &'static Keyspace, keys: usize) {
         let (counters, mut effects, access) = (Counters::default(), Effects::default(), Access::default());
-        let mut locked = keyspace.lock_world();
+        let mut locked = keyspace.lock_global();
         let env = Env {
             now_ms: 0,
             access: &access,

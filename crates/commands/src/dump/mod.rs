@@ -190,7 +190,7 @@ fn restore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.db.set_access_clock(key, clock);
     }
     if let Some(at) = expiry.filter(|_| !options.absolute)
-        && cx.db.effects().followed()
+        && cx.db.effects().has_readers()
     {
         propagate_absolute(cx, args, at);
     }

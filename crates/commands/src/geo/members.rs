@@ -59,7 +59,7 @@ fn geoadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let elements = scores.iter().map(|score| *score as f64).zip(members.clone());
     add(cx, cx.key(args, 1), rule, elements)?;
     let effects = cx.db.effects();
-    if effects.followed() && effects.dirty() > 0 {
+    if effects.has_readers() && effects.dirty() > 0 {
         let digits: Vec<(IntBuf, i64)> = scores.iter().map(|score| (IntBuf::default(), *score)).collect();
         propagate(cx, args, first, digits, members);
     }

@@ -136,7 +136,7 @@ fn propagate_set(
     let relative = matches!(options.expiration, Expiration::At(at) if at.form != TimeForm::UnixMilliseconds);
     // A follower does not know whether a field whose expiry is kept had expired here, where it then lost it.
     let lost = expiry == Expiry::Keep && !revived.is_empty();
-    if !effects.followed() || !(conditional || relative || lost) {
+    if !effects.has_readers() || !(conditional || relative || lost) {
         return;
     }
     if lost {

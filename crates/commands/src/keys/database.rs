@@ -35,7 +35,7 @@ const fn flushing(name: &'static str, complexity: &'static str, summary: &'stati
         .flags(&[Flags::WRITE])
         .acl(&[Categories::KEYSPACE, Categories::DANGEROUS])
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", complexity, summary)
         .history(&[("4.0.0", "Added `ASYNC`."), ("6.2.0", "Added `SYNC`.")])
         .args(FLUSH_TYPE)
@@ -87,7 +87,7 @@ pub const SWAPDB: Command<Handler> = Command::new(
             let named = |at: usize| args.get(at).is_some_and(|number| is_database(number, count));
             (named(1) && named(2)).then(|| smallvec![1, 2])
         })
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(
             Group::Server,
             "4.0.0",
@@ -162,8 +162,8 @@ mod tests {
             let mut bench = bench();
             bench.settings.lazy_user_flush = setting;
             bench.run(request);
-            let janitor = &bench.keyspace.janitor;
-            assert_eq!(janitor.pending() + janitor.freed(), freed, "{request} {setting}");
+            let lazy_free = &bench.keyspace.lazy_free;
+            assert_eq!(lazy_free.pending() + lazy_free.freed(), freed, "{request} {setting}");
         }
     }
 

@@ -164,8 +164,8 @@ mod tests {
             bench.settings.lazy_user_del = lazy;
             bench.run_words(&[b"SET", b"k", &[b'x'; 100_000]]);
             assert_eq!(bench.run(&format!("{command} k")), ":1");
-            let janitor = &bench.keyspace.janitor;
-            assert_eq!(janitor.pending() + janitor.freed(), freed, "{command} {lazy}");
+            let lazy_free = &bench.keyspace.lazy_free;
+            assert_eq!(lazy_free.pending() + lazy_free.freed(), freed, "{command} {lazy}");
         }
     }
 

@@ -179,7 +179,7 @@ fn expire(cx: &mut Context<'_>, args: Args<'_>, form: Form) -> Result<(), Error>
     let effects = cx.db.effects();
     effects.changed(1);
     effects.notify(EventClass::GENERIC, "expire", key.bytes);
-    if !form.is_final() && effects.followed() {
+    if !form.is_final() && effects.has_readers() {
         let mut digits = IntBuf::default();
         let mut words: SmallVec<[&[u8]; 6]> = SmallVec::new();
         words.extend([b"PEXPIREAT", key.bytes, Str::Int(at).bytes(&mut digits)]);

@@ -17,7 +17,7 @@ pub const KEYS: Command<Handler> = Command::new(
         .flags(&[Flags::READONLY])
         .acl(&[Categories::KEYSPACE, Categories::DANGEROUS])
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(
             Group::Generic,
             "1.0.0",
@@ -82,7 +82,7 @@ pub const RANDOMKEY: Command<Handler> = Command::new(
         .flags(&[Flags::READONLY, Flags::TOUCHES_ARBITRARY_KEYS])
         .acl(&[Categories::KEYSPACE])
         .tips(&["request_policy:all_shards", "response_policy:special", "nondeterministic_output"])
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Generic, "1.0.0", "O(1)", "Returns the name of a key chosen by chance."),
     randomkey,
 );

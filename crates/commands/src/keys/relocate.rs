@@ -81,7 +81,7 @@ pub const COPY: Command<Handler> = Command::new(
         .acl(&[Categories::KEYSPACE])
         .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS]), KeySpec::at(2, &[KeyFlags::OW, KeyFlags::UPDATE])])
         .databases(named_databases)
-        .lock(LockRule::WorldIf(names_database))
+        .lock(LockRule::GlobalIf(names_database))
         .doc(
             Group::Generic,
             "6.2.0",
@@ -162,7 +162,7 @@ pub const MOVE: Command<Handler> = Command::new(
         .acl(&[Categories::KEYSPACE])
         .keys(&[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::UPDATE])])
         .databases(|args, count| is_database(args.get(2)?, count).then(|| smallvec![2]))
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Generic, "1.0.0", "O(1)", "Moves a key to another database, unless that has such a key already.")
         .args(&[Arg::key("key"), Arg::integer("db")]),
     move_key,

@@ -192,7 +192,7 @@ impl Wanted {
                 cx.reply.bulk(key.bytes);
                 let count = pop_many(cx, key, self.side, self.count);
                 let effects = cx.db.effects();
-                if effects.followed() {
+                if effects.has_readers() {
                     let mut digits = IntBuf::default();
                     effects.propagate(&[pop_command(self.side), key.bytes, Str::Int(count as i64).bytes(&mut digits)]);
                 }

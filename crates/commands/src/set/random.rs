@@ -46,7 +46,7 @@ fn pop_one(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let reply = &mut cx.reply;
     set.pop(random::next, |member| {
         reply_member(reply, member);
-        if effects.followed() {
+        if effects.has_readers() {
             effects.propagate(&[b"SREM", key.bytes, member.bytes(&mut IntBuf::default())]);
         }
     });
@@ -142,7 +142,7 @@ impl<'a> Removals<'a> {
     }
 
     fn add(&mut self, member: Str<'_>) {
-        if !self.effects.followed() {
+        if !self.effects.has_readers() {
             return;
         }
         self.bytes.extend_from_slice(member.bytes(&mut IntBuf::default()));

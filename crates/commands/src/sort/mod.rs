@@ -55,7 +55,7 @@ pub const SORT: Command<Handler> = Command::new(
             KeySpec::new(Begin::Unknown, Find::Unknown, TARGET).notes("What stands behind STORE, wherever that is."),
         ])
         .find_keys(find_keys)
-        .lock(LockRule::WorldIf(needs_world))
+        .lock(LockRule::GlobalIf(needs_global_lock))
         .doc(
             Group::Generic,
             "1.0.0",
@@ -81,7 +81,7 @@ pub const SORT_RO: Command<Handler> = Command::new(
         .acl(CATEGORIES)
         .keys(&[KeySpec::at(1, SOURCE), PATTERN_KEYS])
         .find_keys(|_| Some(smallvec![SORTED]))
-        .lock(LockRule::WorldIf(needs_world))
+        .lock(LockRule::GlobalIf(needs_global_lock))
         .doc(Group::Generic, "7.0.0", COST, "Returns the elements of a list, a set or a sorted set in another order.")
         .args(&[Arg::key("key"), BY, LIMIT, GET, ORDER, ALPHA]),
     |cx, args| run(cx, args, Request::parse(args, false, cx.reads_every_key)?),
@@ -108,7 +108,7 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
 }
 
 /// Whether it may touch keys that [`find_keys`] does not find: those of patterns.
-fn needs_world(args: Args<'_>) -> bool {
+fn needs_global_lock(args: Args<'_>) -> bool {
     Request::parse(args, true, true).is_ok_and(|request| request.looks_elsewhere())
 }
 

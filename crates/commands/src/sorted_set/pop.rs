@@ -226,7 +226,7 @@ fn pop_from_first(
         let key = cx.key(args, index);
         let Some(taken) = pop(cx, key, end, count.unwrap_or(1), shape)? else { continue };
         let effects = cx.db.effects();
-        if effects.followed() {
+        if effects.has_readers() {
             let mut digits = IntBuf::default();
             let words = [end.command(), key.bytes, Str::Int(taken as i64).bytes(&mut digits)];
             effects.propagate(if count.is_some() { &words } else { &words[..2] });

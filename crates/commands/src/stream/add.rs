@@ -121,7 +121,7 @@ fn xadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let mut buffer: IdBuf = [0; 41];
     let text = id.text(&mut buffer);
-    if effects.followed() && (threshold.is_some() || !matches!(options.id, NewId::Exact(_))) {
+    if effects.has_readers() && (threshold.is_some() || !matches!(options.id, NewId::Exact(_))) {
         let mut request = trim::resolved(args, options.trimming.as_ref(), threshold.as_deref(), options.id_at);
         request.push(text);
         request.extend(fields.iter());

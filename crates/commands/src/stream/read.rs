@@ -379,7 +379,7 @@ impl Reader<'_, '_> {
                 continue;
             }
             self.group.deliver(entry.id, consumer, self.now_ms);
-            if self.effects.followed()
+            if self.effects.has_readers()
                 && let Some(pending) = self.group.pending().get(entry.id)
             {
                 self.place.propagate_pending(self.effects, self.group, entry.id.text(&mut [0; 41]), pending);

@@ -169,7 +169,7 @@ fn xtrim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if removed > 0 {
         effects.changed(removed);
         effects.notify(EventClass::STREAM, "xtrim", key.bytes);
-        if effects.followed()
+        if effects.has_readers()
             && let Some(threshold) = trimming.outcome(stream.log())
         {
             effects.propagate(&resolved(args, Some(&trimming), Some(&threshold), args.len()));

@@ -73,7 +73,7 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// Tells followers of a pending entry as it is now, and of the group's last ID.
     pub fn propagate_pending(self, effects: &mut Effects, group: &Group, id: &[u8], pending: &Pending) {
-        if !effects.followed() {
+        if !effects.has_readers() {
             return;
         }
         effects.propagate(&[
@@ -96,7 +96,7 @@ impl Place<'_> {
 
     /// Tells followers how far a group has read.
     pub fn propagate_last_id(self, effects: &mut Effects, group: &Group) {
-        if !effects.followed() {
+        if !effects.has_readers() {
             return;
         }
         let read = group.entries_read.map_or(-1, |read| read as i64);
@@ -113,7 +113,7 @@ impl Place<'_> {
 
     /// Tells followers of a consumer that was created for nothing to be pending.
     pub fn propagate_consumer(self, effects: &mut Effects, group: &Group, consumer: ConsumerId) {
-        if effects.followed() {
+        if effects.has_readers() {
             let name = group.consumer(consumer).name();
             effects.propagate(&[b"XGROUP", b"CREATECONSUMER", self.key, self.group, name]);
         }

@@ -86,7 +86,7 @@ fn expire_at(cx: &mut Context<'_>, key: Key<'_>, at: i64) {
     let effects = cx.db.effects();
     effects.changed(1);
     effects.notify(EventClass::GENERIC, "expire", key.bytes);
-    if effects.followed() {
+    if effects.has_readers() {
         let mut digits = IntBuf::default();
         effects.propagate(&[b"PEXPIREAT", key.bytes, Str::Int(at).bytes(&mut digits)]);
     }

@@ -200,7 +200,7 @@ fn propagate_with_time<'a>(
     at: i64,
 ) {
     let effects = cx.db.effects();
-    if effects.followed() {
+    if effects.has_readers() {
         let mut digits = IntBuf::default();
         let mut words: SmallVec<[&[u8]; 16]> = args.iter().take(pairs.end).collect();
         condition.spell(&mut words);

@@ -92,7 +92,7 @@ fn set_with_options(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         None => {
             let keep = matches!(options.expiration, Expiration::Keep);
             store(cx, key, args, 2, if keep { Expiry::Keep } else { Expiry::None });
-            if options.get && cx.db.effects().followed() {
+            if options.get && cx.db.effects().has_readers() {
                 propagate_without_get(cx, args, options.condition, keep);
             }
         }
@@ -135,7 +135,7 @@ fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, a
     store(cx, key, args, index, Expiry::At(at));
     let effects = cx.db.effects();
     effects.notify(EventClass::GENERIC, "expire", key.bytes);
-    if !as_it_came && effects.followed() {
+    if !as_it_came && effects.has_readers() {
         let mut digits = IntBuf::default();
         let at = Str::Int(at).bytes(&mut digits);
         effects.propagate(&[b"SET", key.bytes, &args[index], b"PXAT", at]);
@@ -246,7 +246,7 @@ fn getset(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     store(cx, key, args, 2, Expiry::None);
     let effects = cx.db.effects();
-    if effects.followed() {
+    if effects.has_readers() {
         effects.propagate(&[b"SET", key.bytes, &args[2]]);
     }
     Ok(())

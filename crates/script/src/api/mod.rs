@@ -7,8 +7,8 @@ use crate::lua::Lua;
 use crate::vm::Identity;
 use crate::{Kind, run};
 
-/// Adds the table, under its two names, to the table of globals at `world`.
-pub(crate) fn install(lua: Lua<'_>, world: i32, kind: Kind, identity: &Identity) {
+/// Adds the table, under its two names, to the table of globals at `global`.
+pub(crate) fn install(lua: Lua<'_>, global: i32, kind: Kind, identity: &Identity) {
     lua.create_table(0, 32);
     command::install(lua);
     control::install(lua);
@@ -17,12 +17,12 @@ pub(crate) fn install(lua: Lua<'_>, world: i32, kind: Kind, identity: &Identity)
         control::install_for_scripts(lua);
         lua.push_function(run::handler);
         lua.push_value(-1);
-        lua.raw_set_field(world, "__server__err__handler");
-        lua.raw_set_field(world, "__redis__err__handler");
+        lua.raw_set_field(global, "__server__err__handler");
+        lua.raw_set_field(global, "__redis__err__handler");
     }
     lua.push_value(-1);
-    lua.raw_set_field(world, "server");
-    lua.raw_set_field(world, "redis");
+    lua.raw_set_field(global, "server");
+    lua.raw_set_field(global, "redis");
 }
 
 /// Adds to the table on the top of the stack what libraries find also while they are loaded.

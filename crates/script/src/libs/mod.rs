@@ -11,15 +11,15 @@ pub(crate) use random::Random;
 
 use crate::lua::Lua;
 
-/// Adds the libraries to the table of globals at `world`.
-pub(crate) fn install(lua: Lua<'_>, world: i32) {
+/// Adds the libraries to the table of globals at `global`.
+pub(crate) fn install(lua: Lua<'_>, global: i32) {
     bit::install(lua);
-    lua.raw_set_field(world, "bit");
+    lua.raw_set_field(global, "bit");
     cjson::install(lua);
-    lua.raw_set_field(world, "cjson");
+    lua.raw_set_field(global, "cjson");
     cmsgpack::install(lua);
-    lua.raw_set_field(world, "cmsgpack");
+    lua.raw_set_field(global, "cmsgpack");
     structs::install(lua);
-    lua.raw_set_field(world, "struct");
-    random::install(lua, world);
+    lua.raw_set_field(global, "struct");
+    random::install(lua, global);
 }

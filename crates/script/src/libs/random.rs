@@ -37,8 +37,8 @@ impl Random {
 }
 
 /// Replaces the functions in the table `math`.
-pub(super) fn install(lua: Lua<'_>, world: i32) {
-    lua.raw_get_field(world, "math");
+pub(super) fn install(lua: Lua<'_>, global: i32) {
+    lua.raw_get_field(global, "math");
     lua.add_function("random", random);
     lua.add_function("randomseed", random_seed);
     lua.pop(1);

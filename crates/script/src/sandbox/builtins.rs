@@ -7,14 +7,14 @@ use crate::lua::shared::Originals;
 use crate::lua::{Foreign, Lua, Results, Type, UPVALUE};
 use crate::run;
 
-/// Puts ours in the place of those in the table of globals at `world`.
-pub(super) fn install(lua: Lua<'_>, world: i32) {
-    lua.state().originals = Some(originals(lua, world));
-    lua.push_value(world);
+/// Puts ours in the place of those in the table of globals at `global`.
+pub(super) fn install(lua: Lua<'_>, global: i32) {
+    lua.state().originals = Some(originals(lua, global));
+    lua.push_value(global);
     lua.add_function("next", next);
     lua.push_function(next);
     lua.push_closure(pairs, 1);
-    lua.raw_set_field(world, "pairs");
+    lua.raw_set_field(global, "pairs");
     lua.add_function("getmetatable", get_metatable);
     lua.add_function("setmetatable", set_metatable);
     lua.add_function("rawget", raw_get);
@@ -25,28 +25,28 @@ pub(super) fn install(lua: Lua<'_>, world: i32) {
     lua.add_function("loadstring", load_string);
     lua.pop(1);
 
-    lua.raw_get_field(world, "table");
+    lua.raw_get_field(global, "table");
     lua.add_function("insert", table_insert);
     lua.add_function("foreach", table_foreach);
     lua.pop(1);
 
-    lua.raw_get_field(world, "string");
+    lua.raw_get_field(global, "string");
     text::install(lua);
     lua.pop(1);
 
     // Of what there is about the operating system, scripts get the processor time that was used.
-    lua.raw_get_field(world, "os");
+    lua.raw_get_field(global, "os");
     lua.create_table(0, 1);
     lua.raw_get_field(-2, "clock");
     lua.raw_set_field(-2, "clock");
-    lua.raw_set_field(world, "os");
+    lua.raw_set_field(global, "os");
     lua.pop(1);
 }
 
-fn originals(lua: Lua<'_>, world: i32) -> Originals {
+fn originals(lua: Lua<'_>, global: i32) -> Originals {
     let find = |path: &str| -> Foreign {
         let (table, name) = path.split_once('.').unwrap_or(("_G", path));
-        lua.raw_get_field(world, table);
+        lua.raw_get_field(global, table);
         lua.raw_get_field(-1, name);
         let function = lua.foreign(-1);
         lua.pop(2);

@@ -39,24 +39,24 @@ pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Se
         lua.open(library);
     }
     lua.push_value(GLOBALS);
-    let world = lua.top();
-    builtins::install(lua, world);
+    let global = lua.top();
+    builtins::install(lua, global);
     for name in ABSENT.iter().filter(|name| !(settings.insecure_api && name.ends_with("fenv"))) {
         lua.push_nil();
-        lua.raw_set_field(world, name);
+        lua.raw_set_field(global, name);
     }
-    libs::install(lua, world);
-    api::install(lua, world, kind, identity);
+    libs::install(lua, global);
+    api::install(lua, global, kind, identity);
 
-    protect_members(lua, world);
-    protect_strings(lua, world);
-    refuse_missing(lua, world);
-    lua.push_value(world);
+    protect_members(lua, global);
+    protect_strings(lua, global);
+    refuse_missing(lua, global);
+    lua.push_value(global);
     protect(lua, Shown::Metatable);
     lua.metatable(-1);
     lua.raw_set_field(REGISTRY, GLOBALS_META);
     lua.push_value(-1);
-    lua.raw_set_field(world, "_G");
+    lua.raw_set_field(global, "_G");
     lua.replace(GLOBALS);
     if kind == Kind::Functions {
         library::install(lua, identity);
@@ -155,29 +155,29 @@ pub(crate) fn refuse_missing(lua: Lua<'_>, table: i32) {
 }
 
 /// Protects all tables of the world, so that one under two names stays one.
-fn protect_members(lua: Lua<'_>, world: i32) {
+fn protect_members(lua: Lua<'_>, global: i32) {
     const TABLES: [&str; 9] = ["string", "table", "math", "os", "coroutine", "cjson", "cmsgpack", "struct", "bit"];
     for name in TABLES {
-        lua.raw_get_field(world, name);
+        lua.raw_get_field(global, name);
         protect(lua, Shown::Nothing);
-        lua.raw_set_field(world, name);
+        lua.raw_set_field(global, name);
     }
-    lua.raw_get_field(world, "server");
+    lua.raw_get_field(global, "server");
     protect(lua, Shown::Nothing);
     for name in ["server", "redis"] {
         lua.push_value(-1);
-        lua.raw_set_field(world, name);
+        lua.raw_set_field(global, name);
     }
     lua.pop(1);
 }
 
 /// Protects the metatable of strings, which is the only one of a basic type. What is shown of it is a table that looks
 /// up in the protected table `string`.
-fn protect_strings(lua: Lua<'_>, world: i32) {
+fn protect_strings(lua: Lua<'_>, global: i32) {
     lua.push_bytes("");
     lua.metatable(-1);
     lua.create_table(0, 1);
-    lua.raw_get_field(world, "string");
+    lua.raw_get_field(global, "string");
     lua.raw_set_field(-2, "__index");
     protect(lua, Shown::Nothing);
     mark(lua);

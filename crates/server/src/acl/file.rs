@@ -87,9 +87,9 @@ fn make_user(line: &UserLine, reader: Reader<'_>) -> Result<User, String> {
 
 /// Makes the users that a server starts with: of `requirepass`, of the lines of its configuration, and of its ACL file.
 pub fn load_at_start(server: &Server, lines: &[UserLine]) -> Result<(), String> {
-    let (acl, gate, reader) = (&server.acl, &server.persistence.gate, reader(server));
+    let (acl, admission, reader) = (&server.acl, &server.persistence.admission, reader(server));
     if let Some(password) = server.config.read(REQUIREPASS) {
-        acl.set_default_password(gate, Some(&password));
+        acl.set_default_password(admission, Some(&password));
     }
     let path = path(server);
     if path.is_some() && !lines.is_empty() {
@@ -106,12 +106,12 @@ pub fn load_at_start(server: &Server, lines: &[UserLine]) -> Result<(), String> 
         })?;
         let default = (acl.default_user().name.clone(), acl.default_user());
         let made = made.into_iter().map(|user| (user.name.clone(), Arc::new(user)));
-        acl.replace(gate, std::iter::once(default).chain(made).collect());
+        acl.replace(admission, std::iter::once(default).chain(made).collect());
     }
     if let Some(path) = path {
         let users =
             load(&path, reader).map_err(|errors| format!("Aborting Valkey startup because of ACL errors: {errors}"))?;
-        acl.replace(gate, users);
+        acl.replace(admission, users);
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::user::User;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::commands::client::list;
 use crate::config::tables::security::ACLLOG_MAX_LEN;
-use crate::persistence::gate::Gate;
+use crate::persistence::admission::Admission;
 use crate::server::Server;
 use crate::session::Client;
 use crate::table::Registered;
@@ -43,7 +43,7 @@ pub struct Identity {
 impl Identity {
     /// A connection that is new: the default user, who may have to log in.
     pub fn newcomer(server: &Server) -> Self {
-        let epoch = server.persistence.gate.rights();
+        let epoch = server.persistence.admission.rights();
         let user = server.acl.default_user();
         let authenticated = user.nopass && user.enabled;
         Self::new(user, authenticated, epoch, authenticated)
@@ -58,7 +58,7 @@ impl Identity {
     /// `may_act` unless it has to log in before.
     fn new(user: Arc<User>, authenticated: bool, epoch: u32, may_act: bool) -> Self {
         let is_free = may_act && user.is_unrestricted();
-        let free_at = if is_free { Gate::open_word(epoch) } else { NEVER };
+        let free_at = if is_free { Admission::open_word(epoch) } else { NEVER };
         Identity { user, authenticated, is_known: authenticated, is_superuser: false, epoch, free_at }
     }
 
@@ -71,8 +71,8 @@ impl Identity {
 impl Client {
     /// Whether nothing about its requests has to be looked at, neither who it is nor what the gate has against it.
     #[inline]
-    pub fn is_free(&self, gate: &Gate) -> bool {
-        self.identity.free_at == gate.word()
+    pub fn is_free(&self, admission: &Admission) -> bool {
+        self.identity.free_at == admission.word()
     }
 
     /// The gate's word when [that](Self::is_free) holds.
@@ -103,14 +103,14 @@ impl Client {
     /// Looks its user up again if rights have changed; false when the user is gone.
     #[inline]
     pub fn renew_rights(&mut self, server: &Server) -> bool {
-        self.identity.epoch == server.persistence.gate.rights() || self.look_up(server)
+        self.identity.epoch == server.persistence.admission.rights() || self.look_up(server)
     }
 
     #[cold]
     fn look_up(&mut self, server: &Server) -> bool {
-        let epoch = server.persistence.gate.rights();
+        let epoch = server.persistence.admission.rights();
         if self.identity.is_superuser {
-            let free_at = Gate::open_word(epoch);
+            let free_at = Admission::open_word(epoch);
             (self.identity.epoch, self.identity.free_at) = (epoch, free_at);
             return true;
         }

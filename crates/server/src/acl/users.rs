@@ -1,12 +1,12 @@
 //! The users that there are, by name.
 //!
 //! A user that changes is replaced by a new one. Whoever keeps a user keeps the gate's rights epoch of the moment with it
-//! (see [`Gate`]), and looks for the user again when that has moved: it moves after each change, under the same lock.
+//! (see [`Admission`]), and looks for the user again when that has moved: it moves after each change, under the same lock.
 
 use super::log::AclLog;
 use super::rules::{Reader, RuleError, join_selectors};
 use super::user::{DEFAULT_NAME, User, default_name};
-use crate::persistence::gate::Gate;
+use crate::persistence::admission::Admission;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,7 +98,7 @@ impl Acl {
     /// Applies rules to a user, which is created if it is not there; all of them or none.
     pub fn change<'a>(
         &self,
-        gate: &Gate,
+        admission: &Admission,
         name: &[u8],
         words: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
         reader: Reader<'_>,
@@ -106,7 +106,7 @@ impl Acl {
         let words = words.into_iter();
         let unmatched = |at| ChangeError::Unmatched(words.clone().nth(at).unwrap_or_default().to_vec());
         let rules = join_selectors(words.clone()).map_err(unmatched)?;
-        self.write(gate, |users| {
+        self.write(admission, |users| {
             let before = users.get(name).cloned();
             let mut user = before.as_deref().cloned().unwrap_or_else(|| User::new(name.into(), reader.all_channels));
             for rule in rules {
@@ -119,20 +119,20 @@ impl Acl {
     }
 
     /// Removes a user, unless it is the default user; false when it was not there.
-    pub fn remove(&self, gate: &Gate, name: &[u8]) -> bool {
-        name != DEFAULT_NAME && self.write(gate, |users| users.remove(name).is_some())
+    pub fn remove(&self, admission: &Admission, name: &[u8]) -> bool {
+        name != DEFAULT_NAME && self.write(admission, |users| users.remove(name).is_some())
     }
 
     /// Puts other users in the place of all that there are, and returns those. Without a default user among them there
     /// is one that may do everything.
-    pub fn replace(&self, gate: &Gate, mut users: Users) -> Users {
+    pub fn replace(&self, admission: &Admission, mut users: Users) -> Users {
         users.entry(default_name()).or_insert_with(|| Arc::new(User::unlimited_default()));
-        self.write(gate, |current| std::mem::replace(current, users))
+        self.write(admission, |current| std::mem::replace(current, users))
     }
 
     /// Gives the default user a password, its only one, or makes it need none.
-    pub fn set_default_password(&self, gate: &Gate, password: Option<&[u8]>) {
-        self.write(gate, |users| {
+    pub fn set_default_password(&self, admission: &Admission, password: Option<&[u8]>) {
+        self.write(admission, |users| {
             let mut user = users.get(DEFAULT_NAME).map_or_else(User::unlimited_default, |user| User::clone(user));
             user.nopass = password.is_none();
             user.passwords = password.map(super::password::Digest::of).into_iter().collect();
@@ -140,12 +140,12 @@ impl Acl {
         });
     }
 
-    fn write<T>(&self, gate: &Gate, change: impl FnOnce(&mut Users) -> T) -> T {
+    fn write<T>(&self, admission: &Admission, change: impl FnOnce(&mut Users) -> T) -> T {
         let mut users = self.users.write();
         let result = change(&mut users);
         let is_open = users.get(DEFAULT_NAME).is_some_and(|user| user.nopass && user.enabled);
         self.is_open.store(is_open, Ordering::Relaxed);
-        gate.renew_rights();
+        admission.renew_rights();
         result
     }
 }

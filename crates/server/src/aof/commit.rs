@@ -4,8 +4,8 @@
 //! A journal is made when commits have become many. It is given up when the increments are to be synced differently, or
 //! when it fails; what it held is in the increments then.
 
+use super::aof_dir::{Told, reason, tell};
 use super::journal::{self, Journal};
-use super::shelf::{Told, reason, tell};
 use super::writer::{Writer, end_process};
 use crate::config::tables::persistence::AOF_JOURNAL;
 use crate::logging;
@@ -110,7 +110,7 @@ impl Writer {
             Some(journal) => journal.tend(),
             None => {
                 if self.commits.direct >= MANY && !self.commits.failed {
-                    match Journal::make(&self.shelf.journal_path()) {
+                    match Journal::make(&self.aof_dir.journal_path()) {
                         Ok(journal) => self.commits.journal = Some(journal),
                         Err(error) => self.journal_failed(&error),
                     }
@@ -136,11 +136,11 @@ impl Writer {
 
     /// Deletes a journal that an earlier process has left, when this increment, which it may be of, has been synced.
     pub(super) fn clear_journal(&self, increment: &File) -> Result<(), Told> {
-        if self.shelf.journal_path().exists() {
+        if self.aof_dir.journal_path().exists() {
             increment
                 .sync_all()
                 .map_err(|error| tell(format_args!("Fail to fsync the AOF file: {}", reason(&error))))?;
-            tell_of_removal(journal::remove(&self.shelf.journal_path()));
+            tell_of_removal(journal::remove(&self.aof_dir.journal_path()));
         }
         Ok(())
     }

@@ -4,14 +4,14 @@
 //! whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off at the
 //! very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
 
+use super::aof_dir::{reason, shown};
 use super::journal::{self, Recovered};
-use super::shelf::{reason, shown};
 use super::writer::{Order, Writer};
 use crate::clients::ClientInfo;
 use crate::config::tables::persistence::{AOF_LOAD_TRUNCATED, KEY_LOAD_DELAY};
 use crate::logging;
+use crate::persistence::admission;
 use crate::persistence::delay::Delay;
-use crate::persistence::gate;
 use crate::persistence::load::load_base;
 use crate::server::Server;
 use crate::worker::blocking::Served;
@@ -68,7 +68,7 @@ enum Loaded {
 /// Replays the files at the start.
 pub(super) fn load_own(writer: &mut Writer) -> Result<(), Failed> {
     let began = Instant::now();
-    writer.shelf.read().map_err(|_| Failed)?;
+    writer.aof_dir.read().map_err(|_| Failed)?;
     put_back_lost(writer)?;
     if load_parts(writer)? != Loaded::Missing {
         logging::notice(format_args!("DB loaded from append only file: {:.3} seconds", began.elapsed().as_secs_f64()));
@@ -78,9 +78,9 @@ pub(super) fn load_own(writer: &mut Writer) -> Result<(), Failed> {
 
 /// Makes the last increment whole from the journal, after a crash of the machine.
 fn put_back_lost(writer: &Writer) -> Result<(), Failed> {
-    let Some(last) = writer.shelf.manifest.increments.last() else { return Ok(()) };
-    let (journal, name) = (writer.shelf.journal_path(), shown(&last.name));
-    match journal::recover(&journal, &writer.shelf.path(&last.name)) {
+    let Some(last) = writer.aof_dir.manifest.increments.last() else { return Ok(()) };
+    let (journal, name) = (writer.aof_dir.journal_path(), shown(&last.name));
+    match journal::recover(&journal, &writer.aof_dir.path(&last.name)) {
         Ok(Recovered::Nothing | Recovered::Whole(0)) => Ok(()),
         Ok(Recovered::Whole(missing)) => {
             logging::notice(format_args!("The last {missing} bytes of {name} were put back from the AOF journal"));
@@ -103,8 +103,8 @@ fn put_back_lost(writer: &Writer) -> Result<(), Failed> {
 /// See [`Reload`].
 pub(super) fn reload(writer: &mut Writer, reload: Reload) {
     let server = writer.server;
-    let read = writer.shelf.read().map_err(|_| Failed);
-    writer.shelf.collect();
+    let read = writer.aof_dir.read().map_err(|_| Failed);
+    writer.aof_dir.collect();
     let loaded = read.and_then(|()| load_parts(writer));
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, reload.version);
@@ -118,21 +118,22 @@ pub(super) fn reload(writer: &mut Writer, reload: Reload) {
             reply.ok();
         }
     }
-    server.persistence.gate.set(gate::LOADING, false);
+    server.persistence.admission.set(admission::LOADING, false);
     let served = Served { client: reload.client.clone(), ticket: reload.ticket, reply: out, is_last: false };
     server.answer(served);
 }
 
 fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
     let server = writer.server;
-    writer.shelf.upgrade().map_err(|_| Failed)?;
-    let parts: Vec<(PartKind, Part)> = writer.shelf.manifest.parts().map(|(kind, part)| (kind, part.clone())).collect();
+    writer.aof_dir.upgrade().map_err(|_| Failed)?;
+    let parts: Vec<(PartKind, Part)> =
+        writer.aof_dir.manifest.parts().map(|(kind, part)| (kind, part.clone())).collect();
     if parts.is_empty() {
         return Ok(Loaded::Missing);
     }
     let mut total = 0;
     for (_, part) in &parts {
-        total += writer.shelf.size(&part.name).map_err(|_| Failed)?;
+        total += writer.aof_dir.size(&part.name).map_err(|_| Failed)?;
     }
     if total == 0 {
         return Ok(Loaded::Empty);
@@ -144,7 +145,7 @@ fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
         let (began, name) = (Instant::now(), shown(&part.name));
         let is_last = index + 1 == parts.len();
         last = load_file(writer, part, before)?;
-        before += writer.shelf.size(&part.name).map_err(|_| Failed)?;
+        before += writer.aof_dir.size(&part.name).map_err(|_| Failed)?;
         if last == Loaded::Mended && !is_last {
             logging::warning(format_args!("Fatal error: the truncated file is not the last file"));
             return Err(Failed);
@@ -161,7 +162,7 @@ fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
 /// Replays one file, behind files of `before` bytes.
 fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Failed> {
     let (server, name) = (writer.server, shown(&part.name));
-    let path = writer.shelf.path(&part.name);
+    let path = writer.aof_dir.path(&part.name);
     let file = File::open(&path).map_err(|error| {
         let why = reason(&error);
         logging::warning(format_args!("Fatal error: can't open the append log file {name} for reading: {why}"));
@@ -181,7 +182,7 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
         before_multi: 0,
     };
     let read = if begins_with_dump(&path) {
-        let old_style = part.name == writer.shelf.file_name();
+        let old_style = part.name == writer.aof_dir.file_name();
         logging::notice(format_args!(
             "{}",
             if old_style { "Reading RDB preamble from AOF file..." } else { "Reading RDB base file on AOF loading..." }

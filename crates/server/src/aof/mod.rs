@@ -4,7 +4,7 @@
 //! increment, and has the disk take it as `appendfsync` says; workers never touch a file. They leave [`Order`]s, and tell
 //! the thread when a turn has moved the log.
 //!
-//! - [`writer`]: the thread. [`gather`]: whom a sync waits for. [`shelf`]: the folder with its manifest. [`load`]: replaying what the files hold.
+//! - [`writer`]: the thread. [`gather`]: whom a sync waits for. [`aof_dir`]: the folder with its manifest. [`load`]: replaying what the files hold.
 //! - [`commit`] and [`journal`]: where the disk has what is written with `appendfsync always`.
 //! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), so that the file does not grow for ever. The
 //!   snapshot is of one offset of the log; what comes behind that goes to a new increment.
@@ -20,12 +20,12 @@
 //! **What always holds**: the manifest lists a file only when all that the files before it are to hold is on the disk; so
 //! nothing but the last file may be cut off. An increment begins at exactly the offset that the base before it ends at.
 
+mod aof_dir;
 mod commit;
 mod gather;
 mod journal;
 mod load;
 pub mod rewrite;
-mod shelf;
 pub mod switch;
 pub mod waiting;
 mod writer;

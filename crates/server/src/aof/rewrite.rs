@@ -6,7 +6,7 @@
 //!
 //! Where there were no files, the increment has a temporary name until the base is there.
 
-use super::shelf::{Told, reason, shown, tell};
+use super::aof_dir::{Told, reason, shown, tell};
 use super::writer::{Increment, Order, Writer};
 use super::{Aof, State};
 use crate::clock;
@@ -14,9 +14,9 @@ use crate::config::tables::persistence::{
     AOF_REWRITE_INCREMENTAL_FSYNC, AOF_USE_RDB_PREAMBLE, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
 };
 use crate::logging;
+use crate::persistence::admission;
 use crate::persistence::file::{self, DumpFile, SaveError};
 use crate::persistence::form::Form;
-use crate::persistence::gate;
 use crate::persistence::save::{self, Place};
 use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
 use crate::server::Server;
@@ -107,7 +107,7 @@ pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> Option<
 }
 
 /// Begins a rewrite of the data set as it is now.
-pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
+pub fn begin(server: &'static Server, global: &mut Locked) -> Result<(), Busy> {
     // Only who holds the world begins a snapshot.
     if let Some(running) = server.persistence.status().running {
         return Err(Busy(running.purpose));
@@ -131,7 +131,7 @@ pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
     let form = Form::aof_base(server);
     let base = Base { server, number, is_dump: form.is_dump(), file: None };
     let destinations: Vec<Box<dyn Destination>> = vec![Box::new(base)];
-    snapshots::begin(server, world, Request { purpose: Purpose::AofBase, form, destinations })?;
+    snapshots::begin(server, global, Request { purpose: Purpose::AofBase, form, destinations })?;
     logging::notice(format_args!("Background append only file rewriting started by pid {}", std::process::id()));
     Ok(())
 }
@@ -159,7 +159,9 @@ pub fn cancel(server: &'static Server) -> bool {
 
 /// Begins a rewrite if one is due. Called from time to time by a worker that is in no batch.
 pub fn tick(server: &'static Server) {
-    if server.persistence.gate.has(gate::LOADING | gate::ENDING) || server.persistence.status().running.is_some() {
+    if server.persistence.admission.has(admission::LOADING | admission::ENDING)
+        || server.persistence.status().running.is_some()
+    {
         return;
     }
     let aof = &server.aof;
@@ -171,10 +173,10 @@ pub fn tick(server: &'static Server) {
     if let Some(percent) = growth {
         logging::notice(format_args!("Starting automatic rewriting of AOF on {percent}% growth"));
     }
-    let mut world = server.keyspace.lock_world();
-    if !server.persistence.gate.has(gate::LOADING) {
+    let mut global = server.keyspace.lock_global();
+    if !server.persistence.admission.has(admission::LOADING) {
         // Somebody else may have begun a snapshot just now: then later.
-        let _ = begin(server, &mut world);
+        let _ = begin(server, &mut global);
     }
 }
 
@@ -270,14 +272,14 @@ impl Destination for Base {
 impl Writer {
     /// Begins to write at the start of the server: to the last increment, or a new one behind a first base.
     pub fn open(&mut self) -> Result<(), Told> {
-        self.shelf.make()?;
-        let mut manifest = self.shelf.manifest.clone();
-        let file_name = self.shelf.file_name();
-        let mut world = self.server.keyspace.lock_world();
+        self.aof_dir.make()?;
+        let mut manifest = self.aof_dir.manifest.clone();
+        let file_name = self.aof_dir.file_name();
+        let mut global = self.server.keyspace.lock_global();
         if manifest.is_empty() {
             let form = Form::aof_base(self.server);
             let name = manifest.new_base(&file_name, form.is_dump()).name.clone();
-            self.write_base(&mut world, &form, &name)?;
+            self.write_base(&mut global, &form, &name)?;
             logging::notice(format_args!("Creating AOF base file {} on server start", shown(&name)));
         }
         let is_new = manifest.increments.is_empty();
@@ -285,41 +287,41 @@ impl Writer {
             Some(part) => part.name.clone(),
             None => manifest.new_increment(&file_name).name.clone(),
         };
-        let file = self.shelf.open(&name, false)?;
-        self.shelf.put(manifest)?;
-        let size = self.shelf.size(&name).map_err(|_| Told)?;
+        let file = self.aof_dir.open(&name, false)?;
+        self.aof_dir.put(manifest)?;
+        let size = self.aof_dir.size(&name).map_err(|_| Told)?;
         self.clear_journal(&file)?;
         let follower = self.server.keyspace.log.follow(Audience::DataOnly);
         self.begin(follower, Increment::new(file, size));
-        drop(world);
+        drop(global);
         self.aof.synced.store(self.aof.released.load(Ordering::SeqCst), Ordering::SeqCst);
         self.measure();
         self.aof.status.lock().state = State::On;
         let verb = if is_new { "Creating" } else { "Opening" };
         logging::notice(format_args!("{verb} AOF incr file {} on server start", shown(&name)));
-        self.shelf.collect();
+        self.aof_dir.collect();
         Ok(())
     }
 
-    fn write_base(&self, world: &mut Locked, form: &Form, name: &[u8]) -> Result<(), Told> {
+    fn write_base(&self, global: &mut Locked, form: &Form, name: &[u8]) -> Result<(), Told> {
         let temporary = format!("temp-rewriteaof-{}.aof", std::process::id());
-        let written = save::write(self.server, world, form, &place(self.server), &temporary);
-        let installed = written.and_then(|file| file.install(&self.shelf.path(name)));
+        let written = save::write(self.server, global, form, &place(self.server), &temporary);
+        let installed = written.and_then(|file| file.install(&self.aof_dir.path(name)));
         installed.map_err(|error| tell(format_args!("Write error writing append only file on disk: {error}")))
     }
 
     /// Takes note of the sizes of the files that are there.
     fn measure(&self) {
-        let sizes = self.shelf.manifest.parts().filter_map(|(_, part)| self.shelf.size(&part.name).ok());
+        let sizes = self.aof_dir.manifest.parts().filter_map(|(_, part)| self.aof_dir.size(&part.name).ok());
         self.aof.current_size.store(sizes.sum(), Ordering::Relaxed);
-        let base = self.shelf.manifest.base.as_ref().and_then(|base| self.shelf.size(&base.name).ok());
+        let base = self.aof_dir.manifest.base.as_ref().and_then(|base| self.aof_dir.size(&base.name).ok());
         self.aof.base_size.store(base.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// A rewrite begins.
     pub fn begin_rewrite(&mut self, number: u64, onward: Onward) {
         self.rewriting = Some(number);
-        let begun = self.shelf.make().and_then(|()| match onward {
+        let begun = self.aof_dir.make().and_then(|()| match onward {
             Onward::Nowhere => Ok(()),
             Onward::Increment(at, preface) => self.go_over(at, preface),
             Onward::Temporary(follower, preface) => self.collect_in_temporary(follower, preface),
@@ -339,18 +341,18 @@ impl Writer {
         }
         // Only the last file may be cut off, so this one is to be whole before there is another.
         self.sync_increment()?;
-        let mut manifest = self.shelf.manifest.clone();
-        let name = manifest.new_increment(&self.shelf.file_name()).name.clone();
-        let next = begin_increment(self.shelf.open(&name, true)?, preface)?;
-        self.shelf.put(manifest)?;
+        let mut manifest = self.aof_dir.manifest.clone();
+        let name = manifest.new_increment(&self.aof_dir.file_name()).name.clone();
+        let next = begin_increment(self.aof_dir.open(&name, true)?, preface)?;
+        self.aof_dir.put(manifest)?;
         self.increment = Some(next);
         tell_of_increment(&name);
         Ok(())
     }
 
     fn collect_in_temporary(&mut self, follower: Follower, preface: Preface) -> Result<(), Told> {
-        let name = self.shelf.temporary_name();
-        let increment = begin_increment(self.shelf.open(&name, true)?, preface)?;
+        let name = self.aof_dir.temporary_name();
+        let increment = begin_increment(self.aof_dir.open(&name, true)?, preface)?;
         self.begin(follower, increment);
         tell_of_increment(&name);
         Ok(())
@@ -365,11 +367,11 @@ impl Writer {
     }
 
     fn try_adopt(&mut self, ReceivedDump { path, follower, preface }: ReceivedDump) -> Result<(), Told> {
-        self.shelf.make()?;
-        let file_name = self.shelf.file_name();
-        let mut manifest = self.shelf.manifest.clone();
+        self.aof_dir.make()?;
+        let file_name = self.aof_dir.file_name();
+        let mut manifest = self.aof_dir.manifest.clone();
         let base = manifest.new_base(&file_name, true).name.clone();
-        let base_path = self.shelf.path(&base);
+        let base_path = self.aof_dir.path(&base);
         std::fs::rename(&path, &base_path).map_err(|error| {
             tell(format_args!(
                 "Error trying to rename the RDB file {} into {}: {}",
@@ -380,11 +382,11 @@ impl Writer {
         })?;
         manifest.retire_increments(0);
         let name = manifest.new_increment(&file_name).name.clone();
-        let opened = self.shelf.open(&name, true).and_then(|file| begin_increment(file, preface));
-        let put = opened.and_then(|increment| self.shelf.put(manifest).map(|()| increment));
+        let opened = self.aof_dir.open(&name, true).and_then(|file| begin_increment(file, preface));
+        let put = opened.and_then(|increment| self.aof_dir.put(manifest).map(|()| increment));
         let increment = put.inspect_err(|Told| {
-            self.shelf.drop_unlisted(&base);
-            self.shelf.drop_unlisted(&name);
+            self.aof_dir.drop_unlisted(&base);
+            self.aof_dir.drop_unlisted(&name);
         })?;
         self.begin(follower, increment);
         self.measure();
@@ -392,7 +394,7 @@ impl Writer {
             self.publish_synced();
         }
         logging::notice(format_args!("Reused RDB file from primary sync as AOF base file: {}", shown(&base)));
-        self.shelf.collect();
+        self.aof_dir.collect();
         Ok(())
     }
 
@@ -427,35 +429,35 @@ impl Writer {
     }
 
     fn try_install(&mut self, file: DumpFile, is_dump: bool) -> Result<(), Told> {
-        let file_name = self.shelf.file_name();
-        let mut manifest = self.shelf.manifest.clone();
+        let file_name = self.aof_dir.file_name();
+        let mut manifest = self.aof_dir.manifest.clone();
         let base = manifest.new_base(&file_name, is_dump).name.clone();
         let from = file.name();
-        file.install(&self.shelf.path(&base)).map_err(|error| tell(format_args!("{error}")))?;
+        file.install(&self.aof_dir.path(&base)).map_err(|error| tell(format_args!("{error}")))?;
         logging::notice(format_args!("Successfully renamed the temporary AOF base file {from} into {}", shown(&base)));
         let state = self.aof.status.lock().state;
         let mut increment = None;
         let put = (|| {
             if state == State::Waiting {
                 let name = manifest.new_increment(&file_name).name.clone();
-                self.shelf.rename(&self.shelf.path(&self.shelf.temporary_name()), &name, "incr")?;
+                self.aof_dir.rename(&self.aof_dir.path(&self.aof_dir.temporary_name()), &name, "incr")?;
                 increment = Some(name);
             }
             manifest.retire_increments(usize::from(self.increment.is_some()));
-            self.shelf.put(manifest)
+            self.aof_dir.put(manifest)
         })();
         if put.is_err() {
-            self.shelf.drop_unlisted(&base);
-            increment.iter().for_each(|name| self.shelf.drop_unlisted(name));
+            self.aof_dir.drop_unlisted(&base);
+            increment.iter().for_each(|name| self.aof_dir.drop_unlisted(name));
             return put;
         }
         let written = self.increment.as_ref().map_or(0, |increment| increment.size);
-        let size = self.shelf.size(&base).unwrap_or(0) + written;
+        let size = self.aof_dir.size(&base).unwrap_or(0) + written;
         if self.increment.is_some() {
             self.aof.current_size.store(size, Ordering::Relaxed);
             self.aof.base_size.store(size, Ordering::Relaxed);
         }
-        self.shelf.collect();
+        self.aof_dir.collect();
         Ok(())
     }
 

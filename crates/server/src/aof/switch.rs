@@ -11,17 +11,17 @@ use std::sync::mpsc;
 
 /// Does what the setting says, if that is not done yet. The world is held; within a transaction a first base waits for the
 /// transaction's end.
-pub fn follow_setting(server: &'static Server, world: &mut Locked, in_transaction: bool) {
+pub fn follow_setting(server: &'static Server, global: &mut Locked, in_transaction: bool) {
     let is_off = server.aof.status().state == State::Off;
     match server.config.read(APPENDONLY) {
-        true if is_off => switch_on(server, world, in_transaction),
+        true if is_off => switch_on(server, global, in_transaction),
         false if !is_off => switch_off(server),
         _ => {}
     }
 }
 
 /// Begins to keep the data in files. The world is held.
-pub fn switch_on(server: &'static Server, world: &mut Locked, in_transaction: bool) {
+pub fn switch_on(server: &'static Server, global: &mut Locked, in_transaction: bool) {
     let aof = &server.aof;
     let mut status = aof.status.lock();
     status.state = State::Waiting;
@@ -52,7 +52,7 @@ pub fn switch_on(server: &'static Server, world: &mut Locked, in_transaction: bo
             ));
         }
         None => {
-            if rewrite::begin(server, world).is_err() {
+            if rewrite::begin(server, global).is_err() {
                 rewrite::schedule(server);
             }
         }

@@ -4,19 +4,19 @@
 //! moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always` replies wait
 //! for it, and it pauses only for more of them to come.
 
+use super::aof_dir::{AofDir, Told, reason, tell};
 use super::commit::Commits;
 use super::gather::Gathering;
 use super::load::{self, Failed};
 use super::rewrite;
-use super::shelf::{Shelf, Told, reason, tell};
 use super::{Aof, State};
 use crate::config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
 use crate::config::words::AppendFsync;
 use crate::logging;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::server::Server;
+use kvick_store::global_lock::Participant;
 use kvick_store::log::{Follower, Piece};
-use kvick_store::world::Participant;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{Ordering, fence};
@@ -66,10 +66,10 @@ pub enum Order {
 
 /// Starts the thread.
 pub fn start(server: &'static Server) -> io::Result<()> {
-    let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
+    let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let mut writer = Writer::new(server, participant);
     let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
-        crate::memory::enrol();
+        crate::memory::register_thread();
         writer.run()
     })?;
     // A second call would be a mistake of the caller alone.
@@ -123,7 +123,7 @@ pub(super) struct Writer {
     pub server: &'static Server,
     pub aof: &'static Aof,
     pub participant: Participant,
-    pub shelf: Shelf,
+    pub aof_dir: AofDir,
     pub follower: Option<Follower>,
     pub increment: Option<Increment>,
     /// What was read from the log and could not be written.
@@ -146,7 +146,7 @@ impl Writer {
             server,
             aof: &server.aof,
             participant,
-            shelf: Shelf::new(server),
+            aof_dir: AofDir::new(server),
             follower: None,
             increment: None,
             left: Vec::new(),
@@ -215,7 +215,7 @@ impl Writer {
         let Some(order) = self.aof.orders.lock().pop_front() else { return false };
         // Whoever asked is there, or has no more use for the answer.
         match order {
-            Order::Look(answer) => _ = answer.send(self.shelf.read().map_err(|Told| Failed)),
+            Order::Look(answer) => _ = answer.send(self.aof_dir.read().map_err(|Told| Failed)),
             Order::Load(answer) => _ = answer.send(load::load_own(self)),
             Order::Open(answer) => _ = answer.send(self.open().map_err(|Told| Failed)),
             Order::Reload(reload) => load::reload(self, reload),
@@ -236,7 +236,7 @@ impl Writer {
                 let _ = answer.send(flushed);
             }
             Order::CollectHistory(answer) => {
-                self.shelf.collect();
+                self.aof_dir.collect();
                 let _ = answer.send(());
             }
         }
@@ -314,7 +314,7 @@ impl Writer {
             None | Some(Ok(())) => {
                 if self.aof.status.lock().write_error.take().is_some() {
                     logging::notice(format_args!("AOF write error looks solved. The server can write again."));
-                    self.update_gate();
+                    self.update_admission();
                 }
                 left.clear();
                 self.left = left;
@@ -339,8 +339,8 @@ impl Writer {
         let written = increment.write(bytes);
         self.aof.current_size.fetch_add(increment.size - size, Ordering::Relaxed);
         let is_rewriting = self.server.persistence.status().running.is_some();
-        self.shelf.record(if is_rewriting { "aof-write-active-child" } else { "aof-write-alone" }, began);
-        self.shelf.record("aof-write", began);
+        self.aof_dir.record(if is_rewriting { "aof-write-active-child" } else { "aof-write-alone" }, began);
+        self.aof_dir.record("aof-write", began);
         Some(written)
     }
 
@@ -363,15 +363,15 @@ impl Writer {
             ));
         }
         self.aof.status.lock().write_error = Some(error.raw_os_error().unwrap_or(libc::EIO));
-        self.update_gate();
+        self.update_admission();
     }
 
     /// Has writes refused as long as they cannot be kept.
-    fn update_gate(&self) {
+    fn update_admission(&self) {
         let status = self.aof.status.lock();
         self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
         let fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
-        self.server.persistence.gate.set(gate::UNWRITTEN, fails);
+        self.server.persistence.admission.set(admission::UNWRITTEN, fails);
     }
 
     fn sync_if_due(&mut self) {
@@ -416,7 +416,7 @@ impl Writer {
         self.aof.sync_pending.store(false, Ordering::Relaxed);
         self.synced_at = began;
         if policy == AppendFsync::Always {
-            self.shelf.record("aof-fsync-always", began);
+            self.aof_dir.record("aof-fsync-always", began);
             self.gathering.end(self.aof, began.elapsed());
         } else if began.elapsed() > SYNC_DELAY {
             self.aof.delayed_syncs.fetch_add(1, Ordering::Relaxed);
@@ -451,7 +451,7 @@ impl Writer {
         let failed = self.has_unsynced();
         let before = std::mem::replace(&mut self.aof.status.lock().sync_failed, failed);
         if before != failed {
-            self.update_gate();
+            self.update_admission();
         }
         synced
     }
@@ -513,7 +513,7 @@ impl Writer {
     /// Writes no more.
     pub fn close(&mut self) {
         if self.aof.status.lock().state == State::Waiting && self.increment.is_some() {
-            self.shelf.remove_temporary();
+            self.aof_dir.remove_temporary();
         }
         self.aof.follows.store(false, Ordering::SeqCst);
         (self.follower, self.increment, self.rewriting) = (None, None, None);
@@ -524,7 +524,7 @@ impl Writer {
         let mut status = self.aof.status.lock();
         (status.write_error, status.sync_failed) = (None, false);
         drop(status);
-        self.update_gate();
+        self.update_admission();
         self.wake_holders();
     }
 }

@@ -21,7 +21,7 @@ pub const BGREWRITEAOF: Command<SessionHandler> = Command::new(
         .flags(&[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         // The snapshot begins between all other commands.
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", "O(1)", "Gives the append-only file a new base, in the background."),
     rewrite_now,
 );
@@ -101,7 +101,7 @@ fn begin_waiting(cx: &mut Session<'_>, place: Place, local: u64, replicas: u64, 
     // It waits for no key: the thread that has the files ends this.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     if replicas > 0 {
-        cx.server.keyspace.log.append_aside(&[b"REPLCONF", b"GETACK", b"*"]);
+        cx.server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
     }
     cx.server.aof.wait(Waiting {
         client: cx.client.info.clone(),

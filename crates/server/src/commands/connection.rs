@@ -158,7 +158,7 @@ fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn authenticate(cx: &mut Session<'_>, word: &[u8], name: &[u8], password: &[u8]) -> Result<(), Error> {
     let server = cx.server;
-    let epoch = server.persistence.gate.rights();
+    let epoch = server.persistence.admission.rights();
     match server.acl.log_in(name, password) {
         Some(user) => {
             cx.client.log_in(user, epoch);

@@ -1,7 +1,7 @@
 //! MIGRATE: what is asked for, and the beginning of the way: see [`crate::migration`].
 
-use crate::migration::parcel::{self, pack};
-use crate::migration::{self, Credentials, Departure, Request, Waiting};
+use crate::migration::packed_key::{self, pack};
+use crate::migration::{self, Credentials, MigrationJob, Request, Waiting};
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{
@@ -158,13 +158,13 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         None => KEY..KEY + 1,
     };
     let number = cx.client.db;
-    let parcels = pack(&mut cx.db(number), keys.filter_map(|index| args.get(index)), options.replace)?;
-    if parcels.is_empty() {
+    let packed_keys = pack(&mut cx.db(number), keys.filter_map(|index| args.get(index)), options.replace)?;
+    if packed_keys.is_empty() {
         cx.reply.simple("NOKEY");
         return Ok(());
     }
-    for parcel in parcels.iter().filter(|parcel| !parcel.again && !request.copy) {
-        cx.server.migration.under_way.begin(number, &parcel.key);
+    for packed_key in packed_keys.iter().filter(|packed_key| !packed_key.again && !request.copy) {
+        cx.server.migration.under_way.begin(number, &packed_key.key);
     }
     let client = Waiting {
         info: cx.client.info.clone(),
@@ -173,8 +173,8 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         command: cx.client.last_command,
     };
     let watcher = Arc::new(Watcher::default());
-    let departure = Departure { request, db: number, parcels, failure: None, watcher, journeys: 0, client };
-    if cx.in_transaction { go_now(cx, departure) } else { depart(cx, departure) }
+    let job = MigrationJob { request, db: number, packed_keys, failure: None, watcher, journeys: 0, client };
+    if cx.in_transaction { go_now(cx, job) } else { depart(cx, job) }
 }
 
 /// Hides what the logs must not show.
@@ -193,26 +193,26 @@ fn redact(cx: &mut Session<'_>, args: Args<'_>) {
 }
 
 /// Sends the keys off, and has the client wait.
-fn depart(cx: &mut Session<'_>, mut departure: Departure) -> Result<(), Error> {
+fn depart(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
     // It waits for no key: nobody but the migrator ends this.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
-    departure.client.ticket = waiter.ticket();
-    for parcel in departure.parcels.iter().filter(|_| !departure.request.copy) {
-        let key = cx.server.keyspace.key(&parcel.key);
-        cx.locked.watch(departure.db, key, &departure.watcher, cx.now_ms);
+    job.client.ticket = waiter.ticket();
+    for packed_key in job.packed_keys.iter().filter(|_| !job.request.copy) {
+        let key = cx.server.keyspace.key(&packed_key.key);
+        cx.locked.watch(job.db, key, &job.watcher, cx.now_ms);
     }
-    cx.server.migration.send(Box::new(departure));
+    cx.server.migration.send(Box::new(job));
     *cx.waits = Some(waiter);
     Ok(())
 }
 
 /// Sends the keys and waits for the answer with the transaction's locks held, so that nothing can change meanwhile.
-fn go_now(cx: &mut Session<'_>, mut departure: Departure) -> Result<(), Error> {
-    migration::send_now(cx.server, &mut departure);
-    let (lazy, number) = (cx.settings.lazy_server_del, departure.db);
+fn go_now(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
+    migration::send_now(cx.server, &mut job);
+    let (lazy, number) = (cx.settings.lazy_server_del, job.db);
     let under_way = &cx.server.migration.under_way;
-    parcel::settle(&mut departure, under_way, &mut cx.db(number), lazy);
-    parcel::reply(&departure, &mut cx.reply)
+    packed_key::settle(&mut job, under_way, &mut cx.db(number), lazy);
+    packed_key::reply(&job, &mut cx.reply)
 }
 
 #[cfg(test)]

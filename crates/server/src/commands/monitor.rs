@@ -13,7 +13,7 @@ pub const MONITOR: Command<SessionHandler> = Command::new(
     Spec::new("monitor", 1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         // No worker is amid a batch: what is executed after the reply is shown, and nothing from before.
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", "", "Shows every command that the server executes."),
     monitor,
 );

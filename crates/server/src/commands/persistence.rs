@@ -16,7 +16,7 @@ pub const SAVE: Command<SessionHandler> = Command::new(
     Spec::new("save", 1)
         .flags(&[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT, Flags::NO_MULTI])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(
             Group::Server,
             "1.0.0",
@@ -32,7 +32,7 @@ pub const BGSAVE: Command<SessionHandler> = Command::new(
         .flags(&[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         // The snapshot begins between all other commands.
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", "O(1)", "Saves the data set as a file in the background.")
         .args(&[Arg::one_of(
             "operation",

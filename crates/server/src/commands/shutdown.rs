@@ -18,7 +18,7 @@ pub const SHUTDOWN: Command<SessionHandler> = Command::new(
     Spec::new("shutdown", -1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::NO_MULTI, Flags::ALLOW_BUSY])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(
             Group::Server,
             "1.0.0",

@@ -1,7 +1,7 @@
 //! Limits of memory: of the data (`maxmemory`), and of what connections take (`maxmemory-clients`).
 //!
 //! The settings are read into [`Limits`]. Keys are evicted by the worker that is about to execute a command while memory is
-//! short, see [`crate::worker::evicting`]: with a limit set, a bit of the [gate](crate::persistence::gate) makes the
+//! short, see [`crate::worker::evicting`]: with a limit set, a bit of the [gate](crate::persistence::admission) makes the
 //! dispatcher look before each command, and without one nothing is looked at. What one command allocates is seen by the next.
 //! Connections are closed, the largest first, by [`clients`].
 
@@ -106,7 +106,7 @@ pub fn excess(server: &Server, limit: u64) -> i64 {
         // What goes while this adds up is in one of the sums and not in the other. Looked at before and after, it counts as
         // memory in neither order.
         let passing = || {
-            let leaving = server.keyspace.janitor.pending_bytes() + server.eviction.clients.leaving();
+            let leaving = server.keyspace.lazy_free.pending_bytes() + server.eviction.clients.leaving();
             not_counted(server) + leaving
         };
         let before = passing();

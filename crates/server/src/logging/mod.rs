@@ -115,7 +115,7 @@ pub fn open(values: &Values) {
 /// can be no thread, who logs writes.
 pub fn start() -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("log".into()).spawn(|| {
-        crate::memory::enrol();
+        crate::memory::register_thread();
         while LOG.queue.wait() {
             flush();
         }

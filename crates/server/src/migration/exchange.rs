@@ -10,9 +10,9 @@
 //! before the first of their answers is read. A connection that breaks before anything was answered is tried
 //! once more, since one that was kept may have been closed at the other end; one that is too slow is not.
 
-use super::parcel::Parcel;
+use super::packed_key::PackedKey;
 use super::sockets::Socket;
-use super::{Departure, Request};
+use super::{MigrationJob, Request};
 use crate::clock;
 use crate::config::tables::tls::TLS_CLUSTER;
 use crate::server::Server;
@@ -55,22 +55,22 @@ fn timed_out(error: &io::Error) -> bool {
 }
 
 /// Sends keys, and takes note of which have arrived and of what went wrong.
-pub(super) fn run(server: &Server, departure: &mut Departure) {
-    let mut result = converse(server, departure);
+pub(super) fn run(server: &Server, job: &mut MigrationJob) {
+    let mut result = converse(server, job);
     if result.as_ref().is_err_and(Trouble::is_worth_a_try) {
-        result = converse(server, departure);
+        result = converse(server, job);
     }
     if let Err(trouble) = result {
-        departure.failure.get_or_insert(trouble.text().into());
+        job.failure.get_or_insert(trouble.text().into());
     }
-    if departure.request.copy {
+    if job.request.copy {
         // Nobody will compare them.
-        departure.parcels.iter_mut().for_each(|parcel| parcel.payload = None);
+        job.packed_keys.iter_mut().for_each(|packed_key| packed_key.payload = None);
     }
 }
 
-fn converse(server: &Server, departure: &mut Departure) -> Result<(), Trouble> {
-    let Departure { request, db, parcels, failure, .. } = departure;
+fn converse(server: &Server, job: &mut MigrationJob) -> Result<(), Trouble> {
+    let MigrationJob { request, db, packed_keys, failure, .. } = job;
     // Between the nodes of a cluster, and so to whomever keys are migrated.
     let tls = if server.config.read(TLS_CLUSTER) { server.tls.materials() } else { None };
     let mut socket = server
@@ -87,18 +87,18 @@ fn converse(server: &Server, departure: &mut Departure) -> Result<(), Trouble> {
         error = error.or(refused(&line));
     }
     if error.is_none() {
-        let sent = send(parcels, answers.get_mut()).map_err(Trouble::Writing)?;
+        let sent = send(packed_keys, answers.get_mut()).map_err(Trouble::Writing)?;
         for (number, index) in sent.into_iter().enumerate() {
             let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, number))?;
             let refused = refused(&line);
-            parcels[index].arrived = refused.is_none();
+            packed_keys[index].arrived = refused.is_none();
             error = error.or(refused);
         }
     }
     // What it has sent beyond would be taken for the answer to something else.
     let in_step = answers.buffer().is_empty();
     if !request.copy && request.database == *db as i64 && is_this_server(server, &socket) {
-        parcels.iter_mut().for_each(|parcel| parcel.arrived = false);
+        packed_keys.iter_mut().for_each(|packed_key| packed_key.arrived = false);
         failure.get_or_insert("IOERR the target instance is this one".into());
     }
     socket.database = error.is_none().then_some(request.database);
@@ -128,22 +128,22 @@ fn send_request(channel: &mut Channel, words: &[Vec<u8>]) -> io::Result<()> {
 }
 
 /// Sends the keys; the indices of those that were sent, which leaves out those whose time has come.
-fn send(parcels: &[Parcel], channel: &mut Channel) -> io::Result<Vec<usize>> {
+fn send(packed_keys: &[PackedKey], channel: &mut Channel) -> io::Result<Vec<usize>> {
     let mut out = BufWriter::with_capacity(CHUNK, channel);
     let (mut sent, now_ms) = (Vec::new(), clock::unix_ms());
-    for (index, parcel) in parcels.iter().enumerate() {
+    for (index, packed_key) in packed_keys.iter().enumerate() {
         // RESTORE takes 0 for no expiry.
-        let ttl_ms = parcel.expiry_ms.map_or(0, |at| at.saturating_sub(now_ms).max(1));
-        if parcel.expiry_ms.is_some_and(|at| at < now_ms) {
+        let ttl_ms = packed_key.expiry_ms.map_or(0, |at| at.saturating_sub(now_ms).max(1));
+        if packed_key.expiry_ms.is_some_and(|at| at < now_ms) {
             continue;
         }
         sent.push(index);
-        match &parcel.payload {
-            None => write_request(&mut out, &[b"DEL", &parcel.key])?,
+        match &packed_key.payload {
+            None => write_request(&mut out, &[b"DEL", &packed_key.key])?,
             Some(payload) => {
                 let ttl = ttl_ms.to_string();
-                let replace = parcel.replace.then_some(&b"REPLACE"[..]);
-                let words = [&b"RESTORE"[..], &parcel.key, ttl.as_bytes(), payload];
+                let replace = packed_key.replace.then_some(&b"REPLACE"[..]);
+                let words = [&b"RESTORE"[..], &packed_key.key, ttl.as_bytes(), payload];
                 write_request(&mut out, &words.into_iter().chain(replace).collect::<Vec<_>>())?;
             }
         }

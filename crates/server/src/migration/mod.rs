@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A worker never waits for a target: one thread, the **migrator**, speaks to all of them with blocking sockets and the
-//! time limits of the requests, one [`Departure`] after the other. Only in a transaction, whose locks cannot be let go,
+//! time limits of the requests, one [`MigrationJob`] after the other. Only in a transaction, whose locks cannot be let go,
 //! the worker does that itself, as the reference does always.
 //!
 //! **No acknowledged write is lost.** A key is deleted under its lock, and only if it is what the target has: if no
@@ -20,7 +20,7 @@
 //! see [`under_way`].
 
 mod exchange;
-pub mod parcel;
+pub mod packed_key;
 pub mod sockets;
 pub mod under_way;
 
@@ -29,7 +29,7 @@ use crate::server::Server;
 use crate::worker::Message;
 use kvick_resp::Version;
 use kvick_store::Watcher;
-use parcel::Parcel;
+use packed_key::PackedKey;
 use sockets::Sockets;
 use std::io;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -73,13 +73,13 @@ impl std::fmt::Debug for Credentials {
 }
 
 /// Keys on their way.
-pub struct Departure {
+pub struct MigrationJob {
     /// What was asked for.
     pub request: Request,
     /// The database that the keys are in.
     pub db: usize,
     /// The keys.
-    pub parcels: Vec<Parcel>,
+    pub packed_keys: Vec<PackedKey>,
     /// What went wrong first, as the client is told.
     pub failure: Option<String>,
     /// Watches the keys since they were packed.
@@ -109,35 +109,35 @@ pub struct Migration {
     pub sockets: Sockets,
     /// Keys on their way.
     pub under_way: UnderWay,
-    departures: OnceLock<mpsc::Sender<Box<Departure>>>,
+    jobs: OnceLock<mpsc::Sender<Box<MigrationJob>>>,
 }
 
 impl Migration {
     /// Has the migrator send keys. They come back as [`Message::Returned`].
-    pub fn send(&self, departure: Box<Departure>) {
-        if let Some(departures) = self.departures.get() {
+    pub fn send(&self, job: Box<MigrationJob>) {
+        if let Some(jobs) = self.jobs.get() {
             // The thread lasts as long as the process.
-            let _ = departures.send(departure);
+            let _ = jobs.send(job);
         }
     }
 }
 
 /// Starts the migrator.
 pub fn start(server: &'static Server) -> io::Result<()> {
-    let (sender, departures) = mpsc::channel::<Box<Departure>>();
+    let (sender, jobs) = mpsc::channel::<Box<MigrationJob>>();
     std::thread::Builder::new().name("migrator".into()).spawn(move || {
-        crate::memory::enrol();
-        for mut departure in departures {
-            exchange::run(server, &mut departure);
-            server.send(departure.client.info.worker, Message::Returned(departure));
+        crate::memory::register_thread();
+        for mut job in jobs {
+            exchange::run(server, &mut job);
+            server.send(job.client.info.worker, Message::Returned(job));
         }
     })?;
     // A second call would be a mistake of the caller alone; the first thread stays.
-    let _ = server.migration.departures.set(sender);
+    let _ = server.migration.jobs.set(sender);
     Ok(())
 }
 
 /// Sends keys from this thread, which waits for the answers: for transactions.
-pub fn send_now(server: &Server, departure: &mut Departure) {
-    exchange::run(server, departure);
+pub fn send_now(server: &Server, job: &mut MigrationJob) {
+    exchange::run(server, job);
 }

@@ -15,14 +15,14 @@ type Place = (usize, Box<[u8]>);
 
 #[derive(Default)]
 struct Traffic {
-    departures: usize,
+    jobs: usize,
     moved: bool,
 }
 
 impl UnderWay {
     /// A departure has this key.
     pub fn begin(&self, db: usize, key: &[u8]) {
-        self.0.lock().entry((db, key.into())).or_default().departures += 1;
+        self.0.lock().entry((db, key.into())).or_default().jobs += 1;
     }
 
     /// A departure has it no more; `moved` when the key was deleted here because it has arrived.
@@ -30,9 +30,9 @@ impl UnderWay {
         let mut keys = self.0.lock();
         let place = (db, key.into());
         let Some(traffic) = keys.get_mut(&place) else { return };
-        traffic.departures -= 1;
+        traffic.jobs -= 1;
         traffic.moved |= moved;
-        if traffic.departures == 0 {
+        if traffic.jobs == 0 {
             keys.remove(&place);
         }
     }

@@ -14,9 +14,9 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Begins a background save of the data set as it is now.
-pub fn begin(server: &'static Server, world: &mut Locked) -> Result<(), Busy> {
+pub fn begin(server: &'static Server, global: &mut Locked) -> Result<(), Busy> {
     let destinations: Vec<Box<dyn Destination>> = vec![Box::new(SavedFile::new(server))];
-    snapshots::begin(server, world, Request { purpose: Purpose::Save, form: Form::dump(server), destinations })?;
+    snapshots::begin(server, global, Request { purpose: Purpose::Save, form: Form::dump(server), destinations })?;
     logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
     Ok(())
 }

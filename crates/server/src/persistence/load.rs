@@ -17,8 +17,8 @@ use crate::server::Server;
 use kvick_commands::dump::{value_options, version_check};
 use kvick_rdb::check::{CheckOptions, check_file};
 use kvick_rdb::{Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions};
+use kvick_store::global_lock::Participant;
 use kvick_store::log::{Batch, encode};
-use kvick_store::world::Participant;
 use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value, WhenExpired};
 use smallvec::SmallVec;
 use std::fmt;
@@ -173,7 +173,7 @@ pub struct Reload {
 }
 
 /// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must not
-/// touch the data meanwhile: see [`LOADING`](super::gate::LOADING).
+/// touch the data meanwhile: see [`LOADING`](super::admission::LOADING).
 pub(super) fn load_own(server: &'static Server, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
     let Some(file) = open(&server.config.values())? else { return Ok(None) };
@@ -207,11 +207,11 @@ pub(crate) fn load_base(
 }
 
 /// Loads the dump with the world held. On an error the log has told why, and part of the data may be there.
-pub fn reload(server: &'static Server, world: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
+pub fn reload(server: &'static Server, global: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
     let mut load = || {
         let Some(file) = open(&server.config.values())? else { return Ok(None) };
         server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-        let mut loader = Loader::new(server, Locking::World(world), how);
+        let mut loader = Loader::new(server, Locking::Global(global), how);
         // They were there before, and replicas and the append-only file have yet to be told that they go.
         loader.keeps_expired = true;
         let (report, ..) = loader.run(file)?;
@@ -245,7 +245,7 @@ pub fn load_received<R: Read>(
     let in_place = flush.is_some();
     let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: in_place });
     (loader.alive, loader.flush, loader.keeps_expired) = (Some(alive), flush, true);
-    loader.into_shadows = !in_place;
+    loader.into_staging = !in_place;
     let (report, rest, _) = loader.run(input)?;
     report.log();
     Ok((report, rest))
@@ -310,7 +310,7 @@ enum Locking<'a> {
     /// One by one, by this participant.
     Keys(Participant),
     /// Everything is.
-    World(&'a mut Locked),
+    Global(&'a mut Locked),
 }
 
 /// Keys that are entered together: enough to ask for the memory of the last ones while the first are entered.
@@ -355,7 +355,7 @@ struct Loader<'a> {
     /// Drops what is there when it is to go.
     flush: Option<Box<dyn FnOnce() + 'a>>,
     /// Whether keys go to the shadows of their databases, and functions nowhere yet.
-    into_shadows: bool,
+    into_staging: bool,
 }
 
 /// Where keys go.
@@ -390,14 +390,14 @@ impl<'a> Loader<'a> {
             delay: Delay::new(server, KEY_LOAD_DELAY),
             alive: None,
             flush: None,
-            into_shadows: false,
+            into_staging: false,
         }
     }
 
     /// The number of the database that keys of this one in the dump go to.
     fn destination(&self, number: u64) -> usize {
         let number = number as usize;
-        if self.into_shadows { self.server.keyspace.shadow(number) } else { number }
+        if self.into_staging { self.server.keyspace.staging(number) } else { number }
     }
 
     /// Loads all; with what it found, what stands behind the dump in the input, and where that begins.
@@ -446,7 +446,7 @@ impl<'a> Loader<'a> {
         }
         self.go_on_with_history();
         self.enter_pending()?;
-        if self.into_shadows {
+        if self.into_staging {
             self.report.functions = functions;
         } else {
             self.load_functions(&functions)?;
@@ -488,8 +488,13 @@ impl<'a> Loader<'a> {
         let mut record = Vec::new();
         encode(&mut record, [&b"DEL"[..], key].into_iter());
         let database = self.database as usize;
-        let batch =
-            Batch { databases: (database, database), records: &record, record_count: 1, asides: &[], insets: &[] };
+        let batch = Batch {
+            databases: (database, database),
+            records: &record,
+            record_count: 1,
+            replica_only: &[],
+            aof_only: &[],
+        };
         self.server.keyspace.log.append(&batch);
     }
 
@@ -593,7 +598,7 @@ impl Place<'_> {
         let keyspace = self.keyspace;
         let hashes: SmallVec<[u64; BATCH]> = pending.iter().map(|pending| keyspace.key(&pending.key).hash).collect();
         let participant = if let Locking::Keys(participant) = &self.locking { Some(*participant) } else { None };
-        participant.inspect(|participant| keyspace.world.enter(*participant));
+        participant.inspect(|participant| keyspace.global_lock.enter(*participant));
         keyspace.prefetch(number, &hashes, None);
         let mut result = Ok(());
         for (mut pending, hash) in pending.drain(..).zip(hashes) {
@@ -604,7 +609,7 @@ impl Place<'_> {
             pending.key.clear();
             names.push(pending.key);
         }
-        participant.inspect(|participant| keyspace.world.leave(*participant));
+        participant.inspect(|participant| keyspace.global_lock.leave(*participant));
         result
     }
 
@@ -636,7 +641,7 @@ impl Place<'_> {
             true
         };
         match &mut self.locking {
-            Locking::World(world) => put(Db::new(world, number, env)),
+            Locking::Global(global) => put(Db::new(global, number, env)),
             Locking::Keys(_) => {
                 put(Db::new(&mut keyspace.lock_one(keyspace.address_of_hash(number, hash)), number, env))
             }
@@ -646,19 +651,19 @@ impl Place<'_> {
     /// Makes room for so many keys of a database.
     fn reserve(&mut self, number: usize, keys: usize) {
         match &mut self.locking {
-            Locking::World(world) => world.reserve(number, keys),
+            Locking::Global(global) => global.reserve(number, keys),
             Locking::Keys(participant) => {
-                self.keyspace.world.enter(*participant);
+                self.keyspace.global_lock.enter(*participant);
                 self.keyspace.lock_nothing().reserve(number, keys);
-                self.keyspace.world.leave(*participant);
+                self.keyspace.global_lock.leave(*participant);
             }
         }
     }
 
     /// Drops everything. The world is held.
     fn flush(&mut self) {
-        if let Locking::World(world) = &mut self.locking {
-            (0..self.keyspace.databases()).for_each(|number| _ = world.flush(number, false));
+        if let Locking::Global(global) = &mut self.locking {
+            (0..self.keyspace.databases()).for_each(|number| _ = global.flush(number, false));
         }
     }
 }
@@ -674,7 +679,7 @@ fn clock(usage: Usage, access: &Access) -> Option<u32> {
 
 /// How the settings have dumps read, without fields that expired before this time.
 fn read_options(server: &Server, expired_before_ms: Option<i64>) -> ReadOptions {
-    let settings = &server.tunables().commands;
+    let settings = &server.runtime_config().commands;
     ReadOptions {
         version_check: version_check(settings),
         checksum: server.config.read(RDBCHECKSUM),

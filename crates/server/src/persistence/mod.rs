@@ -7,18 +7,18 @@
 //! - [`file`]: the file itself: written under a temporary name, synced bit by bit, put in place of the old one at the end.
 //! - [`schedule`]: save points.
 //! - [`load`]: reading a dump, at the start or for DEBUG RELOAD.
-//! - [`gate`]: why commands may not run now: a load is under way, or the last save failed.
+//! - [`admission`]: why commands may not run now: a load is under way, or the last save failed.
 //! - [`status`]: what all of these know of each other, and INFO shows.
 //!
 //! **What always holds**: the file that was there stays until a complete new one takes its place. A save that was
 //! cancelled replaces nothing: its last step and the wish to cancel it exclude each other by the lock on the status.
 
+pub mod admission;
 pub mod background;
 pub mod capture;
 pub(crate) mod delay;
 pub mod file;
 pub mod form;
-pub mod gate;
 pub mod load;
 pub mod save;
 pub mod schedule;
@@ -30,7 +30,7 @@ use crate::config::tables::memory::{LFU_DECAY_TIME, MAXMEMORY_POLICY};
 use crate::config::tables::persistence::SAVE;
 use crate::config::words::EvictionPolicy;
 use crate::server::Server;
-use gate::Gate;
+use admission::Admission;
 use kvick_store::{Access, Locked};
 use load::Loading;
 use parking_lot::Mutex;
@@ -44,7 +44,7 @@ use std::sync::mpsc::Sender;
 #[derive(Default)]
 pub struct Persistence {
     /// Why commands may not run now.
-    pub gate: Gate,
+    pub admission: Admission,
     /// How far a load has come.
     pub loading: Loading,
     /// Bytes that snapshots have captured and that are not written yet.
@@ -101,12 +101,12 @@ impl Persistence {
 /// All databases were flushed by `dirty` changes that no worker has counted yet: a background save of what was there comes
 /// to nothing, as does a dump for replicas, which ask for another one, and if the user wants dumps at all, what is there
 /// now is saved.
-pub fn after_flushall(server: &'static Server, world: &mut Locked, dirty: u64) {
+pub fn after_flushall(server: &'static Server, global: &mut Locked, dirty: u64) {
     background::cancel(&server.persistence);
     snapshots::cancel(&server.persistence, snapshots::Purpose::Replicas);
     if !server.config.read(SAVE).points().is_empty() {
         // The log has told why, if it failed; the flush is done all the same.
-        let _ = save::save(server, world, dirty);
+        let _ = save::save(server, global, dirty);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::delay::Delay;
 use super::file::{self, DumpFile, SaveError, write_error};
 use super::form::Form;
-use super::{background, changes, gate, now_s};
+use super::{admission, background, changes, now_s};
 use crate::config::Key;
 use crate::config::tables::persistence::{DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE_INCREMENTAL_FSYNC};
 use crate::config::tables::process::DIR;
@@ -44,25 +44,25 @@ impl Place {
 
 /// Saves the data set while the world is held. `uncounted` changes were made that no worker has counted yet. On an error
 /// the log has told why. A background save that is under way comes to nothing: its dump would be the older one.
-pub fn save(server: &'static Server, world: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
+pub fn save(server: &'static Server, global: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
     background::cancel(&server.persistence);
     let place = Place::new(server);
     let name = format!("temp-{}.rdb", std::process::id());
-    let written = write(server, world, &Form::dump(server), &place, &name).and_then(|file| {
+    let written = write(server, global, &Form::dump(server), &place, &name).and_then(|file| {
         file.install(&place.path)?;
         file::sync_directory(&place.folder)
     });
     written.inspect_err(file::report)?;
     logging::notice(format_args!("DB saved on disk"));
     server.persistence.status.lock().saved(changes(server) + uncounted);
-    server.persistence.gate.set(gate::UNSAVED, false);
+    server.persistence.admission.set(admission::UNSAVED, false);
     Ok(())
 }
 
 /// Writes the data set, while the world is held, to a file that still has a temporary name.
 pub fn write(
     server: &'static Server,
-    world: &mut Locked,
+    global: &mut Locked,
     form: &Form,
     place: &Place,
     name: &str,
@@ -78,7 +78,7 @@ pub fn write(
         let (keys, volatile) = (keyspace.len(number) as u64, keyspace.volatile(number) as u64);
         output.select(number, keys, volatile).map_err(write_error)?;
         let mut outcome = Ok(());
-        for_each(world, number, |entry| {
+        for_each(global, number, |entry| {
             if outcome.is_ok() {
                 bytes.clear();
                 outcome = match form.kind().append(&mut bytes, number, entry) {
@@ -96,7 +96,7 @@ pub fn write(
 }
 
 /// Calls `visit` with every entry of a database, also those whose time has come: whoever loads them decides.
-fn for_each(world: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
+fn for_each(global: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
     let env = Env {
         now_ms: now_s() * 1000,
         access: &Access::default(),
@@ -107,5 +107,5 @@ fn for_each(world: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
         counters: &Counters::default(),
         effects: &mut Effects::default(),
     };
-    Db::new(world, number, env).for_each(visit);
+    Db::new(global, number, env).for_each(visit);
 }

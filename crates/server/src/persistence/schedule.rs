@@ -1,7 +1,7 @@
 //! Save points: background saves that begin by themselves.
 
 use super::status::Status;
-use super::{background, changes, gate, now_s};
+use super::{admission, background, changes, now_s};
 use crate::config::shapes::SavePoint;
 use crate::config::tables::persistence::SAVE;
 use crate::logging;
@@ -12,7 +12,7 @@ const RETRY_S: i64 = 5;
 
 /// Begins a save if one is due. Called from time to time by a worker that is in no batch.
 pub fn tick(server: &'static Server) {
-    if server.persistence.gate.has(gate::LOADING | gate::ENDING) {
+    if server.persistence.admission.has(admission::LOADING | admission::ENDING) {
         return;
     }
     let (status, now_s) = (server.persistence.status(), now_s());
@@ -26,10 +26,10 @@ pub fn tick(server: &'static Server) {
         logging::notice(format_args!("{changes} changes in {seconds} seconds. Saving..."));
     }
     if due.is_some() || status.scheduled {
-        let mut world = server.keyspace.lock_world();
-        if !server.persistence.gate.has(gate::LOADING) {
+        let mut global = server.keyspace.lock_global();
+        if !server.persistence.admission.has(admission::LOADING) {
             // Somebody else may have begun one just now, which is as good.
-            let _ = background::begin(server, &mut world);
+            let _ = background::begin(server, &mut global);
         }
     }
 }

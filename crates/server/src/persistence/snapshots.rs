@@ -20,13 +20,13 @@ use super::file::{SaveError, write_error};
 use super::form::Form;
 use super::load::{self, LoadError};
 use super::status::Running;
-use super::{Persistence, changes, gate, now_s};
+use super::{Persistence, admission, changes, now_s};
 use crate::config::tables::persistence::RDB_KEY_SAVE_DELAY;
 use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use kvick_store::Locked;
+use kvick_store::global_lock::Participant;
 use kvick_store::snapshot::Walk;
-use kvick_store::world::Participant;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,11 +90,11 @@ pub struct Begun {
 
 /// Starts the snapshot thread.
 pub fn start(server: &'static Server) -> io::Result<()> {
-    let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
+    let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let (sender, jobs) = mpsc::channel();
     std::thread::Builder::new().name("snapshot".into()).spawn(move || {
         affinity::set(Role::Saving);
-        crate::memory::enrol();
+        crate::memory::register_thread();
         WALKS.set(true);
         for job in jobs {
             match job {
@@ -110,7 +110,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
 }
 
 /// Begins a snapshot of the data set as it is now; the offset of the write log that it is of.
-pub fn begin(server: &'static Server, world: &mut Locked, request: Request) -> Result<u64, Busy> {
+pub fn begin(server: &'static Server, global: &mut Locked, request: Request) -> Result<u64, Busy> {
     let (persistence, keyspace) = (&server.persistence, server.keyspace);
     let mut status = persistence.status.lock();
     if let Some(running) = &status.running {
@@ -121,7 +121,7 @@ pub fn begin(server: &'static Server, world: &mut Locked, request: Request) -> R
         .map(|number| (keyspace.len(number) as u64, keyspace.volatile(number) as u64))
         .collect();
     let captured = Arc::new(Captured::new(&request.form, progress.clone(), &server.persistence.unwritten_bytes));
-    let walk = Walk::begin(world, Box::new(Handle(captured.clone())));
+    let walk = Walk::begin(global, Box::new(Handle(captured.clone())));
     let offset = keyspace.log.offset();
     status.began(Running {
         purpose: request.purpose,
@@ -185,7 +185,7 @@ fn run(server: &'static Server, participant: Participant, mut begun: Begun) {
     if running.purpose == Purpose::Save
         && let Some(saved) = status.save_ended(&running, &outcome)
     {
-        server.persistence.gate.set(gate::UNSAVED, !saved);
+        server.persistence.admission.set(admission::UNSAVED, !saved);
     }
 }
 

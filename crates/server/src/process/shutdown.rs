@@ -15,7 +15,7 @@ use crate::config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM, SH
 use crate::config::words::ShutdownFlags;
 use crate::pause::Hold;
 use crate::persistence::snapshots::Purpose;
-use crate::persistence::{background, gate, save};
+use crate::persistence::{admission, background, save};
 use crate::replication::replicas::{Replica, Stage};
 use crate::server::Server;
 use crate::worker::Message;
@@ -112,7 +112,7 @@ pub fn poll(server: &'static Server) {
     let Some(signal) = server.shutdown.take() else { return };
     let flags = server.config.read(if signal == libc::SIGINT { SHUTDOWN_ON_SIGINT } else { SHUTDOWN_ON_SIGTERM });
     // The log has told why, if it is refused, and there is nobody else to tell.
-    let _ = begin(server, &mut server.keyspace.lock_world(), flags, None);
+    let _ = begin(server, &mut server.keyspace.lock_global(), flags, None);
 }
 
 /// What became of the wish to end the server.
@@ -127,7 +127,7 @@ pub enum Begun {
 /// Ends the server when its replicas have all, unless that loses what the user wants saved. `client` is who asked by a command.
 pub fn begin(
     server: &'static Server,
-    world: &mut Locked,
+    global: &mut Locked,
     flags: ShutdownFlags,
     client: Option<&ClientInfo>,
 ) -> Result<Begun, Refused> {
@@ -145,14 +145,14 @@ pub fn begin(
     let timeout_s = server.config.read(SHUTDOWN_TIMEOUT);
     if !flags.contains(ShutdownFlags::NOW) && timeout_s > 0 && lagging(server).next().is_some() {
         let until_ms = clock::unix_ms() + i64::from(timeout_s) * 1000;
-        server.keyspace.log.append_aside(&[b"REPLCONF", b"GETACK", b"*"]);
+        server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         server.pause.hold(Hold::Shutdown);
         *server.shutdown.waiting.lock() = Some(Waiting { flags, until_ms, askers: Vec::new() });
         server.log_moved(usize::MAX);
         logging::notice(format_args!("Waiting for replicas before shutting down."));
         return Ok(Begun::Waiting);
     }
-    end(server, world, flags)?;
+    end(server, global, flags)?;
     Ok(Begun::Ending)
 }
 
@@ -177,9 +177,9 @@ fn go_on(server: &'static Server) {
     if server.is_ending() || (clock::unix_ms() < until_ms && lagging(server).next().is_some()) {
         return;
     }
-    let mut world = server.keyspace.lock_world();
+    let mut global = server.keyspace.lock_global();
     // It may have been withdrawn meanwhile. If it is refused the log has told why.
-    if server.shutdown.is_waiting() && end(server, &mut world, flags).is_err() {
+    if server.shutdown.is_waiting() && end(server, &mut global, flags).is_err() {
         give_up(server);
     }
 }
@@ -217,13 +217,13 @@ fn tell_of_replicas(server: &Server) {
 }
 
 /// Ends the server, unless that loses what the user wants saved.
-fn end(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
+fn end(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
     tell_of_replicas(server);
     server.shutdown.acting.store(true, Ordering::Relaxed);
-    let saved = save_last(server, world, flags);
+    let saved = save_last(server, global, flags);
     server.shutdown.acting.store(false, Ordering::Relaxed);
     saved?;
-    server.persistence.gate.set(gate::ENDING, true);
+    server.persistence.admission.set(admission::ENDING, true);
     // Before connections are closed: whoever sees the end finds no files that are not complete.
     server.persistence.abandon();
     server.end();
@@ -231,12 +231,12 @@ fn end(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) -> Res
 }
 
 /// Saves the data set for the last time, if that is wanted.
-fn save_last(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
+fn save_last(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
     if background::cancel(&server.persistence) {
         logging::warning(format_args!("There is a background save. Cancelling it!"));
     }
     // Half a data set must not take the place of the whole one, nor one that a script is changing.
-    let is_incomplete = server.persistence.gate.has(gate::LOADING | gate::BUSY);
+    let is_incomplete = server.persistence.admission.has(admission::LOADING | admission::BUSY);
     if !is_incomplete {
         end_files(server, flags)?;
     }
@@ -246,7 +246,7 @@ fn save_last(server: &'static Server, world: &mut Locked, flags: ShutdownFlags) 
     }
     logging::notice(format_args!("Saving the final RDB snapshot before exiting."));
     supervise::notify("STATUS=Saving the final RDB snapshot\n");
-    if save::save(server, world, 0).is_ok() {
+    if save::save(server, global, 0).is_ok() {
         return Ok(());
     }
     if flags.contains(ShutdownFlags::FORCE) {

@@ -14,7 +14,7 @@ use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::replication::REPLICAOF;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::{Listeners, Transport};
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::persistence::load::{self as dump, LoadError};
 use crate::persistence::snapshots::{self, Job};
 use crate::replication::upstream::Target;
@@ -110,7 +110,7 @@ fn run(
     // From here on there may be threads.
     signals::block();
     crash::watch(&values);
-    memory::enrol();
+    memory::register_thread();
     affinity::begin(&values);
     logging::start()?;
     clock::calibrate();
@@ -187,7 +187,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     // From their first request on the workers answer that the data set is not there yet, if there is one.
     let keeps_files = values.read(APPENDONLY);
     let to_load = keeps_files || dump::is_there(&values);
-    server.persistence.gate.set(gate::LOADING, to_load);
+    server.persistence.admission.set(admission::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
@@ -211,7 +211,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
 
 /// The data are there: commands are served, and what has expired meanwhile goes.
 fn end_loading(server: &Server) {
-    server.persistence.gate.set(gate::LOADING, false);
+    server.persistence.admission.set(admission::LOADING, false);
     server.send_all(|| Message::Loaded);
 }
 
@@ -247,8 +247,8 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
 fn follow_primary(server: &'static Server) {
     if let Some(primary) = server.config.read(REPLICAOF) {
         let target = Target { host: String::from_utf8_lossy(&primary.host).into_owned(), port: primary.port };
-        let mut world = server.keyspace.lock_world();
-        server.become_replica(target, &mut world, &server.stats[0]);
+        let mut global = server.keyspace.lock_global();
+        server.become_replica(target, &mut global, &server.stats[0]);
     }
 }
 

@@ -26,7 +26,7 @@ pub mod publication;
 pub mod subscribers;
 pub mod subscriptions;
 
-use crate::persistence::gate::Gate;
+use crate::persistence::admission::Admission;
 use directory::Directory;
 use monitors::Monitors;
 use parking_lot::{Mutex, MutexGuard};
@@ -133,16 +133,16 @@ impl PubSub {
         })
     }
 
-    /// Makes a connection of a worker a monitor; `gate` is told when it is the first.
-    pub fn begin_monitor(&self, (worker, token): (usize, usize), gate: &Gate) {
-        let stamp = self.monitors.add(worker, gate);
+    /// Makes a connection of a worker a monitor; `admission` is told when it is the first.
+    pub fn begin_monitor(&self, (worker, token): (usize, usize), admission: &Admission) {
+        let stamp = self.monitors.add(worker, admission);
         self.subscribers(worker).add_monitor(token, stamp);
     }
 
-    /// Makes a monitor a connection like others; `gate` is told when it was the last.
-    pub fn end_monitor(&self, (worker, token): (usize, usize), gate: &Gate) {
+    /// Makes a monitor a connection like others; `admission` is told when it was the last.
+    pub fn end_monitor(&self, (worker, token): (usize, usize), admission: &Admission) {
         self.subscribers(worker).remove_monitor(token);
-        self.monitors.remove(worker, gate);
+        self.monitors.remove(worker, admission);
     }
 
     /// Has `put` put lines into the inboxes of all workers that have monitors.

@@ -3,7 +3,7 @@
 //! Lines are put into all inboxes under one lock, so all monitors see the same order. As subscriptions do, each monitor
 //! has a stamp, and lines are for stamps below their horizon: nobody is shown what was executed before he asked.
 
-use crate::persistence::gate::{Gate, MONITORED};
+use crate::persistence::admission::{Admission, MONITORED};
 use parking_lot::Mutex;
 
 /// See the module's documentation.
@@ -21,20 +21,20 @@ impl Monitors {
     }
 
     /// Counts one that a worker has from now on; its stamp.
-    pub(super) fn add(&self, worker: usize, gate: &Gate) -> u64 {
+    pub(super) fn add(&self, worker: usize, admission: &Admission) -> u64 {
         let mut state = self.0.lock();
         state.by_worker[worker] += 1;
-        gate.set(MONITORED, true);
+        admission.set(MONITORED, true);
         state.next_stamp += 1;
         state.next_stamp - 1
     }
 
     /// A worker has one less.
-    pub(super) fn remove(&self, worker: usize, gate: &Gate) {
+    pub(super) fn remove(&self, worker: usize, admission: &Admission) {
         let mut state = self.0.lock();
         state.by_worker[worker] -= 1;
         let any = state.by_worker.iter().any(|count| *count > 0);
-        gate.set(MONITORED, any);
+        admission.set(MONITORED, any);
     }
 
     /// Tells `send` which workers have monitors, if any has, and the horizon of what is put into their inboxes meanwhile.

@@ -11,15 +11,15 @@ use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
 use crate::config::tables::replication::{REPLICA_IGNORE_DISK_WRITE_ERRORS, REPLICA_READ_ONLY};
 use crate::config::words::PropagationError;
 use crate::logging;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::{Client, Fate};
 use crate::table::Resolved;
-use crate::worker::batch::Asks;
+use crate::worker::batch::ResolvedCommand;
 use crate::worker::engine::{Engine, Outcome};
 use kvick_commands::spec::Flags;
 use kvick_resp::Args;
-use kvick_store::world::Participant;
+use kvick_store::global_lock::Participant;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
@@ -99,8 +99,8 @@ impl Applier {
     }
 
     /// Exchanges all databases for their shadows: those who wait for keys, watch or cache them mean what is there now.
-    pub fn exchange_shadows(&mut self) {
-        self.engine.change_databases(|db| db.exchange_shadows());
+    pub fn exchange_staging(&mut self) {
+        self.engine.change_databases(|db| db.exchange_staging());
     }
 
     /// Drops all data, in the background if asked to.
@@ -140,7 +140,7 @@ impl Applier {
             if upstream.number() != self.number {
                 return Err(Superseded);
             }
-            if self.engine.server.persistence.gate.has(gate::LOADING) {
+            if self.engine.server.persistence.admission.has(admission::LOADING) {
                 // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
                 self.pause();
                 continue;
@@ -153,9 +153,9 @@ impl Applier {
     fn apply(&mut self, args: Args<'_>, bytes: &[u8]) -> Result<(), Superseded> {
         let name = args.get(0).unwrap_or_default();
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        let aside =
+        let replica_only =
             self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
-        self.engine.effects().repeat(bytes, aside);
+        self.engine.effects().repeat(bytes, replica_only);
         while let Outcome::Held | Outcome::Again = self.execute(args) {
             self.wait_for_script()?;
         }
@@ -185,7 +185,7 @@ impl Applier {
             Resolved::Command(command) => command.spec.flags.contains(Flags::WRITE),
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => false,
         };
-        if !writes || !gate::keeps_nothing(server) {
+        if !writes || !admission::keeps_nothing(server) {
             return;
         }
         assert!(server.config.read(REPLICA_IGNORE_DISK_WRITE_ERRORS), "Replica was unable to write command to disk.");
@@ -196,11 +196,11 @@ impl Applier {
     }
 
     fn execute(&mut self, args: Args<'_>) -> Outcome {
-        if self.engine.server.persistence.gate.has(gate::UNSAVED | gate::UNWRITTEN) {
+        if self.engine.server.persistence.admission.has(admission::UNSAVED | admission::UNWRITTEN) {
             self.mind_disk(args);
         }
         let Applier { engine, client, reply, .. } = self;
-        match engine.execute(client, args, Asks::Unresolved, &mut None, reply) {
+        match engine.execute(client, args, ResolvedCommand::Unresolved, &mut None, reply) {
             // Scripts are sent by old servers alone.
             Outcome::Program(command, previous) => {
                 engine.execute_program(client, (command, previous), args, &mut (), reply)
@@ -222,7 +222,7 @@ impl Applier {
     fn wait_for_script(&mut self) -> Result<(), Superseded> {
         self.pause();
         // It may have had to let go of the world, and somebody loads something now.
-        while self.engine.server.persistence.gate.has(gate::LOADING) {
+        while self.engine.server.persistence.admission.has(admission::LOADING) {
             self.pause();
         }
         if self.engine.server.replication.upstream.number() != self.number {

@@ -87,7 +87,7 @@ impl Server {
     pub fn begin_failover(&self, plan: Plan) {
         logging::notice(format_args!("FAILOVER requested to {plan}."));
         // Who is asked now need not be waited for.
-        self.keyspace.log.append_aside(&[b"REPLCONF", b"GETACK", b"*"]);
+        self.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         self.pause.hold(Hold::Failover);
         *self.replication.failover.0.lock() = Some(plan);
         self.log_moved(usize::MAX);
@@ -98,7 +98,7 @@ impl Server {
         if self.replication.failover.state() != State::WaitForSync {
             return;
         }
-        let _world = self.keyspace.lock_world();
+        let _world = self.keyspace.lock_global();
         let mut slot = self.replication.failover.0.lock();
         let Some(plan) = slot.as_mut().filter(|plan| !plan.in_progress) else { return };
         if plan.until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
@@ -146,9 +146,9 @@ impl Server {
     }
 
     /// The target has taken over. The world is held.
-    pub fn finish_failover(&self, world: &mut Locked, stats: &WorkerStats) {
+    pub fn finish_failover(&self, global: &mut Locked, stats: &WorkerStats) {
         if self.replication.failover.0.lock().take().is_some() {
-            self.end_waits(world, stats);
+            self.end_waits(global, stats);
             self.release_after_failover();
         }
     }

@@ -4,9 +4,9 @@
 //! while it applies, except on the keys that are just being changed.
 
 use super::apply::{Applier, Ends, Superseded};
-use super::intake::Intake;
+use super::full_sync::FullSync;
+use super::primary_connection::{LinkError, PrimaryConnection, shown};
 use super::upstream::{LinkStage, Target};
-use super::wire::{Broken, Wire, shown};
 use crate::aof::State;
 use crate::config::tables::tls::{TLS_PORT, TLS_REPLICATION};
 use crate::config::tables::{network, replication as settings};
@@ -29,25 +29,25 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What the log is told of a primary that does not answer.
 const HANDSHAKE: &str = "Timeout connecting to the PRIMARY...";
 
-impl From<Superseded> for Broken {
+impl From<Superseded> for LinkError {
     fn from(_: Superseded) -> Self {
-        Broken::Superseded
+        LinkError::Superseded
     }
 }
 
 /// Starts the thread.
 pub fn start(server: &'static Server) -> io::Result<()> {
-    let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
+    let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
     std::thread::Builder::new().name("replication".into()).spawn(move || {
-        crate::memory::enrol();
+        crate::memory::register_thread();
         affinity::set(Role::Serving);
         let mut applier = Applier::new(server, participant);
         let upstream = &server.replication.upstream;
         loop {
             let (target, number) = upstream.wait_for_target();
             // While the world stands still, so does this.
-            server.keyspace.world.enter(participant);
-            server.keyspace.world.leave(participant);
+            server.keyspace.global_lock.enter(participant);
+            server.keyspace.global_lock.leave(participant);
             let mut link = Link { server, number, applier: &mut applier, participant };
             let outcome = link.follow(&target);
             applier.end();
@@ -55,7 +55,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
             if upstream.number() == number {
                 upstream.set_stage(LinkStage::Connect);
             }
-            if !matches!(outcome, Broken::Superseded) {
+            if !matches!(outcome, LinkError::Superseded) {
                 logging::warning(format_args!("{outcome}"));
             }
             upstream.pause(number, RETRY);
@@ -83,28 +83,28 @@ pub(super) struct Link<'a> {
     /// The number of the wish.
     pub(super) number: u64,
     pub(super) applier: &'a mut Applier,
-    pub(super) participant: kvick_store::world::Participant,
+    pub(super) participant: kvick_store::global_lock::Participant,
 }
 
 impl Link<'_> {
     /// Follows a primary until that comes to an end.
-    fn follow(&mut self, target: &Target) -> Broken {
+    fn follow(&mut self, target: &Target) -> LinkError {
         match self.try_follow(target) {
             Ok(never) => never,
-            Err(_) if self.server.replication.upstream.number() != self.number => Broken::Superseded,
+            Err(_) if self.server.replication.upstream.number() != self.number => LinkError::Superseded,
             Err(broken) => broken,
         }
     }
 
-    fn try_follow(&mut self, target: &Target) -> Result<Broken, Broken> {
+    fn try_follow(&mut self, target: &Target) -> Result<LinkError, LinkError> {
         let upstream = &self.server.replication.upstream;
         logging::notice(format_args!("Connecting to PRIMARY {}:{}", target.host, target.port));
         upstream.set_stage(LinkStage::Connecting);
-        let mut wire = self.connect(target)?;
+        let mut primary_connection = self.connect(target)?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync started"));
         upstream.set_stage(LinkStage::Handshake);
-        self.introduce(&mut wire)?;
-        let answer = self.ask_to_synchronise(&mut wire);
+        self.introduce(&mut primary_connection)?;
+        let answer = self.ask_to_synchronise(&mut primary_connection);
         if self.server.is_handing_over() {
             self.end_failover(answer.is_ok())?;
         }
@@ -112,21 +112,21 @@ impl Link<'_> {
             Answer::Full(id, offset) => {
                 let (server, number, participant) = (self.server, self.number, self.participant);
                 let applier = &mut *self.applier;
-                let mut intake = Intake { server, number, participant, applier, id: &id, offset };
-                let database = intake.run(&mut wire)?;
-                self.applier.begin(number, database, &Ends::of(wire.channel().socket()));
+                let mut full_sync = FullSync { server, number, participant, applier, id: &id, offset };
+                let database = full_sync.run(&mut primary_connection)?;
+                self.applier.begin(number, database, &Ends::of(primary_connection.channel().socket()));
             }
-            Answer::Continue(id) => self.go_on(&wire, id.as_deref()),
-            Answer::TwoChannels => wire = self.begin_anew_by_two(target, wire)?,
+            Answer::Continue(id) => self.go_on(&primary_connection, id.as_deref()),
+            Answer::TwoChannels => primary_connection = self.begin_anew_by_two(target, primary_connection)?,
         }
         upstream.set_stage(LinkStage::Connected);
-        self.apply(&mut wire)
+        self.apply(&mut primary_connection)
     }
 
     /// Connects to a primary.
-    pub(super) fn connect(&self, target: &Target) -> Result<Wire, Broken> {
+    pub(super) fn connect(&self, target: &Target) -> Result<PrimaryConnection, LinkError> {
         let timeout = Duration::from_secs(self.server.config.read(settings::REPL_TIMEOUT).into());
-        let failed = |error| Broken::Io("Error condition on socket for SYNC", error);
+        let failed = |error| LinkError::Io("Error condition on socket for SYNC", error);
         let mut failure = io::ErrorKind::NotFound.into();
         let source = self
             .server
@@ -143,11 +143,11 @@ impl Link<'_> {
                     upstream.add_socket(stream.try_clone().map_err(failed)?);
                     upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
                     if upstream.number() != self.number {
-                        return Err(Broken::Superseded);
+                        return Err(LinkError::Superseded);
                     }
                     logging::notice(format_args!("Non blocking connect for SYNC fired the event."));
                     let channel = self.shake_hands(stream, target, timeout).map_err(failed)?;
-                    return Ok(Wire::new(self.server, channel, HANDSHAKE));
+                    return Ok(PrimaryConnection::new(self.server, channel, HANDSHAKE));
                 }
                 Err(error) => failure = error,
             }
@@ -166,16 +166,16 @@ impl Link<'_> {
     }
 
     /// Tells the primary who this is.
-    fn introduce(&self, wire: &mut Wire) -> Result<(), Broken> {
-        wire.send(&[b"PING"])?;
-        let answer = wire.line()?;
+    fn introduce(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+        primary_connection.send(&[b"PING"])?;
+        let answer = primary_connection.line()?;
         let lacks_rights = [&b"-NOAUTH"[..], b"-NOPERM", b"-ERR operation not permitted"];
         if !answer.starts_with(b"+") && !lacks_rights.iter().any(|known| answer.starts_with(known)) {
-            return Err(Broken::Refused(format!("Error reply to PING from primary: '{}'", shown(&answer))));
+            return Err(LinkError::Refused(format!("Error reply to PING from primary: '{}'", shown(&answer))));
         }
         logging::notice(format_args!("Primary replied to PING, replication can continue..."));
         let values = self.server.config.values();
-        self.authenticate(wire)?;
+        self.authenticate(primary_connection)?;
         let announced = values.read(settings::REPLICA_ANNOUNCE_IP);
         let port = self.listening_port().to_string();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"REPLCONF", b"listening-port", port.as_bytes()]];
@@ -186,9 +186,9 @@ impl Link<'_> {
         }
         requests.push(capabilities);
         requests.push(vec![b"REPLCONF", b"version", VALKEY.as_bytes()]);
-        requests.iter().try_for_each(|request| wire.send(request))?;
+        requests.iter().try_for_each(|request| primary_connection.send(request))?;
         for request in &requests {
-            let answer = wire.line()?;
+            let answer = primary_connection.line()?;
             // An old primary goes on without.
             if answer.starts_with(b"-") {
                 let option = shown(request[1]);
@@ -202,16 +202,16 @@ impl Link<'_> {
     }
 
     /// Logs in, if there is a password to do so with.
-    pub(super) fn authenticate(&self, wire: &mut Wire) -> Result<(), Broken> {
+    pub(super) fn authenticate(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         let values = self.server.config.values();
         let Some(password) = values.read(settings::PRIMARYAUTH) else { return Ok(()) };
         match values.read(settings::PRIMARYUSER) {
-            Some(user) => wire.send(&[b"AUTH", &user, &password])?,
-            None => wire.send(&[b"AUTH", &password])?,
+            Some(user) => primary_connection.send(&[b"AUTH", &user, &password])?,
+            None => primary_connection.send(&[b"AUTH", &password])?,
         }
-        let answer = wire.line()?;
+        let answer = primary_connection.line()?;
         if !answer.starts_with(b"+") {
-            return Err(Broken::Refused(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
+            return Err(LinkError::Refused(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
         }
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Link<'_> {
         }
     }
 
-    fn ask_to_synchronise(&self, wire: &mut Wire) -> Result<Answer, Broken> {
+    fn ask_to_synchronise(&self, primary_connection: &mut PrimaryConnection) -> Result<Answer, LinkError> {
         let replication = &self.server.replication;
         let history = replication.history.lock().clone();
         let end = self.server.keyspace.log.offset();
@@ -239,12 +239,12 @@ impl Link<'_> {
             if self.server.is_handing_over() {
                 request.push(b"FAILOVER");
             }
-            wire.send(&request)?;
+            primary_connection.send(&request)?;
         } else {
             logging::notice(format_args!("Partial resynchronization not possible (no cached primary)"));
-            wire.send(&[b"PSYNC", b"?", b"-1"])?;
+            primary_connection.send(&[b"PSYNC", b"?", b"-1"])?;
         }
-        let answer = wire.answer()?;
+        let answer = primary_connection.answer()?;
         let text = shown(&answer);
         let mut words = text.split_ascii_whitespace();
         match words.next() {
@@ -252,7 +252,7 @@ impl Link<'_> {
                 let id = words.next().filter(|id| id.len() == 40);
                 let offset = words.next().and_then(|offset| offset.parse().ok());
                 let (Some(id), Some(offset)) = (id, offset) else {
-                    return Err(Broken::Refused("Primary replied with wrong +FULLRESYNC syntax.".into()));
+                    return Err(LinkError::Refused("Primary replied with wrong +FULLRESYNC syntax.".into()));
                 };
                 logging::notice(format_args!("Full resync from primary: {id}:{offset}"));
                 Ok(Answer::Full(id.into(), offset))
@@ -262,22 +262,22 @@ impl Link<'_> {
                 logging::notice(format_args!("Successful partial resynchronization with primary."));
                 Ok(Answer::Continue(words.next().filter(|id| id.len() == 40).map(Into::into)))
             }
-            Some("-NOMASTERLINK" | "-LOADING") => Err(Broken::Refused(format!(
+            Some("-NOMASTERLINK" | "-LOADING") => Err(LinkError::Refused(format!(
                 "PRIMARY is currently unable to PSYNC but should be in the future: {text}"
             ))),
-            _ => Err(Broken::Refused(format!("Unexpected reply to PSYNC from primary: {text}"))),
+            _ => Err(LinkError::Refused(format!("Unexpected reply to PSYNC from primary: {text}"))),
         }
     }
 
     /// The replica that was to take over from this server has, or will not.
-    fn end_failover(&self, taken_over: bool) -> Result<(), Broken> {
+    fn end_failover(&self, taken_over: bool) -> Result<(), LinkError> {
         let server = self.server;
-        let mut world = server.keyspace.lock_world();
+        let mut global = server.keyspace.lock_global();
         if server.replication.upstream.number() != self.number {
-            return Err(Broken::Superseded);
+            return Err(LinkError::Superseded);
         }
         if taken_over {
-            server.finish_failover(&mut world, &server.stats[server.workers()]);
+            server.finish_failover(&mut global, &server.stats[server.workers()]);
         } else {
             server.abort_failover("Failover target rejected psync request");
         }
@@ -285,7 +285,7 @@ impl Link<'_> {
     }
 
     /// The data are a part of the primary's history, which may go by another ID by now.
-    fn go_on(&mut self, wire: &Wire, id: Option<&str>) {
+    fn go_on(&mut self, primary_connection: &PrimaryConnection, id: Option<&str>) {
         let replication = &self.server.replication;
         let end = self.server.keyspace.log.offset();
         if let Some(id) = id {
@@ -299,19 +299,19 @@ impl Link<'_> {
             }
         }
         let database = replication.upstream.database.load(Ordering::Relaxed);
-        self.applier.begin(self.number, database, &Ends::of(wire.channel().socket()));
+        self.applier.begin(self.number, database, &Ends::of(primary_connection.channel().socket()));
     }
 
     /// Applies what the primary sends, and tells it how far this server is.
-    fn apply(&mut self, wire: &mut Wire) -> Result<Broken, Broken> {
+    fn apply(&mut self, primary_connection: &mut PrimaryConnection) -> Result<LinkError, LinkError> {
         let server = self.server;
         let limits = Limits { replicated: true, ..Limits::default() };
         let mut parser = Parser::new();
-        let (mut input, mut spans, mut big) = (wire.take_unused(), Vec::new(), Vec::new());
+        let (mut input, mut spans, mut big) = (primary_connection.take_unused(), Vec::new(), Vec::new());
         let mut acknowledged = Instant::now();
-        self.acknowledge(wire)?;
+        self.acknowledge(primary_connection)?;
         loop {
-            self.sit_out_pause(wire, &mut input)?;
+            self.sit_out_pause(primary_connection, &mut input)?;
             self.applier.tick();
             let mut pos = 0;
             let mut asked = false;
@@ -343,49 +343,49 @@ impl Link<'_> {
             big.clear();
             input.drain(..pos);
             if self.applier.is_doomed() {
-                return Err(Broken::Refused("Connection with primary closed by a client's wish.".into()));
+                return Err(LinkError::Refused("Connection with primary closed by a client's wish.".into()));
             }
             applied?;
             server.log_moved(usize::MAX);
             if let Some(error) = violation {
-                return Err(Broken::Refused(format!(
+                return Err(LinkError::Refused(format!(
                     "Protocol error from the primary: {}",
                     String::from_utf8_lossy(&error.text())
                 )));
             }
             if asked || acknowledged.elapsed() >= ACK_EVERY {
                 acknowledged = Instant::now();
-                self.acknowledge(wire)?;
+                self.acknowledge(primary_connection)?;
             }
-            let n = wire.read_behind(&mut input, ACK_EVERY.saturating_sub(acknowledged.elapsed()))?;
+            let n = primary_connection.read_behind(&mut input, ACK_EVERY.saturating_sub(acknowledged.elapsed()))?;
             if n > 0 {
                 server.stats[server.workers()].bytes_in.add(n as u64);
-            } else if self.is_silent_for(wire.timeout()) {
-                return Err(Broken::Refused("PRIMARY timeout: no data nor PING received...".into()));
+            } else if self.is_silent_for(primary_connection.timeout()) {
+                return Err(LinkError::Refused("PRIMARY timeout: no data nor PING received...".into()));
             }
         }
     }
 
     /// While writes are paused, what comes is received and not applied.
-    fn sit_out_pause(&self, wire: &mut Wire, input: &mut Vec<u8>) -> Result<(), Broken> {
+    fn sit_out_pause(&self, primary_connection: &mut PrimaryConnection, input: &mut Vec<u8>) -> Result<(), LinkError> {
         let (server, upstream) = (self.server, &self.server.replication.upstream);
         let mut acknowledged = Instant::now();
         while server.pause.is_there() && server.pause.state_or_forget(clock::unix_ms()).is_some() {
             if upstream.number() != self.number {
-                return Err(Broken::Superseded);
+                return Err(LinkError::Superseded);
             }
-            if wire.read_behind(input, PAUSE_LOOK)? > 0 {
+            if primary_connection.read_behind(input, PAUSE_LOOK)? > 0 {
                 upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
             }
             upstream.unapplied.store(input.len() as u64, Ordering::Relaxed);
-            let too_much = server.tunables().limits.query_buffer_exceeded(input.len());
-            if too_much || self.applier.is_doomed() || self.is_silent_for(wire.timeout()) {
+            let too_much = server.runtime_config().limits.query_buffer_exceeded(input.len());
+            if too_much || self.applier.is_doomed() || self.is_silent_for(primary_connection.timeout()) {
                 upstream.unapplied.store(0, Ordering::Relaxed);
-                return Err(Broken::Refused("Link with PRIMARY broken off while writes were paused.".into()));
+                return Err(LinkError::Refused("Link with PRIMARY broken off while writes were paused.".into()));
             }
             if acknowledged.elapsed() >= ACK_EVERY {
                 acknowledged = Instant::now();
-                self.acknowledge(wire)?;
+                self.acknowledge(primary_connection)?;
             }
         }
         upstream.unapplied.store(0, Ordering::Relaxed);
@@ -398,14 +398,14 @@ impl Link<'_> {
     }
 
     /// Tells the primary how far this server is, and its files.
-    fn acknowledge(&self, wire: &mut Wire) -> Result<(), Broken> {
+    fn acknowledge(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         let offset = self.server.keyspace.log.offset().to_string();
         let mut words: Vec<&[u8]> = vec![b"REPLCONF", b"ACK", offset.as_bytes()];
         let synced = self.server.aof.synced().to_string();
         if self.server.aof.status().state != State::Off {
             words.extend([&b"FACK"[..], synced.as_bytes()]);
         }
-        wire.send(&words)
+        primary_connection.send(&words)
     }
 }
 

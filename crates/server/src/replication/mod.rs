@@ -13,9 +13,9 @@
 //! - [`through_file`]: how they are taken when a file is to be written first.
 //! - [`upstream`]: what a replica knows of its primary, and what it is told to do.
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
-//! - [`intake`]: how the thread takes over a dump that the primary sends.
+//! - [`full_sync`]: how the thread takes over a dump that the primary sends.
 //! - [`two_channels`]: the same by a connection for the dump alone.
-//! - [`wire`]: its connections.
+//! - [`primary_connection`]: its connections.
 //! - [`apply`]: how what a primary sends is executed.
 //!
 //! The connection of a replica belongs to a worker like any other. That worker writes the dump and then the log to it,
@@ -23,9 +23,10 @@
 
 pub mod apply;
 pub mod failover;
+pub mod full_sync;
 pub mod history;
-pub mod intake;
 pub mod link;
+pub mod primary_connection;
 pub mod replicas;
 pub mod role;
 pub mod synchronise;
@@ -33,16 +34,15 @@ pub mod through_file;
 pub mod transfer;
 pub mod two_channels;
 pub mod upstream;
-pub mod wire;
 
 use crate::server::Server;
-use crate::worker::own_keys::OwnKeys;
+use crate::worker::writable_replica_keys::WritableReplicaKeys;
 use failover::Failover;
 use history::History;
 use parking_lot::Mutex;
 use replicas::Replicas;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use synchronise::Beginnings;
+use synchronise::PendingFullSyncs;
 use upstream::Upstream;
 
 /// How long the log is kept for a replica that has got its dump by another connection, in ms.
@@ -59,9 +59,9 @@ pub struct Replication {
     /// FAILOVER.
     pub failover: Failover,
     /// What replicas begin with.
-    pub beginnings: Beginnings,
+    pub pending_full_syncs: PendingFullSyncs,
     /// Keys that clients gave a time to live though the server is a replica.
-    pub own_keys: OwnKeys,
+    pub writable_replica_keys: WritableReplicaKeys,
     /// Whether the log keeps a backlog.
     pub has_backlog: AtomicBool,
     /// How many replicas each worker has, by its number.
@@ -112,8 +112,8 @@ impl Replication {
             replicas: Replicas::default(),
             upstream: Upstream::default(),
             failover: Failover::default(),
-            beginnings: Beginnings::default(),
-            own_keys: OwnKeys::default(),
+            pending_full_syncs: PendingFullSyncs::default(),
+            writable_replica_keys: WritableReplicaKeys::default(),
             has_backlog: AtomicBool::new(false),
             feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             pinged_ms: AtomicI64::new(crate::clock::unix_ms()),

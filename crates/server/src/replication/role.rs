@@ -12,7 +12,7 @@ use crate::config::tables::replication::{
     REPL_TIMEOUT, REPLICA_READ_ONLY, REPLICAOF,
 };
 use crate::logging;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::process::oom_score;
 use crate::server::Server;
 use crate::stats::WorkerStats;
@@ -26,9 +26,9 @@ const CHANGED: &str = "UNBLOCKED force unblock from blocking operation, instance
 
 impl Server {
     /// Follows a primary from now on.
-    pub fn become_replica(&self, target: Target, world: &mut Locked, stats: &WorkerStats) {
+    pub fn become_replica(&self, target: Target, global: &mut Locked, stats: &WorkerStats) {
         self.turn_to_primary(target);
-        self.end_waits(world, stats);
+        self.end_waits(global, stats);
     }
 
     /// The same, but those who wait for a key go on waiting: it may yet turn out that the server remains the primary.
@@ -42,18 +42,18 @@ impl Server {
         }
         self.config.put(REPLICAOF, Some(Primary { host: target.host.as_bytes().into(), port: target.port }));
         self.keyspace.log.set_repeats(true);
-        self.persistence.gate.set(gate::REPLICA, true);
+        self.persistence.admission.set(admission::REPLICA, true);
         self.adjust_oom_score();
         // Replicas stay: the new primary may go on with the history that they know.
         replication.upstream.follow(Some(target));
-        self.note_own_keys(!self.config.read(REPLICA_READ_ONLY));
+        self.note_writable_replica_keys(!self.config.read(REPLICA_READ_ONLY));
     }
 
     /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on who
     /// followed it before it ended.
     pub fn go_on_from_dump(&self, id: &str, offset: u64, database: usize) {
         let (replication, log) = (&self.replication, &self.keyspace.log);
-        let _world = self.keyspace.lock_world();
+        let _world = self.keyspace.lock_global();
         log.reset(offset);
         log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
         replication.has_backlog.store(true, Ordering::SeqCst);
@@ -69,7 +69,7 @@ impl Server {
     pub fn become_primary(&self) {
         let replication = &self.replication;
         replication.upstream.follow(None);
-        self.note_own_keys(false);
+        self.note_writable_replica_keys(false);
         self.config.put(REPLICAOF, None);
         let (log, mut history) = (&self.keyspace.log, replication.history.lock());
         history.branch_off(log.offset());
@@ -84,7 +84,7 @@ impl Server {
         if !replication.has_backlog.swap(true, Ordering::SeqCst) {
             log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
         }
-        self.persistence.gate.set(gate::REPLICA, false);
+        self.persistence.admission.set(admission::REPLICA, false);
         self.adjust_oom_score();
         // They follow by the ID of the history, which has changed.
         self.disconnect_replicas();
@@ -104,7 +104,7 @@ impl Server {
     }
 
     /// Tells those who wait that the server is not what it was.
-    pub(super) fn end_waits(&self, world: &mut Locked, stats: &WorkerStats) {
+    pub(super) fn end_waits(&self, global: &mut Locked, stats: &WorkerStats) {
         self.aof.end_waits(self, CHANGED);
         for client in self.clients.all() {
             let Some(waiter) = client.waiter.lock().clone() else { continue };
@@ -112,7 +112,7 @@ impl Server {
             if let Some(blocked) = Blocked::of(&waiter)
                 // Who takes what a replica has may as well wait for it there.
                 && (blocked.writes() || !flags.contains(ClientFlags::READONLY))
-                && blocked.leave(&waiter, world)
+                && blocked.leave(&waiter, global)
             {
                 // One that follows redirections is told where to.
                 let primary = self.replication.upstream.target();
@@ -131,7 +131,7 @@ impl Server {
         let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
         let matters = least > 0 && lag_s > 0 && !self.replication.upstream.is_replica();
         self.replication.replicas.act_on_good(lag_s, clock::unix_ms(), |good| {
-            self.persistence.gate.set(gate::FEW_REPLICAS, matters && good < least as usize);
+            self.persistence.admission.set(admission::FEW_REPLICAS, matters && good < least as usize);
         });
     }
 
@@ -145,7 +145,7 @@ impl Server {
             let last = self.replication.pinged_ms.load(Ordering::Relaxed);
             if now_ms - last >= every_ms && !self.pause.keeps_data(now_ms) {
                 self.replication.pinged_ms.store(now_ms, Ordering::Relaxed);
-                self.keyspace.log.append_aside(&[b"PING"]);
+                self.keyspace.log.append_replica_only(&[b"PING"]);
                 self.log_moved(usize::MAX);
             }
         }
@@ -207,7 +207,7 @@ impl Server {
         if ttl_s == 0 || !is_idle || replication.upstream.is_replica() {
             return;
         }
-        let _world = self.keyspace.lock_world();
+        let _world = self.keyspace.lock_global();
         if replication.replicas.count() == 0 && replication.has_backlog.swap(false, Ordering::SeqCst) {
             // What changes from now on is counted by nobody.
             replication.history.lock().begin_anew();

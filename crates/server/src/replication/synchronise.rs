@@ -9,9 +9,9 @@ use super::transfer::{Ended, Reader, Transfer};
 use crate::config::tables::persistence::SAVE;
 use crate::config::tables::replication as settings;
 use crate::logging;
+use crate::persistence::admission;
 use crate::persistence::file::{self, SaveError};
 use crate::persistence::form::{Form, Parts, kept_version};
-use crate::persistence::gate;
 use crate::persistence::snapshots::{self, Destination, Purpose, Request};
 use crate::server::Server;
 use kvick_rdb::{VERSION, VERSION_REDIS};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What a replica is given when the snapshot that it waits for begins: taken by its worker.
-pub struct Beginning {
+pub struct PendingFullSync {
     /// The history that the snapshot is of.
     pub history: String,
     /// The offset.
@@ -39,9 +39,9 @@ pub struct Beginning {
 
 /// Where beginnings wait for the workers that have the replicas.
 #[derive(Default)]
-pub struct Beginnings {
+pub struct PendingFullSyncs {
     /// By the IDs of their clients.
-    waiting: Mutex<Vec<(u64, Beginning)>>,
+    waiting: Mutex<Vec<(u64, PendingFullSync)>>,
     present: Mutex<Option<Present>>,
 }
 
@@ -74,7 +74,7 @@ impl Wanted {
     }
 }
 
-impl Beginnings {
+impl PendingFullSyncs {
     /// Whether the dump of a snapshot that has begun for a replica is not there as a whole.
     pub fn is_incomplete(&self, client: u64) -> bool {
         let all = self.waiting.lock();
@@ -82,7 +82,7 @@ impl Beginnings {
     }
 
     /// What a replica is given, if its snapshot has begun.
-    pub fn take(&self, client: u64) -> Option<Beginning> {
+    pub fn take(&self, client: u64) -> Option<PendingFullSync> {
         let mut all = self.waiting.lock();
         let at = all.iter().position(|(id, _)| *id == client)?;
         Some(all.swap_remove(at).1)
@@ -109,7 +109,7 @@ pub fn admit(server: &Server, replica: &Arc<Replica>) {
         }
         return;
     };
-    let present = server.replication.beginnings.present.lock();
+    let present = server.replication.pending_full_syncs.present.lock();
     match present.as_ref().filter(|_| purpose == Purpose::Replicas) {
         None => logging::notice(format_args!(
             "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
@@ -128,7 +128,7 @@ pub fn admit(server: &Server, replica: &Arc<Replica>) {
 
 /// Has a replica join a dump that is being written to a file; false when it cannot.
 fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
-    let beginnings = &server.replication.beginnings;
+    let pending_full_syncs = &server.replication.pending_full_syncs;
     if Wanted::by(replica) != present.wanted
         || replica.wants_dump_only.load(Ordering::Relaxed)
         || present.transfer.readers() == 0
@@ -139,9 +139,9 @@ fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
     let Some(follower) = server.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
     let Some(reader) = present.transfer.reader() else { return false };
     let (history, offset, database) = (present.history.clone(), present.offset, present.database);
-    let beginning = Beginning { history, offset, database, reader, follower: Some(follower), is_streamed: false };
+    let beginning = PendingFullSync { history, offset, database, reader, follower: Some(follower), is_streamed: false };
     present.replicas.lock().push(replica.clone());
-    beginnings.waiting.lock().push((replica.client.id, beginning));
+    pending_full_syncs.waiting.lock().push((replica.client.id, beginning));
     replica.set_stage(Stage::Saving);
     server.wake(replica.client.worker);
     true
@@ -150,7 +150,7 @@ fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
 /// A replica is gone: a dump that nobody waits for any more comes to nothing, unless it is as good as one that save points
 /// ask for.
 pub fn note_lost(server: &Server) {
-    let mut present = server.replication.beginnings.present.lock();
+    let mut present = server.replication.pending_full_syncs.present.lock();
     let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
     if found.is_streamed || is_for_replicas_alone(server) {
         let (transfer, is_streamed) = (found.transfer.clone(), found.is_streamed);
@@ -201,8 +201,8 @@ fn is_time(server: &Server, waiting: &[Arc<Replica>]) -> bool {
 
 /// Takes a snapshot for these, which all want the same.
 fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
-    let mut world = server.keyspace.lock_world();
-    if server.persistence.gate.has(gate::LOADING) {
+    let mut global = server.keyspace.lock_global();
+    if server.persistence.admission.has(admission::LOADING) {
         // DEBUG LOADAOF: not all is there, and replicas would not hear of the rest.
         return;
     }
@@ -218,14 +218,14 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
     let request = Request { purpose: Purpose::Replicas, form, destinations: vec![destination] };
     // Replicas go on from the moment of the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
-    let mut present = server.replication.beginnings.present.lock();
-    let Ok(offset) = snapshots::begin(server, &mut world, request) else { return };
+    let mut present = server.replication.pending_full_syncs.present.lock();
+    let Ok(offset) = snapshots::begin(server, &mut global, request) else { return };
     let history = server.replication.history.lock().id.clone();
     let upstream = &server.replication.upstream;
     let database = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
     *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, database, wanted, replicas });
     drop(present);
-    let mut beginnings = server.replication.beginnings.waiting.lock();
+    let mut pending_full_syncs = server.replication.pending_full_syncs.waiting.lock();
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
         let (history, mut follower) = (history.clone(), Some(follower));
         if replica.is_dump_channel.load(Ordering::Relaxed) {
@@ -237,11 +237,12 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
         } else if replica.wants_dump_only.load(Ordering::Relaxed) {
             follower = None;
         }
-        beginnings.push((replica.client.id, Beginning { history, offset, database, reader, follower, is_streamed }));
+        pending_full_syncs
+            .push((replica.client.id, PendingFullSync { history, offset, database, reader, follower, is_streamed }));
         replica.set_stage(Stage::Saving);
         server.wake(replica.client.worker);
     }
-    drop(beginnings);
+    drop(pending_full_syncs);
     let target = if is_streamed { "replicas sockets" } else { "disk" };
     let has_channels = waiting.iter().any(|replica| replica.is_dump_channel.load(Ordering::Relaxed));
     let using = if has_channels { "dual-channel" } else { "normal sync" };

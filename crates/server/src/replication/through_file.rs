@@ -71,7 +71,7 @@ impl Destination for ThroughFile {
         let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let begun = opened.and_then(|(length, file)| {
             let send = move || {
-                memory::enrol();
+                memory::register_thread();
                 affinity::set(Role::Background);
                 sender.send(&path, file, length);
             };

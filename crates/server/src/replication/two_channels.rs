@@ -6,10 +6,10 @@
 //! memory, up to the limit that `client-output-buffer-limit` has for replicas; beyond that the primary keeps the rest.
 
 use super::apply::{Applier, Ends};
-use super::intake::Intake;
+use super::full_sync::FullSync;
 use super::link::Link;
+use super::primary_connection::{LinkError, PrimaryConnection, shown};
 use super::upstream::Target;
-use super::wire::{Broken, Wire, shown};
 use crate::config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
 use crate::config::tables::replication as settings;
 use crate::logging;
@@ -17,7 +17,7 @@ use crate::memory;
 use crate::server::Server;
 use crate::supervise;
 use crate::version::VALKEY;
-use kvick_store::janitor::Garbage;
+use kvick_store::lazy_free::Garbage;
 use parking_lot::{Condvar, Mutex};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering;
@@ -37,19 +37,24 @@ struct Place {
 
 impl Link<'_> {
     /// Takes a dump over by a second connection, and comes back with the first one, by which the log comes.
-    pub(super) fn begin_anew_by_two(&mut self, target: &Target, mut wire: Wire) -> Result<Wire, Broken> {
+    pub(super) fn begin_anew_by_two(
+        &mut self,
+        target: &Target,
+        mut primary_connection: PrimaryConnection,
+    ) -> Result<PrimaryConnection, LinkError> {
         logging::notice(format_args!("Dual channel replication: PSYNC is not possible, initialize RDB channel."));
-        let mut dump_wire = self.connect(target)?;
-        self.introduce_dump_channel(&mut dump_wire)?;
-        let place = ask_for_dump(self.server, &mut dump_wire)?;
+        let mut dump_connection = self.connect(target)?;
+        self.introduce_dump_channel(&mut dump_connection)?;
+        let place = ask_for_dump(self.server, &mut dump_connection)?;
         let keeper = Keeper { server: self.server, state: Mutex::default(), changed: Condvar::new() };
         let (server, number, participant) = (self.server, self.number, self.participant);
         let applier: &mut Applier = self.applier;
         let (taken, kept) = std::thread::scope(|scope| {
-            let (place, keeper, dump_socket) = (&place, &keeper, dump_wire.socket());
+            let (place, keeper, dump_socket) = (&place, &keeper, dump_connection.socket());
             let keep = move || {
-                memory::enrol();
-                let kept = ask_for_log(server, &mut wire, place, keeper).and_then(|()| keeper.keep(wire));
+                memory::register_thread();
+                let kept = ask_for_log(server, &mut primary_connection, place, keeper)
+                    .and_then(|()| keeper.keep(primary_connection));
                 if kept.is_err()
                     && let Some(socket) = dump_socket
                 {
@@ -59,28 +64,28 @@ impl Link<'_> {
                 kept
             };
             let keeping = std::thread::Builder::new().name("replica-log".into()).spawn_scoped(scope, keep);
-            let keeping = keeping.map_err(|error| Broken::Io("Keeping the primary's log", error))?;
-            let mut intake = Intake { server, number, participant, applier, id: &place.id, offset: place.offset };
-            let taken = intake.run(&mut dump_wire);
+            let keeping = keeping.map_err(|error| LinkError::Io("Keeping the primary's log", error))?;
+            let mut full_sync = FullSync { server, number, participant, applier, id: &place.id, offset: place.offset };
+            let taken = full_sync.run(&mut dump_connection);
             keeper.stop();
-            Ok::<_, Broken>((taken, keeping.join()))
+            Ok::<_, LinkError>((taken, keeping.join()))
         })?;
         // Others may have it too, to interrupt it. One that is closed already is as good.
-        let _ = dump_wire.channel().socket().shutdown(Shutdown::Both);
+        let _ = dump_connection.channel().socket().shutdown(Shutdown::Both);
         server.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
-        let kept = kept.unwrap_or_else(|_| Err(Broken::Refused("The log could not be kept".into())));
+        let kept = kept.unwrap_or_else(|_| Err(LinkError::Refused("The log could not be kept".into())));
         taken?;
-        let wire = kept?;
-        self.applier.begin(number, place.database, &Ends::of(wire.channel().socket()));
-        Ok(wire)
+        let primary_connection = kept?;
+        self.applier.begin(number, place.database, &Ends::of(primary_connection.channel().socket()));
+        Ok(primary_connection)
     }
 
     /// Tells the primary what the second connection is for.
-    fn introduce_dump_channel(&self, wire: &mut Wire) -> Result<(), Broken> {
+    fn introduce_dump_channel(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         let values = self.server.config.values();
-        self.authenticate(wire)?;
+        self.authenticate(primary_connection)?;
         let port = self.listening_port().to_string();
-        wire.send(&[
+        primary_connection.send(&[
             b"REPLCONF",
             b"capa",
             b"eof",
@@ -95,12 +100,12 @@ impl Link<'_> {
         ])?;
         let announced = values.read(settings::REPLICA_ANNOUNCE_IP);
         if let Some(address) = &announced {
-            wire.send(&[b"REPLCONF", b"ip-address", address])?;
+            primary_connection.send(&[b"REPLCONF", b"ip-address", address])?;
         }
         for _ in 0..1 + usize::from(announced.is_some()) {
-            let answer = wire.line()?;
+            let answer = primary_connection.line()?;
             if answer.starts_with(b"-") {
-                return Err(Broken::Refused(format!(
+                return Err(LinkError::Refused(format!(
                     "Dual channel replication: Server does not support sync with offset, dual channel sync approach \
                      cannot be used: {}",
                     shown(&answer)
@@ -112,12 +117,15 @@ impl Link<'_> {
 }
 
 /// Asks for the dump; what it will be of.
-fn ask_for_dump(server: &Server, wire: &mut Wire) -> Result<Place, Broken> {
-    wire.send(&[b"SYNC"])?;
-    let answer = wire.answer()?;
+fn ask_for_dump(server: &Server, primary_connection: &mut PrimaryConnection) -> Result<Place, LinkError> {
+    primary_connection.send(&[b"SYNC"])?;
+    let answer = primary_connection.answer()?;
     let place = place(&shown(&answer)).filter(|place| place.database < server.keyspace.databases());
     place.ok_or_else(|| {
-        Broken::Refused(format!("Dual channel replication: Received unexpected $ENDOFF response: {}", shown(&answer)))
+        LinkError::Refused(format!(
+            "Dual channel replication: Received unexpected $ENDOFF response: {}",
+            shown(&answer)
+        ))
     })
 }
 
@@ -132,10 +140,15 @@ fn place(answer: &str) -> Option<Place> {
 }
 
 /// Has the log come by the first connection, from the dump's place on.
-fn ask_for_log(server: &Server, wire: &mut Wire, place: &Place, keeper: &Keeper) -> Result<(), Broken> {
-    let refused = |answer: &[u8]| Broken::Refused(format!("Dual channel sync failed with error {}", shown(answer)));
-    wire.send(&[b"REPLCONF", b"set-rdb-client-id", place.channel.as_bytes()])?;
-    let answer = wire.answer()?;
+fn ask_for_log(
+    server: &Server,
+    primary_connection: &mut PrimaryConnection,
+    place: &Place,
+    keeper: &Keeper,
+) -> Result<(), LinkError> {
+    let refused = |answer: &[u8]| LinkError::Refused(format!("Dual channel sync failed with error {}", shown(answer)));
+    primary_connection.send(&[b"REPLCONF", b"set-rdb-client-id", place.channel.as_bytes()])?;
+    let answer = primary_connection.answer()?;
     if !answer.starts_with(b"+") {
         return Err(refused(&answer));
     }
@@ -144,8 +157,8 @@ fn ask_for_log(server: &Server, wire: &mut Wire, place: &Place, keeper: &Keeper)
     }
     let next = (place.offset + 1).to_string();
     logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", place.id));
-    wire.send(&[b"PSYNC", place.id.as_bytes(), next.as_bytes()])?;
-    let answer = wire.answer()?;
+    primary_connection.send(&[b"PSYNC", place.id.as_bytes(), next.as_bytes()])?;
+    let answer = primary_connection.answer()?;
     if !answer.starts_with(b"+CONTINUE") {
         return Err(refused(&answer));
     }
@@ -174,9 +187,9 @@ impl Keeper {
     }
 
     /// Reads until told to stop; the connection, which has what was read.
-    fn keep(&self, mut wire: Wire) -> Result<Wire, Broken> {
+    fn keep(&self, mut primary_connection: PrimaryConnection) -> Result<PrimaryConnection, LinkError> {
         let upstream = &self.server.replication.upstream;
-        let (mut kept, mut sign, mut is_full) = (wire.take_unused(), wire.sign(), false);
+        let (mut kept, mut sign, mut is_full) = (primary_connection.take_unused(), primary_connection.sign(), false);
         while !*self.state.lock() {
             sign.give();
             let limit = self.server.config.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica.hard_bytes;
@@ -193,15 +206,15 @@ impl Keeper {
                 }
                 continue;
             }
-            if let Err(broken) = wire.read_behind(&mut kept, LOOK_EVERY) {
-                self.server.keyspace.janitor.dispose(Garbage::Other(Box::new(kept)));
+            if let Err(broken) = primary_connection.read_behind(&mut kept, LOOK_EVERY) {
+                self.server.keyspace.lazy_free.dispose(Garbage::Other(Box::new(kept)));
                 return Err(broken);
             }
             upstream.kept_bytes.store(kept.len() as u64, Ordering::Relaxed);
             upstream.kept_peak.fetch_max(kept.len() as u64, Ordering::Relaxed);
         }
-        wire.put_back(kept);
-        Ok(wire)
+        primary_connection.put_back(kept);
+        Ok(primary_connection)
     }
 }
 

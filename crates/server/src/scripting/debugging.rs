@@ -90,7 +90,7 @@ impl Sessions {
     /// Has a thread wait for the end of a session.
     fn watch(&'static self, process: libc::pid_t) -> io::Result<()> {
         let watch = move || {
-            crate::memory::enrol();
+            crate::memory::register_thread();
             affinity::set(Role::Background);
             self.await_end(process);
             logging::notice(format_args!("Lua debugging session of process {process} has ended"));

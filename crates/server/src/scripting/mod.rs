@@ -27,7 +27,7 @@ use kvick_commands::context::Error;
 use kvick_resp::Args;
 use kvick_script::{Failure, Identity, Kind, ScriptFlags, Settings, Shebang, Vm};
 use kvick_store::Keyspace;
-use kvick_store::janitor::Garbage;
+use kvick_store::lazy_free::Garbage;
 use libraries::{Join, Libraries};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use running::Running;
@@ -174,7 +174,7 @@ impl Scripting {
     fn reset(&self, interpreters: &mut Interpreters, kind: Kind, lazy: bool) {
         let old = interpreters.vms[kind as usize].take();
         match old {
-            Some(vm) if lazy => self.keyspace.janitor.dispose(Garbage::Other(Box::new(vm))),
+            Some(vm) if lazy => self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(vm))),
             old => drop(old),
         }
         self.memory[kind as usize].store(0, Ordering::Relaxed);
@@ -210,7 +210,7 @@ impl Scripting {
         let mut interpreters = self.idle_interpreters()?;
         let scripts = self.scripts.lock().clear();
         if lazy {
-            self.keyspace.janitor.dispose(Garbage::Other(Box::new(scripts)));
+            self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(scripts)));
         }
         self.reset(&mut interpreters, Kind::Scripts, lazy);
         Ok(())
@@ -315,7 +315,7 @@ impl Scripting {
         let mut interpreters = self.idle_interpreters()?;
         let libraries = std::mem::take(&mut *self.libraries.write());
         if lazy {
-            self.keyspace.janitor.dispose(Garbage::Other(Box::new(libraries)));
+            self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(libraries)));
         }
         self.reset(&mut interpreters, Kind::Functions, lazy);
         Ok(())

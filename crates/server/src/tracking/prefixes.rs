@@ -68,8 +68,8 @@ pub fn first_overlap(prefixes: &[&[u8]]) -> Option<(usize, usize)> {
     }
     let lengths: HashSet<usize> = prefixes.iter().map(|prefix| prefix.len()).collect();
     let pairs = prefixes.iter().enumerate().flat_map(|(place, prefix)| {
-        let beginnings = lengths.iter().filter_map(|len| prefix.get(..*len));
-        let others = beginnings.filter_map(|beginning| first_places.get(beginning).copied());
+        let pending_full_syncs = lengths.iter().filter_map(|len| prefix.get(..*len));
+        let others = pending_full_syncs.filter_map(|beginning| first_places.get(beginning).copied());
         others.filter(move |other| *other != place).map(move |other| (place.min(other), place.max(other)))
     });
     pairs.min()

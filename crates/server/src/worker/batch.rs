@@ -7,7 +7,7 @@
 use crate::table::Registered;
 use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
-use kvick_store::world::Alone;
+use kvick_store::global_lock::Exclusive;
 use std::ops::Range;
 
 /// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
@@ -24,7 +24,7 @@ pub enum Source {
 
 /// What is known of a request before it is executed.
 #[derive(Clone, Copy)]
-pub enum Asks {
+pub enum ResolvedCommand {
     /// For a command, told from its first word alone; with the hash of its key if it has exactly one and takes as many
     /// arguments.
     For(&'static Registered, Option<u64>),
@@ -43,16 +43,16 @@ pub struct Request {
     /// Its arguments.
     pub spans: Range<usize>,
     /// What it asks for.
-    pub asks: Asks,
+    pub resolved: ResolvedCommand,
     /// The database it was parsed for.
     pub db: usize,
 }
 
 impl Request {
-    /// Whether it may take the [lane](super::lane), if nobody has to be kept from that.
+    /// Whether it may take the [lane](super::fast_path), if nobody has to be kept from that.
     #[inline]
-    pub fn is_for_lane(&self) -> bool {
-        matches!(self.asks, Asks::For(command, _) if command.lane.is_some())
+    pub fn is_for_fast_path(&self) -> bool {
+        matches!(self.resolved, ResolvedCommand::For(command, _) if command.fast_path.is_some())
     }
 }
 
@@ -91,22 +91,22 @@ impl Batch {
 
     /// Asks the processor for the memory that the requests will touch; for how many keys.
     #[inline]
-    pub fn prefetch(&mut self, keyspace: &'static Keyspace, alone: Option<&Alone>) -> usize {
+    pub fn prefetch(&mut self, keyspace: &'static Keyspace, exclusive: Option<&Exclusive>) -> usize {
         let mut keys = 0;
-        if self.requests.len() < 2 && alone.is_none() {
+        if self.requests.len() < 2 && exclusive.is_none() {
             return keys;
         }
         for stretch in self.requests.chunk_by(|a, b| a.db == b.db) {
             self.hashes.clear();
-            self.hashes.extend(stretch.iter().filter_map(|request| match request.asks {
-                Asks::For(_, hash) => hash,
+            self.hashes.extend(stretch.iter().filter_map(|request| match request.resolved {
+                ResolvedCommand::For(_, hash) => hash,
                 _ => None,
             }));
-            keyspace.prefetch_announced(stretch[0].db, &self.hashes, alone);
+            keyspace.prefetch_entries(stretch[0].db, &self.hashes, exclusive);
             keys += self.hashes.len();
         }
         for (db, hash) in &self.declared {
-            keyspace.prefetch_announced(*db, &[*hash], alone);
+            keyspace.prefetch_entries(*db, &[*hash], exclusive);
         }
         keys += self.declared.len();
         keys
@@ -115,7 +115,7 @@ impl Batch {
     /// The buffer of the large argument that the request's command would keep, moved out. Until it is put back the argument
     /// reads as empty.
     pub fn take_large(&mut self, request: &Request, shared: &[u8]) -> Option<(usize, Vec<u8>)> {
-        let Asks::For(command, _) = request.asks else { return None };
+        let ResolvedCommand::For(command, _) = request.resolved else { return None };
         let place = self.args(request, shared).big_index(command.spec.takes?)?;
         self.big.get_mut(place).map(|buffer| (place, std::mem::take(buffer)))
     }

@@ -17,7 +17,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
 use crate::inbox::Delivery;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::session::Fate;
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered};
@@ -204,7 +204,7 @@ impl Engine {
         if waiter.has_left() {
             return true;
         }
-        if self.server.persistence.gate.has(gate::LOADING) {
+        if self.server.persistence.admission.has(admission::LOADING) {
             // What is there now is not what the key will be.
             return false;
         }
@@ -249,7 +249,7 @@ impl Engine {
 
     /// Why a request that waited may not run any more, if rights have changed since and this is among what they forbid.
     fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
-        if self.server.persistence.gate.rights() == blocked.rights {
+        if self.server.persistence.admission.rights() == blocked.rights {
             return None;
         }
         let name = blocked.client.names.lock().user.clone();

@@ -1,15 +1,15 @@
 //! Calls handlers: gets their locks, gives them what they work with, commits what they did, and keeps the books.
 //!
-//! Here and in the [lane](super::lane) alone handlers are called and locks are taken for them.
+//! Here and in the [lane](super::fast_path) alone handlers are called and locks are taken for them.
 
 use super::engine::{Call, Called, Engine, Keys, LONG_US};
 use super::permission::wrong_arity;
-use super::program::Attend;
+use super::program::Yield;
 use super::transaction::Control;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
-use crate::persistence::{self, gate};
+use crate::persistence::{self, admission};
 use crate::session::{Client, Session, SessionHandler};
 use crate::table::{Handler, Registered};
 use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
@@ -53,12 +53,12 @@ impl Engine {
         command: &'static Registered,
         args: Args<'_>,
         taken: &mut Option<Vec<u8>>,
-        attendant: &mut dyn Attend,
+        yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
         let (keyspace, start) = (self.server.keyspace, out.len());
         if let Some(Handler::Control(control)) = command.handler {
-            let Some(result) = self.control(client, control, command, args, attendant, out) else {
+            let Some(result) = self.control(client, control, command, args, yielder, out) else {
                 return Called::Held;
             };
             let result = self.answer(client, result, out);
@@ -70,10 +70,10 @@ impl Engine {
             return Called::Done;
         }
         self.confine(client, command, args);
-        let world = self.needs_world(command, args);
-        let Some(scripts) = self.settle_scripts(command, world) else { return Called::Held };
-        let keys = if world { Keys::new() } else { self.keys_of(command, args) };
-        let locked = if world { self.lock_world() } else { self.lock_hashed(client.db, &keys) };
+        let global = self.needs_global_lock(command, args);
+        let Some(scripts) = self.settle_scripts(command, global) else { return Called::Held };
+        let keys = if global { Keys::new() } else { self.keys_of(command, args) };
+        let locked = if global { self.lock_global() } else { self.lock_hashed(client.db, &keys) };
         let Some(mut locked) = locked else { return Called::Held };
         let taken_head = self.remember_taken(command, taken.as_deref());
         let result = match command.handler {
@@ -81,7 +81,7 @@ impl Engine {
                 self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
             }
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
-            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, attendant, out),
+            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, yielder, out),
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
@@ -100,7 +100,7 @@ impl Engine {
         }
         drop(locked);
         drop(scripts);
-        if world {
+        if global {
             self.enter();
         }
         if let Some(waiter) = waiter {
@@ -123,13 +123,13 @@ impl Engine {
         Some(TakenArgument::new(command.spec.takes?, taken?))
     }
 
-    pub(super) fn needs_world(&self, command: &Registered, args: Args<'_>) -> bool {
+    pub(super) fn needs_global_lock(&self, command: &Registered, args: Args<'_>) -> bool {
         match command.spec.lock {
             // SHUTDOWN: a script that takes too long may have the world.
             _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
             LockRule::Keys => false,
-            LockRule::World => true,
-            LockRule::WorldIf(decide) => decide(args),
+            LockRule::Global => true,
+            LockRule::GlobalIf(decide) => decide(args),
         }
     }
 
@@ -179,15 +179,15 @@ impl Engine {
             now_ms: self.now_ms,
             access: &self.access,
             touch: !flags.contains(ClientFlags::NO_TOUCH),
-            lazy_expire: self.tunables.commands.lazy_expire,
-            lazy_overwrite: self.tunables.commands.lazy_server_del,
+            lazy_expire: self.runtime_config.commands.lazy_expire,
+            lazy_overwrite: self.runtime_config.commands.lazy_server_del,
             when_expired: self.when_expired(client),
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
         };
         let db = Db::new(locked, db, env).with_hashed(hashed);
         let reply = Reply::new(out, version);
-        let settings = &self.tunables.commands;
+        let settings = &self.runtime_config.commands;
         let (may_block, in_script, reads_every_key) =
             (!self.in_transaction, self.script_us.is_some(), self.reads_every_key);
         let receiver = if in_script {
@@ -243,7 +243,7 @@ impl Engine {
             now_ms: self.now_ms,
             access: &self.access,
             when_expired,
-            settings: &self.tunables.commands,
+            settings: &self.runtime_config.commands,
             in_transaction: self.in_transaction,
             script_us: self.script_us,
             worker: self.worker,
@@ -259,7 +259,10 @@ impl Engine {
     /// Has dumps know of FLUSHALL.
     #[inline]
     pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.name == "flushall" && result.is_ok() && !self.server.persistence.gate.has(gate::LOADING) {
+        if command.spec.name == "flushall"
+            && result.is_ok()
+            && !self.server.persistence.admission.has(admission::LOADING)
+        {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
         }
     }
@@ -281,7 +284,7 @@ impl Engine {
     /// Whether what a command of this client does goes to the write log: not if it comes from there.
     #[inline]
     pub(super) fn is_logged(&self, client: &ClientInfo) -> bool {
-        self.server.keyspace.log.followed() && !client.is_from_log()
+        self.server.keyspace.log.has_readers() && !client.is_from_log()
     }
 
     /// What becomes of expired keys that a command of this client meets.
@@ -294,7 +297,7 @@ impl Engine {
             // The primary says when keys go.
             return WhenExpired::Import;
         }
-        if self.tunables.import_mode {
+        if self.runtime_config.import_mode {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
         }
@@ -323,10 +326,12 @@ impl Engine {
         ticks: u64,
         reply_bytes: usize,
     ) {
-        if ticks >= self.tunables.slow_ticks {
+        if ticks >= self.runtime_config.slow_ticks {
             self.slow(executed, command, clock::ticks_to_us(ticks));
         }
-        if reply_bytes >= self.tunables.large_reply_bytes || executed.bytes_max() >= self.tunables.large_request_bytes {
+        if reply_bytes >= self.runtime_config.large_reply_bytes
+            || executed.bytes_max() >= self.runtime_config.large_request_bytes
+        {
             self.large(executed, command, reply_bytes);
         }
     }
@@ -337,7 +342,7 @@ impl Engine {
         let now = Ticks::now();
         let ticks = now.since(began);
         self.last = now;
-        self.stats.count(command.id, ticks, self.effects.dirty(), self.tunables.latency_tracking);
+        self.stats.count(command.id, ticks, self.effects.dirty(), self.runtime_config.latency_tracking);
         if let Err(error) = result {
             let is_counted = std::mem::take(&mut self.error_is_counted);
             self.stats.count_failure(command.id, (!is_counted).then_some(error.0.as_bytes()));
@@ -351,16 +356,16 @@ impl Engine {
             self.update_date();
         }
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
-            self.server.commandlog.offer_slow(us, executed, &self.tunables.commandlog);
+            self.server.commandlog.offer_slow(us, executed, &self.runtime_config.commandlog);
         }
         let event = if command.spec.flags.contains(Flags::FAST) { "fast-command" } else { "command" };
-        self.server.latency.record(event, us / 1000, self.tunables.latency_threshold_ms);
+        self.server.latency.record(event, us / 1000, self.runtime_config.latency_threshold_ms);
     }
 
     #[cold]
     fn large(&self, executed: Executed<'_>, command: &Registered, reply_bytes: usize) {
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
-            let (log, thresholds) = (&self.server.commandlog, &self.tunables.commandlog);
+            let (log, thresholds) = (&self.server.commandlog, &self.runtime_config.commandlog);
             log.offer_request(executed, thresholds);
             log.offer_reply(reply_bytes, executed, thresholds);
         }

@@ -4,9 +4,9 @@
 //! from the worker's. Only what cannot be finished in a turn is kept here.
 
 use crate::config::shapes::OutputLimit;
+use crate::runtime_config::RuntimeConfig;
 use crate::session::Client;
 use crate::tls::stream::Stream;
-use crate::tunables::Tunables;
 use kvick_resp::{OwnedArgs, Parser, ProtocolError};
 use kvick_store::Waiter;
 use mio::event::Source;
@@ -237,8 +237,8 @@ impl Connection {
     }
 
     /// How much output may wait for it.
-    pub fn output_limit(&self, tunables: &Tunables) -> OutputLimit {
-        let limits = &tunables.output_limits;
+    pub fn output_limit(&self, runtime_config: &RuntimeConfig) -> OutputLimit {
+        let limits = &runtime_config.output_limits;
         match self.client.subscriptions.is_some() {
             _ if self.client.feed.is_some() => limits.replica,
             true => limits.pubsub,
@@ -305,7 +305,7 @@ impl Connection {
     }
 
     /// Bytes that input which is not executed takes, spare room excluded.
-    pub fn input_held(&self) -> usize {
+    pub fn buffered_input(&self) -> usize {
         self.pending.len() + self.parser.buffered() + self.deferred_memory()
     }
 

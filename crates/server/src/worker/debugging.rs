@@ -11,14 +11,14 @@
 
 use super::connection::{Connection, Socket};
 use super::engine::Engine;
-use super::program::{Attend, Program};
+use super::program::{Program, Yield};
 use crate::config::shapes::KeyspaceEvents;
 use crate::logging;
-use crate::persistence::gate;
+use crate::persistence::admission;
+use crate::runtime_config::RuntimeConfig;
 use crate::scripting::Scripting;
 use crate::scripting::debugging::{self, Copied, Mode};
 use crate::session::{Client, Fate};
-use crate::tunables::Tunables;
 use kvick_commands::context::Error;
 use kvick_resp::{Args, Reply};
 use kvick_script::{Console, Debugger, Failure, Heard};
@@ -35,7 +35,7 @@ const UNREAD_AT_MOST: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Whoever sits at the other end of a connection whose EVAL is being executed.
-pub(super) struct Seat<'a>(pub(super) &'a mut dyn Attend);
+pub(super) struct Seat<'a>(pub(super) &'a mut dyn Yield);
 
 impl Console for Seat<'_> {
     fn send(&mut self, bytes: &[u8]) {
@@ -119,26 +119,26 @@ impl Engine {
         client: &mut Client,
         mode: Mode,
         (program, args): (Program, Args<'_>),
-        (locked, attendant): (&mut Locked, &mut dyn Attend),
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         if self.in_transaction {
             return Err(Error::text("ERR EVAL cannot be debugged inside a transaction"));
         }
-        if attendant.connection().is_none_or(|connection| connection.held > 0) {
+        if yielder.connection().is_none_or(|connection| connection.held > 0) {
             return Err(Error::text("ERR EVAL cannot be debugged while replies to other commands are held back"));
         }
         match mode {
             Mode::Sync => {
                 logging::notice(format_args!("Synchronous debugging eval session started"));
-                let result = self.debug_here(client, (program, args), (locked, attendant), out);
+                let result = self.debug_here(client, (program, args), (locked, yielder), out);
                 logging::notice(format_args!("Synchronous debugging eval session ended"));
                 client.fate = Fate::CloseAfterReply;
                 result
             }
             Mode::Beside => {
-                if !locked.is_world() {
-                    locked.add_world(self.participant);
+                if !locked.is_global() {
+                    locked.add_global(self.participant);
                 }
                 let mute = Arc::new(self.mute_tunables());
                 let copied = self.server.scripting.sessions.copy();
@@ -148,50 +148,50 @@ impl Engine {
                 match copied {
                     Copied::Server => {
                         client.fate = Fate::Close;
-                        let connection = attendant.connection();
+                        let connection = yielder.connection();
                         if let Some(Socket::Tls(stream)) = connection.map(|connection| &mut connection.socket) {
                             stream.let_go();
                         }
                         Ok(())
                     }
-                    Copied::Session => self.debug_in_copy(client, mute, (program, args), (locked, attendant)),
+                    Copied::Session => self.debug_in_copy(client, mute, (program, args), (locked, yielder)),
                 }
             }
         }
     }
 
     /// Settings under which a copy of the process keeps to itself what it does.
-    fn mute_tunables(&self) -> Tunables {
-        let mut tunables = Tunables::read(&self.server.config.values(), self.tunables.generation);
-        tunables.keyspace_events = KeyspaceEvents::empty();
-        tunables.heard_events = EventClass::empty();
-        tunables.slow_ticks = u64::MAX;
-        tunables.large_request_bytes = usize::MAX;
-        tunables.large_reply_bytes = usize::MAX;
-        tunables
+    fn mute_tunables(&self) -> RuntimeConfig {
+        let mut runtime_config = RuntimeConfig::read(&self.server.config.values(), self.runtime_config.generation);
+        runtime_config.keyspace_events = KeyspaceEvents::empty();
+        runtime_config.heard_events = EventClass::empty();
+        runtime_config.slow_ticks = u64::MAX;
+        runtime_config.large_request_bytes = usize::MAX;
+        runtime_config.large_reply_bytes = usize::MAX;
+        runtime_config
     }
 
     /// Runs the script in this process, a copy, and ends it.
     fn debug_in_copy(
         &mut self,
         client: &mut Client,
-        mute: Arc<Tunables>,
+        mute: Arc<RuntimeConfig>,
         request: (Program, Args<'_>),
-        (locked, attendant): (&mut Locked, &mut dyn Attend),
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
     ) -> ! {
-        let Some(connection) = attendant.connection() else { debugging::leave() };
+        let Some(connection) = yielder.connection() else { debugging::leave() };
         debugging::settle_in(connection.socket.fd());
-        self.tunables = mute;
+        self.runtime_config = mute;
         self.is_copy = true;
         self.effects.begin_group();
         self.effects.set_reach(Reach::Nobody);
-        self.server.persistence.gate.set(gate::MONITORED, false);
+        self.server.persistence.admission.set(admission::MONITORED, false);
         let mut reply = Vec::new();
-        if let Err(error) = self.debug_here(client, request, (locked, &mut *attendant), &mut reply) {
+        if let Err(error) = self.debug_here(client, request, (locked, &mut *yielder), &mut reply) {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());
         }
-        Seat(&mut *attendant).send(&reply);
-        if let Some(Connection { socket: Socket::Tls(stream), .. }) = attendant.connection() {
+        Seat(&mut *yielder).send(&reply);
+        if let Some(Connection { socket: Socket::Tls(stream), .. }) = yielder.connection() {
             stream.say_goodbye();
         }
         debugging::leave()
@@ -203,7 +203,7 @@ impl Engine {
         &mut self,
         client: &mut Client,
         (program, args): (Program, Args<'_>),
-        (locked, attendant): (&mut Locked, &mut dyn Attend),
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
@@ -213,9 +213,9 @@ impl Engine {
             self.check_flags(client, program, code.flags())?;
             let session = Some(&mut debugger);
             let code = (&code, session);
-            Ok(self.run_code(client, program, code, request, &mut interpreters, (&mut *locked, &mut *attendant), out))
+            Ok(self.run_code(client, program, code, request, &mut interpreters, (&mut *locked, &mut *yielder), out))
         });
-        debugger.end(&mut Seat(attendant));
+        debugger.end(&mut Seat(yielder));
         match run {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(self.note_failure(&failure)),

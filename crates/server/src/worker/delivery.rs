@@ -18,7 +18,7 @@
 use super::Worker;
 use super::output::Run;
 use crate::inbox::Delivery;
-use crate::persistence::gate::MONITORED;
+use crate::persistence::admission::MONITORED;
 use crate::pubsub::Audience;
 use crate::pubsub::publication::Publication;
 use crate::pubsub::subscribers::Subscribers;
@@ -115,7 +115,7 @@ impl Worker {
     /// Makes deliveries to as many connections as a turn allows.
     pub(super) fn make_deliveries(&mut self) {
         self.open_inbox();
-        if self.understudy.is_none() {
+        if self.standby_engine.is_none() {
             // A script takes too long, whose own client is elsewhere: messages wait for its end.
             return;
         }
@@ -143,7 +143,7 @@ impl Worker {
     #[inline]
     pub(super) fn catch_up(&mut self, token: usize) {
         if !self.deliveries.is_empty()
-            && self.understudy.is_some()
+            && self.standby_engine.is_some()
             && let Some(connection) = self.connections.get(token)
             && (connection.client.subscriptions.is_some() || connection.client.tracking.is_some())
         {
@@ -264,7 +264,7 @@ impl Worker {
     #[cold]
     fn hold_back(&mut self, token: usize) -> bool {
         let last = self.connections.get(token).and_then(|held| self.server.table.get(held.client.last_command));
-        let publishes = self.server.persistence.gate.has(MONITORED)
+        let publishes = self.server.persistence.admission.has(MONITORED)
             || last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
         if publishes {
             self.held_back.push(token);

@@ -1,18 +1,18 @@
 //! What a worker executes with, and the way of one request through it: may it run (`permission`), its locks (`locking`), its
 //! handler, the write log and statistics (`calling`), and its reply.
 
-use super::batch::Asks;
+use super::batch::ResolvedCommand;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::permission::{MUST_LOG_IN, unknown_command, unknown_subcommand};
-use super::program::{Attend, Scratch};
+use super::program::{Scratch, Yield};
 use crate::clock::{self, Ticks};
 use crate::inbox::Inbox;
 use crate::monitor::Lines;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::pubsub::events::Publisher;
 use crate::scripting::scripts::RecentSum;
-use crate::server::{Server, Tunables};
+use crate::server::{RuntimeConfig, Server};
 use crate::session::{Client, Fate, ReplyMode};
 use crate::stats::WorkerStats;
 use crate::table::{Handler, Registered, Resolved};
@@ -20,7 +20,7 @@ use crate::tracking::broadcast::Changed;
 use kvick_commands::context::Block;
 use kvick_commands::spec::Flags;
 use kvick_resp::Args;
-use kvick_store::world::{Alone, Participant, Resident};
+use kvick_store::global_lock::{BiasOwner, Exclusive, Participant};
 use kvick_store::{Access, Effects, EventClass, Key, Waiter};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -47,11 +47,11 @@ pub struct Engine {
     /// Its flag in the world lock.
     pub participant: Participant,
     /// What it knows of visitors, if it is the only worker.
-    pub(super) resident: Option<Resident>,
+    pub(super) bias_owner: Option<BiasOwner>,
     /// Whether nobody else is in a batch.
-    pub(super) alone: Option<Alone>,
+    pub(super) exclusive: Option<Exclusive>,
     /// Its copy of the settings.
-    pub tunables: Arc<Tunables>,
+    pub runtime_config: Arc<RuntimeConfig>,
     /// Unix time in ms, as of the turn's beginning or the last long command.
     pub now_ms: i64,
     /// How access to keys is recorded.
@@ -144,9 +144,9 @@ impl Engine {
             worker,
             stats,
             participant,
-            resident: None,
-            alone: None,
-            tunables: server.tunables(),
+            bias_owner: None,
+            exclusive: None,
+            runtime_config: server.runtime_config(),
             now_ms: 0,
             access: Access::default(),
             effects: Effects::with_listener(events.clone()),
@@ -209,24 +209,24 @@ impl Engine {
 
     #[inline]
     pub(super) fn update_settings(&mut self) {
-        if self.tunables.generation != self.server.config_generation() {
-            self.tunables = self.server.tunables();
+        if self.runtime_config.generation != self.server.config_generation() {
+            self.runtime_config = self.server.runtime_config();
             self.apply_settings();
         }
     }
 
     fn apply_settings(&mut self) {
-        self.access.lfu = self.tunables.commands.lfu;
-        self.access.lfu_log_factor = self.tunables.lfu_log_factor;
-        self.access.lfu_decay_minutes = self.tunables.lfu_decay_minutes;
-        self.events.set_channels(self.tunables.keyspace_events);
+        self.access.lfu = self.runtime_config.commands.lfu;
+        self.access.lfu_log_factor = self.runtime_config.lfu_log_factor;
+        self.access.lfu_decay_minutes = self.runtime_config.lfu_decay_minutes;
+        self.events.set_channels(self.runtime_config.keyspace_events);
         self.renew_eviction();
     }
 
     /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
     #[inline]
     pub(super) fn heard(&self) -> EventClass {
-        self.server.heard(self.tunables.heard_events)
+        self.server.heard(self.runtime_config.heard_events)
     }
 
     /// What the worker has yet to deliver.
@@ -246,19 +246,19 @@ impl Engine {
         &mut self,
         client: &mut Client,
         args: Args<'_>,
-        asks: Asks,
+        resolved: ResolvedCommand,
         taken: &mut Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
-        let is_brief = args.len() <= BRIEF && matches!(asks, Asks::For(command, _) if command.brief);
+        let is_brief = args.len() <= BRIEF && matches!(resolved, ResolvedCommand::For(command, _) if command.brief);
         if !is_brief {
             // It may take long.
-            self.receive_visitors();
+            self.yield_bias();
         }
-        let (command, hash) = match asks {
-            Asks::For(command, hash) => (command, hash),
-            _ => match self.resolve(client, args, asks, out) {
+        let (command, hash) = match resolved {
+            ResolvedCommand::For(command, hash) => (command, hash),
+            _ => match self.resolve(client, args, resolved, out) {
                 Some(command) => (command, None),
                 None => return self.finish(client, start, out),
             },
@@ -266,8 +266,8 @@ impl Engine {
         let previous = std::mem::replace(&mut client.last_command, command.id);
         let plain = self.is_plainly_allowed(client, command, args);
         if !plain {
-            self.receive_visitors();
-            if self.server.persistence.gate.has(gate::ENDING) {
+            self.yield_bias();
+            if self.server.persistence.admission.has(admission::ENDING) {
                 // What it did would be in no dump.
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
@@ -281,7 +281,7 @@ impl Engine {
                 return self.conclude(client, (command, args), Called::Held, start, out);
             }
             let gone = !client.renew_rights(self.server);
-            let limited = self.server.persistence.gate.has(gate::LIMITED) && !self.is_busy();
+            let limited = self.server.persistence.admission.has(admission::LIMITED) && !self.is_busy();
             if gone || limited && !self.mind_memory(client, args, taken.as_deref()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
@@ -293,7 +293,7 @@ impl Engine {
                 return Outcome::Again;
             }
             if self.server.is_handing_over()
-                && gate::redirects(self.server, &client.info, self.flags_asked(client, command, args))
+                && admission::redirects(self.server, &client.info, self.flags_asked(client, command, args))
             {
                 // Where to is known when the replica has taken over.
                 return Outcome::Paused;
@@ -302,8 +302,8 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if let Some(error) = self.objection(client, command, args) {
-                if gate::is_soon_over(self.server, &error) {
+            if let Some(error) = self.rejection(client, command, args) {
+                if admission::is_soon_over(self.server, &error) {
                     client.last_command = previous;
                     return Outcome::Paused;
                 }
@@ -334,26 +334,26 @@ impl Engine {
         self.conclude(client, (command, args), called, start, out)
     }
 
-    /// Executes a request that may run a script. `attendant` serves others while a script takes long.
+    /// Executes a request that may run a script. `yielder` serves others while a script takes long.
     pub(crate) fn execute_program(
         &mut self,
         client: &mut Client,
         (command, previous): (&'static Registered, u32),
         args: Args<'_>,
-        attendant: &mut dyn Attend,
+        yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
         loop {
             let called = match client.tracking {
-                None => self.call(client, command, args, &mut None, attendant, out),
-                Some(_) => self.call_tracked(client, previous, (command, args), &mut None, attendant, out),
+                None => self.call(client, command, args, &mut None, yielder, out),
+                Some(_) => self.call_tracked(client, previous, (command, args), &mut None, yielder, out),
             };
             match self.conclude(client, (command, args), called, start, out) {
                 Outcome::Again => {}
                 outcome => return outcome,
             }
-            if let Some(error) = self.objection(client, command, args) {
+            if let Some(error) = self.rejection(client, command, args) {
                 self.refuse(client, Some((command, args)), &error, out);
                 return self.finish(client, start, out);
             }
@@ -406,10 +406,10 @@ impl Engine {
         &mut self,
         client: &mut Client,
         args: Args<'_>,
-        asks: Asks,
+        resolved: ResolvedCommand,
         out: &mut Vec<u8>,
     ) -> Option<&'static Registered> {
-        if let Asks::Broken(error) = asks {
+        if let ResolvedCommand::Broken(error) = resolved {
             self.break_off(client, error, out);
             return None;
         }

@@ -11,7 +11,7 @@ use crate::clients::ClientInfo;
 use crate::clock::{Ticks, ticks_to_us};
 use crate::eviction::{self, clients};
 use crate::memory;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::session::Client;
 use kvick_resp::Args;
 use kvick_store::eviction::{Evictor, Pass};
@@ -75,7 +75,7 @@ enum Room {
 impl Engine {
     /// Takes note that settings may have changed.
     pub(super) fn renew_eviction(&mut self) {
-        let limits = &self.tunables.eviction;
+        let limits = &self.runtime_config.eviction;
         self.evicting.begin_batch();
         self.evicting.is_out_of_memory = false;
         self.evicting.is_unfinished = limits.bytes > 0;
@@ -101,14 +101,14 @@ impl Engine {
     /// Whether what connections take is accounted for.
     #[inline]
     pub(super) fn accounts_clients(&self) -> bool {
-        self.tunables.eviction.clients_bytes > 0
+        self.runtime_config.eviction.clients_bytes > 0
     }
 
     /// Before a command, and without locks: closes connections and evicts keys if need be. False when the command's own
     /// connection is closed.
     #[inline(never)]
     pub(super) fn mind_memory(&mut self, client: &Client, args: Args<'_>, taken: Option<&[u8]>) -> bool {
-        let limits = &self.tunables.eviction;
+        let limits = &self.runtime_config.eviction;
         if limits.clients_bytes > 0 {
             let bytes = args.iter().chain(taken).map(<[u8]>::len).sum();
             self.account_arguments(&client.info, bytes);
@@ -152,15 +152,15 @@ impl Engine {
 
     /// Whether this is a time at which keys may go.
     fn may_evict(&self) -> bool {
-        let is_the_primarys = self.tunables.replica_keeps_all && self.server.replication.upstream.is_replica();
+        let is_the_primarys = self.runtime_config.replica_keeps_all && self.server.replication.upstream.is_replica();
         !self.server.pause.keeps_data(self.now_ms)
-            && !self.server.persistence.gate.has(gate::LOADING)
+            && !self.server.persistence.admission.has(admission::LOADING)
             && !is_the_primarys
     }
 
     /// Bytes by which memory is above its limit. If it is not, what is left is shared out.
     fn excess(&mut self) -> i64 {
-        let excess = eviction::excess(self.server, self.tunables.eviction.bytes);
+        let excess = eviction::excess(self.server, self.runtime_config.eviction.bytes);
         if excess <= 0 {
             self.evicting.allowed = memory::own_balance() - excess / self.server.workers() as i64;
         }
@@ -171,11 +171,11 @@ impl Engine {
     /// memory in its turn, for messages that will soon be sent: were more keys to go for that, all of them might.
     #[cold]
     fn evict(&mut self, excess: i64, freed_before: i64) -> Room {
-        let Some(policy) = self.tunables.eviction.policy.filter(|_| !self.tunables.import_mode) else {
+        let Some(policy) = self.runtime_config.eviction.policy.filter(|_| !self.runtime_config.import_mode) else {
             return Room::Nothing;
         };
         let (heard, began) = (self.heard(), Ticks::now());
-        let patience = self.tunables.eviction.patience;
+        let patience = self.runtime_config.eviction.patience;
         let mut evicted = 0;
         let room = loop {
             // All workers may find at once that memory is above its limit.
@@ -183,7 +183,7 @@ impl Engine {
                 break Room::Enough;
             }
             let key_began = Ticks::now();
-            let limits = &self.tunables.eviction;
+            let limits = &self.runtime_config.eviction;
             let gone = self.evicting.evictor.evict(Pass {
                 keyspace: self.server.keyspace,
                 policy,
@@ -195,7 +195,7 @@ impl Engine {
                 effects: &mut self.effects,
                 heard,
             });
-            let Some(bytes) = gone else { break self.await_janitor(began, patience) };
+            let Some(bytes) = gone else { break self.await_lazy_free(began, patience) };
             self.record_latency("eviction-del", key_began);
             evicted += 1;
             self.server.eviction.add_freed(bytes);
@@ -221,10 +221,10 @@ impl Engine {
     }
 
     /// No key is left that may go: perhaps it is enough to wait until those are freed that have gone.
-    fn await_janitor(&mut self, began: Ticks, patience: Duration) -> Room {
+    fn await_lazy_free(&mut self, began: Ticks, patience: Duration) -> Room {
         let nap_began = Ticks::now();
         let mut room = Room::Nothing;
-        while self.server.keyspace.janitor.pending() > 0 && elapsed(began) < patience {
+        while self.server.keyspace.lazy_free.pending() > 0 && elapsed(began) < patience {
             if self.excess() <= 0 {
                 room = Room::Enough;
                 break;
@@ -236,7 +236,7 @@ impl Engine {
     }
 
     fn record_latency(&self, event: &'static str, began: Ticks) {
-        let threshold_ms = self.tunables.latency_threshold_ms;
+        let threshold_ms = self.runtime_config.latency_threshold_ms;
         if threshold_ms > 0 {
             self.server.latency.record(event, Ticks::now().us_since(began) / 1000, threshold_ms);
         }
@@ -261,7 +261,7 @@ impl Worker {
                 engine.settle_consequences();
             });
         }
-        let limit = self.engine.tunables.eviction.clients_bytes;
+        let limit = self.engine.runtime_config.eviction.clients_bytes;
         if std::mem::take(&mut self.engine.evicting.clients_are_unseen) {
             for (_, connection) in &self.connections {
                 self.server.eviction.clients.account(&connection.client.info);

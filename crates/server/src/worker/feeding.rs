@@ -11,7 +11,7 @@ use crate::clients::ClientFlags;
 use crate::clock::{self, Ticks};
 use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
-use crate::replication::synchronise::{self, Beginning};
+use crate::replication::synchronise::{self, PendingFullSync};
 use crate::replication::transfer::{Ended, Next, Reader};
 use crate::server::Server;
 use crate::session::Client;
@@ -37,14 +37,14 @@ pub(super) const OWED_AT_MOST: Duration = Duration::from_millis(1);
 pub struct Feed {
     /// The replica.
     pub replica: Arc<Replica>,
-    food: Food,
+    food: FeedSource,
     /// When it was last told that it is to wait.
     told: Instant,
     /// What is being written, and how much of it is.
-    plate: Option<(Plate, usize)>,
+    plate: Option<(PendingChunk, usize)>,
 }
 
-enum Food {
+enum FeedSource {
     /// Nothing until a snapshot begins.
     Nothing,
     /// A dump, and the log behind it.
@@ -65,18 +65,18 @@ struct Dump {
     has_begun: bool,
 }
 
-enum Plate {
+enum PendingChunk {
     Chunk(Arc<[u8]>),
     Piece(Piece),
 }
 
-impl Deref for Plate {
+impl Deref for PendingChunk {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Plate::Chunk(chunk) => chunk,
-            Plate::Piece(piece) => piece,
+            PendingChunk::Chunk(chunk) => chunk,
+            PendingChunk::Piece(piece) => piece,
         }
     }
 }
@@ -94,22 +94,22 @@ enum Fed {
 impl Feed {
     /// A replica that waits for a snapshot.
     pub fn waiting(replica: Arc<Replica>) -> Self {
-        Feed { replica, food: Food::Nothing, told: Instant::now(), plate: None }
+        Feed { replica, food: FeedSource::Nothing, told: Instant::now(), plate: None }
     }
 
     /// A replica that goes on where it was.
     pub fn of_log(replica: Arc<Replica>, follower: Follower) -> Self {
-        Feed { replica, food: Food::Log(follower), told: Instant::now(), plate: None }
+        Feed { replica, food: FeedSource::Log(follower), told: Instant::now(), plate: None }
     }
 
     /// Bytes of the log that it has not been sent.
     pub fn lag(&self) -> u64 {
         let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
         match &self.food {
-            Food::Nothing => 0,
-            Food::Dump(dump) => self.lag_behind(dump.follower.as_ref()),
-            Food::Loading(follower) => self.lag_behind(follower.as_ref()),
-            Food::Log(follower) => follower.lag() + unwritten,
+            FeedSource::Nothing => 0,
+            FeedSource::Dump(dump) => self.lag_behind(dump.follower.as_ref()),
+            FeedSource::Loading(follower) => self.lag_behind(follower.as_ref()),
+            FeedSource::Log(follower) => follower.lag() + unwritten,
         }
     }
 
@@ -127,16 +127,16 @@ impl Feed {
     }
 
     fn go_online(&mut self, server: &Server) {
-        self.food = match std::mem::replace(&mut self.food, Food::Nothing) {
-            Food::Loading(Some(follower)) => {
+        self.food = match std::mem::replace(&mut self.food, FeedSource::Nothing) {
+            FeedSource::Loading(Some(follower)) => {
                 self.put_online(server);
-                Food::Log(follower)
+                FeedSource::Log(follower)
             }
-            Food::Log(follower) => {
+            FeedSource::Log(follower) => {
                 if self.replica.stage() == Stage::Keeping {
                     self.put_online(server);
                 }
-                Food::Log(follower)
+                FeedSource::Log(follower)
             }
             food => food,
         }
@@ -151,16 +151,16 @@ impl Feed {
 
     /// Whether the dump has been sent as a whole, and is to be followed by nothing.
     fn is_dump_channel_done(&self) -> bool {
-        matches!(self.food, Food::Loading(None))
+        matches!(self.food, FeedSource::Loading(None))
     }
 
     /// Whether a replica that waits for its dump is to be told that this server is there: from time to time.
     fn is_to_be_told(&mut self) -> bool {
         const TELL_EVERY: Duration = Duration::from_secs(1);
         let waits = match &self.food {
-            Food::Nothing => true,
-            Food::Dump(dump) => !dump.has_begun,
-            Food::Loading(_) | Food::Log(_) => false,
+            FeedSource::Nothing => true,
+            FeedSource::Dump(dump) => !dump.has_begun,
+            FeedSource::Loading(_) | FeedSource::Log(_) => false,
         };
         let is_due = waits && self.told.elapsed() >= TELL_EVERY;
         if is_due {
@@ -172,28 +172,28 @@ impl Feed {
     /// Takes the next helping; false when there is none yet, `None` when there will be none.
     fn help_itself(&mut self, server: &Server) -> Option<bool> {
         let plate = match &mut self.food {
-            Food::Nothing | Food::Loading(_) => return Some(false),
-            Food::Log(follower) => match follower.next(u64::MAX) {
-                Ok(Some(piece)) => Plate::Piece(piece),
+            FeedSource::Nothing | FeedSource::Loading(_) => return Some(false),
+            FeedSource::Log(follower) => match follower.next(u64::MAX) {
+                Ok(Some(piece)) => PendingChunk::Piece(piece),
                 Ok(None) => return Some(false),
                 Err(_) => return None,
             },
-            Food::Dump(dump) => match dump.reader.take() {
+            FeedSource::Dump(dump) => match dump.reader.take() {
                 Next::Chunk(chunk) => {
                     dump.has_begun = true;
-                    Plate::Chunk(chunk)
+                    PendingChunk::Chunk(chunk)
                 }
                 Next::Later => return Some(false),
                 Next::Ended(Ended::Failed) => return None,
                 Next::Ended(Ended::Complete) => {
-                    if let Food::Dump(dump) = std::mem::replace(&mut self.food, Food::Nothing) {
+                    if let FeedSource::Dump(dump) = std::mem::replace(&mut self.food, FeedSource::Nothing) {
                         if dump.follower.is_none() {
                             logging::notice(format_args!(
                                 "RDB transfer completed, rdb only replica ({}) should be disconnected asap",
                                 self.replica.name()
                             ));
                         }
-                        self.food = Food::Loading(dump.follower);
+                        self.food = FeedSource::Loading(dump.follower);
                         if dump.is_streamed {
                             self.replica.set_stage(Stage::Receiving);
                         } else {
@@ -201,7 +201,7 @@ impl Feed {
                             self.go_online(server);
                         }
                     }
-                    return Some(!matches!(self.food, Food::Loading(_)) && self.help_itself(server)?);
+                    return Some(!matches!(self.food, FeedSource::Loading(_)) && self.help_itself(server)?);
                 }
             },
         };
@@ -289,7 +289,7 @@ impl Worker {
         let (replica, is_done) = (feed.replica.clone(), feed.is_dump_channel_done());
         drop(feed);
         // What was prepared for it would never be read, and its dump would wait for it.
-        drop(self.server.replication.beginnings.take(replica.client.id));
+        drop(self.server.replication.pending_full_syncs.take(replica.client.id));
         if self.server.replication.replicas.detach(&replica) {
             self.server.require_replicas(&self.server.config.values());
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
@@ -317,8 +317,8 @@ impl Worker {
         }
         let now = Ticks::now();
         let is_awaited = self.server.aof.is_awaited() || self.server.pause.is_there();
-        self.owes_food = busy && !is_awaited && now.us_since(self.fed_at) < FEED_EVERY_US;
-        if !self.owes_food {
+        self.has_pending = busy && !is_awaited && now.us_since(self.fed_at) < FEED_EVERY_US;
+        if !self.has_pending {
             self.fed_at = now;
             self.feed_replicas();
         }
@@ -341,11 +341,11 @@ impl Worker {
             // Whoever wants it closed counts on its getting nothing more.
             return self.close(token);
         }
-        if let Some(Feed { food: food @ Food::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
-            && !(pauses && self.server.replication.beginnings.is_incomplete(replica.client.id))
-            && let Some(beginning) = self.server.replication.beginnings.take(replica.client.id)
+        if let Some(Feed { food: food @ FeedSource::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
+            && !(pauses && self.server.replication.pending_full_syncs.is_incomplete(replica.client.id))
+            && let Some(beginning) = self.server.replication.pending_full_syncs.take(replica.client.id)
         {
-            let Beginning { history, offset, database, .. } = &beginning;
+            let PendingFullSync { history, offset, database, .. } = &beginning;
             if replica.is_dump_channel.load(Ordering::Relaxed) {
                 let id = replica.client.id;
                 logging::notice(format_args!(
@@ -356,8 +356,8 @@ impl Worker {
             } else if !replica.is_old.load(Ordering::Relaxed) {
                 connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
             }
-            let Beginning { reader, follower, is_streamed, .. } = beginning;
-            *food = Food::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
+            let PendingFullSync { reader, follower, is_streamed, .. } = beginning;
+            *food = FeedSource::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
             return self.write_waiting(token);
         }
         if connection.client.feed.as_deref_mut().is_some_and(Feed::is_to_be_told) {

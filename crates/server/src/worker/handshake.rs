@@ -42,7 +42,7 @@ impl Worker {
         if self.handshakes.is_empty() {
             return;
         }
-        for _ in 0..self.engine.tunables.handshakes_per_turn {
+        for _ in 0..self.engine.runtime_config.handshakes_per_turn {
             let Some(token) = self.handshakes.0.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(token) else { continue };
             connection.queued = false;
@@ -72,7 +72,7 @@ impl Worker {
         }
         let info = &connection.client.info;
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
-        if listen::keeps_out(self.server, &self.engine.tunables, info.loopback) {
+        if listen::keeps_out(self.server, &self.engine.runtime_config, info.loopback) {
             self.server.rejected_connections.fetch_add(1, Ordering::Relaxed);
             connection.output.push(listen::PROTECTED.as_bytes());
             connection.client.fate = Fate::CloseAfterReply;

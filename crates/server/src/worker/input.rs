@@ -1,21 +1,21 @@
 //! Reading and parsing: from sockets into a batch.
 
 use super::Worker;
-use super::attending::Rest;
-use super::batch::{Asks, Batch, Request, Source};
+use super::batch::{Batch, Request, ResolvedCommand, Source};
 use super::connection::{Connection, Deferred, Socket};
 use super::engine::Outcome;
+use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
 use super::program;
 use super::violation;
 use crate::clients::ClientFlags;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::Fate;
 use crate::table::{Handler, Registered};
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
-use kvick_store::world::Alone;
+use kvick_store::global_lock::Exclusive;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -104,9 +104,9 @@ impl Worker {
         if !connection.deferred.is_empty() {
             return self.serve_deferred_behind_batch(token);
         }
-        let tunables = &self.engine.tunables;
+        let runtime_config = &self.engine.runtime_config;
         let trusted = !connection.client.must_log_in(self.server);
-        let limits = Limits { authenticated: trusted, ..tunables.limits };
+        let limits = Limits { authenticated: trusted, ..runtime_config.limits };
         let read = if connection.parser.spare().is_empty() {
             if connection.pending.len() <= READ {
                 self.read_shared(token, &limits)
@@ -138,7 +138,7 @@ impl Worker {
         let info = &connection.client.info;
         info.bytes_in.add(n as u64);
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
-        let held = connection.input_held();
+        let held = connection.buffered_input();
         if held > 0 || info.input.load(Ordering::Relaxed) > 0 {
             connection.publish_input();
         }
@@ -174,9 +174,9 @@ impl Worker {
         }
         let end = behind + n;
         let input = &self.shared[start..end];
-        let alone = self.engine.alone.as_ref();
-        let (server, batch, habit) = (self.server, &mut self.batch, &mut self.habit);
-        let mut parse = Parse { server, habit, alone, batch, connection, token, limits };
+        let exclusive = self.engine.exclusive.as_ref();
+        let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+        let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
         let rest = &input[parsed.bytes..];
         let holds_any = !rest.is_empty() || !connection.pending.is_empty();
@@ -202,9 +202,9 @@ impl Worker {
             }
         };
         let number = self.batch.held.len();
-        let alone = self.engine.alone.as_ref();
-        let (server, batch, habit) = (self.server, &mut self.batch, &mut self.habit);
-        let mut parse = Parse { server, habit, alone, batch, connection, token, limits };
+        let exclusive = self.engine.exclusive.as_ref();
+        let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+        let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
         let parsed = parse.all(Source::Held(number), &held);
         if parsed.requests {
             self.batch.held.push((token, held, parsed.bytes));
@@ -242,10 +242,10 @@ impl Worker {
             }
         };
         // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
-        if missing == 0 && !limits.query_buffer_exceeded(connection.input_held()) {
-            let alone = self.engine.alone.as_ref();
-            let (server, batch, habit) = (self.server, &mut self.batch, &mut self.habit);
-            let mut parse = Parse { server, habit, alone, batch, connection, token, limits };
+        if missing == 0 && !limits.query_buffer_exceeded(connection.buffered_input()) {
+            let exclusive = self.engine.exclusive.as_ref();
+            let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+            let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
             parse.all(Source::Shared(0, 0), &[]);
         }
         if more { Read::More(total) } else { Read::Drained(total) }
@@ -259,13 +259,13 @@ impl Worker {
         self.execute_whole_batch();
     }
 
-    /// Executes the batch's only request if it takes the [lane](super::lane) and needs no care otherwise, as is usual where
+    /// Executes the batch's only request if it takes the [lane](super::fast_path) and needs no care otherwise, as is usual where
     /// clients wait for each reply: what serves to tell many apart, and to ask for memory in advance, is left out. Whether it
     /// did.
     #[inline]
     fn execute_only(&mut self) -> bool {
         let Worker { engine, batch, connections, replies, shared, server, .. } = self;
-        let is_plain = batch.requests[0].is_for_lane() && batch.big.is_empty() && batch.held.is_empty();
+        let is_plain = batch.requests[0].is_for_fast_path() && batch.big.is_empty() && batch.held.is_empty();
         let token = batch.requests[0].connection;
         if !is_plain || engine.inbox().has_deliveries() || !self.deliveries.is_empty() || server.inboxes.is_congested()
         {
@@ -278,7 +278,7 @@ impl Worker {
         engine.begin_batch();
         let start = replies.len();
         let (replies_max, given) = (start + REPLIES_MAX, (&*batch, &shared[..]));
-        if engine.take_lane(&mut connection.client, &batch.requests, given, replies_max, replies) == 0 {
+        if engine.take_fast_path(&mut connection.client, &batch.requests, given, replies_max, replies) == 0 {
             return false;
         }
         connection.client.publish();
@@ -298,8 +298,8 @@ impl Worker {
         if self.engine.inbox().has_deliveries() {
             self.make_deliveries();
         }
-        if self.engine.tunables.prefetches {
-            let keys = self.batch.prefetch(self.server.keyspace, self.engine.alone.as_ref());
+        if self.engine.runtime_config.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace, self.engine.exclusive.as_ref());
             if keys > 0 {
                 self.engine.stats.prefetched_batches.add(1);
                 self.engine.stats.prefetched_keys.add(keys as u64);
@@ -342,13 +342,13 @@ impl Worker {
         let Some(mut connection) = self.connections.get_mut(token) else { return false };
         let mut put_off = false;
         let mut start = self.replies.len();
-        let may_take = !batch.big.is_empty() && !self.server.keyspace.log.followed();
+        let may_take = !batch.big.is_empty() && !self.server.keyspace.log.has_readers();
         let mut next = 0;
         while next < requests.len() {
-            if !may_take && requests[next].is_for_lane() && connection.client.fate == Fate::Open {
+            if !may_take && requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
                 let (replies_max, given) = (start + REPLIES_MAX, (&*batch, shared));
                 let left = &requests[next..];
-                next += self.engine.take_lane(&mut connection.client, left, given, replies_max, &mut self.replies);
+                next += self.engine.take_fast_path(&mut connection.client, left, given, replies_max, &mut self.replies);
                 if self.engine.inbox().has_deliveries() {
                     start = self.deliver_between(token, start);
                     let Some(same) = self.connections.get_mut(token) else { return put_off };
@@ -373,7 +373,7 @@ impl Worker {
             let (mut outcome, args) = loop {
                 let args = batch.args(request, shared);
                 let client = &mut connection.client;
-                match self.engine.execute(client, args, request.asks, &mut taken, &mut self.replies) {
+                match self.engine.execute(client, args, request.resolved, &mut taken, &mut self.replies) {
                     Outcome::Again => {}
                     outcome => break (outcome, args),
                 }
@@ -476,11 +476,11 @@ impl Worker {
         self.engine.begin_batch();
         let (mut waiter, mut paused, mut held) = (None, false, false);
         while let Some(deferred) = connection.deferred.pop_front() {
-            let (args, asks) = match &deferred {
-                Deferred::Request(owned) => (owned.args(), Asks::Unresolved),
-                Deferred::Broken(error) => (Args::new(&[], &[], &[]), Asks::Broken(*error)),
+            let (args, resolved) = match &deferred {
+                Deferred::Request(owned) => (owned.args(), ResolvedCommand::Unresolved),
+                Deferred::Broken(error) => (Args::new(&[], &[], &[]), ResolvedCommand::Broken(*error)),
             };
-            let mut outcome = self.engine.execute(&mut connection.client, args, asks, &mut None, &mut self.replies);
+            let mut outcome = self.engine.execute(&mut connection.client, args, resolved, &mut None, &mut self.replies);
             if let Outcome::Program(command, previous) = outcome {
                 self.push_run(token, start);
                 let nothing = Batch::default();
@@ -548,7 +548,7 @@ impl Worker {
     /// Stops a connection until a pause ends.
     fn pause(&mut self, token: usize) {
         self.paused.push(token);
-        if self.server.persistence.gate.has(gate::LOADING) {
+        if self.server.persistence.admission.has(admission::LOADING) {
             self.timers.look_soon();
         }
         self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
@@ -568,15 +568,15 @@ impl Worker {
 
 /// Keeps requests for later.
 pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
-    connection.deferred.extend(requests.iter().map(|request| match request.asks {
-        Asks::Broken(error) => Deferred::Broken(error),
+    connection.deferred.extend(requests.iter().map(|request| match request.resolved {
+        ResolvedCommand::Broken(error) => Deferred::Broken(error),
         _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),
     }));
 }
 
 /// What the last request began with, of whichever connection, whose first argument is its key, and that has no other.
 #[derive(Default)]
-pub(super) struct Habit {
+pub(super) struct RequestTemplate {
     repeat: Repeat,
     /// Its command.
     command: Option<&'static Registered>,
@@ -585,9 +585,9 @@ pub(super) struct Habit {
 /// Parsing what one connection sent.
 struct Parse<'a> {
     server: &'static Server,
-    habit: &'a mut Habit,
+    template: &'a mut RequestTemplate,
     /// Proof that nobody else touches the keyspace meanwhile, if that is so.
-    alone: Option<&'a Alone>,
+    exclusive: Option<&'a Exclusive>,
     batch: &'a mut Batch,
     connection: &'a mut Connection,
     token: usize,
@@ -627,8 +627,8 @@ impl Parse<'_> {
             let (first_span, start) = (self.batch.spans.len(), pos);
             let Batch { spans, big, .. } = &mut *self.batch;
             if may_repeat
-                && let Some(command) = self.habit.command
-                && let Some(end) = self.habit.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
+                && let Some(command) = self.template.command
+                && let Some(end) = self.template.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
             {
                 pos = end;
                 self.add_keyed(source, input, first_span, command);
@@ -641,8 +641,8 @@ impl Parse<'_> {
                 Parsed::Request => {
                     let keyed = self.add(source, input, first_span, &mut last);
                     if may_repeat && let Some(command) = keyed {
-                        self.habit.repeat.learn(input, start, &self.batch.spans[first_span..]);
-                        self.habit.command = Some(command);
+                        self.template.repeat.learn(input, start, &self.batch.spans[first_span..]);
+                        self.template.command = Some(command);
                     }
                     may_repeat = self.limits.authenticated;
                 }
@@ -654,7 +654,7 @@ impl Parse<'_> {
                 Parsed::Error(error) => {
                     violation::log(self.server, &self.connection.client.info, error, &input[pos..]);
                     pos = input.len();
-                    self.push(source, first_span, Asks::Broken(error));
+                    self.push(source, first_span, ResolvedCommand::Broken(error));
                     break;
                 }
             }
@@ -704,7 +704,7 @@ impl Parse<'_> {
             (None, _) => args.get(0).and_then(|name| self.server.table.find(name)),
         };
         let mut keyed = None;
-        let asks = match command {
+        let resolved = match command {
             Some(command) if command.subcommands.is_empty() => {
                 let key = command.single_key.and_then(|index| args.get(index));
                 let key = key.filter(|_| command.spec.accepts(args.len()));
@@ -714,11 +714,11 @@ impl Parse<'_> {
                     let declared = self.declared(args);
                     self.batch.declared.extend(declared);
                 }
-                Asks::For(command, hash)
+                ResolvedCommand::For(command, hash)
             }
-            _ => Asks::Unresolved,
+            _ => ResolvedCommand::Unresolved,
         };
-        self.push(source, first_span, asks);
+        self.push(source, first_span, resolved);
         keyed
     }
 
@@ -737,21 +737,21 @@ impl Parse<'_> {
         let key = self.batch.spans[first_span + 1];
         let key = input.get(key.start..key.start + key.len).unwrap_or_default();
         let hash = self.hash(key);
-        self.push(source, first_span, Asks::For(command, Some(hash)));
+        self.push(source, first_span, ResolvedCommand::For(command, Some(hash)));
     }
 
     /// The hash of a key. What stands first on the way to it is on its own way from memory until the request is executed.
     #[inline]
     fn hash(&self, key: &[u8]) -> u64 {
         let hash = self.server.keyspace.key(key).hash;
-        self.server.keyspace.announce(self.connection.client.db, hash, self.alone);
+        self.server.keyspace.prefetch_bucket(self.connection.client.db, hash, self.exclusive);
         hash
     }
 
     #[inline]
-    fn push(&mut self, source: Source, first_span: usize, asks: Asks) {
+    fn push(&mut self, source: Source, first_span: usize, resolved: ResolvedCommand) {
         let (spans, db) = (first_span..self.batch.spans.len(), self.connection.client.db);
-        self.batch.requests.push(Request { connection: self.token, source, spans, asks, db });
+        self.batch.requests.push(Request { connection: self.token, source, spans, resolved, db });
     }
 }
 

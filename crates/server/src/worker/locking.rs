@@ -16,7 +16,7 @@
 
 use super::engine::{Engine, Keys};
 use crate::clients::ClientFlags;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::scripting::{NoScripts, Turn};
 use crate::session::Client;
 use crate::table::{Handler, Registered};
@@ -51,37 +51,37 @@ pub(super) enum Scripts {
 impl Engine {
     /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too long.
     pub fn enter(&mut self) -> bool {
-        let gate = &self.server.persistence.gate;
-        let world = &self.server.keyspace.world;
-        if let Some(resident) = &self.resident {
-            self.alone = world.enter_alone(resident);
-            if self.alone.is_some() {
+        let admission = &self.server.persistence.admission;
+        let global = &self.server.keyspace.global_lock;
+        if let Some(bias_owner) = &self.bias_owner {
+            self.exclusive = global.enter_exclusive(bias_owner);
+            if self.exclusive.is_some() {
                 self.in_batch = true;
                 return true;
             }
         }
-        self.in_batch = world.enter_while(self.participant, || !gate.has(gate::BUSY));
+        self.in_batch = global.enter_while(self.participant, || !admission.has(admission::BUSY));
         if self.in_batch
-            && let Some(resident) = &mut self.resident
+            && let Some(bias_owner) = &mut self.bias_owner
         {
-            self.alone = world.be_alone(resident);
+            self.exclusive = global.become_exclusive(bias_owner);
         }
         self.in_batch
     }
 
     /// Lets others touch partitions beside the present batch.
     #[inline]
-    pub(super) fn receive_visitors(&mut self) {
-        if let Some(alone) = self.alone.take() {
-            self.server.keyspace.world.receive(self.participant, alone);
+    pub(super) fn yield_bias(&mut self) {
+        if let Some(exclusive) = self.exclusive.take() {
+            self.server.keyspace.global_lock.receive(self.participant, exclusive);
         }
     }
 
     /// Leaves it.
     pub fn leave(&mut self) {
         if self.in_batch {
-            (self.in_batch, self.alone) = (false, None);
-            self.server.keyspace.world.leave(self.participant);
+            (self.in_batch, self.exclusive) = (false, None);
+            self.server.keyspace.global_lock.leave(self.participant);
         }
     }
 
@@ -128,9 +128,9 @@ impl Engine {
             keys => {
                 let ahead = keys.iter().take(PREFETCHED_MAX).map(|key| key.hash);
                 let ahead = ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>();
-                keyspace.prefetch(db, &ahead, self.alone.as_ref());
-                if let Some(alone) = &self.alone {
-                    return Some(keyspace.lock_nothing_alone(alone));
+                keyspace.prefetch(db, &ahead, self.exclusive.as_ref());
+                if let Some(exclusive) = &self.exclusive {
+                    return Some(keyspace.lock_nothing_alone(exclusive));
                 }
                 self.lock_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
             }
@@ -178,11 +178,11 @@ impl Engine {
 
     /// Leaves the batch and takes the world; `None`, within the batch again, when a script keeps it from that, or when the
     /// request is [outdated](Engine::is_outdated).
-    pub(super) fn lock_world(&mut self) -> Option<Locked> {
+    pub(super) fn lock_global(&mut self) -> Option<Locked> {
         let before = self.ground();
         self.leave();
         let running = &self.server.scripting.running;
-        let mut locked = self.server.keyspace.lock_world_while(|| !running.is_shown());
+        let mut locked = self.server.keyspace.lock_global_while(|| !running.is_shown());
         if locked.is_some() && self.is_outdated(before) {
             locked = None;
         }
@@ -194,18 +194,19 @@ impl Engine {
 
     /// On what the decision rests that a client's request may run, as far as that changes with the world held.
     fn ground(&self) -> u64 {
-        self.server.persistence.gate.word() & u64::from(gate::LOADING | gate::LOADING_BESIDE | gate::REPLICA)
+        self.server.persistence.admission.word()
+            & u64::from(admission::LOADING | admission::LOADING_BESIDE | admission::REPLICA)
     }
 
     /// Whether the data change by somebody else's will alone: they are being loaded, or a primary's.
     pub(super) fn is_others_data(&self) -> bool {
-        self.server.persistence.gate.has(gate::LOADING | gate::REPLICA)
+        self.server.persistence.admission.has(admission::LOADING | admission::REPLICA)
     }
 
     /// Whether that is another now, so that a request that is about to run has to be looked at again. What a primary sends is
     /// done in any case, but not while something else is being loaded.
     fn is_outdated(&mut self, before: u64) -> bool {
-        let heeded = if self.worker < self.server.workers() { u64::MAX } else { u64::from(gate::LOADING) };
+        let heeded = if self.worker < self.server.workers() { u64::MAX } else { u64::from(admission::LOADING) };
         let is_outdated = (self.ground() ^ before) & heeded != 0;
         self.outdated |= is_outdated;
         is_outdated
@@ -213,11 +214,11 @@ impl Engine {
 
     /// Settles, before a command takes locks, how it stands to scripts; `None` when one keeps it from running.
     #[inline]
-    pub(super) fn settle_scripts(&mut self, command: &Registered, world: bool) -> Option<Scripts> {
+    pub(super) fn settle_scripts(&mut self, command: &Registered, global: bool) -> Option<Scripts> {
         if matches!(command.handler, Some(Handler::Program(_))) {
             return self.take_turn().map(Scripts::Own);
         }
-        if !world && command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
+        if !global && command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
             let mut looks = 0;
             loop {
                 if let Some(held) = self.server.scripting.without_scripts(|| false) {
@@ -273,7 +274,7 @@ impl Engine {
                 return false;
             }
         }
-        if self.in_batch && self.server.keyspace.world.is_wanted() {
+        if self.in_batch && self.server.keyspace.global_lock.is_wanted() {
             let before = self.ground();
             self.leave();
             return self.enter() && !self.is_outdated(before);
@@ -299,7 +300,7 @@ impl Engine {
     /// Whether a script has been running for longer than it should.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
-        self.server.persistence.gate.has(gate::BUSY)
+        self.server.persistence.admission.has(admission::BUSY)
     }
 
     /// What those are told whose requests cannot wait for a script any longer.

@@ -4,8 +4,8 @@ use super::Worker;
 use super::blocking::Served;
 use super::engine::Engine;
 use crate::clock::Ticks;
-use crate::migration::{Departure, parcel};
-use crate::persistence::gate;
+use crate::migration::{MigrationJob, packed_key};
+use crate::persistence::admission;
 use kvick_resp::{OwnedArgs, Reply};
 use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ enum Settled {
     /// Some are under way once more.
     Sent,
     /// The data are being loaded.
-    Later(Departure),
+    Later(MigrationJob),
 }
 
 impl Worker {
@@ -26,11 +26,11 @@ impl Worker {
         if self.returned.is_empty() || self.server.pause.keeps_data(self.engine.now_ms) {
             return;
         }
-        for departure in std::mem::take(&mut self.returned) {
-            match self.engine.within_batch(|engine| engine.settle(departure)) {
+        for job in std::mem::take(&mut self.returned) {
+            match self.engine.within_batch(|engine| engine.settle(job)) {
                 Settled::Done(served) => self.deliver(served),
                 Settled::Sent => {}
-                Settled::Later(departure) => self.returned.push(departure),
+                Settled::Later(job) => self.returned.push(job),
             }
         }
     }
@@ -38,36 +38,36 @@ impl Worker {
 
 impl Engine {
     /// Deletes the keys that have arrived, and answers the client or sends those that changed once more.
-    fn settle(&mut self, mut departure: Departure) -> Settled {
-        let (keyspace, db) = (self.server.keyspace, departure.db);
-        let names: Vec<Box<[u8]>> = departure.parcels.iter().map(|parcel| parcel.key.clone()).collect();
+    fn settle(&mut self, mut job: MigrationJob) -> Settled {
+        let (keyspace, db) = (self.server.keyspace, job.db);
+        let names: Vec<Box<[u8]>> = job.packed_keys.iter().map(|packed_key| packed_key.key.clone()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
         let addresses = |_: &Engine| keys.iter().map(|key| keyspace.address(db, *key)).collect();
         let mut locked = self.lock_patiently(addresses);
-        if self.server.persistence.gate.has(gate::LOADING) {
+        if self.server.persistence.admission.has(admission::LOADING) {
             // Keys that are not there yet are not gone.
-            return Settled::Later(departure);
+            return Settled::Later(job);
         }
-        let when_expired = self.when_expired(&departure.client.info);
+        let when_expired = self.when_expired(&job.client.info);
         let heard = self.heard();
-        self.effects.begin(keyspace.log.followed(), heard, db);
+        self.effects.begin(keyspace.log.has_readers(), heard, db);
         let env = Env {
             now_ms: self.now_ms,
             access: &self.access,
             touch: false,
-            lazy_expire: self.tunables.commands.lazy_expire,
-            lazy_overwrite: self.tunables.commands.lazy_server_del,
+            lazy_expire: self.runtime_config.commands.lazy_expire,
+            lazy_overwrite: self.runtime_config.commands.lazy_server_del,
             when_expired,
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
         };
-        let lazy = self.tunables.commands.lazy_server_del;
+        let lazy = self.runtime_config.commands.lazy_server_del;
         let under_way = &self.server.migration.under_way;
-        parcel::settle(&mut departure, under_way, &mut Db::new(&mut locked, db, env), lazy);
-        keys.iter().for_each(|key| locked.unwatch(db, *key, &departure.watcher));
-        departure.watcher = Arc::new(Watcher::default());
-        for parcel in &departure.parcels {
-            locked.watch(db, keyspace.key(&parcel.key), &departure.watcher, self.now_ms);
+        packed_key::settle(&mut job, under_way, &mut Db::new(&mut locked, db, env), lazy);
+        keys.iter().for_each(|key| locked.unwatch(db, *key, &job.watcher));
+        job.watcher = Arc::new(Watcher::default());
+        for packed_key in &job.packed_keys {
+            locked.watch(db, keyspace.key(&packed_key.key), &job.watcher, self.now_ms);
         }
         // What is propagated was said above.
         self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
@@ -75,17 +75,17 @@ impl Engine {
         if self.effects.concern_others() {
             self.settle_consequences();
         }
-        if departure.parcels.is_empty() {
-            return Settled::Done(self.answer_departure(&departure));
+        if job.packed_keys.is_empty() {
+            return Settled::Done(self.answer_job(&job));
         }
-        self.server.migration.send(Box::new(departure));
+        self.server.migration.send(Box::new(job));
         Settled::Sent
     }
 
-    fn answer_departure(&mut self, departure: &Departure) -> Served {
-        let client = &departure.client;
+    fn answer_job(&mut self, job: &MigrationJob) -> Served {
+        let client = &job.client;
         let mut reply = Vec::new();
-        let result = parcel::reply(departure, &mut Reply::new(&mut reply, client.version));
+        let result = packed_key::reply(job, &mut Reply::new(&mut reply, client.version));
         if let Err(error) = &result {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());
         }

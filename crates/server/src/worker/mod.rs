@@ -7,7 +7,6 @@
 //! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
 //! any other is put on the `ready` list and read again in the next turn.
 
-mod attending;
 pub mod batch;
 pub mod blocking;
 mod calling;
@@ -17,16 +16,16 @@ mod debugging;
 mod delivery;
 pub mod engine;
 pub mod evicting;
+mod fast_path;
 pub mod feeding;
 mod handshake;
 mod held;
 mod input;
-mod lane;
 mod locking;
+mod long_script;
 mod migrating;
 mod monitoring;
 pub mod output;
-pub mod own_keys;
 mod permission;
 pub mod program;
 mod readiness;
@@ -35,13 +34,14 @@ mod timers;
 mod tracking;
 pub mod transaction;
 mod violation;
+pub mod writable_replica_keys;
 
 use crate::acl::identity::Identity;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
-use crate::migration::Departure;
+use crate::migration::MigrationJob;
 use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use crate::session::{Client, Fate};
@@ -72,7 +72,7 @@ pub enum Message {
     /// Close this client's connection, which is doomed, if it is still there.
     Close(Arc<ClientInfo>),
     /// Keys that were sent to another server, and what it said.
-    Returned(Box<Departure>),
+    Returned(Box<MigrationJob>),
     /// CLIENT PAUSE may have ended: run what waited.
     Resume,
     /// The data are there: what is due now and then is due.
@@ -108,9 +108,9 @@ pub struct Worker {
     /// Boxed, so that another can take its place without being moved.
     engine: Box<Engine>,
     /// Stands in for the engine while that runs a script.
-    understudy: Option<Box<Engine>>,
+    standby_engine: Option<Box<Engine>>,
     batch: Batch,
-    habit: input::Habit,
+    template: input::RequestTemplate,
     /// Input of the present batch.
     shared: Vec<u8>,
     shared_used: usize,
@@ -139,12 +139,12 @@ pub struct Worker {
     rests: bool,
     timers: timers::Timers,
     /// Keys that were sent to other servers, and are to be dealt with.
-    returned: Vec<Departure>,
+    returned: Vec<MigrationJob>,
     /// Connections of replicas.
     feeds: Vec<usize>,
     /// When they were fed last, and whether they are to get something since.
     fed_at: Ticks,
-    owes_food: bool,
+    has_pending: bool,
 }
 
 impl Worker {
@@ -152,11 +152,11 @@ impl Worker {
     pub fn new(server: &'static Server, number: usize, listeners: Listeners) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), Token(WAKE))?));
-        let participant = server.keyspace.world.join().ok_or_else(|| io::Error::other("too many workers"))?;
+        let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
         let engine = Box::new(Engine::new(server, number, stats, participant));
-        let understudy = Some(Self::understudy(&engine)?);
+        let standby_engine = Some(Self::standby_engine(&engine)?);
         Ok(Worker {
             server,
             number,
@@ -172,9 +172,9 @@ impl Worker {
             unfinished: Vec::new(),
             unaccepted: Vec::new(),
             engine,
-            understudy,
+            standby_engine,
             batch: Batch::default(),
-            habit: input::Habit::default(),
+            template: input::RequestTemplate::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::with_capacity(evicting::SCRATCH_MIN),
@@ -193,7 +193,7 @@ impl Worker {
             returned: Vec::new(),
             feeds: Vec::new(),
             fed_at: Ticks::now(),
-            owes_food: false,
+            has_pending: false,
         })
     }
 
@@ -204,10 +204,10 @@ impl Worker {
 
     /// Runs until the server ends.
     pub fn run(mut self) {
-        crate::memory::enrol();
+        crate::memory::register_thread();
         affinity::set(Role::Serving);
         if self.server.workers() == 1 {
-            self.engine.resident = Some(self.server.keyspace.world.settle(self.engine.participant));
+            self.engine.bias_owner = Some(self.server.keyspace.global_lock.settle(self.engine.participant));
         }
         let mut events = Events::with_capacity(EVENTS);
         let mut ended = Ticks::now();
@@ -217,7 +217,7 @@ impl Worker {
                 HELD_BACK
             } else if !self.has_more_to_do(delivers) {
                 let wait = self.timers.wait(ended, self.engine.now_ms, &self.server.defrag);
-                let wait = if self.owes_food { wait.min(feeding::OWED_AT_MOST) } else { wait };
+                let wait = if self.has_pending { wait.min(feeding::OWED_AT_MOST) } else { wait };
                 if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) }
             } else {
                 Duration::ZERO
@@ -301,11 +301,11 @@ impl Worker {
     /// rests when there is too much that does.
     fn keep_up_with_log(&mut self) {
         let log = &self.server.keyspace.log;
-        if !log.followed() {
+        if !log.has_readers() {
             self.rests = false;
             return self.release_held();
         }
-        if self.engine.tunables.aof_timestamps {
+        if self.engine.runtime_config.aof_timestamps {
             self.server.aof.mark_time(log, self.engine.now_ms / 1000);
         }
         self.release_held();
@@ -355,7 +355,7 @@ impl Worker {
             match message {
                 Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
-                Message::Returned(departure) => self.returned.push(*departure),
+                Message::Returned(job) => self.returned.push(*job),
                 Message::Resume => self.resume_paused(),
                 Message::Loaded => self.timers.hurry(),
                 Message::Unclog => {
@@ -462,7 +462,7 @@ impl Worker {
 
     /// Accepts what waits on a listener, or a turn's share of it, and hands the connections to the workers in turn.
     fn accept(&mut self, listener: usize) {
-        for _ in 0..self.engine.tunables.accepted_per_turn {
+        for _ in 0..self.engine.runtime_config.accepted_per_turn {
             let (socket, peer) = match self.listeners.accept(listener, &self.server.tls) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
@@ -471,7 +471,8 @@ impl Worker {
                     return self.unaccepted.push(listener);
                 }
             };
-            let Some((socket, info, worker)) = crate::listen::admit(self.server, socket, peer, &self.engine.tunables)
+            let Some((socket, info, worker)) =
+                crate::listen::admit(self.server, socket, peer, &self.engine.runtime_config)
             else {
                 continue;
             };

@@ -7,7 +7,7 @@
 use super::engine::Engine;
 use crate::clock;
 use crate::monitor::{Origin, write_line};
-use crate::persistence::gate::{LOADING, MONITORED};
+use crate::persistence::admission::{LOADING, MONITORED};
 use crate::session::Client;
 use crate::table::Registered;
 use kvick_commands::spec::Flags;
@@ -17,7 +17,7 @@ impl Engine {
     /// Whether somebody is shown what is executed.
     #[inline]
     pub(super) fn is_monitored(&self) -> bool {
-        self.server.persistence.gate.has(MONITORED)
+        self.server.persistence.admission.has(MONITORED)
     }
 
     /// Shows a client's command, which was executed just now, to those who want to see it.
@@ -47,7 +47,7 @@ impl Engine {
     /// Shows a command that was executed in a database, whatever its flags.
     #[cold]
     fn show_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {
-        if self.server.persistence.gate.has(LOADING) {
+        if self.server.persistence.admission.has(LOADING) {
             return;
         }
         write_line(&mut self.shown.text, clock::unix_us(), db, origin, args, redacted);

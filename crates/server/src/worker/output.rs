@@ -146,7 +146,7 @@ impl Worker {
         let token = group[0].token;
         let connection = self.connections.get_mut(token)?;
         let total: usize = group.iter().map(|run| run.end - run.start).sum();
-        let hard_bytes = connection.output_limit(&self.engine.tunables).hard_bytes;
+        let hard_bytes = connection.output_limit(&self.engine.runtime_config).hard_bytes;
         let waiting = (connection.output.len() + total) as u64;
         if hard_bytes > 0 && waiting > hard_bytes {
             // Too much at once: the client gets nothing of it, however much the socket would take.
@@ -245,7 +245,7 @@ impl Worker {
     /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        let mut limit = connection.output_limit(&self.engine.tunables);
+        let mut limit = connection.output_limit(&self.engine.runtime_config);
         let mut waiting = connection.waiting();
         if lists_replies(self.server) {
             waiting = waiting.max(connection.output.memory() as u64);

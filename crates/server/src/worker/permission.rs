@@ -8,7 +8,7 @@ use crate::acl::log::Context as AclContext;
 use crate::acl::{Denied, User};
 use crate::clients::ClientInfo;
 use crate::commands::pubsub::subscribe::is_listening;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::session::{Client, Fate};
 use crate::table::Registered;
 use kvick_commands::context::Error;
@@ -27,13 +27,13 @@ impl Engine {
     pub(super) fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
         // Looked at together, not one after the other.
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
-        let ready = (client.is_free(&self.server.persistence.gate) & self.in_batch) && !unusual;
+        let ready = (client.is_free(&self.server.persistence.admission) & self.in_batch) && !unusual;
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
     /// Why a command may not run.
     #[cold]
-    pub(super) fn objection(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+    pub(super) fn rejection(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
         if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
             return Some(MUST_LOG_IN);
         }
@@ -68,8 +68,8 @@ impl Engine {
         let monitors = || {
             (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
         };
-        let elsewhere = || gate::redirection(self.server, &client.info, flags);
-        let closed = || elsewhere().or_else(|| gate::objection(self.server, command, flags));
+        let elsewhere = || admission::redirection(self.server, &client.info, flags);
+        let closed = || elsewhere().or_else(|| admission::rejection(self.server, command, flags));
         let busy = || if self.concerns_script(client, command) { self.busy_error() } else { None };
         confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }

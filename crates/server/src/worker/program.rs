@@ -17,7 +17,7 @@ use crate::clock::{self, Ticks};
 use crate::commandlog::Executed;
 use crate::commands::scripting::script::UNKNOWN;
 use crate::logging;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::scripting::debugging;
 use crate::scripting::functions::Function;
 use crate::scripting::running::{Current, Kind};
@@ -56,9 +56,9 @@ pub enum Source {
 }
 
 /// Who can attend to others while a script takes too long.
-pub trait Attend {
+pub trait Yield {
     /// Does what is possible and returns soon.
-    fn attend(&mut self);
+    fn yield_now(&mut self);
 
     /// The connection whose request it is, when what was replied before is written or waits to be. `None` if there is none.
     fn connection(&mut self) -> Option<&mut Connection> {
@@ -67,8 +67,8 @@ pub trait Attend {
 }
 
 /// Nobody: for commands that run no script.
-impl Attend for () {
-    fn attend(&mut self) {}
+impl Yield for () {
+    fn yield_now(&mut self) {}
 }
 
 /// What is to run.
@@ -166,7 +166,7 @@ impl Engine {
         program: Program,
         args: Args<'_>,
         locked: &mut Locked,
-        attendant: &mut dyn Attend,
+        yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
@@ -174,7 +174,7 @@ impl Engine {
         self.show_program(client, args);
         let result = match (client.debugging, program.source) {
             (Some(mode), Source::Script) => {
-                self.debug_program(client, mode, (program, args), (locked, attendant), out).map(Ok)
+                self.debug_program(client, mode, (program, args), (locked, yielder), out).map(Ok)
             }
             (Some(_), Source::Sum) if Sum::read(&args[1]).is_some() => {
                 Err(Error::text("ERR Please use EVAL instead of EVALSHA for debugging"))
@@ -186,7 +186,7 @@ impl Engine {
                     self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
                         self.check_flags(client, program, code.flags())?;
                         let code = (&code, None);
-                        Ok(self.run_code(client, program, code, request, &mut interpreters, (locked, attendant), out))
+                        Ok(self.run_code(client, program, code, request, &mut interpreters, (locked, yielder), out))
                     })
                 }
             },
@@ -213,7 +213,7 @@ impl Engine {
         interpreters: &mut Interpreters,
     ) -> Result<(Code, Request<'a>), Error> {
         let scripting = &self.server.scripting;
-        scripting.heed_settings(self.server, self.tunables.insecure_scripts, interpreters);
+        scripting.heed_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
         match program.source {
             Source::Script => {
                 let request = Request::new(args, Error::NOT_INTEGER)?;
@@ -254,8 +254,8 @@ impl Engine {
             // It was allowed when it came first.
             return Ok(());
         }
-        if gate::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
-            return Err(gate::STALE);
+        if admission::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
+            return Err(admission::STALE);
         }
         let Some(flags) = flags else { return Ok(()) };
         if flags.no_writes {
@@ -263,7 +263,7 @@ impl Engine {
         }
         let command = self.server.table.get(client.last_command);
         if let Some(error) =
-            command.and_then(|command| gate::objection(self.server, command, Flags::WRITE | Flags::STALE))
+            command.and_then(|command| admission::rejection(self.server, command, Flags::WRITE | Flags::STALE))
         {
             return Err(error);
         }
@@ -284,7 +284,7 @@ impl Engine {
         (code, debugger): (&Code, Option<&mut Debugger>),
         request: Request<'_>,
         interpreters: &mut Interpreters,
-        (locked, attendant): (&mut Locked, &mut dyn Attend),
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let server = self.server;
@@ -303,7 +303,7 @@ impl Engine {
             engine: self,
             client,
             locked,
-            attendant,
+            yielder,
             scratch,
             request: request.args,
             code,
@@ -353,7 +353,7 @@ impl Engine {
             self.ended_long_script = true;
         }
         if is_busy {
-            server.persistence.gate.set(gate::BUSY, false);
+            server.persistence.admission.set(admission::BUSY, false);
         }
         result
     }
@@ -372,7 +372,7 @@ struct Caller<'r> {
     engine: &'r mut Engine,
     client: &'r mut Client,
     locked: &'r mut Locked,
-    attendant: &'r mut dyn Attend,
+    yielder: &'r mut dyn Yield,
     scratch: Scratch,
     /// The request that runs the script.
     request: Args<'r>,
@@ -433,11 +433,11 @@ impl Caller<'_> {
         if let Some(error) = flags.contains(Flags::PROTECTED).then_some(()).and_then(refused) {
             return Some(error);
         }
-        if !flags.contains(Flags::STALE) && gate::is_stale(self.engine.server) {
+        if !flags.contains(Flags::STALE) && admission::is_stale(self.engine.server) {
             return Some(Error::text("ERR Can not execute the command on a stale replica"));
         }
         if !self.wrote && flags.contains(Flags::WRITE) {
-            return gate::objection(self.engine.server, command, flags);
+            return admission::rejection(self.engine.server, command, flags);
         }
         None
     }
@@ -451,12 +451,12 @@ impl Caller<'_> {
 
     /// Takes the locks that a command needs beyond those that are held.
     fn lock(&mut self, command: &Registered, args: Args<'_>, keys: &[kvick_store::Key<'_>]) {
-        if self.locked.is_world() {
+        if self.locked.is_global() {
             return;
         }
         let engine = &*self.engine;
-        if engine.needs_world(command, args) || command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
-            self.locked.add_world(engine.participant);
+        if engine.needs_global_lock(command, args) || command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
+            self.locked.add_global(engine.participant);
             return;
         }
         for key in keys {
@@ -534,19 +534,19 @@ impl Caller<'_> {
             kind.kill_command(),
             self.code.name()
         ));
-        server.persistence.gate.set(gate::BUSY, true);
+        server.persistence.admission.set(admission::BUSY, true);
         server.send_all(|| super::Message::Resume);
     }
 }
 
 impl Console for Caller<'_> {
     fn send(&mut self, bytes: &[u8]) {
-        Seat(self.attendant).send(bytes);
+        Seat(self.yielder).send(bytes);
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Heard {
         loop {
-            match Seat(self.attendant).listen(into) {
+            match Seat(self.yielder).listen(into) {
                 None => return Heard::Nobody,
                 Some(0) => {}
                 Some(_) => return Heard::Input,
@@ -618,15 +618,15 @@ impl Host for Caller<'_> {
     fn interrupted(&mut self) -> Option<String> {
         if self.engine.is_copy {
             debugging::alarm();
-            return Seat(self.attendant).is_deserted().then(|| "ERR The client is gone".to_string());
+            return Seat(self.yielder).is_deserted().then(|| "ERR The client is gone".to_string());
         }
         self.show();
-        let threshold_ms = self.engine.tunables.busy_reply_threshold_ms;
+        let threshold_ms = self.engine.runtime_config.busy_reply_threshold_ms;
         if !self.is_busy && threshold_ms > 0 && self.elapsed().as_millis() >= threshold_ms.into() {
             self.become_busy();
         }
         if self.is_busy {
-            self.attendant.attend();
+            self.yielder.yield_now();
             // As in the reference, TIME goes on with the event loop; expiries are still seen as when the script began.
             self.engine.script_us = Some(clock::unix_us());
         }

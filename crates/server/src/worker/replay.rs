@@ -12,7 +12,7 @@ use crate::stats::WorkerStats;
 use crate::table::Resolved;
 use kvick_commands::context::Error;
 use kvick_resp::Args;
-use kvick_store::world::Participant;
+use kvick_store::global_lock::Participant;
 use kvick_store::{Db, Env, EventClass, WhenExpired};
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ impl Engine {
     /// caller is outside of any batch.
     pub fn change_databases(&mut self, change: impl FnOnce(&mut Db<'_>)) {
         self.update_clock();
-        let mut world = self.server.keyspace.lock_world();
+        let mut global = self.server.keyspace.lock_global();
         self.effects.begin(false, EventClass::empty(), 0);
         let env = Env {
             now_ms: self.now_ms,
@@ -111,8 +111,8 @@ impl Engine {
             counters: &self.stats.keyspace,
             effects: &mut self.effects,
         };
-        change(&mut Db::new(&mut world, 0, env));
-        drop(world);
+        change(&mut Db::new(&mut global, 0, env));
+        drop(global);
         self.within_batch(Self::settle_consequences);
     }
 

@@ -75,7 +75,7 @@ impl Worker {
     #[inline(never)]
     fn run_due_timers(&mut self) {
         let now = Ticks::now();
-        let period = Duration::from_secs(1) / self.engine.tunables.hz;
+        let period = Duration::from_secs(1) / self.engine.runtime_config.hz;
         self.timers.next = now.after(period);
         if self.server.timers_stopped.load(std::sync::atomic::Ordering::Relaxed) {
             return;
@@ -83,7 +83,7 @@ impl Worker {
         self.expire(period);
         let us = Ticks::now().us_since(now);
         self.engine.stats.expire_us.add(us);
-        self.server.latency.record("expire-cycle", us / 1000, self.engine.tunables.latency_threshold_ms);
+        self.server.latency.record("expire-cycle", us / 1000, self.engine.runtime_config.latency_threshold_ms);
         self.look_at_connections();
         for listener in std::mem::take(&mut self.unaccepted) {
             self.accept(listener);
@@ -109,10 +109,10 @@ impl Worker {
 
     #[cold]
     fn defragment_now(&mut self) {
-        let (server, tunables) = (self.server, &self.engine.tunables);
-        let (own, fields_max) = (&mut self.timers.defrag, tunables.defrag_fields_max);
-        let Some(deadline) = own.begin(&server.defrag, tunables.defrag_cycle_us) else { return };
-        let threshold_ms = tunables.latency_threshold_ms;
+        let (server, runtime_config) = (self.server, &self.engine.runtime_config);
+        let (own, fields_max) = (&mut self.timers.defrag, runtime_config.defrag_fields_max);
+        let Some(deadline) = own.begin(&server.defrag, runtime_config.defrag_cycle_us) else { return };
+        let threshold_ms = runtime_config.latency_threshold_ms;
         let began = Instant::now();
         if !self.engine.enter() {
             return;
@@ -142,14 +142,14 @@ impl Worker {
     /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.
     fn expire(&mut self, period: Duration) {
         if self.server.pause.keeps_data(self.engine.now_ms)
-            || self.engine.tunables.import_mode
+            || self.engine.runtime_config.import_mode
             || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
         {
             return;
         }
         if self.server.replication.upstream.is_replica() {
             if self.number == 0 {
-                self.engine.expire_own_keys();
+                self.engine.expire_writable_replica_keys();
             }
             return;
         }
@@ -162,7 +162,7 @@ impl Worker {
 
     /// See [`Worker::expire`]. Within a batch.
     fn sweep(&mut self, period: Duration) {
-        let effort = self.engine.tunables.expire_effort.saturating_sub(1);
+        let effort = self.engine.runtime_config.expire_effort.saturating_sub(1);
         let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
         let keyspace = self.server.keyspace;
         let heard = self.engine.heard();
@@ -173,7 +173,7 @@ impl Worker {
             now_ms: self.engine.now_ms,
             budget: period * percent / 100,
             acceptable_percent,
-            lazy: self.engine.tunables.commands.lazy_expire,
+            lazy: self.engine.runtime_config.commands.lazy_expire,
             counters: &stats.keyspace,
             effects: self.engine.effects(),
             heard,
@@ -187,7 +187,7 @@ impl Worker {
     /// Closes connections that have been idle or above their soft output limit for too long.
     fn look_at_connections(&mut self) {
         let count = (self.connections.len() / SHARE_PER_PASS).max(CONNECTIONS_PER_PASS_MIN);
-        let timeout_ms = self.engine.tunables.timeout.as_millis() as i64;
+        let timeout_ms = self.engine.runtime_config.timeout.as_millis() as i64;
         let from = self.timers.next_connection;
         let tokens: Vec<usize> = self
             .connections

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::engine::{Called, Engine};
-use super::program::Attend;
+use super::program::Yield;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::session::{Client, Fate};
 use crate::table::{Handler, Registered};
@@ -30,7 +30,7 @@ impl Engine {
         previous: u32,
         (command, args): (&'static Registered, Args<'_>),
         taken: &mut Option<Vec<u8>>,
-        attendant: &mut dyn Attend,
+        yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
         // CLIENT CACHING is about the next command, or all of the next transaction.
@@ -40,7 +40,7 @@ impl Engine {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
         let author = self.effects.set_author(client.info.unheeded_author());
-        let called = self.call(client, command, args, taken, attendant, out);
+        let called = self.call(client, command, args, taken, yielder, out);
         self.effects.set_author(author);
         called
     }
@@ -87,7 +87,7 @@ impl Engine {
         let keyspace = self.server.keyspace;
         for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
             if !lost {
-                self.note_own_key(database, &key);
+                self.note_writable_replica_key(database, &key);
             }
             if has_readers {
                 let hashed = keyspace.key(&key);
@@ -120,7 +120,7 @@ impl Engine {
 
     /// Forgets who has read some keys when these are too many, more in each turn in which they are.
     fn limit_tracked_keys(&mut self) {
-        let (keyspace, keys_max) = (self.server.keyspace, self.tunables.tracked_keys_max);
+        let (keyspace, keys_max) = (self.server.keyspace, self.runtime_config.tracked_keys_max);
         // Two workers that do so at once would forget more than they have to.
         let Some(_alone) = self.server.tracking.limiting.try_lock() else { return };
         self.forgotten_in_turn = (self.forgotten_in_turn + FORGOTTEN_MIN).min(FORGOTTEN_MAX);
@@ -153,7 +153,7 @@ impl Worker {
 
     /// See [`Worker::tell_before_replies`]: there is somebody who tracks.
     fn tell_who_tracks(&mut self) {
-        if self.server.keyspace.tracking.keys() > self.engine.tunables.tracked_keys_max {
+        if self.server.keyspace.tracking.keys() > self.engine.runtime_config.tracked_keys_max {
             self.engine.within_batch(Engine::limit_tracked_keys);
         } else {
             self.engine.forgotten_in_turn = 0;

@@ -6,7 +6,7 @@
 
 use super::engine::Engine;
 use super::locking::Scripts;
-use super::program::Attend;
+use super::program::Yield;
 use crate::acl::log::Context as AclContext;
 use crate::acl::{Denied, Reason};
 use crate::clients::ClientFlags;
@@ -206,7 +206,7 @@ impl Engine {
             transaction.db = selected_by(command, args, self.server.keyspace.databases()).unwrap_or(transaction.db);
             transaction.bytes += owned.memory();
             transaction.queue.push((command, owned));
-            if self.tunables.limits.query_buffer_exceeded(transaction.bytes) {
+            if self.runtime_config.limits.query_buffer_exceeded(transaction.bytes) {
                 crate::logging::warning(format_args!(
                     "Closing client that reached max query buffer length: id={} addr={} multi-mem={}",
                     client.info.id, client.info.peer, transaction.bytes
@@ -252,7 +252,7 @@ impl Engine {
         control: Control,
         command: &'static Registered,
         args: Args<'_>,
-        attendant: &mut dyn Attend,
+        yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), Error>> {
         self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
@@ -277,7 +277,7 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, (command, args), attendant, out);
+                let result = self.exec(client, (command, args), yielder, out);
                 client.publish_transaction();
                 return result;
             }
@@ -318,7 +318,7 @@ impl Engine {
         &mut self,
         client: &mut Client,
         (command, args): (&'static Registered, Args<'_>),
-        attendant: &mut dyn Attend,
+        yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), Error>> {
         let Some(transaction) = client.transaction.take() else {
@@ -332,14 +332,15 @@ impl Engine {
         }
         let watching = client.watching.take().unwrap_or_default();
         // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
-        let world = transaction.queue.iter().any(|(command, request)| {
-            command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) || self.needs_world(command, request.args())
+        let global = transaction.queue.iter().any(|(command, request)| {
+            command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS)
+                || self.needs_global_lock(command, request.args())
         }) || transaction.may_be_refused_database(client);
         let scripts =
             if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
         let locked = match &scripts {
             None => None,
-            Some(_) if world => self.lock_world(),
+            Some(_) if global => self.lock_global(),
             Some(_) => self.lock_several(|engine| engine.transaction_addresses(client.db, &transaction, &watching)),
         };
         let Some(mut locked) = locked else {
@@ -356,14 +357,14 @@ impl Engine {
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
-            self.run_transaction(client, &transaction, &mut locked, attendant, out);
+            self.run_transaction(client, &transaction, &mut locked, yielder, out);
         }
         self.shown.end_group();
         self.show(client, command, args);
         self.show_lines();
         drop(locked);
         drop(scripts);
-        if world {
+        if global {
             self.enter();
         }
         Some(Ok(()))
@@ -390,7 +391,7 @@ impl Engine {
         client: &mut Client,
         transaction: &Transaction,
         locked: &mut Locked,
-        attendant: &mut dyn Attend,
+        yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) {
         Reply::new(out, client.version).array(transaction.len());
@@ -406,7 +407,7 @@ impl Engine {
             let result = match command.handler {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
-                Some(Handler::Program(program)) => self.run_program(client, program, args, locked, attendant, out),
+                Some(Handler::Program(program)) => self.run_program(client, program, args, locked, yielder, out),
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
                     // What the command before did is done.

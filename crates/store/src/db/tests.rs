@@ -27,7 +27,7 @@ fn with_db_at<T>(
         counters: &counters,
         effects,
     };
-    run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
+    run(&mut Db::new(&mut keyspace.lock_global(), 0, env))
 }
 
 fn keyspace() -> &'static Keyspace {

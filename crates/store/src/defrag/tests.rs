@@ -49,7 +49,7 @@ fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -
         counters: &counters,
         effects: &mut effects,
     };
-    run(&mut Db::new(&mut keyspace.lock_world(), 0, env))
+    run(&mut Db::new(&mut keyspace.lock_global(), 0, env))
 }
 
 fn name(n: usize) -> Vec<u8> {
@@ -149,8 +149,8 @@ fn seen(entry: Entry<'_>) -> String {
 
 fn everything(keyspace: &'static Keyspace) -> BTreeMap<Vec<u8>, String> {
     let mut all = BTreeMap::new();
-    let mut world = keyspace.lock_world();
-    world.for_each_partition(|_, partition| {
+    let mut global = keyspace.lock_global();
+    global.for_each_partition(|_, partition| {
         partition.for_each(|entry| {
             all.insert(entry.key().to_vec(), seen(entry));
         })

@@ -32,7 +32,7 @@ impl Bench {
     }
 
     fn with_db<T>(&mut self, number: usize, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
-        let mut locked = self.keyspace.lock_world();
+        let mut locked = self.keyspace.lock_global();
         let env = Env {
             now_ms: NOW_MS,
             access: &self.access,

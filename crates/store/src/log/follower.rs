@@ -22,17 +22,17 @@ const GONE: u64 = u64::MAX;
 pub(super) struct Position {
     offset: AtomicU64,
     /// Number of the inset that it reads next.
-    inset: AtomicU64,
+    aof_only: AtomicU64,
     audience: Audience,
 }
 
 impl Position {
-    pub fn new(offset: u64, inset: u64, audience: Audience) -> Self {
-        Position { offset: AtomicU64::new(offset), inset: AtomicU64::new(inset), audience }
+    pub fn new(offset: u64, aof_only: u64, audience: Audience) -> Self {
+        Position { offset: AtomicU64::new(offset), aof_only: AtomicU64::new(aof_only), audience }
     }
 
-    pub fn inset(&self) -> u64 {
-        self.inset.load(Ordering::Relaxed)
+    pub fn aof_only(&self) -> u64 {
+        self.aof_only.load(Ordering::Relaxed)
     }
 
     pub fn offset(&self) -> u64 {
@@ -63,7 +63,7 @@ pub struct Piece(Bytes);
 
 enum Bytes {
     Block(Arc<Block>, Range<usize>),
-    Inset(Arc<[u8]>),
+    AofOnly(Arc<[u8]>),
 }
 
 impl Deref for Piece {
@@ -72,7 +72,7 @@ impl Deref for Piece {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Bytes::Block(block, range) => block.bytes(range.clone()),
-            Bytes::Inset(bytes) => bytes,
+            Bytes::AofOnly(bytes) => bytes,
         }
     }
 }
@@ -107,24 +107,24 @@ impl Follower {
         }
         let mut end = inner.end.min(until);
         if self.position.leaves_out() {
-            let ahead = inner.asides.partition_point(|aside| aside.end <= at);
-            for aside in inner.asides.range(ahead..) {
-                if aside.start > at {
-                    end = end.min(aside.start);
+            let ahead = inner.replica_only.partition_point(|replica_only| replica_only.end <= at);
+            for replica_only in inner.replica_only.range(ahead..) {
+                if replica_only.start > at {
+                    end = end.min(replica_only.start);
                     break;
                 }
-                at = aside.end;
+                at = replica_only.end;
             }
         }
         if self.position.leaves_out()
-            && let Some(inset) = inner.insets.iter().find(|inset| inset.number >= self.position.inset())
+            && let Some(aof_only) = inner.aof_only.iter().find(|aof_only| aof_only.number >= self.position.aof_only())
         {
-            if inset.at <= at {
+            if aof_only.at <= at {
                 self.position.offset.store(at, Ordering::Relaxed);
-                self.position.inset.store(inset.number + 1, Ordering::Relaxed);
-                return Ok(Some(Piece(Bytes::Inset(inset.bytes.clone()))));
+                self.position.aof_only.store(aof_only.number + 1, Ordering::Relaxed);
+                return Ok(Some(Piece(Bytes::AofOnly(aof_only.bytes.clone()))));
             }
-            end = end.min(inset.at);
+            end = end.min(aof_only.at);
         }
         if at >= end {
             self.position.offset.store(at, Ordering::Relaxed);

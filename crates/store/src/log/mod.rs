@@ -33,7 +33,7 @@ pub struct WriteLog(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    followed: AtomicBool,
+    has_readers: AtomicBool,
     end: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -58,15 +58,15 @@ struct Inner {
     /// Offset of the first byte of the backlog, which began to be kept some time.
     backlog_start: u64,
     /// Where asides stand, the oldest first, as far as a follower that leaves them out may come to them.
-    asides: VecDeque<Range<u64>>,
+    replica_only: VecDeque<Range<u64>>,
     /// What only followers get that leave out asides, the oldest first, as far as one of them may come to it.
-    insets: VecDeque<Inset>,
+    aof_only: VecDeque<AofOnly>,
     /// Number of the next inset.
-    next_inset: u64,
+    next_aof_only: u64,
 }
 
 /// Records that stand beside the log.
-struct Inset {
+struct AofOnly {
     number: u64,
     /// The offset that they stand at; it is not the log's end.
     at: u64,
@@ -82,16 +82,16 @@ pub struct Batch<'a> {
     /// How many they are.
     pub record_count: usize,
     /// Where in `records` there are asides, in their order.
-    pub asides: &'a [Range<usize>],
+    pub replica_only: &'a [Range<usize>],
     /// Records that only those get who leave out asides, and where in `records` they belong, in their order.
-    pub insets: &'a [(usize, Vec<u8>)],
+    pub aof_only: &'a [(usize, Vec<u8>)],
 }
 
 impl WriteLog {
     /// True when somebody follows, or there is a backlog.
     #[inline]
-    pub fn followed(&self) -> bool {
-        self.0.followed.load(Ordering::Relaxed)
+    pub fn has_readers(&self) -> bool {
+        self.0.has_readers.load(Ordering::Relaxed)
     }
 
     /// Offset behind the last byte.
@@ -102,17 +102,17 @@ impl WriteLog {
 
     /// Appends what a command did. Called under its locks.
     pub fn append(&self, batch: &Batch<'_>) {
-        if batch.record_count == 0 && batch.insets.is_empty() || !self.followed() {
+        if batch.record_count == 0 && batch.aof_only.is_empty() || !self.has_readers() {
             return;
         }
         let mut inner = self.0.inner.lock();
-        let insets = if batch.insets.is_empty() || inner.is_read_in_part() { batch.insets } else { &[] };
-        if inner.repeats || batch.record_count == 0 && insets.is_empty() {
+        let aof_only = if batch.aof_only.is_empty() || inner.is_read_in_part() { batch.aof_only } else { &[] };
+        if inner.repeats || batch.record_count == 0 && aof_only.is_empty() {
             return;
         }
         let (first, last) = batch.databases;
         // Behind an inset there has to be something, or nobody would look for it.
-        let together = batch.record_count > 1 || !insets.is_empty();
+        let together = batch.record_count > 1 || !aof_only.is_empty();
         if together {
             inner.push(b"*1\r\n$5\r\nMULTI\r\n");
         }
@@ -123,11 +123,11 @@ impl WriteLog {
         }
         inner.selected = Some(last);
         let start = inner.end;
-        for aside in batch.asides {
-            inner.mark_aside(start + aside.start as u64..start + aside.end as u64);
+        for replica_only in batch.replica_only {
+            inner.mark_replica_only(start + replica_only.start as u64..start + replica_only.end as u64);
         }
-        for (place, records) in insets {
-            inner.add_inset(start + *place as u64, records);
+        for (place, records) in aof_only {
+            inner.add_aof_only(start + *place as u64, records);
         }
         inner.push(batch.records);
         if together {
@@ -137,8 +137,8 @@ impl WriteLog {
     }
 
     /// Appends a request that is no command's effect and that only replicas get.
-    pub fn append_aside(&self, words: &[&[u8]]) {
-        if !self.followed() {
+    pub fn append_replica_only(&self, words: &[&[u8]]) {
+        if !self.has_readers() {
             return;
         }
         let mut record = Vec::new();
@@ -147,16 +147,16 @@ impl WriteLog {
     }
 
     /// Appends bytes of another server's log as they came: whole requests, that say themselves which database they are
-    /// for. They may be `aside`.
-    pub fn append_raw(&self, bytes: &[u8], aside: bool) {
+    /// for. They may be `replica_only`.
+    pub fn append_raw(&self, bytes: &[u8], replica_only: bool) {
         let mut inner = self.0.inner.lock();
-        if aside {
+        if replica_only {
             let start = inner.end;
-            inner.mark_aside(start..start + bytes.len() as u64);
+            inner.mark_replica_only(start..start + bytes.len() as u64);
         } else {
             inner.selected = None;
         }
-        if self.followed() {
+        if self.has_readers() {
             inner.push(bytes);
         } else {
             inner.end += bytes.len() as u64;
@@ -185,14 +185,18 @@ impl WriteLog {
     pub fn follow_from(&self, offset: u64, audience: Audience) -> Option<Follower> {
         let mut inner = self.0.inner.lock();
         let kept = inner.start()..=inner.end;
-        (kept.contains(&offset) && self.followed()).then(|| self.begin(&mut inner, offset, audience))
+        (kept.contains(&offset) && self.has_readers()).then(|| self.begin(&mut inner, offset, audience))
     }
 
     fn begin(&self, inner: &mut Inner, offset: u64, audience: Audience) -> Follower {
-        let inset = inner.insets.iter().find(|inset| inset.at >= offset).map_or(inner.next_inset, |inset| inset.number);
-        let position = Arc::new(Position::new(offset, inset, audience));
+        let aof_only = inner
+            .aof_only
+            .iter()
+            .find(|aof_only| aof_only.at >= offset)
+            .map_or(inner.next_aof_only, |aof_only| aof_only.number);
+        let position = Arc::new(Position::new(offset, aof_only, audience));
         inner.followers.push(Arc::downgrade(&position));
-        self.0.followed.store(true, Ordering::Relaxed);
+        self.0.has_readers.store(true, Ordering::Relaxed);
         Follower::new(self.0.clone(), position)
     }
 
@@ -205,7 +209,7 @@ impl WriteLog {
         }
         inner.backlog = bytes;
         if bytes > 0 {
-            self.0.followed.store(true, Ordering::Relaxed);
+            self.0.has_readers.store(true, Ordering::Relaxed);
         }
         self.0.forget(&mut inner);
     }
@@ -243,8 +247,8 @@ impl WriteLog {
         }
         (inner.writer, inner.selected) = (None, None);
         inner.blocks.clear();
-        inner.asides.clear();
-        inner.insets.clear();
+        inner.replica_only.clear();
+        inner.aof_only.clear();
         (inner.end, inner.backlog_start) = (offset, offset);
         self.0.forget(&mut inner);
         self.publish(&inner);
@@ -259,7 +263,7 @@ impl Shared {
     /// Drops what nobody will read, and followers that are gone.
     fn forget(&self, inner: &mut Inner) {
         inner.forget_read();
-        self.followed.store(inner.backlog > 0 || !inner.followers.is_empty(), Ordering::Relaxed);
+        self.has_readers.store(inner.backlog > 0 || !inner.followers.is_empty(), Ordering::Relaxed);
     }
 }
 
@@ -309,18 +313,18 @@ impl Inner {
         self.followers.iter().any(leaves_out)
     }
 
-    fn add_inset(&mut self, at: u64, records: &[u8]) {
-        self.insets.push_back(Inset { number: self.next_inset, at, bytes: records.into() });
-        self.next_inset += 1;
+    fn add_aof_only(&mut self, at: u64, records: &[u8]) {
+        self.aof_only.push_back(AofOnly { number: self.next_aof_only, at, bytes: records.into() });
+        self.next_aof_only += 1;
     }
 
-    fn mark_aside(&mut self, place: Range<u64>) {
+    fn mark_replica_only(&mut self, place: Range<u64>) {
         if !self.is_read_in_part() {
             return;
         }
-        match self.asides.back_mut() {
+        match self.replica_only.back_mut() {
             Some(last) if last.end == place.start => last.end = place.end,
-            _ => self.asides.push_back(place),
+            _ => self.replica_only.push_back(place),
         }
     }
 
@@ -330,13 +334,13 @@ impl Inner {
         while self.blocks.len() > 1 && self.blocks[0].end() <= needed {
             self.blocks.pop_front();
         }
-        while self.asides.front().is_some_and(|aside| aside.end <= oldest) {
-            self.asides.pop_front();
+        while self.replica_only.front().is_some_and(|replica_only| replica_only.end <= oldest) {
+            self.replica_only.pop_front();
         }
         let readers = self.followers.iter().filter_map(Weak::upgrade).filter(|position| position.leaves_out());
-        let read = readers.map(|position| position.inset()).min().unwrap_or(self.next_inset);
-        while self.insets.front().is_some_and(|inset| inset.number < read) {
-            self.insets.pop_front();
+        let read = readers.map(|position| position.aof_only()).min().unwrap_or(self.next_aof_only);
+        while self.aof_only.front().is_some_and(|aof_only| aof_only.number < read) {
+            self.aof_only.pop_front();
         }
     }
 }

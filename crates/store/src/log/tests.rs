@@ -8,7 +8,7 @@ fn record(words: &[&str]) -> Vec<u8> {
 
 fn append(log: &WriteLog, database: usize, records: &[Vec<u8>]) {
     let (databases, record_count) = ((database, database), records.len());
-    log.append(&Batch { databases, records: &records.concat(), record_count, asides: &[], insets: &[] });
+    log.append(&Batch { databases, records: &records.concat(), record_count, replica_only: &[], aof_only: &[] });
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn asides_are_left_out_for_those_who_want_data_only() {
     let (mut all, mut data) = (log.follow(Audience::All), log.follow(Audience::DataOnly));
     let (set, publish, ping) = (record(&["SET", "a", "1"]), record(&["PUBLISH", "c", "m"]), record(&["PING"]));
     append(&log, 0, std::slice::from_ref(&set));
-    log.append_aside(&[b"PING"]);
+    log.append_replica_only(&[b"PING"]);
     let both = [&publish[..], &set].concat();
-    let aside = 0..publish.len();
-    let asides = std::slice::from_ref(&aside);
-    log.append(&Batch { databases: (0, 0), records: &both, record_count: 2, asides, insets: &[] });
-    log.append_aside(&[b"PING"]);
+    let replica_only = 0..publish.len();
+    let replica_only = std::slice::from_ref(&replica_only);
+    log.append(&Batch { databases: (0, 0), records: &both, record_count: 2, replica_only, aof_only: &[] });
+    log.append_replica_only(&[b"PING"]);
     let (select, multi, exec) = (record(&["SELECT", "0"]), record(&["MULTI"]), record(&["EXEC"]));
     assert_eq!(all.read(), Ok([&select[..], &set, &ping, &multi, &publish, &set, &exec, &ping].concat()));
     assert_eq!(data.read(), Ok([&select[..], &set, &multi, &set, &exec].concat()));
@@ -88,9 +88,9 @@ fn the_backlog_is_there_for_those_who_come_back() {
     assert!(log.follow_from(kept.end + 1, Audience::All).is_none(), "it is of another history");
     assert_eq!(back.read().map(|bytes| bytes.len() as u64), Ok(kept.end - kept.start));
     drop(back);
-    assert!(log.followed());
+    assert!(log.has_readers());
     log.keep_backlog(0);
-    assert!(!log.followed());
+    assert!(!log.has_readers());
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn another_history_cuts_followers_off() {
     append(&log, 0, &[record(&["SET", "a", "1"])]);
     log.reset(7000);
     assert_eq!(follower.read(), Err(CutOff));
-    assert_eq!((log.offset(), log.followed()), (7000, false));
+    assert_eq!((log.offset(), log.has_readers()), (7000, false));
     let mut follower = log.follow(Audience::DataOnly);
     let raw = record(&["SET", "b", "1"]);
     log.append_raw(&raw, false);
@@ -132,9 +132,9 @@ fn nobody_follows_when_the_last_follower_is_gone() {
     let log = WriteLog::default();
     let (one, two) = (log.follow(Audience::All), log.follow(Audience::All));
     drop(one);
-    assert!(log.followed());
+    assert!(log.has_readers());
     drop(two);
-    assert!(!log.followed());
+    assert!(!log.has_readers());
 }
 
 #[test]
@@ -143,17 +143,17 @@ fn insets_are_for_those_alone_who_want_data_only() {
     log.keep_backlog(1000);
     let (set, file) = (record(&["SET", "a", "1"]), record(&["SET", "file", "1"]));
     let both = [&set[..], &set].concat();
-    let insets = [(set.len(), file.clone()), (2 * set.len(), file.clone())];
-    let batch = Batch { databases: (0, 0), records: &both, record_count: 2, asides: &[], insets: &insets };
-    let alone = Batch { records: &[], record_count: 0, insets: &[(0, file.clone())], ..batch };
+    let aof_only = [(set.len(), file.clone()), (2 * set.len(), file.clone())];
+    let batch = Batch { databases: (0, 0), records: &both, record_count: 2, replica_only: &[], aof_only: &aof_only };
+    let exclusive = Batch { records: &[], record_count: 0, aof_only: &[(0, file.clone())], ..batch };
     let (select, multi, exec) = (record(&["SELECT", "0"]), record(&["MULTI"]), record(&["EXEC"]));
     // Nobody is there who would read them.
-    log.append(&alone);
+    log.append(&exclusive);
     assert_eq!(log.offset(), 0);
     let (mut all, mut data) = (log.follow(Audience::All), log.follow(Audience::DataOnly));
     log.append(&batch);
-    log.append_aside(&[b"PING"]);
-    log.append(&alone);
+    log.append_replica_only(&[b"PING"]);
+    log.append(&exclusive);
     let (ping, mut late) = (record(&["PING"]), log.follow(Audience::DataOnly));
     let bare = [&multi[..], &exec].concat();
     assert_eq!(all.read(), Ok([&multi[..], &select, &set, &set, &exec, &ping, &bare].concat()));
@@ -170,5 +170,5 @@ fn insets_are_for_those_alone_who_want_data_only() {
     log.append(&batch);
     drop((data, late));
     drop(all);
-    assert!(log.0.inner.lock().insets.is_empty(), "what nobody will read is kept");
+    assert!(log.0.inner.lock().aof_only.is_empty(), "what nobody will read is kept");
 }

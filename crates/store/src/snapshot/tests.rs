@@ -35,7 +35,7 @@ fn with_db(keyspace: &'static Keyspace, number: usize, run: impl FnOnce(&mut Db<
         counters: &counters,
         effects: &mut effects,
     };
-    run(&mut Db::new(&mut keyspace.lock_world(), number, env));
+    run(&mut Db::new(&mut keyspace.lock_global(), number, env));
 }
 
 fn set(db: &mut Db<'_>, n: usize, value: &str) {
@@ -50,7 +50,7 @@ fn remove(db: &mut Db<'_>, n: usize) {
 
 fn begin(keyspace: &'static Keyspace) -> (Walk, Seen) {
     let seen = Seen::default();
-    (Walk::begin(&mut keyspace.lock_world(), Box::new(Copy(seen.clone()))), seen)
+    (Walk::begin(&mut keyspace.lock_global(), Box::new(Copy(seen.clone()))), seen)
 }
 
 fn expected(numbers: &[usize], keys: usize) -> BTreeMap<(usize, Vec<u8>), Vec<u8>> {
@@ -62,7 +62,7 @@ fn expected(numbers: &[usize], keys: usize) -> BTreeMap<(usize, Vec<u8>), Vec<u8
 fn a_snapshot_is_of_one_moment_whatever_is_written_meanwhile() {
     const KEYS: usize = 3000;
     let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
-    let participant = keyspace.world.join().expect("room");
+    let participant = keyspace.global_lock.join().expect("room");
     for number in [0, 2] {
         with_db(keyspace, number, |db| (0..KEYS).for_each(|n| set(db, n, &format!("old {n}"))));
     }
@@ -103,7 +103,7 @@ fn a_snapshot_is_of_one_moment_whatever_is_written_meanwhile() {
 #[test]
 fn a_cancelled_snapshot_leaves_nothing_behind() {
     let keyspace = Keyspace::leak(1, 4, KeyHasher::with_secret(1, 2));
-    let participant = keyspace.world.join().expect("room");
+    let participant = keyspace.global_lock.join().expect("room");
     with_db(keyspace, 0, |db| (0..500).for_each(|n| set(db, n, &format!("old {n}"))));
     let (mut walk, seen) = begin(keyspace);
     walk.step(participant);

@@ -59,7 +59,7 @@ impl Keeper {
     pub fn start(path: PathBuf) -> io::Result<Keeper> {
         let ((tasks, waiting), (done, made)) = (mpsc::channel(), mpsc::channel());
         let thread = std::thread::Builder::new().name("aof-journal".into()).spawn(move || {
-            crate::memory::enrol();
+            crate::memory::register_thread();
             affinity::set(Role::Background);
             let file = make(&path).map(Arc::new);
             let kept = file.as_ref().ok().cloned();

@@ -31,7 +31,7 @@ pub(super) fn setuser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
     }
     let changed = server
         .acl
-        .change(&server.persistence.gate, name, args.slice_from(3).iter(), reader(server))
+        .change(&server.persistence.admission, name, args.slice_from(3).iter(), reader(server))
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     if let Some(before) = changed.before {
         revoke::end_forbidden_subscriptions(server, cx.client, &before, &changed.after);
@@ -49,7 +49,7 @@ pub(super) fn deluser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
     }
     let mut deleted = 0;
     for name in names.iter() {
-        if cx.server.acl.remove(&cx.server.persistence.gate, name) {
+        if cx.server.acl.remove(&cx.server.persistence.admission, name) {
             revoke::end_connections_of(cx.server, cx.client, name);
             deleted += 1;
         }
@@ -71,7 +71,7 @@ fn acl_file(cx: &Session<'_>) -> Result<PathBuf, Error> {
 pub(super) fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let (server, path) = (cx.server, acl_file(cx)?);
     let users = file::load(&path, reader(server)).map_err(|errors| Error::new(format!("ERR {errors}")))?;
-    for before in server.acl.replace(&server.persistence.gate, users).into_values() {
+    for before in server.acl.replace(&server.persistence.admission, users).into_values() {
         match server.acl.find(&before.name) {
             Some(after) => revoke::end_forbidden_subscriptions(server, cx.client, &before, &after),
             None => revoke::end_connections_of(server, cx.client, &before.name),

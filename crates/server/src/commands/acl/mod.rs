@@ -42,7 +42,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
         Command::new(
             // No worker is amid a batch, so nothing is executed any more of those whose rights went.
             sub("deluser", -3, ADMIN)
-                .lock(LockRule::World)
+                .lock(LockRule::Global)
                 .doc(
                     Group::Server,
                     "6.0.0",
@@ -90,7 +90,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
             inspect::list,
         ),
         Command::new(
-            sub("load", 2, ADMIN).lock(LockRule::World).doc(
+            sub("load", 2, ADMIN).lock(LockRule::Global).doc(
                 Group::Server,
                 "6.0.0",
                 USERS,
@@ -111,7 +111,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             sub("setuser", -3, ADMIN)
-                .lock(LockRule::World)
+                .lock(LockRule::Global)
                 .doc(Group::Server, "6.0.0", RULES, "Creates a user or changes what it may do.")
                 .history(&[
                     ("6.2.0", "Patterns of channels."),

@@ -18,7 +18,7 @@ pub const KILL: Command<SessionHandler> = Command::new(
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
         // No worker is amid a batch: when it is replied to, nothing is executed any more of the clients that it killed.
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Ends connections.")
         .history(&[
             ("2.8.12", "Filters as options."),

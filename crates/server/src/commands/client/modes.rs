@@ -77,7 +77,7 @@ pub const IMPORT_SOURCE: Command<SessionHandler> = Command::new(
 );
 
 fn import_source(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    if !cx.server.tunables().import_mode && !args[2].eq_ignore_ascii_case(b"off") {
+    if !cx.server.runtime_config().import_mode && !args[2].eq_ignore_ascii_case(b"off") {
         return Err(Error::text("ERR Server is not in import mode"));
     }
     set_flag(cx, args, ClientFlags::IMPORT_SOURCE)

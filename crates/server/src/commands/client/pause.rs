@@ -15,7 +15,7 @@ pub const PAUSE: Command<SessionHandler> = Command::new(
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
         // No worker is amid a batch that it began before: when it is replied to, nothing is written any more.
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Connection, "3.0.0", "O(1)", "Holds up commands for some time.")
         .history(&[("6.2.0", "May hold up writes alone.")])
         .args(&[
@@ -63,7 +63,7 @@ pub const UNBLOCK: Command<SessionHandler> = Command::new(
     Spec::new("unblock", -3)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Connection, "5.0.0", "O(log N), N being the clients", "Ends the waiting of a blocked client.")
         .args(&[
             Arg::integer("client-id"),

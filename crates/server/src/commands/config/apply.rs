@@ -1,5 +1,5 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
-//! needed, through [`Tunables`](crate::server::Tunables) or from the configuration itself.
+//! needed, through [`RuntimeConfig`](crate::server::RuntimeConfig) or from the configuration itself.
 
 use crate::config::tables::{logging, memory, network, persistence, process, replication, security, tls};
 use crate::config::{Id, Refusal, Values};
@@ -62,7 +62,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     }
     if id == security::REQUIREPASS.id() {
         let password = values.read(security::REQUIREPASS);
-        server.acl.set_default_password(&server.persistence.gate, password.as_deref());
+        server.acl.set_default_password(&server.persistence.admission, password.as_deref());
         return Ok(());
     }
     if OOM_SCORE.contains(&id) {
@@ -73,7 +73,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     } else if REPLICAS.contains(&id) {
         server.require_replicas(values);
     } else if id == replication::REPLICA_READ_ONLY.id() {
-        server.note_own_keys(!values.read(replication::REPLICA_READ_ONLY));
+        server.note_writable_replica_keys(!values.read(replication::REPLICA_READ_ONLY));
     } else if id == replication::REPL_BACKLOG_SIZE.id() {
         server.resize_backlog(values.read(replication::REPL_BACKLOG_SIZE));
     } else if LOG.contains(&id) {

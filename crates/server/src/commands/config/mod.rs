@@ -8,7 +8,7 @@ use crate::aof;
 use crate::config::rewrite::{Add, Extras, rewrite};
 use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
 use crate::logging;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
@@ -55,14 +55,14 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
                 .history(&[("7.0.0", "Several settings can be changed at once.")])
                 .tips(TIPS)
                 // The append-only file begins between all other commands.
-                .lock(LockRule::WorldIf(sets_appendonly))
+                .lock(LockRule::GlobalIf(sets_appendonly))
                 .args(&[Arg::block("data", &[Arg::string("parameter"), Arg::string("value")]).multiple()]),
             set,
         ),
         Command::new(
             Spec::new("resetstat", 2)
                 .flags(ADMIN)
-                .lock(LockRule::World)
+                .lock(LockRule::Global)
                 .doc(Group::Server, "2.0.0", "O(1)", "Has the statistics begin anew.")
                 .tips(TIPS),
             resetstat,
@@ -117,7 +117,7 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         }
     }
     let server = cx.server;
-    let is_loading = server.persistence.gate.has(gate::LOADING | gate::LOADING_BESIDE);
+    let is_loading = server.persistence.admission.has(admission::LOADING | admission::LOADING_BESIDE);
     let caller = Caller { is_local: cx.client.is_local(), is_loading };
     let mut apply = |id, values: &_| apply::apply(server, id, values);
     match server.config.set_many(caller, &pairs, &mut apply) {

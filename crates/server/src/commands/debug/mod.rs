@@ -15,7 +15,7 @@ use super::config::rewrite_file;
 use super::help;
 use crate::config::rewrite::Add;
 use crate::logging;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::session::{Session, SessionHandler};
 use crate::tls;
 use crate::worker::{Message, output};
@@ -33,7 +33,7 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[DEBUG];
 pub const DEBUG: Command<SessionHandler> = Command::new(
     Spec::new("debug", -2)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::PROTECTED])
-        .lock(LockRule::WorldIf(needs_world))
+        .lock(LockRule::GlobalIf(needs_global_lock))
         .doc(Group::Server, "1.0.0", "Depends on subcommand.", "Does what helps to test and to debug.")
         .internal(),
     debug,
@@ -47,43 +47,43 @@ type Run = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
 struct Subcommand {
     name: &'static str,
     arguments: (usize, usize),
-    world: bool,
+    global: bool,
     replaces: bool,
     run: Run,
 }
 
 const fn sub(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
-    Subcommand { name, arguments: (min, max), world: false, replaces: false, run }
+    Subcommand { name, arguments: (min, max), global: false, replaces: false, run }
 }
 
-const fn world(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
-    Subcommand { world: true, ..sub(name, min, max, run) }
+const fn global(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
+    Subcommand { global: true, ..sub(name, min, max, run) }
 }
 
 const fn replacing(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
-    Subcommand { replaces: true, ..world(name, min, max, run) }
+    Subcommand { replaces: true, ..global(name, min, max, run) }
 }
 
 const SUBCOMMANDS: &[Subcommand] = &[
     sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
-    world("change-repl-id", 2, 2, replication::change_id),
+    global("change-repl-id", 2, 2, replication::change_id),
     sub("client-enforce-reply-list", 3, 3, list_replies),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
     sub("delay-rdb-client-free-seconds", 3, 3, replication::keep_log),
-    world("digest", 2, 2, digest::all),
-    world("digest-value", 2, usize::MAX, digest::values),
+    global("digest", 2, 2, digest::all),
+    global("digest-value", 2, usize::MAX, digest::values),
     sub("error", 3, 3, error),
     sub("force-tls-write-error", 3, 3, clog_tls),
     sub("help", 2, 2, debug_help),
     sub("htstats", 3, 4, keys::tables),
-    world("htstats-key", 3, 4, values::table),
-    world("listpack", 3, 3, values::listpack),
+    global("htstats-key", 3, 4, values::table),
+    global("listpack", 3, 3, values::listpack),
     replacing("loadaof", 2, 2, appendonly::load),
     sub("log", 3, 3, log),
     sub("mallctl", 3, 3, allocator::number),
     sub("mallctl-str", 3, 3, allocator::text),
-    world("object", 3, 4, values::object),
+    global("object", 3, 4, values::object),
     sub("oom", 2, usize::MAX, crash::out_of_memory),
     sub("panic", 2, usize::MAX, crash::panic),
     replacing("populate", 3, 5, keys::populate),
@@ -91,17 +91,17 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("pause-cron", 3, 3, pause_cron),
     sub("protect-client", 3, 3, protect_client),
     sub("protocol", 3, 3, protocol::reply),
-    world("quicklist-packed-threshold", 3, 3, values::packed_threshold),
+    global("quicklist-packed-threshold", 3, 3, values::packed_threshold),
     replacing("reload", 2, usize::MAX, reload::reload),
     sub("replicate", 3, usize::MAX, replication::replicate),
     sub("replybuffer", 4, 4, reply_buffer),
-    world("sdslen", 3, 3, values::lengths),
+    global("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
     sub("set-disable-deny-scripts", 3, 3, set_disable_deny_scripts),
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
     // All of the server is to stand still, not one worker alone.
-    world("sleep", 3, 3, sleep),
+    global("sleep", 3, 3, sleep),
 ];
 
 fn find(args: Args<'_>) -> Option<&'static Subcommand> {
@@ -110,15 +110,15 @@ fn find(args: Args<'_>) -> Option<&'static Subcommand> {
     SUBCOMMANDS.iter().find(is_it).filter(|known| (known.arguments.0..=known.arguments.1).contains(&args.len()))
 }
 
-fn needs_world(args: Args<'_>) -> bool {
-    find(args).is_some_and(|subcommand| subcommand.world)
+fn needs_global_lock(args: Args<'_>) -> bool {
+    find(args).is_some_and(|subcommand| subcommand.global)
 }
 
 fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match find(args) {
         // Whoever loads has the data for himself, though this command may look on.
-        Some(subcommand) if subcommand.replaces && cx.server.persistence.gate.has(gate::LOADING) => {
-            Err(gate::loading(cx.server))
+        Some(subcommand) if subcommand.replaces && cx.server.persistence.admission.has(admission::LOADING) => {
+            Err(admission::loading(cx.server))
         }
         Some(subcommand) => (subcommand.run)(cx, args),
         None => Err(wrong_number("DEBUG", args.get(1).unwrap_or_default())),
@@ -305,7 +305,7 @@ mod tests {
     fn a_subcommand_is_found_by_name_and_number_of_arguments() {
         let found = |args: &[&str]| {
             let owned = OwnedArgs::new(args.iter().map(|arg| arg.as_bytes()));
-            find(owned.args()).map(|subcommand| (subcommand.name, needs_world(owned.args())))
+            find(owned.args()).map(|subcommand| (subcommand.name, needs_global_lock(owned.args())))
         };
         assert_eq!(found(&["debug", "SLEEP", "0"]), Some(("sleep", true)));
         assert_eq!(found(&["debug", "protocol", "map"]), Some(("protocol", false)));

@@ -32,7 +32,7 @@ pub fn pause_after_fork(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Erro
 /// DEBUG REPLICATE command ...: sends replicas a request as it is.
 pub fn replicate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let words: Vec<&[u8]> = (2..args.len()).filter_map(|index| args.get(index)).collect();
-    cx.server.keyspace.log.append_aside(&words);
+    cx.server.keyspace.log.append_replica_only(&words);
     cx.reply.ok();
     Ok(())
 }

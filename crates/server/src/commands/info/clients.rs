@@ -42,7 +42,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let replicas = clients.iter().filter(|client| client.flags().contains(ClientFlags::REPLICA)).count();
     page.field("connected_clients", clients.len() - replicas);
     page.field("cluster_connections", 0);
-    page.field("maxclients", server.tunables().maxclients);
+    page.field("maxclients", server.runtime_config().maxclients);
     page.field("client_recent_max_input_buffer", input_max.unwrap_or(0));
     page.field("client_recent_max_output_buffer", output_max.unwrap_or(0));
     page.field("blocked_clients", blocked.count());

@@ -34,8 +34,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("mem_allocator", version::allocator());
     page.field("mem_overhead_db_hashtable_rehashing", 0);
     page.field("active_defrag_running", server.defrag.percent());
-    page.field("lazyfree_pending_objects", server.keyspace.janitor.pending());
-    page.field("lazyfreed_objects", server.keyspace.janitor.freed());
+    page.field("lazyfree_pending_objects", server.keyspace.lazy_free.pending());
+    page.field("lazyfreed_objects", server.keyspace.lazy_free.freed());
 }
 
 fn write_used(overview: &Overview, page: &mut Page) {

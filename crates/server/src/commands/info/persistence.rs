@@ -4,7 +4,7 @@ use super::Subject;
 use super::page::Page;
 use crate::aof::{self, State};
 use crate::clock;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::persistence::load::Loading;
 use crate::persistence::snapshots::Purpose;
 use crate::persistence::status::Status;
@@ -14,7 +14,8 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let persistence = &subject.server.persistence;
     let (status, now_s) = (persistence.status(), clock::unix_ms() / 1000);
     let aof = subject.server.aof.status();
-    let (is_loading, beside) = (persistence.gate.has(gate::LOADING), persistence.gate.has(gate::LOADING_BESIDE));
+    let (is_loading, beside) =
+        (persistence.admission.has(admission::LOADING), persistence.admission.has(admission::LOADING_BESIDE));
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
     page.field("async_loading", u8::from(beside));

@@ -67,7 +67,7 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     // What others fork for is a snapshot here, but for sessions of the debugger.
     page.field("total_forks", subject.server.persistence.status().snapshots + sessions);
     page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
-    page.field("slave_expires_tracked_keys", subject.server.replication.own_keys.count());
+    page.field("slave_expires_tracked_keys", subject.server.replication.writable_replica_keys.count());
     write_defrag(subject, totals, page);
     let tracked = &subject.server.keyspace.tracking;
     page.field("tracking_total_keys", tracked.keys());

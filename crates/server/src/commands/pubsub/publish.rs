@@ -38,7 +38,7 @@ fn publish(cx: &mut Session<'_>, address: Address, args: Args<'_>) -> Result<(),
     let receivers = cx.server.publish(cx.worker, address, &args[1], &args[2]);
     // Those who are subscribed at replicas hear it as well.
     let name: &[u8] = if address == Address::Shard { b"SPUBLISH" } else { b"PUBLISH" };
-    cx.effects.propagate_aside(&[name, &args[1], &args[2]]);
+    cx.effects.propagate_replica_only(&[name, &args[1], &args[2]]);
     cx.reply.uint(receivers as u64);
     Ok(())
 }

@@ -14,7 +14,7 @@ pub const FAILOVER: Command<SessionHandler> = Command::new(
     Spec::new("failover", -1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::STALE])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "6.2.0", "O(1)", "Has a replica take over from its primary, without loss.")
         .args(&[
             Arg::block("target", &[Arg::string("host"), Arg::integer("port"), Arg::word("force", "FORCE").optional()])

@@ -26,7 +26,7 @@ pub const PSYNC: Command<SessionHandler> = Command::new(
     Spec::new("psync", -3)
         .flags(FLAGS)
         .acl(CATEGORIES)
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "2.8.0", "", "Asks to be sent all changes from a place in a history on.")
         .args(&[Arg::string("replicationid"), Arg::integer("offset")]),
     psync,
@@ -34,7 +34,7 @@ pub const PSYNC: Command<SessionHandler> = Command::new(
 
 /// SYNC
 pub const SYNC: Command<SessionHandler> = Command::new(
-    Spec::new("sync", 1).flags(FLAGS).acl(CATEGORIES).lock(LockRule::World).doc(
+    Spec::new("sync", 1).flags(FLAGS).acl(CATEGORIES).lock(LockRule::Global).doc(
         Group::Server,
         "1.0.0",
         "",

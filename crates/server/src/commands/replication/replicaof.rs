@@ -24,7 +24,7 @@ pub const REPLICAOF: Command<SessionHandler> = Command::new(
     Spec::new("replicaof", 3)
         .flags(FLAGS)
         .acl(CATEGORIES)
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "5.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
         .args(ARGS),
     replicaof,
@@ -35,7 +35,7 @@ pub const SLAVEOF: Command<SessionHandler> = Command::new(
     Spec::new("slaveof", 3)
         .flags(FLAGS)
         .acl(CATEGORIES)
-        .lock(LockRule::World)
+        .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
         .deprecated("5.0.0", "`REPLICAOF`")
         .args(ARGS),

@@ -119,7 +119,7 @@ const fn about(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
 
 /// What changes libraries must be alone, with the interpreter as with the data.
 const fn writing(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
-    about(name, arity, flags).flags(&[Flags::NOSCRIPT, Flags::WRITE]).lock(LockRule::World).tips(ALL_SUCCEEDED)
+    about(name, arity, flags).flags(&[Flags::NOSCRIPT, Flags::WRITE]).lock(LockRule::Global).tips(ALL_SUCCEEDED)
 }
 
 fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {

@@ -49,7 +49,7 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("flush", -2, &[Flags::NOSCRIPT, Flags::STALE])
-                .lock(LockRule::World)
+                .lock(LockRule::Global)
                 .doc(
                     Group::Scripting,
                     "2.6.0",
@@ -80,7 +80,7 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("load", 3, &[Flags::NOSCRIPT, Flags::STALE])
-                .lock(LockRule::World)
+                .lock(LockRule::Global)
                 .doc(
                     Group::Scripting,
                     "2.6.0",

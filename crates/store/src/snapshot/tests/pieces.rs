@@ -7,9 +7,9 @@ use crate::collections::stream::{BlockLimits, Trim};
 use crate::collections::{Hash, List, Set, SortedSet, Stream, hash, list, set, sorted_set};
 use crate::defrag::tests::Shuffling;
 use crate::defrag::{Mover, Work};
+use crate::global_lock::Participant;
 use crate::hash::KeyHasher;
 use crate::value::{IntBuf, Kind};
-use crate::world::Participant;
 use crate::{Db, Expiry, FieldClock};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -346,7 +346,7 @@ fn present(keyspace: &'static Keyspace) -> Contents {
 
 fn begin_copying(keyspace: &'static Keyspace) -> (Walk, Copies) {
     let copies = Copies::default();
-    (Walk::begin(&mut keyspace.lock_world(), Box::new(copies.clone())), copies)
+    (Walk::begin(&mut keyspace.lock_global(), Box::new(copies.clone())), copies)
 }
 
 /// Names of keys, one of which is drawn.
@@ -374,7 +374,7 @@ fn replenish(keyspace: &'static Keyspace, random: &mut Random) {
 /// Moves about half of what is in memory.
 fn move_things(keyspace: &'static Keyspace) {
     let mut heap = Shuffling { every: 2, seen: 0 };
-    keyspace.lock_world().for_each_partition(|_, partition| {
+    keyspace.lock_global().for_each_partition(|_, partition| {
         let mut mover = Mover::new(&mut heap, usize::MAX, usize::MAX);
         assert!(partition.relocate(0, &mut mover, &mut Vec::new(), &mut Work::default()).is_none());
     });
@@ -390,7 +390,7 @@ fn large_collections_are_captured_as_they_were() {
     let rounds = if cfg!(miri) { 1 } else { 5 };
     for seed in 0..2 {
         let keyspace = Keyspace::leak(DATABASES, 4, KeyHasher::with_secret(1, seed));
-        let participant = keyspace.world.join().expect("room");
+        let participant = keyspace.global_lock.join().expect("room");
         let mut random = Random(seed + 77);
         for round in 0..rounds {
             replenish(keyspace, &mut random);
@@ -434,7 +434,7 @@ fn large_collections_are_captured_as_they_were() {
 #[test]
 fn what_is_left_of_a_snapshot_is_nothing() {
     let keyspace = Keyspace::leak(DATABASES, 4, KeyHasher::with_secret(1, 2));
-    let participant = keyspace.world.join().expect("room");
+    let participant = keyspace.global_lock.join().expect("room");
     let mut random = Random(5);
     replenish(keyspace, &mut random);
     for cancelled in [false, true, false, true] {
@@ -447,7 +447,7 @@ fn what_is_left_of_a_snapshot_is_nothing() {
             walk.snapshot().cancel();
         }
         walk_on(&mut walk, participant);
-        keyspace.lock_world().for_each_partition(|_, partition| {
+        keyspace.lock_global().for_each_partition(|_, partition| {
             assert!(partition.snapshot().is_none());
             partition.for_each(|entry| {
                 let table = match entry.inside() {
@@ -467,7 +467,7 @@ fn what_is_left_of_a_snapshot_is_nothing() {
 /// A snapshot of one large collection of a kind in the last database, of which the walk has seen all before.
 fn about_to_come(kind: usize) -> (&'static Keyspace, Participant, Walk, Copies, Contents) {
     let keyspace = Keyspace::leak(DATABASES, 4, KeyHasher::with_secret(1, 2));
-    let participant = keyspace.world.join().expect("room");
+    let participant = keyspace.global_lock.join().expect("room");
     for number in 0..DATABASES {
         with_db(keyspace, number, |db| db.set_bytes(db.key(b"string"), b"value", Expiry::None));
     }
@@ -522,7 +522,7 @@ fn one_that_is_dropped_is_captured_from_what_it_leaves_behind() {
             assert!(*copies.seen.lock() == expected);
             // What is freed is counted as such.
             let deadline = Instant::now() + Duration::from_secs(20);
-            while keyspace.janitor.pending_bytes() > 0 {
+            while keyspace.lazy_free.pending_bytes() > 0 {
                 assert!(Instant::now() < deadline);
                 std::thread::yield_now();
             }

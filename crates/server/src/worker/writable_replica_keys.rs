@@ -5,7 +5,7 @@
 //! meanwhile is taken for one of these until it has no expiry any more.
 
 use super::engine::Engine;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::server::Server;
 use kvick_resp::Args;
 use kvick_store::{Db, Env, WhenExpired};
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module's documentation.
 #[derive(Default)]
-pub struct OwnKeys {
+pub struct WritableReplicaKeys {
     /// Whether they are remembered: the server is a replica that takes writes.
     are_noted: AtomicBool,
     /// Numbers of databases, and keys.
     keys: Mutex<HashSet<(usize, Box<[u8]>)>>,
 }
 
-impl OwnKeys {
+impl WritableReplicaKeys {
     /// How many are remembered, with those that have no expiry and have yet to be looked at.
     pub fn count(&self) -> usize {
         self.keys.lock().len()
@@ -31,8 +31,8 @@ impl OwnKeys {
 
 impl Server {
     /// Begins or ends to note the keys that clients change, as the server's role and its settings have it.
-    pub fn note_own_keys(&self, takes_writes: bool) {
-        let own = &self.replication.own_keys;
+    pub fn note_writable_replica_keys(&self, takes_writes: bool) {
+        let own = &self.replication.writable_replica_keys;
         let noted = takes_writes && self.replication.upstream.is_replica();
         if own.are_noted.swap(noted, Ordering::Relaxed) != noted {
             self.keyspace.tracking.set_noted(noted);
@@ -46,8 +46,8 @@ impl Server {
 impl Engine {
     /// Takes note of a key that a command has changed.
     #[inline]
-    pub(super) fn note_own_key(&self, database: usize, key: &[u8]) {
-        let own = &self.server.replication.own_keys;
+    pub(super) fn note_writable_replica_key(&self, database: usize, key: &[u8]) {
+        let own = &self.server.replication.writable_replica_keys;
         // What the primary changes is applied by no worker.
         if own.are_noted.load(Ordering::Relaxed) && self.worker < self.server.workers() {
             own.keys.lock().insert((database, key.into()));
@@ -55,8 +55,8 @@ impl Engine {
     }
 
     /// Drops those whose time has come, and forgets those that have no expiry.
-    pub(super) fn expire_own_keys(&mut self) {
-        let own = &self.server.replication.own_keys;
+    pub(super) fn expire_writable_replica_keys(&mut self) {
+        let own = &self.server.replication.writable_replica_keys;
         let mut keys = std::mem::take(&mut *own.keys.lock());
         keys.retain(|(database, key)| self.within_batch(|engine| engine.keeps_expiry(*database, key)));
         own.keys.lock().extend(keys);
@@ -68,7 +68,7 @@ impl Engine {
         let (keyspace, heard) = (self.server.keyspace, self.heard());
         let hashed = keyspace.key(key);
         let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
-        if self.server.persistence.gate.has(gate::LOADING) {
+        if self.server.persistence.admission.has(admission::LOADING) {
             return true;
         }
         self.effects.begin(false, heard, database);
@@ -76,7 +76,7 @@ impl Engine {
             now_ms: self.now_ms,
             access: &self.access,
             touch: false,
-            lazy_expire: self.tunables.commands.lazy_expire,
+            lazy_expire: self.runtime_config.commands.lazy_expire,
             lazy_overwrite: false,
             when_expired: WhenExpired::Drop,
             counters: &self.stats.keyspace,

@@ -10,15 +10,15 @@
 //! [`Engine::execute`] is given. What is unusual is left to that: the lane ends in front of it. Anything that ends the lane
 //! for good is seen before the next request takes a lock.
 
-use super::batch::{Asks, Batch, Request};
+use super::batch::{Batch, Request, ResolvedCommand};
 use super::engine::Engine;
 use crate::clients::ClientFlags;
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
 use crate::memory;
-use crate::persistence::gate;
+use crate::persistence::admission;
 use crate::session::{Client, ReplyMode};
-use crate::table::{Lane, Registered};
+use crate::table::{FastPath, Registered};
 use kvick_commands::context::{Context, Error, Receiver};
 use kvick_resp::{Args, Reply};
 use kvick_store::{Db, Env, Key};
@@ -38,12 +38,12 @@ enum End<'a> {
 impl Engine {
     /// The gate's word and the balance of memory under which a client's requests may take the lane, if they may now.
     #[inline]
-    fn lane_for(&self, client: &Client) -> Option<(u64, i64)> {
-        let word = self.server.persistence.gate.word();
+    fn fast_path_for(&self, client: &Client) -> Option<(u64, i64)> {
+        let word = self.server.persistence.admission.word();
         let balance_max = match word ^ client.free_word() {
             0 => i64::MAX,
             // There is a limit of memory, and nothing has to be done for that yet.
-            bits if bits == u64::from(gate::LIMITED) => self.balance_without_care()?,
+            bits if bits == u64::from(admission::LIMITED) => self.balance_without_care()?,
             _ => return None,
         };
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
@@ -54,7 +54,7 @@ impl Engine {
     /// Executes requests from the first on, as long as they are for the lane and their replies end before `replies_max`; how
     /// many.
     #[inline(never)]
-    pub(super) fn take_lane(
+    pub(super) fn take_fast_path(
         &mut self,
         client: &mut Client,
         requests: &[Request],
@@ -62,9 +62,9 @@ impl Engine {
         replies_max: usize,
         out: &mut Vec<u8>,
     ) -> usize {
-        let Some((word, balance_max)) = self.lane_for(client) else { return 0 };
-        let (server, tunables, stats) = (self.server, &*self.tunables, &*self.stats);
-        let (gate, pause, inbox) = (&server.persistence.gate, &server.pause, self.inbox());
+        let Some((word, balance_max)) = self.fast_path_for(client) else { return 0 };
+        let (server, runtime_config, stats) = (self.server, &*self.runtime_config, &*self.stats);
+        let (admission, pause, inbox) = (&server.persistence.admission, &server.pause, self.inbox());
         let (flags, is_logged, when_expired) =
             (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
         let mut locked = server.keyspace.lock_nothing();
@@ -72,8 +72,8 @@ impl Engine {
             now_ms: self.now_ms,
             access: &self.access,
             touch: !flags.contains(ClientFlags::NO_TOUCH),
-            lazy_expire: tunables.commands.lazy_expire,
-            lazy_overwrite: tunables.commands.lazy_server_del,
+            lazy_expire: runtime_config.commands.lazy_expire,
+            lazy_overwrite: runtime_config.commands.lazy_server_del,
             when_expired,
             counters: &stats.keyspace,
             effects: &mut self.effects,
@@ -82,7 +82,7 @@ impl Engine {
             db: Db::new(&mut locked, client.db, env),
             reply: Reply::new(out, client.version),
             taken: None,
-            settings: &tunables.commands,
+            settings: &runtime_config.commands,
             receiver: if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client },
             may_block: !self.in_transaction,
             in_script: false,
@@ -94,11 +94,11 @@ impl Engine {
         let is_limited = balance_max != i64::MAX;
         let (mut done, mut last, mut end) = (0, self.last, End::Nothing);
         for request in requests {
-            let Asks::For(command, hash) = request.asks else { break };
-            let Some((lane, handler)) = command.lane else { break };
+            let ResolvedCommand::For(command, hash) = request.resolved else { break };
+            let Some((fast_path, handler)) = command.fast_path else { break };
             let args = batch.args(request, shared);
             let start = context.reply.position();
-            let changed = (gate.word() != word) | pause.is_there() | inbox.has_deliveries();
+            let changed = (admission.word() != word) | pause.is_there() | inbox.has_deliveries();
             if changed
                 || start > replies_max
                 || client.info.is_doomed()
@@ -106,16 +106,16 @@ impl Engine {
             {
                 break;
             }
-            match (lane, hash) {
-                (Lane::Key(index), Some(hash)) => {
+            match (fast_path, hash) {
+                (FastPath::Key(index), Some(hash)) => {
                     debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
                     let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
-                    let heard = || server.heard(tunables.heard_events);
-                    if !context.db.begin_keyed(key, self.alone.as_ref(), is_logged, heard) {
+                    let heard = || server.heard(runtime_config.heard_events);
+                    if !context.db.begin_keyed(key, self.exclusive.as_ref(), is_logged, heard) {
                         break;
                     }
                 }
-                (Lane::Nothing, _) if command.spec.accepts(args.len()) => context.db.begin_keyless(),
+                (FastPath::Nothing, _) if command.spec.accepts(args.len()) => context.db.begin_keyless(),
                 _ => break,
             }
             let result = handler(&mut context, args);
@@ -129,16 +129,16 @@ impl Engine {
             last = now;
             let effects = context.db.effects();
             let (dirty, concerns_others) = (effects.dirty(), effects.concern_others());
-            stats.count(command.id, ticks, dirty, tunables.latency_tracking);
+            stats.count(command.id, ticks, dirty, runtime_config.latency_tracking);
             if let Err(error) = result {
                 context.reply.error(error.0.as_bytes());
                 end = End::Failed(command, error);
                 break;
             }
             let reply_bytes = context.reply.position() - start;
-            if ticks >= tunables.slow_ticks
-                || reply_bytes >= tunables.large_reply_bytes
-                || Executed::bytes_max_of(args) >= tunables.large_request_bytes
+            if ticks >= runtime_config.slow_ticks
+                || reply_bytes >= runtime_config.large_reply_bytes
+                || Executed::bytes_max_of(args) >= runtime_config.large_request_bytes
             {
                 end = End::Remarkable(command, args, ticks, reply_bytes);
                 break;
@@ -155,13 +155,13 @@ impl Engine {
         drop(context);
         self.last = last;
         client.commands += done as u64;
-        self.leave_lane(client, end);
+        self.leave_fast_path(client, end);
         done
     }
 
     /// Does what is left to do after the last request that took the lane.
     #[inline]
-    fn leave_lane(&mut self, client: &Client, end: End<'_>) {
+    fn leave_fast_path(&mut self, client: &Client, end: End<'_>) {
         match end {
             End::Nothing => return,
             End::Failed(command, error) => self.stats.count_failure(command.id, Some(error.0.as_bytes())),

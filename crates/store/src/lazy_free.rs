@@ -48,7 +48,7 @@ enum Job {
 }
 
 /// The handle to the thread, which ends when the handle is dropped.
-pub struct Janitor {
+pub struct LazyFree {
     queue: Sender<Job>,
     counts: Arc<Counts>,
 }
@@ -75,7 +75,7 @@ impl Counts {
     }
 }
 
-impl Janitor {
+impl LazyFree {
     /// Starts the thread. Where none can be had, things are freed on the spot.
     pub fn start() -> Self {
         let (queue, jobs) = channel::<Job>();
@@ -91,7 +91,7 @@ impl Janitor {
         };
         // When the thread cannot be started its end of the queue is dropped, and `dispose` notices.
         let _ = std::thread::Builder::new().name("janitor".into()).spawn(work);
-        Janitor { queue, counts }
+        LazyFree { queue, counts }
     }
 
     /// Frees `garbage` soon.
@@ -130,7 +130,7 @@ impl Janitor {
         self.counts.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Objects freed since the start or [`Janitor::reset`].
+    /// Objects freed since the start or [`LazyFree::reset`].
     pub fn freed(&self) -> usize {
         self.counts.freed.load(Ordering::Relaxed)
     }

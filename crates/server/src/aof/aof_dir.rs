@@ -20,7 +20,7 @@ use std::time::Instant;
 pub(super) struct Told;
 
 /// See the module's documentation.
-pub(super) struct Shelf {
+pub(super) struct AofDir {
     server: &'static Server,
     /// What is on the disk.
     pub manifest: Manifest,
@@ -40,10 +40,10 @@ pub(super) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-impl Shelf {
+impl AofDir {
     /// A shelf whose manifest was not read.
-    pub fn new(server: &'static Server) -> Shelf {
-        Shelf { server, manifest: Manifest::default(), is_in_doubt: false }
+    pub fn new(server: &'static Server) -> AofDir {
+        AofDir { server, manifest: Manifest::default(), is_in_doubt: false }
     }
 
     /// The folder.

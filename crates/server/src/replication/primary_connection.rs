@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a link ended.
 #[derive(Debug)]
-pub enum Broken {
+pub enum LinkError {
     /// The connection: what was being done, and why that failed.
     Io(&'static str, io::Error),
     /// The primary said something that makes no sense, or that it will not.
@@ -29,18 +29,18 @@ pub enum Broken {
     Superseded,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Broken::Io(doing, error) => write!(f, "{doing}: {error}"),
-            Broken::Refused(reason) => f.write_str(reason),
-            Broken::Superseded => f.write_str("Another primary is followed"),
+            LinkError::Io(doing, error) => write!(f, "{doing}: {error}"),
+            LinkError::Refused(reason) => f.write_str(reason),
+            LinkError::Superseded => f.write_str("Another primary is followed"),
         }
     }
 }
 
 /// See the module's documentation.
-pub struct Wire {
+pub struct PrimaryConnection {
     /// Shared with what tells the primary, while a dump is loaded, that this server is there.
     channel: Arc<Mutex<Channel>>,
     /// What was read and not used, from `at` on.
@@ -52,7 +52,7 @@ pub struct Wire {
     pub awaited: &'static str,
 }
 
-/// Tells the primary from time to time that this server is there: see [`Wire::sign`].
+/// Tells the primary from time to time that this server is there: see [`PrimaryConnection::sign`].
 pub struct SignOfLife {
     channel: Arc<Mutex<Channel>>,
     told: Instant,
@@ -72,21 +72,21 @@ impl SignOfLife {
     }
 }
 
-impl Wire {
+impl PrimaryConnection {
     /// A connection that was made.
-    pub fn new(server: &'static Server, channel: Channel, awaited: &'static str) -> Wire {
-        Wire { server, channel: Arc::new(Mutex::new(channel)), buffer: Vec::new(), at: 0, awaited }
+    pub fn new(server: &'static Server, channel: Channel, awaited: &'static str) -> PrimaryConnection {
+        PrimaryConnection { server, channel: Arc::new(Mutex::new(channel)), buffer: Vec::new(), at: 0, awaited }
     }
 
     /// Sends a request.
-    pub fn send(&mut self, words: &[&[u8]]) -> Result<(), Broken> {
+    pub fn send(&mut self, words: &[&[u8]]) -> Result<(), LinkError> {
         let mut request = Vec::new();
         encode(&mut request, words.iter().copied());
         let mut channel = self.channel.lock();
         channel
             .write_all(&request)
             .and_then(|()| channel.flush())
-            .map_err(|error| Broken::Io("Sending command to primary in replication handshake", error))
+            .map_err(|error| LinkError::Io("Sending command to primary in replication handshake", error))
     }
 
     /// What tells the primary that this server is there.
@@ -107,8 +107,8 @@ impl Wire {
     }
 
     /// Reads some more behind what is in a buffer, waiting no longer than `wait`; 0 when nothing came.
-    pub fn read_behind(&mut self, buffer: &mut Vec<u8>, wait: Duration) -> Result<usize, Broken> {
-        let failed = |error| Broken::Io("Reading from primary", error);
+    pub fn read_behind(&mut self, buffer: &mut Vec<u8>, wait: Duration) -> Result<usize, LinkError> {
+        let failed = |error| LinkError::Io("Reading from primary", error);
         let mut channel = self.channel.lock();
         channel.socket().set_read_timeout(Some(wait.max(Duration::from_millis(1)))).map_err(failed)?;
         let before = buffer.len();
@@ -116,7 +116,7 @@ impl Wire {
         let read = channel.read(&mut buffer[before..]);
         buffer.truncate(before + *read.as_ref().unwrap_or(&0));
         match read {
-            Ok(0) => Err(Broken::Refused("Connection with primary lost.".into())),
+            Ok(0) => Err(LinkError::Refused("Connection with primary lost.".into())),
             Ok(n) => {
                 self.server.replication.upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
                 self.server.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Wire {
     }
 
     /// Reads until there is something in the buffer.
-    fn fill(&mut self) -> Result<(), Broken> {
+    fn fill(&mut self) -> Result<(), LinkError> {
         let mut buffer = self.take_unused();
         let began = Instant::now();
         let read = loop {
@@ -141,7 +141,7 @@ impl Wire {
             }
         };
         self.buffer = buffer;
-        if read? == 0 { Err(Broken::Refused(self.awaited.into())) } else { Ok(()) }
+        if read? == 0 { Err(LinkError::Refused(self.awaited.into())) } else { Ok(()) }
     }
 
     /// The connection, for its options and addresses.
@@ -160,7 +160,7 @@ impl Wire {
     }
 
     /// The next line, without its end.
-    pub fn line(&mut self) -> Result<Vec<u8>, Broken> {
+    pub fn line(&mut self) -> Result<Vec<u8>, LinkError> {
         const LINE_MAX: usize = 64 * 1024;
         loop {
             let unread = &self.buffer[self.at..];
@@ -170,14 +170,14 @@ impl Wire {
                 return Ok(line);
             }
             if unread.len() > LINE_MAX {
-                return Err(Broken::Refused("The primary sends a line without an end".into()));
+                return Err(LinkError::Refused("The primary sends a line without an end".into()));
             }
             self.fill()?;
         }
     }
 
     /// The next line that is not empty: empty ones say that the primary is still there.
-    pub fn answer(&mut self) -> Result<Vec<u8>, Broken> {
+    pub fn answer(&mut self) -> Result<Vec<u8>, LinkError> {
         loop {
             let line = self.line()?;
             if !line.is_empty() {
@@ -187,7 +187,7 @@ impl Wire {
     }
 
     /// The next bytes, at least one and at most `max`.
-    pub fn some(&mut self, max: usize) -> Result<&[u8], Broken> {
+    pub fn some(&mut self, max: usize) -> Result<&[u8], LinkError> {
         if self.at == self.buffer.len() {
             self.fill()?;
         }

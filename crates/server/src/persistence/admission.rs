@@ -48,13 +48,13 @@ pub const BUSY: u32 = 256;
 /// See the module's documentation. On a cache line of its own, so that nobody takes it from the workers.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Gate {
+pub struct Admission {
     word: AtomicU64,
     /// When the data set was last found not to be there, Unix time in ms.
     loading_since_ms: AtomicI64,
 }
 
-impl Gate {
+impl Admission {
     /// Reasons and rights epoch in one.
     #[inline]
     pub fn word(&self) -> u64 {
@@ -101,7 +101,7 @@ impl Gate {
 /// (CLIENT CAPA REDIRECT), and has not said that it takes what a replica has.
 pub fn redirects(server: &Server, client: &ClientInfo, flags: Flags) -> bool {
     let is = client.flags();
-    server.persistence.gate.has(REPLICA)
+    server.persistence.admission.has(REPLICA)
         && is.contains(ClientFlags::CAPA_REDIRECT)
         && (flags.contains(Flags::WRITE) || (flags.contains(Flags::READONLY) && !is.contains(ClientFlags::READONLY)))
 }
@@ -119,20 +119,20 @@ pub fn loading(server: &Server) -> Error {
 
 /// Whether who is told this does better to wait for a moment: a data set that is small is there by then, unless a script that
 /// takes long is part of it.
-pub fn is_soon_over(server: &Server, objection: &Error) -> bool {
-    let (gate, loading) = (&server.persistence.gate, &server.persistence.loading);
-    let since_ms = gate.loading_since_ms.load(Ordering::Relaxed);
-    objection.0.starts_with("LOADING ")
-        && gate.has(LOADING)
+pub fn is_soon_over(server: &Server, rejection: &Error) -> bool {
+    let (admission, loading) = (&server.persistence.admission, &server.persistence.loading);
+    let since_ms = admission.loading_since_ms.load(Ordering::Relaxed);
+    rejection.0.starts_with("LOADING ")
+        && admission.has(LOADING)
         && (since_ms..since_ms + BRIEF_MS).contains(&clock::unix_ms())
         && loading.loaded_bytes.load(Ordering::Relaxed) < server.config.read(LOADING_PROCESS_EVENTS_INTERVAL_BYTES)
         && !server.scripting.running.is_shown()
 }
 
 /// Why a command may not run, with `flags` its own or those of all that it would execute.
-pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
-    let gate = &server.persistence.gate;
-    if gate.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
+pub fn rejection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
+    let admission = &server.persistence.admission;
+    if admission.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(
             "MISCONF {name} is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands \
@@ -141,23 +141,23 @@ pub fn objection(server: &Server, command: &Registered, flags: Flags) -> Option<
              details about the RDB error."
         )));
     }
-    if gate.has(REPLICA)
+    if admission.has(REPLICA)
         && let Some(error) = as_replica(server, flags)
     {
         return Some(error);
     }
-    if gate.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
+    if admission.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
         return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
     }
-    if gate.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
+    if admission.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
         let error = server.aof.status().write_error.unwrap_or(libc::EIO);
         let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
         return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
     }
-    if gate.has(LOADING) && !flags.contains(Flags::LOADING) {
+    if admission.has(LOADING) && !flags.contains(Flags::LOADING) {
         return Some(loading(server));
     }
-    if gate.has(LOADING_BESIDE) && flags.contains(Flags::NO_ASYNC_LOADING) {
+    if admission.has(LOADING_BESIDE) && flags.contains(Flags::NO_ASYNC_LOADING) {
         return Some(loading(server));
     }
     None
@@ -175,8 +175,8 @@ fn as_replica(server: &Server, flags: Flags) -> Option<Error> {
 /// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be written, and
 /// that is a reason to refuse writes.
 pub fn keeps_nothing(server: &Server) -> bool {
-    let gate = &server.persistence.gate;
-    gate.has(UNWRITTEN) || (gate.has(UNSAVED) && stops_writes(server))
+    let admission = &server.persistence.admission;
+    admission.has(UNWRITTEN) || (admission.has(UNSAVED) && stops_writes(server))
 }
 
 /// Why a replica that has lost its primary refuses what it is asked.
@@ -185,7 +185,7 @@ pub const STALE: Error =
 
 /// Whether the server is a replica that has lost its primary and is not to show what it has.
 pub fn is_stale(server: &Server) -> bool {
-    server.persistence.gate.has(REPLICA)
+    server.persistence.admission.has(REPLICA)
         && !server.replication.upstream.is_connected()
         && !server.config.read(REPLICA_SERVE_STALE_DATA)
 }
@@ -206,25 +206,25 @@ mod tests {
 
     #[test]
     fn it_is_open_when_no_reason_holds() {
-        let gate = Gate::default();
-        let is_open = || gate.word() == Gate::open_word(gate.rights());
+        let admission = Admission::default();
+        let is_open = || admission.word() == Admission::open_word(admission.rights());
         assert!(is_open());
-        gate.set(LOADING, true);
-        gate.set(UNSAVED, true);
-        gate.set(LOADING, false);
-        assert!(!is_open() && gate.has(UNSAVED) && !gate.has(LOADING));
-        gate.set(UNSAVED, false);
+        admission.set(LOADING, true);
+        admission.set(UNSAVED, true);
+        admission.set(LOADING, false);
+        assert!(!is_open() && admission.has(UNSAVED) && !admission.has(LOADING));
+        admission.set(UNSAVED, false);
         assert!(is_open());
     }
 
     #[test]
     fn rights_and_reasons_leave_each_other_alone() {
-        let gate = Gate { word: AtomicU64::new(Gate::open_word(u32::MAX)), ..Gate::default() };
-        gate.set(ENDING, true);
-        gate.renew_rights();
-        assert_eq!((gate.rights(), gate.has(ENDING), gate.has(LOADING)), (0, true, false));
-        gate.renew_rights();
-        gate.set(ENDING, false);
-        assert_eq!(gate.word(), Gate::open_word(1));
+        let admission = Admission { word: AtomicU64::new(Admission::open_word(u32::MAX)), ..Admission::default() };
+        admission.set(ENDING, true);
+        admission.renew_rights();
+        assert_eq!((admission.rights(), admission.has(ENDING), admission.has(LOADING)), (0, true, false));
+        admission.renew_rights();
+        admission.set(ENDING, false);
+        assert_eq!(admission.word(), Admission::open_word(1));
     }
 }

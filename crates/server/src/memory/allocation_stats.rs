@@ -1,7 +1,7 @@
 //! How much memory is in use, to the byte and at any time: what all threads allocated, less what they freed.
 //!
 //! The allocator counts both for each thread, in plain words that the thread alone writes. Every thread of the server
-//! [enrols](enrol) when it begins, and then anybody may add the words up, which takes some ten nanoseconds per thread. What a
+//! [enrols](register_thread) when it begins, and then anybody may add the words up, which takes some ten nanoseconds per thread. What a
 //! thread frees may have been allocated by another, so the balance of one thread means nothing by itself but for how it
 //! changes.
 //!
@@ -73,7 +73,7 @@ thread_local! {
 }
 
 /// Has the calling thread counted, now and as long as it lives. A second call does nothing.
-pub fn enrol() {
+pub fn register_thread() {
     // A thread that is ending cannot, and need not.
     let _ = OWN.try_with(|_| ());
 }

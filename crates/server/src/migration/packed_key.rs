@@ -1,7 +1,7 @@
 //! One key on its way, and what becomes of it when it has arrived.
 
 use super::under_way::UnderWay;
-use super::{Departure, JOURNEYS_MAX};
+use super::{JOURNEYS_MAX, MigrationJob};
 use kvick_commands::context::Error;
 use kvick_rdb::{ValueRef, WriteOptions};
 use kvick_resp::Reply;
@@ -9,7 +9,7 @@ use kvick_store::{Db, EventClass};
 use std::collections::HashSet;
 
 /// A key as it was when it was packed.
-pub struct Parcel {
+pub struct PackedKey {
     /// The key.
     pub key: Box<[u8]>,
     /// Its value as DUMP writes it; `None` when it is gone, and is to go from the target too.
@@ -25,18 +25,18 @@ pub struct Parcel {
 }
 
 /// Packs the keys that are there.
-pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: bool) -> Result<Vec<Parcel>, Error> {
-    let (mut parcels, mut seen) = (Vec::new(), HashSet::new());
+pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: bool) -> Result<Vec<PackedKey>, Error> {
+    let (mut packed_keys, mut seen) = (Vec::new(), HashSet::new());
     for key in keys {
-        if let Some(parcel) = pack_one(db, key, replace, true)? {
-            parcels.push(Parcel { again: !seen.insert(key), ..parcel });
+        if let Some(packed_key) = pack_one(db, key, replace, true)? {
+            packed_keys.push(PackedKey { again: !seen.insert(key), ..packed_key });
         }
     }
-    Ok(parcels)
+    Ok(packed_keys)
 }
 
 /// Packs a key, if it is there; `looks` is whether this counts as the lookup of a reading command.
-fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<Option<Parcel>, Error> {
+fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<Option<PackedKey>, Error> {
     let hashed = db.key(key);
     let entry = if looks { db.get(hashed) } else { db.peek(hashed) };
     let Some(entry) = entry else { return Ok(None) };
@@ -44,43 +44,46 @@ fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<O
     kvick_rdb::dump(ValueRef::from(entry), &WriteOptions::default(), &mut payload)
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     let (payload, expiry_ms) = (Some(payload), entry.expiry());
-    Ok(Some(Parcel { key: key.into(), payload, expiry_ms, replace, again: false, arrived: false }))
+    Ok(Some(PackedKey { key: key.into(), payload, expiry_ms, replace, again: false, arrived: false }))
 }
 
 /// Deletes the keys that have arrived as they still are, and leaves in the departure those that have to be sent once
 /// more. Called under the locks of all its keys.
-pub fn settle(departure: &mut Departure, under_way: &UnderWay, db: &mut Db<'_>, lazy: bool) {
-    let parcels = std::mem::take(&mut departure.parcels);
-    if departure.request.copy {
+pub fn settle(job: &mut MigrationJob, under_way: &UnderWay, db: &mut Db<'_>, lazy: bool) {
+    let packed_keys = std::mem::take(&mut job.packed_keys);
+    if job.request.copy {
         return;
     }
-    departure.journeys += 1;
-    let touched = departure.watcher.is_touched();
+    job.journeys += 1;
+    let touched = job.watcher.is_touched();
     let mut deleted: Vec<Box<[u8]>> = Vec::new();
-    for parcel in parcels.into_iter().filter(|parcel| !parcel.again) {
-        let moved_by_another = under_way.was_moved(departure.db, &parcel.key);
-        let change =
-            if parcel.arrived { change_since(db, &parcel, touched, moved_by_another) } else { Ok(Change::Stays) };
+    for packed_key in packed_keys.into_iter().filter(|packed_key| !packed_key.again) {
+        let moved_by_another = under_way.was_moved(job.db, &packed_key.key);
+        let change = if packed_key.arrived {
+            change_since(db, &packed_key, touched, moved_by_another)
+        } else {
+            Ok(Change::Stays)
+        };
         let removed = match change {
-            Ok(Change::None) => db.remove(db.key(&parcel.key), lazy),
-            Ok(Change::Into(_)) if departure.journeys >= JOURNEYS_MAX => {
+            Ok(Change::None) => db.remove(db.key(&packed_key.key), lazy),
+            Ok(Change::Into(_)) if job.journeys >= JOURNEYS_MAX => {
                 let text = "ERR Keys changed again and again while they were migrated; those that did are still here";
-                departure.failure.get_or_insert(text.into());
+                job.failure.get_or_insert(text.into());
                 false
             }
             Ok(Change::Into(changed)) => {
-                departure.parcels.push(changed);
+                job.packed_keys.push(changed);
                 continue;
             }
             Ok(Change::Stays) => false,
             Err(error) => {
-                departure.failure.get_or_insert(error.0.into_owned());
+                job.failure.get_or_insert(error.0.into_owned());
                 false
             }
         };
-        under_way.end(departure.db, &parcel.key, removed);
+        under_way.end(job.db, &packed_key.key, removed);
         if removed {
-            deleted.push(parcel.key);
+            deleted.push(packed_key.key);
         }
     }
     propagate(db, &deleted);
@@ -93,7 +96,7 @@ fn propagate(db: &mut Db<'_>, deleted: &[Box<[u8]>]) {
     }
     let effects = db.effects();
     effects.changed(deleted.len() as u64);
-    if effects.followed() {
+    if effects.has_readers() {
         let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(deleted.iter().map(|key| &**key)).collect();
         effects.propagate(&words);
     }
@@ -105,31 +108,36 @@ enum Change {
     /// It is what the target has.
     None,
     /// Something else, which is to be sent.
-    Into(Parcel),
+    Into(PackedKey),
     /// Nothing is to be done about it: the target does not have it, or has it by itself.
     Stays,
 }
 
-fn change_since(db: &mut Db<'_>, parcel: &Parcel, touched: bool, moved_by_another: bool) -> Result<Change, Error> {
-    if !touched && parcel.payload.is_some() {
+fn change_since(
+    db: &mut Db<'_>,
+    packed_key: &PackedKey,
+    touched: bool,
+    moved_by_another: bool,
+) -> Result<Change, Error> {
+    if !touched && packed_key.payload.is_some() {
         return Ok(Change::None);
     }
-    Ok(match pack_one(db, &parcel.key, true, false)? {
-        Some(now) if now.payload == parcel.payload && now.expiry_ms == parcel.expiry_ms => Change::None,
+    Ok(match pack_one(db, &packed_key.key, true, false)? {
+        Some(now) if now.payload == packed_key.payload && now.expiry_ms == packed_key.expiry_ms => Change::None,
         Some(now) => Change::Into(now),
-        None if parcel.payload.is_none() || moved_by_another => Change::Stays,
+        None if packed_key.payload.is_none() || moved_by_another => Change::Stays,
         // Its time comes at the target too.
-        None if parcel.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Stays,
+        None if packed_key.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Stays,
         None => {
-            let key = parcel.key.clone();
-            Change::Into(Parcel { key, payload: None, expiry_ms: None, replace: true, again: false, arrived: false })
+            let key = packed_key.key.clone();
+            Change::Into(PackedKey { key, payload: None, expiry_ms: None, replace: true, again: false, arrived: false })
         }
     })
 }
 
 /// Replies how it went.
-pub fn reply(departure: &Departure, reply: &mut Reply<'_>) -> Result<(), Error> {
-    match &departure.failure {
+pub fn reply(job: &MigrationJob, reply: &mut Reply<'_>) -> Result<(), Error> {
+    match &job.failure {
         Some(text) => Err(Error::new(text.clone())),
         None => {
             reply.ok();

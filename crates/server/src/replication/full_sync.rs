@@ -6,9 +6,9 @@
 //! meanwhile the data are served if they are an earlier state of what comes.
 
 use super::apply::{Applier, PAUSE};
+use super::primary_connection::{LinkError, PrimaryConnection, READ, shown};
 use super::synchronise::is_for_replicas_alone;
 use super::upstream::LinkStage;
-use super::wire::{Broken, READ, Wire, shown};
 use crate::aof::{State, rewrite};
 use crate::clock;
 use crate::config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES};
@@ -16,10 +16,10 @@ use crate::config::tables::process::DIR;
 use crate::config::tables::replication as settings;
 use crate::config::words::DisklessLoad;
 use crate::logging;
-use crate::persistence::{background, gate, load};
+use crate::persistence::{admission, background, load};
 use crate::scripting::libraries::Join;
 use crate::server::Server;
-use kvick_store::world::Participant;
+use kvick_store::global_lock::Participant;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::fs::File;
@@ -51,7 +51,7 @@ enum Way {
 }
 
 /// Takes one dump over.
-pub struct Intake<'a> {
+pub struct FullSync<'a> {
     /// The server.
     pub server: &'static Server,
     /// The number of the wish that its primary is followed by.
@@ -66,21 +66,21 @@ pub struct Intake<'a> {
     pub offset: u64,
 }
 
-impl Intake<'_> {
+impl FullSync<'_> {
     /// Takes it over; the database that the primary's log works in behind it.
-    pub fn run(&mut self, wire: &mut Wire) -> Result<usize, Broken> {
+    pub fn run(&mut self, primary_connection: &mut PrimaryConnection) -> Result<usize, LinkError> {
         let server = self.server;
         server.replication.upstream.set_stage(LinkStage::Receiving);
-        wire.awaited = AWAITED;
+        primary_connection.awaited = AWAITED;
         let way = self.way();
-        let delimited = self.wait_for_dump(wire, way)?;
+        let delimited = self.wait_for_dump(primary_connection, way)?;
         let report = match way {
             Way::ThroughFile => {
-                let received = self.receive(wire, &delimited)?;
-                self.load_in_place(wire, From::File(received))?
+                let received = self.receive(primary_connection, &delimited)?;
+                self.load_in_place(primary_connection, From::File(received))?
             }
-            Way::InPlace => self.load_in_place(wire, From::Wire(delimited))?,
-            Way::Beside => self.load_beside(wire, From::Wire(delimited))?,
+            Way::InPlace => self.load_in_place(primary_connection, From::PrimaryConnection(delimited))?,
+            Way::Beside => self.load_beside(primary_connection, From::PrimaryConnection(delimited))?,
         };
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));
         Ok(self.database(&report))
@@ -109,12 +109,12 @@ impl Intake<'_> {
     }
 
     /// Waits until the dump begins; how it is delimited.
-    fn wait_for_dump(&self, wire: &mut Wire, way: Way) -> Result<Delimited, Broken> {
-        let line = wire.answer()?;
+    fn wait_for_dump(&self, primary_connection: &mut PrimaryConnection, way: Way) -> Result<Delimited, LinkError> {
+        let line = primary_connection.answer()?;
         let upstream = &self.server.replication.upstream;
         upstream.dump_received.store(0, Ordering::Relaxed);
         let Some(rest) = line.strip_prefix(b"$") else {
-            return Err(Broken::Refused(format!("PRIMARY aborted replication with an error: {}", shown(&line))));
+            return Err(LinkError::Refused(format!("PRIMARY aborted replication with an error: {}", shown(&line))));
         };
         let destination = if way == Way::ThroughFile { "disk" } else { "parser" };
         if let Some(mark) = rest.strip_prefix(b"EOF:").filter(|mark| mark.len() == MARK) {
@@ -126,7 +126,7 @@ impl Intake<'_> {
         }
         let length = std::str::from_utf8(rest).ok().and_then(|digits| digits.parse().ok());
         let length = length.ok_or_else(|| {
-            Broken::Refused(format!("Bad protocol from PRIMARY, length of the dump: {}", shown(&line)))
+            LinkError::Refused(format!("Bad protocol from PRIMARY, length of the dump: {}", shown(&line)))
         })?;
         upstream.dump_bytes.store(length, Ordering::Relaxed);
         logging::notice(format_args!(
@@ -136,11 +136,15 @@ impl Intake<'_> {
     }
 
     /// Loads a dump in place of the data.
-    fn load_in_place(&mut self, wire: &mut Wire, mut from: From) -> Result<load::Report, Broken> {
+    fn load_in_place(
+        &mut self,
+        primary_connection: &mut PrimaryConnection,
+        mut from: From,
+    ) -> Result<load::Report, LinkError> {
         let server = self.server;
         // Replicas of this server have nothing to do with what it will hold.
         server.disconnect_replicas();
-        let reason = self.begin_loading(gate::LOADING)?;
+        let reason = self.begin_loading(admission::LOADING)?;
         let lazy = server.config.read(settings::REPLICA_LAZY_FLUSH);
         let flushed = Cell::new(false);
         let applier = &mut *self.applier;
@@ -153,7 +157,8 @@ impl Intake<'_> {
         let installed = if let From::File(received) = &mut from { received.install().map(Some) } else { Ok(None) };
         let outcome = match installed {
             Ok(file) => {
-                let loaded = load(server, (self.number, self.participant), wire, from, Some(Box::new(flush)));
+                let loaded =
+                    load(server, (self.number, self.participant), primary_connection, from, Some(Box::new(flush)));
                 let outcome = loaded.and_then(|report| self.adopt(&report, file.clone()).map(|()| report));
                 file.inspect(|place| self.dispose_of(place));
                 outcome
@@ -168,65 +173,69 @@ impl Intake<'_> {
                 logging::notice(format_args!("PRIMARY <-> REPLICA sync: Skipping flush, no new data was loaded."));
             }
         }
-        server.persistence.gate.set(reason, false);
+        server.persistence.admission.set(reason, false);
         outcome
     }
 
     /// Loads a dump into the shadows of the databases, and exchanges them.
-    fn load_beside(&mut self, wire: &mut Wire, from: From) -> Result<load::Report, Broken> {
+    fn load_beside(
+        &mut self,
+        primary_connection: &mut PrimaryConnection,
+        from: From,
+    ) -> Result<load::Report, LinkError> {
         let server = self.server;
         // What is there is an earlier state of what comes, if it is of the same history.
         let is_same = server.replication.history.lock().id == self.id;
-        let reason = self.begin_loading(if is_same { gate::LOADING_BESIDE } else { gate::LOADING })?;
-        let loaded = load(server, (self.number, self.participant), wire, from, None);
+        let reason = self.begin_loading(if is_same { admission::LOADING_BESIDE } else { admission::LOADING })?;
+        let loaded = load(server, (self.number, self.participant), primary_connection, from, None);
         let outcome = loaded.and_then(|report| self.exchange(report));
-        let mut world = server.keyspace.lock_world();
-        (0..server.keyspace.databases()).for_each(|number| _ = world.flush(server.keyspace.shadow(number), true));
-        server.persistence.gate.set(reason, false);
-        drop(world);
+        let mut global = server.keyspace.lock_global();
+        (0..server.keyspace.databases()).for_each(|number| _ = global.flush(server.keyspace.staging(number), true));
+        server.persistence.admission.set(reason, false);
+        drop(global);
         let which = if outcome.is_ok() { "old" } else { "temporary" };
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding {which} DB in background"));
         outcome
     }
 
     /// Has commands refused for this reason, if it is still this primary's dump that is wanted; the reason.
-    fn begin_loading(&self, reason: u32) -> Result<u32, Broken> {
-        let gate = &self.server.persistence.gate;
-        let mut world = self.server.keyspace.lock_world();
+    fn begin_loading(&self, reason: u32) -> Result<u32, LinkError> {
+        let admission = &self.server.persistence.admission;
+        let mut global = self.server.keyspace.lock_global();
         // DEBUG LOADAOF: another has the data for himself.
-        while gate.has(gate::LOADING) {
-            drop(world);
+        while admission.has(admission::LOADING) {
+            drop(global);
             std::thread::sleep(PAUSE);
-            world = self.server.keyspace.lock_world();
+            global = self.server.keyspace.lock_global();
         }
         if self.is_superseded() {
-            return Err(Broken::Superseded);
+            return Err(LinkError::Superseded);
         }
         self.server.persistence.loading.loaded_bytes.store(0, Ordering::Relaxed);
-        gate.set(reason, true);
+        admission.set(reason, true);
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
         Ok(reason)
     }
 
     /// Has what was loaded beside the data take their place.
-    fn exchange(&mut self, report: load::Report) -> Result<load::Report, Broken> {
+    fn exchange(&mut self, report: load::Report) -> Result<load::Report, LinkError> {
         let server = self.server;
         server.disconnect_replicas();
         // Libraries are compiled before the data are exchanged, so that a failure costs nothing.
         let joined = server.scripting.join_libraries(server, &report.functions, Join::Flush);
-        joined.map_err(|error| Broken::Refused(format!("Failed loading library, {}", error.0)))?;
+        joined.map_err(|error| LinkError::Refused(format!("Failed loading library, {}", error.0)))?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
-        self.applier.exchange_shadows();
+        self.applier.exchange_staging();
         self.adopt(&report, None)?;
         Ok(report)
     }
 
     /// The data are those of the primary's history from here on, and perhaps those of a file.
-    fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), Broken> {
+    fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), LinkError> {
         let server = self.server;
-        let world = server.keyspace.lock_world();
+        let global = server.keyspace.lock_global();
         if self.is_superseded() {
-            return Err(Broken::Superseded);
+            return Err(LinkError::Superseded);
         }
         let log = &server.keyspace.log;
         log.reset(self.offset);
@@ -235,7 +244,7 @@ impl Intake<'_> {
         server.replication.has_backlog.store(true, Ordering::SeqCst);
         log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
         let adopted = file.and_then(|path| rewrite::adopt(server, path, self.database(report)));
-        drop(world);
+        drop(global);
         // The thread that has the append-only file lasts as long as the process.
         adopted.inspect(|adopted| _ = adopted.recv());
         Ok(())
@@ -255,18 +264,27 @@ impl Intake<'_> {
     }
 
     /// Writes the dump to a file that is to take the place of this server's own.
-    fn receive(&self, wire: &mut Wire, delimited: &Delimited) -> Result<ReceivedFile, Broken> {
+    fn receive(
+        &self,
+        primary_connection: &mut PrimaryConnection,
+        delimited: &Delimited,
+    ) -> Result<ReceivedFile, LinkError> {
         let values = self.server.config.values();
         let place = values.read(DIR).resolve(&values.read(DBFILENAME));
         let temporary = place.with_file_name(format!("temp-{}.{}.rdb", clock::unix_ms() / 1000, std::process::id()));
         let mut received = ReceivedFile { temporary: Some(temporary.clone()), place, bytes: 0 };
-        received.bytes = self.receive_into(wire, delimited, &temporary)?;
+        received.bytes = self.receive_into(primary_connection, delimited, &temporary)?;
         Ok(received)
     }
 
     /// How many bytes it has.
-    fn receive_into(&self, wire: &mut Wire, delimited: &Delimited, path: &Path) -> Result<u64, Broken> {
-        let failed = |error| Broken::Io("Write error or short write writing to the DB dump file", error);
+    fn receive_into(
+        &self,
+        primary_connection: &mut PrimaryConnection,
+        delimited: &Delimited,
+        path: &Path,
+    ) -> Result<u64, LinkError> {
+        let failed = |error| LinkError::Io("Write error or short write writing to the DB dump file", error);
         let mut file = File::create(path).map_err(failed)?;
         let upstream = &self.server.replication.upstream;
         let mut received = 0u64;
@@ -280,7 +298,7 @@ impl Intake<'_> {
             if wanted == 0 {
                 break;
             }
-            let bytes = wire.some(wanted)?;
+            let bytes = primary_connection.some(wanted)?;
             received += bytes.len() as u64;
             upstream.dump_received.store(received, Ordering::Relaxed);
             match delimited {
@@ -297,7 +315,7 @@ impl Intake<'_> {
                 }
             }
             if self.is_superseded() {
-                return Err(Broken::Superseded);
+                return Err(LinkError::Superseded);
             }
         }
         file.sync_all().and_then(|()| Ok(file.metadata()?.len())).map_err(failed)
@@ -308,36 +326,36 @@ impl Intake<'_> {
 fn load<'f>(
     server: &'static Server,
     (number, participant): (u64, Participant),
-    wire: &mut Wire,
+    primary_connection: &mut PrimaryConnection,
     from: From,
     flush: Option<Box<dyn FnOnce() + 'f>>,
-) -> Result<load::Report, Broken> {
-    let (mut sign, upstream) = (wire.sign(), &server.replication.upstream);
+) -> Result<load::Report, LinkError> {
+    let (mut sign, upstream) = (primary_connection.sign(), &server.replication.upstream);
     let alive = move || {
         sign.give();
         upstream.number() == number
     };
     let (bytes, mark, place) = match &from {
         From::File(received) => (received.bytes, &[][..], "disk"),
-        From::Wire(Delimited::Length(bytes)) => (*bytes, &[][..], "socket"),
-        From::Wire(Delimited::Mark(mark)) => (0, &mark[..], "socket"),
+        From::PrimaryConnection(Delimited::Length(bytes)) => (*bytes, &[][..], "socket"),
+        From::PrimaryConnection(Delimited::Mark(mark)) => (0, &mark[..], "socket"),
     };
     let (mut file, mut body);
     let input: &mut dyn Read = match &from {
         From::File(received) => {
             file = File::open(&received.place)
-                .map_err(|error| Broken::Io("Can't open the dump that was received", error))?;
+                .map_err(|error| LinkError::Io("Can't open the dump that was received", error))?;
             &mut file
         }
-        From::Wire(_) => {
-            body = Body { wire, left: if mark.is_empty() { bytes } else { u64::MAX } };
+        From::PrimaryConnection(_) => {
+            body = Body { primary_connection, left: if mark.is_empty() { bytes } else { u64::MAX } };
             &mut body
         }
     };
     let received = load::Received { input, bytes, alive: Box::new(alive), flush };
     let failed = |reason: &dyn Display| {
         logging::warning(format_args!("{reason}"));
-        Broken::Refused(format!(
+        LinkError::Refused(format!(
             "Failed trying to load the PRIMARY synchronization DB from {place}, check server logs."
         ))
     };
@@ -354,7 +372,7 @@ enum From {
     /// A file.
     File(ReceivedFile),
     /// The connection.
-    Wire(Delimited),
+    PrimaryConnection(Delimited),
 }
 
 /// The file that a dump was received into; it goes away unless it is installed.
@@ -368,11 +386,11 @@ struct ReceivedFile {
 
 impl ReceivedFile {
     /// Puts it in the place of the server's own dump; where that is.
-    fn install(&mut self) -> Result<PathBuf, Broken> {
+    fn install(&mut self) -> Result<PathBuf, LinkError> {
         if let Some(temporary) = &self.temporary {
             std::fs::rename(temporary, &self.place).map_err(|error| {
                 let name = self.place.file_name().unwrap_or_default().to_string_lossy();
-                Broken::Refused(format!(
+                LinkError::Refused(format!(
                     "Failed trying to rename the temp DB into {name} in PRIMARY <-> REPLICA synchronization: {error}"
                 ))
             })?;
@@ -391,7 +409,7 @@ impl Drop for ReceivedFile {
 
 /// A dump as it comes over the connection.
 struct Body<'w> {
-    wire: &'w mut Wire,
+    primary_connection: &'w mut PrimaryConnection,
     /// Bytes of it that are left.
     left: u64,
 }
@@ -402,8 +420,8 @@ impl Read for Body<'_> {
         if wanted == 0 {
             return Ok(0);
         }
-        let received = &self.wire.server.replication.upstream.dump_received;
-        let bytes = self.wire.some(wanted).map_err(|broken| io::Error::other(broken.to_string()))?;
+        let received = &self.primary_connection.server.replication.upstream.dump_received;
+        let bytes = self.primary_connection.some(wanted).map_err(|broken| io::Error::other(broken.to_string()))?;
         into[..bytes.len()].copy_from_slice(bytes);
         self.left -= bytes.len() as u64;
         received.fetch_add(bytes.len() as u64, Ordering::Relaxed);

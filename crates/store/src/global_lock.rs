@@ -6,13 +6,13 @@
 //! flag afterwards, in sequentially consistent order, so at least one of them sees the other.
 //!
 //! A script may find only on its way that it needs the world, when it holds partitions already and cannot leave its batch
-//! any more. It takes the world [from within](World::take_from_within): whoever waits for the world from outside gives way
+//! any more. It takes the world [from within](GlobalLock::take_from_within): whoever waits for the world from outside gives way
 //! to it. That ends as long as no participant waits within its batch for what the script holds: one that has to wait for a
-//! lock leaves its batch when the world [is wanted](World::is_wanted).
+//! lock leaves its batch when the world [is wanted](GlobalLock::is_wanted).
 //!
 //! Where there is one worker, nearly all batches are its own, and it need not lock the partitions that nobody else could
-//! touch. It is the [`Resident`] then, all others are visitors, who are counted. Within a batch the resident may
-//! [be alone](World::be_alone) when there is no visitor, and a visitor waits until it is so no more, again by storing first and
+//! touch. It is the [`BiasOwner`] then, all others are visitors, who are counted. Within a batch the resident may
+//! [be alone](GlobalLock::become_exclusive) when there is no visitor, and a visitor waits until it is so no more, again by storing first and
 //! looking afterwards. After visits the resident stays sociable for some batches, so that who comes often need not
 //! wait.
 
@@ -47,14 +47,14 @@ struct Flag(AtomicU8);
 
 /// See the module's documentation.
 #[repr(align(128))]
-pub struct World {
+pub struct GlobalLock {
     wanted: AtomicBool,
-    resident: AtomicUsize,
+    bias_owner: AtomicUsize,
     visits: AtomicU64,
     /// Somebody takes the world from within its batch.
     from_within: AtomicBool,
     /// Held by whoever has the world; waiting participants queue on it.
-    gate: Mutex<()>,
+    admission: Mutex<()>,
     flags: Box<[Flag]>,
     participants: AtomicUsize,
 }
@@ -65,7 +65,7 @@ pub struct Participant(usize);
 
 /// The participant whose batches nearly all are.
 #[derive(Debug)]
-pub struct Resident {
+pub struct BiasOwner {
     number: usize,
     /// The arrivals that it knows of.
     arrivals: u64,
@@ -75,23 +75,23 @@ pub struct Resident {
 
 /// Proof that no other participant is in a batch, until it is given back or the batch ends.
 #[derive(Debug)]
-pub struct Alone(());
+pub struct Exclusive(());
 
-impl Default for World {
+impl Default for GlobalLock {
     fn default() -> Self {
-        World {
+        GlobalLock {
             wanted: AtomicBool::new(false),
-            resident: AtomicUsize::new(NOBODY),
+            bias_owner: AtomicUsize::new(NOBODY),
             visits: AtomicU64::new(0),
             from_within: AtomicBool::new(false),
-            gate: Mutex::new(()),
+            admission: Mutex::new(()),
             flags: (0..PARTICIPANTS_MAX).map(|_| Flag(AtomicU8::new(OUT))).collect(),
             participants: AtomicUsize::new(0),
         }
     }
 }
 
-impl World {
+impl GlobalLock {
     /// Registers a thread; `None` when there are [`PARTICIPANTS_MAX`] already.
     pub fn join(&self) -> Option<Participant> {
         let taken = self
@@ -113,14 +113,14 @@ impl World {
         loop {
             flag.store(IN, Ordering::SeqCst);
             if !self.wanted.load(Ordering::SeqCst) {
-                let resident = self.resident.load(Ordering::Relaxed);
-                if resident != NOBODY && resident != participant.0 {
-                    self.visit(participant, resident);
+                let bias_owner = self.bias_owner.load(Ordering::Relaxed);
+                if bias_owner != NOBODY && bias_owner != participant.0 {
+                    self.visit(participant, bias_owner);
                 }
                 return true;
             }
             flag.store(OUT, Ordering::SeqCst);
-            while self.gate.try_lock_for(LOOK_EVERY).is_none() {
+            while self.admission.try_lock_for(LOOK_EVERY).is_none() {
                 if !patient() {
                     return false;
                 }
@@ -141,36 +141,36 @@ impl World {
 
     /// Within a batch, which may count on it that the resident takes locks from here on.
     #[cold]
-    fn visit(&self, participant: Participant, resident: usize) {
+    fn visit(&self, participant: Participant, bias_owner: usize) {
         self.flags[participant.0].0.store(VISITING, Ordering::Relaxed);
         self.visits.fetch_add(ARRIVAL | 1, Ordering::SeqCst);
         let mut spins = 0u32;
-        while self.flags[resident].0.load(Ordering::SeqCst) == ALONE {
+        while self.flags[bias_owner].0.load(Ordering::SeqCst) == ALONE {
             spins += 1;
             if spins < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 
     /// Makes a participant, which is in no batch, the resident.
-    pub fn settle(&self, participant: Participant) -> Resident {
+    pub fn settle(&self, participant: Participant) -> BiasOwner {
         // Those who are in batches now are not counted as visitors.
         let _guard = self.take();
-        self.resident.store(participant.0, Ordering::Relaxed);
-        Resident { number: participant.0, arrivals: 0, sociable: 0 }
+        self.bias_owner.store(participant.0, Ordering::Relaxed);
+        BiasOwner { number: participant.0, arrivals: 0, sociable: 0 }
     }
 
     /// Begins a batch of the resident in which it is alone; `None`, and no batch has begun, when somebody has the world or
     /// wants it, when there are visitors, and as long as it stays sociable.
     #[inline]
-    pub fn enter_alone(&self, resident: &Resident) -> Option<Alone> {
-        if resident.sociable > 0 {
+    pub fn enter_exclusive(&self, bias_owner: &BiasOwner) -> Option<Exclusive> {
+        if bias_owner.sociable > 0 {
             return None;
         }
-        let flag = &self.flags[resident.number].0;
+        let flag = &self.flags[bias_owner.number].0;
         flag.store(ALONE, Ordering::SeqCst);
         let wanted = self.wanted.load(Ordering::SeqCst);
-        if !wanted && self.visits.load(Ordering::SeqCst) == resident.arrivals {
-            return Some(Alone(()));
+        if !wanted && self.visits.load(Ordering::SeqCst) == bias_owner.arrivals {
+            return Some(Exclusive(()));
         }
         flag.store(OUT, Ordering::SeqCst);
         None
@@ -178,28 +178,28 @@ impl World {
 
     /// Within the resident's batch: proof that it is alone, if it is and need not be sociable.
     #[inline]
-    pub fn be_alone(&self, resident: &mut Resident) -> Option<Alone> {
+    pub fn become_exclusive(&self, bias_owner: &mut BiasOwner) -> Option<Exclusive> {
         let arrivals = self.visits.load(Ordering::Relaxed) & !(ARRIVAL - 1);
-        if arrivals != resident.arrivals {
-            (resident.arrivals, resident.sociable) = (arrivals, SOCIABLE);
+        if arrivals != bias_owner.arrivals {
+            (bias_owner.arrivals, bias_owner.sociable) = (arrivals, SOCIABLE);
         }
-        if resident.sociable > 0 {
-            resident.sociable -= 1;
+        if bias_owner.sociable > 0 {
+            bias_owner.sociable -= 1;
             return None;
         }
-        let flag = &self.flags[resident.number].0;
+        let flag = &self.flags[bias_owner.number].0;
         flag.store(ALONE, Ordering::SeqCst);
         if self.visits.load(Ordering::SeqCst) != arrivals {
             flag.store(IN, Ordering::SeqCst);
             return None;
         }
-        Some(Alone(()))
+        Some(Exclusive(()))
     }
 
     /// Lets visitors in. The batch goes on, and takes locks.
     #[inline]
-    pub fn receive(&self, resident: Participant, _: Alone) {
-        self.flags[resident.0].0.store(IN, Ordering::Release);
+    pub fn receive(&self, bias_owner: Participant, _: Exclusive) {
+        self.flags[bias_owner.0].0.store(IN, Ordering::Release);
     }
 
     /// Whether somebody has the world or waits for it: who is in a batch and waits for something should leave it.
@@ -210,7 +210,7 @@ impl World {
 
     /// Waits until no batch runs, and keeps others from beginning until the result is dropped. The calling thread must
     /// not be in a batch of its own.
-    pub fn take(&self) -> WorldGuard<'_> {
+    pub fn take(&self) -> GlobalGuard<'_> {
         loop {
             if let Some(guard) = self.take_while(|| true) {
                 return guard;
@@ -219,9 +219,9 @@ impl World {
     }
 
     /// The same, unless `patient` says otherwise while it waits.
-    pub fn take_while(&self, patient: impl Fn() -> bool) -> Option<WorldGuard<'_>> {
+    pub fn take_while(&self, patient: impl Fn() -> bool) -> Option<GlobalGuard<'_>> {
         loop {
-            let Some(gate) = self.gate.try_lock_for(LOOK_EVERY) else {
+            let Some(admission) = self.admission.try_lock_for(LOOK_EVERY) else {
                 if patient() {
                     continue;
                 }
@@ -230,10 +230,10 @@ impl World {
             self.wanted.store(true, Ordering::SeqCst);
             let is_over = || self.from_within.load(Ordering::SeqCst) || !patient();
             if self.wait_for_batches(None, is_over) {
-                return Some(WorldGuard { world: self, _gate: gate });
+                return Some(GlobalGuard { global: self, _gate: admission });
             }
             self.wanted.store(false, Ordering::SeqCst);
-            MutexGuard::unlock_fair(gate);
+            MutexGuard::unlock_fair(admission);
             if !patient() {
                 return None;
             }
@@ -243,13 +243,13 @@ impl World {
 
     /// Takes the world from within the batch of `participant`, which goes on when the result is dropped. Only one
     /// participant at a time may do so, and what it holds meanwhile others may only wait for outside of their batches.
-    pub fn take_from_within(&self, participant: Participant) -> WorldGuard<'_> {
+    pub fn take_from_within(&self, participant: Participant) -> GlobalGuard<'_> {
         self.from_within.store(true, Ordering::SeqCst);
-        let gate = self.gate.lock();
+        let admission = self.admission.lock();
         self.wanted.store(true, Ordering::SeqCst);
         self.wait_for_batches(Some(participant), || false);
         self.from_within.store(false, Ordering::SeqCst);
-        WorldGuard { world: self, _gate: gate }
+        GlobalGuard { global: self, _gate: admission }
     }
 
     /// Waits until all flags but that of `own` are down; false when `is_over` said so first.
@@ -273,14 +273,14 @@ impl World {
 }
 
 /// The world, held.
-pub struct WorldGuard<'a> {
-    world: &'a World,
+pub struct GlobalGuard<'a> {
+    global: &'a GlobalLock,
     _gate: MutexGuard<'a, ()>,
 }
 
-impl Drop for WorldGuard<'_> {
+impl Drop for GlobalGuard<'_> {
     fn drop(&mut self) {
-        self.world.wanted.store(false, Ordering::SeqCst);
+        self.global.wanted.store(false, Ordering::SeqCst);
     }
 }
 
@@ -290,31 +290,31 @@ mod tests {
     use std::cell::UnsafeCell;
     use std::sync::Arc;
 
-    struct Shared(World, UnsafeCell<u64>, AtomicUsize);
+    struct Shared(GlobalLock, UnsafeCell<u64>, AtomicUsize);
     // SAFETY: the cell is only touched with the world taken.
     unsafe impl Sync for Shared {}
 
     #[test]
     fn whoever_has_the_world_is_alone() {
-        let shared = Arc::new(Shared(World::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
+        let shared = Arc::new(Shared(GlobalLock::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
         let rounds: u64 = if cfg!(miri) { 20 } else { 2_000 };
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let shared = shared.clone();
                 std::thread::spawn(move || {
-                    let Shared(world, cell, inside) = &*shared;
-                    let me = world.join().expect("room for four");
+                    let Shared(global, cell, inside) = &*shared;
+                    let me = global.join().expect("room for four");
                     for round in 0..rounds {
                         if round % 10 == 0 {
-                            let _guard = world.take();
+                            let _guard = global.take();
                             assert_eq!(inside.load(Ordering::SeqCst), 0);
                             // SAFETY: nobody else has the world.
                             unsafe { *cell.get() += 1 };
                         } else {
-                            world.enter(me);
+                            global.enter(me);
                             inside.fetch_add(1, Ordering::SeqCst);
                             inside.fetch_sub(1, Ordering::SeqCst);
-                            world.leave(me);
+                            global.leave(me);
                         }
                     }
                 })
@@ -328,11 +328,11 @@ mod tests {
 
     #[test]
     fn the_resident_is_alone_while_there_is_no_visitor() {
-        let shared = Arc::new(Shared(World::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
+        let shared = Arc::new(Shared(GlobalLock::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
         let (rounds, lock) = (if cfg!(miri) { 30 } else { 20_000 }, Arc::new(Mutex::new(())));
         let home = shared.0.join().expect("room");
-        let mut resident = shared.0.settle(home);
-        let visitors: Vec<_> = (0..2)
+        let mut bias_owner = shared.0.settle(home);
+        let revokers: Vec<_> = (0..2)
             .map(|_| {
                 let (shared, lock) = (shared.clone(), lock.clone());
                 std::thread::spawn(move || {
@@ -359,17 +359,17 @@ mod tests {
             .collect();
         let mut done = 0;
         for round in 0..rounds {
-            let alone = shared.0.enter_alone(&resident).or_else(|| {
+            let exclusive = shared.0.enter_exclusive(&bias_owner).or_else(|| {
                 shared.0.enter(home);
-                shared.0.be_alone(&mut resident)
+                shared.0.become_exclusive(&mut bias_owner)
             });
-            let held = alone.is_none().then(|| lock.lock());
+            let held = exclusive.is_none().then(|| lock.lock());
             // SAFETY: the lock is held, or nobody else is in a batch.
             unsafe { *shared.1.get() += 1 };
             drop(held);
             done += 1;
-            if let Some(alone) = alone.filter(|_| round % 2 == 0) {
-                shared.0.receive(home, alone);
+            if let Some(exclusive) = exclusive.filter(|_| round % 2 == 0) {
+                shared.0.receive(home, exclusive);
                 let _held = lock.lock();
                 // SAFETY: the lock is held.
                 unsafe { *shared.1.get() += 1 };
@@ -377,7 +377,7 @@ mod tests {
             }
             shared.0.leave(home);
         }
-        visitors.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        revokers.into_iter().for_each(|thread| thread.join().expect("no panic"));
         let _guard = shared.0.take();
         // SAFETY: all threads have ended.
         assert_eq!(unsafe { *shared.1.get() }, done + 2 * (rounds / 10));
@@ -385,32 +385,32 @@ mod tests {
 
     #[test]
     fn who_waits_for_the_world_gives_way_to_one_who_takes_it_from_within() {
-        let world = Arc::new(World::default());
-        let within = world.join().expect("room");
-        world.enter(within);
+        let global = Arc::new(GlobalLock::default());
+        let within = global.join().expect("room");
+        global.enter(within);
         let outside = {
-            let world = world.clone();
-            std::thread::spawn(move || drop(world.take()))
+            let global = global.clone();
+            std::thread::spawn(move || drop(global.take()))
         };
-        while !world.is_wanted() {
+        while !global.is_wanted() {
             std::thread::yield_now();
         }
-        drop(world.take_from_within(within));
-        world.leave(within);
+        drop(global.take_from_within(within));
+        global.leave(within);
         outside.join().expect("no panic");
     }
 
     #[test]
     fn who_has_no_patience_gets_neither_a_batch_nor_the_world() {
-        let world = World::default();
-        let [one, other] = [(); 2].map(|()| world.join().expect("room"));
-        world.enter(one);
-        assert!(world.take_while(|| false).is_none());
-        assert!(world.enter_while(other, || false), "nobody has the world");
-        world.leave(other);
-        let guard = world.take_from_within(one);
-        assert!(!world.enter_while(other, || false) && world.take_while(|| false).is_none());
+        let global = GlobalLock::default();
+        let [one, other] = [(); 2].map(|()| global.join().expect("room"));
+        global.enter(one);
+        assert!(global.take_while(|| false).is_none());
+        assert!(global.enter_while(other, || false), "nobody has the world");
+        global.leave(other);
+        let guard = global.take_from_within(one);
+        assert!(!global.enter_while(other, || false) && global.take_while(|| false).is_none());
         drop(guard);
-        assert!(world.enter_while(other, || false));
+        assert!(global.enter_while(other, || false));
     }
 }

@@ -14,7 +14,7 @@ use kvick_store::EventClass;
 use std::time::Duration;
 
 /// See the module's documentation.
-pub struct Tunables {
+pub struct RuntimeConfig {
     /// The configuration's generation that it was read from.
     pub generation: u64,
     /// What commands go by.
@@ -81,7 +81,7 @@ pub struct Tunables {
     pub eviction: Limits,
 }
 
-impl Tunables {
+impl RuntimeConfig {
     /// The snapshot of `values`.
     pub fn read(values: &Values, generation: u64) -> Self {
         let commandlog = Thresholds::read(values);
@@ -90,7 +90,7 @@ impl Tunables {
         let [client_reply_max, subscriber_reply_max] =
             values.read(network::CLIENT_OUTPUT_BUFFER_LIMIT).reply_bytes_max();
         let keyspace_events = values.read(logging::NOTIFY_KEYSPACE_EVENTS);
-        Tunables {
+        RuntimeConfig {
             generation,
             commands: Settings {
                 proto_max_bulk_len: values.read(network::PROTO_MAX_BULK_LEN),

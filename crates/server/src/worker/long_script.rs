@@ -15,7 +15,7 @@ use super::connection::Connection;
 use super::engine::{Engine, Outcome};
 use super::input::{SHARED, defer};
 use super::output::Run;
-use super::program::Attend;
+use super::program::Yield;
 use super::readiness::Events;
 use crate::session::Client;
 use crate::table::Registered;
@@ -44,7 +44,7 @@ pub(super) struct Ran {
 }
 
 /// A worker while a request of one of its connections is executed apart from it.
-struct Attendance<'w, 'b> {
+struct YieldingWorker<'w, 'b> {
     worker: &'w mut Worker,
     /// The connection whose request it is.
     token: usize,
@@ -56,8 +56,8 @@ struct Attendance<'w, 'b> {
 /// Events taken from the poll in a turn within a script.
 const EVENTS: usize = 128;
 
-impl Attend for Attendance<'_, '_> {
-    fn attend(&mut self) {
+impl Yield for YieldingWorker<'_, '_> {
+    fn yield_now(&mut self) {
         self.put_off_rest();
         let events = self.events.get_or_insert_with(|| Events::with_capacity(EVENTS));
         if events.wait(&self.worker.poll, Duration::ZERO).is_ok() {
@@ -71,7 +71,7 @@ impl Attend for Attendance<'_, '_> {
     }
 }
 
-impl Attendance<'_, '_> {
+impl YieldingWorker<'_, '_> {
     fn put_off_rest(&mut self) {
         if let Some(rest) = self.rest.take() {
             self.worker.put_off(rest);
@@ -92,16 +92,16 @@ impl Worker {
         let stand_in = Client::stand_in(connection.client.info.clone(), connection.client.identity.clone());
         let mut client = std::mem::replace(&mut connection.client, stand_in);
         connection.away = true;
-        let mut engine = std::mem::replace(&mut self.engine, self.understudy.take()?);
+        let mut engine = std::mem::replace(&mut self.engine, self.standby_engine.take()?);
         // The understudy is a visitor, who could not wait for this engine to be alone no more.
-        engine.receive_visitors();
-        let resident = engine.resident.take();
+        engine.yield_bias();
+        let bias_owner = engine.bias_owner.take();
         let mut out = std::mem::take(&mut self.replies_apart);
-        let mut attendance = Attendance { worker: self, token, rest: Some(rest), events: None };
+        let mut attendance = YieldingWorker { worker: self, token, rest: Some(rest), events: None };
         let outcome = engine.execute_program(&mut client, (command, previous), args, &mut attendance, &mut out);
         let put_off = attendance.rest.is_none();
-        engine.resident = resident;
-        self.understudy = Some(std::mem::replace(&mut self.engine, engine));
+        engine.bias_owner = bias_owner;
+        self.standby_engine = Some(std::mem::replace(&mut self.engine, engine));
         if let Some(connection) = self.connections.get_mut(token) {
             connection.client = client;
             connection.away = false;
@@ -146,16 +146,16 @@ impl Worker {
                 self.queue(token);
             }
         }
-        self.settle_for_understudy();
+        self.settle_for_standby();
         self.close_postponed();
     }
 
     /// Deals with what the understudy's commands did to others, for which it could take no locks.
-    fn settle_for_understudy(&mut self) {
-        let Some(understudy) = &mut self.understudy else { return };
+    fn settle_for_standby(&mut self) {
+        let Some(standby_engine) = &mut self.standby_engine else { return };
         // Who wants the world must not wait for the one while the other waits for that.
         self.engine.leave();
-        understudy.within_batch(Engine::settle_consequences);
+        standby_engine.within_batch(Engine::settle_consequences);
         while !self.engine.enter() {}
     }
 
@@ -190,8 +190,8 @@ impl Worker {
     }
 
     /// An engine that stands in while the worker's own runs a script.
-    pub(super) fn understudy(engine: &Engine) -> std::io::Result<Box<Engine>> {
-        let participant = engine.server.keyspace.world.join();
+    pub(super) fn standby_engine(engine: &Engine) -> std::io::Result<Box<Engine>> {
+        let participant = engine.server.keyspace.global_lock.join();
         let participant = participant.ok_or_else(|| std::io::Error::other("too many workers"))?;
         Ok(Box::new(Engine::new(engine.server, engine.worker, engine.stats.clone(), participant)))
     }
