@@ -8,7 +8,6 @@ pub mod connection;
 pub mod context;
 pub mod dump;
 pub mod geo;
-pub mod glob;
 pub mod hash;
 pub mod help;
 pub mod hyperloglog;

@@ -5,7 +5,7 @@ use kvick_resp::{Args, Reply, Version};
 use kvick_store::Kind;
 
 use crate::context::Error;
-use crate::glob;
+use kvick_resp::glob;
 
 /// What is scanned decides which options there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,6 +14,7 @@
 mod args;
 mod error;
 pub mod format;
+pub mod glob;
 mod grisu;
 mod inline;
 mod parser;

@@ -10,11 +10,11 @@ mod fatal;
 
 use crate::config::Values;
 use crate::config::tables::logging::CRASH_LOG_ENABLED;
-use crate::config::words::LogLevel;
 use crate::logging;
 use crate::process::version;
 use crate::server::Server;
 use crate::version::VALKEY;
+use kvick_runtime::logging::LogLevel;
 use std::any::Any;
 use std::backtrace::Backtrace;
 use std::fmt::{self, Write};

@@ -8,9 +8,9 @@
 //! round in which hardly anything could be moved is followed by a rest: what is wasted then is not the keyspace's.
 
 use crate::config::tables::memory as settings;
-use crate::memory::{Overview, Slabs};
 use crate::scripting::Scripting;
 use crate::server::Server;
+use kvick_runtime::memory::{Slabs, Waste};
 use kvick_store::defrag::{Mover, Walk, Work};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -95,7 +95,7 @@ impl Defrag {
             drop(state);
             return self.stop();
         }
-        let waste = Overview::waste();
+        let waste = Waste::measure();
         let lower = values.read(settings::ACTIVE_DEFRAG_THRESHOLD_LOWER);
         // Once it runs it goes on until it has some way to go before it would begin again.
         let margin = if runs { 0.75 } else { 1.0 };

@@ -14,7 +14,6 @@ use crate::inbox::{Delivery, Inboxes};
 use crate::latency::LatencyMonitor;
 use crate::listen::{Listeners, Transport};
 use crate::mailbox::Mailbox;
-use crate::memory;
 use crate::migration::Migration;
 use crate::pause::Pause;
 use crate::persistence::{self, Persistence, admission};
@@ -93,7 +92,7 @@ pub struct Server {
     /// How much happens in a second.
     pub rates: Mutex<Rates>,
     /// What is remembered about memory.
-    pub memory: memory::Monitor,
+    pub memory: kvick_runtime::memory::Monitor,
     /// Active defragmentation.
     pub defrag: Defrag,
     /// What is done about limits of memory.
@@ -174,7 +173,7 @@ impl Server {
             stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
             baseline: Mutex::new(vec![Totals::default(); workers + 1]),
             rates: Mutex::default(),
-            memory: memory::Monitor::default(),
+            memory: kvick_runtime::memory::Monitor::default(),
             defrag: Defrag::default(),
             eviction: Eviction::default(),
             persistence: Persistence::default(),
@@ -197,7 +196,7 @@ impl Server {
             listening: RwLock::default(),
         }));
         server.guard_memory(&server.runtime_config());
-        server.keyspace.lazy_free.run(memory::register_thread);
+        server.keyspace.lazy_free.run(kvick_runtime::memory::register_thread);
         server
     }
 

@@ -27,7 +27,7 @@ pub fn block() {
 /// Starts the thread that waits for signals. It lasts as long as the process.
 pub fn listen(server: &'static Server) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        crate::memory::register_thread();
+        kvick_runtime::memory::register_thread();
         let set = awaited();
         loop {
             let mut signal = 0;

@@ -6,9 +6,9 @@
 
 use crate::config::Values;
 use crate::config::tables::process::{HZ, WATCHDOG_PERIOD};
-use crate::process::affinity::{self, Role};
+use crate::crash;
 use crate::server::Server;
-use crate::{crash, memory};
+use kvick_runtime::affinity::{self, Role};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl Watchdog {
 
     /// Watches until the period is zero.
     fn watch(&self, server: &Server) {
-        memory::register_thread();
+        kvick_runtime::memory::register_thread();
         affinity::set(Role::Background);
         let now = Instant::now();
         let turns = |worker: usize| server.stats[worker].turns.get();

@@ -7,12 +7,12 @@
 use super::rules::{Reader, RuleError, has_blanks, join_selectors};
 use super::user::User;
 use super::users::Users;
-use crate::config::rewrite::replace;
 use crate::config::tables::security::{ACL_PUBSUB_DEFAULT, ACLFILE, REQUIREPASS};
 use crate::config::words::AclPubsubDefault;
 use crate::config::{Refusal, trim};
 use crate::logging;
 use crate::server::Server;
+use kvick_runtime::fsync_dir::replace;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;

@@ -5,7 +5,7 @@
 //! one (see [`super::users`]).
 
 use super::password::Digest;
-use kvick_commands::glob;
+use kvick_resp::glob;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 

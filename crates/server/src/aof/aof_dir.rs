@@ -4,7 +4,7 @@ use crate::config::Refusal;
 use crate::config::tables::logging::LATENCY_MONITOR_THRESHOLD;
 use crate::config::tables::persistence::{AOF_DISABLE_AUTO_GC, APPENDDIRNAME, APPENDFILENAME};
 use crate::config::tables::process::DIR;
-use crate::folder;
+use crate::fsync_dir;
 use crate::logging;
 use crate::server::Server;
 use kvick_rdb::aof::Manifest;
@@ -165,7 +165,7 @@ impl AofDir {
     /// Waits until the names in the folder are on the disk.
     fn sync(&self) -> Result<(), Told> {
         let folder = self.folder();
-        folder::sync(&folder).map_err(|error| {
+        fsync_dir::sync(&folder).map_err(|error| {
             tell(format_args!("Fail to fsync AOF directory {}: {}.", folder.display(), reason(&error)))
         })
     }

@@ -69,7 +69,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let mut writer = Writer::new(server, participant);
     let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
-        crate::memory::register_thread();
+        kvick_runtime::memory::register_thread();
         writer.run()
     })?;
     // A second call would be a mistake of the caller alone.

@@ -1,7 +1,7 @@
 //! MEMORY: what keys and the server take of memory.
 
 use super::help;
-use crate::memory::{self, Overview};
+use crate::memory::Overview;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
@@ -258,7 +258,7 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
 }
 
 fn purge(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    if !memory::purge() {
+    if !kvick_runtime::memory::purge() {
         return Err(Error::text("ERR Error purging dirty pages"));
     }
     cx.reply.ok();
@@ -266,7 +266,7 @@ fn purge(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 }
 
 fn malloc_stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    cx.reply.verbatim(&memory::report(), "txt");
+    cx.reply.verbatim(&kvick_runtime::memory::report(), "txt");
     Ok(())
 }
 
@@ -291,7 +291,7 @@ fn memory_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Figures;
+    use kvick_runtime::memory::Figures;
 
     fn overview(figures: Figures, peak: usize) -> Overview {
         Overview {

@@ -101,7 +101,7 @@ pub fn not_counted(server: &Server) -> usize {
 /// nor what is about to be free, since the janitor has it or its connection is being closed.
 pub fn excess(server: &Server, limit: u64) -> i64 {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut used = crate::memory::in_use();
+    let mut used = kvick_runtime::memory::in_use();
     if used > limit {
         // What goes while this adds up is in one of the sums and not in the other. Looked at before and after, it counts as
         // memory in neither order.
@@ -110,7 +110,7 @@ pub fn excess(server: &Server, limit: u64) -> i64 {
             not_counted(server) + leaving
         };
         let before = passing();
-        used = crate::memory::in_use();
+        used = kvick_runtime::memory::in_use();
         used = used.saturating_sub(before.max(passing()));
     }
     used as i64 - limit.min(i64::MAX as usize) as i64

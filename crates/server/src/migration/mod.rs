@@ -126,7 +126,7 @@ impl Migration {
 pub fn start(server: &'static Server) -> io::Result<()> {
     let (sender, jobs) = mpsc::channel::<Box<MigrationJob>>();
     std::thread::Builder::new().name("migrator".into()).spawn(move || {
-        crate::memory::register_thread();
+        kvick_runtime::memory::register_thread();
         for mut job in jobs {
             exchange::run(server, &mut job);
             server.send(job.client.info.worker, Message::Returned(job));

@@ -2,7 +2,7 @@
 //! The temporary file goes away with a [`DumpFile`] that was not put in its place.
 
 use crate::config::Refusal;
-use crate::folder;
+use crate::fsync_dir;
 use crate::logging;
 use parking_lot::Mutex;
 use std::fmt;
@@ -189,7 +189,7 @@ impl DumpFile {
 
 /// Waits until the names in a folder are on the disk.
 pub fn sync_directory(folder: &Path) -> Result<(), SaveError> {
-    folder::sync(folder).map_err(SaveError::SyncDirectory)
+    fsync_dir::sync(folder).map_err(SaveError::SyncDirectory)
 }
 
 impl Write for DumpFile {

@@ -3,6 +3,7 @@
 
 use super::access;
 use super::file::{Inexpressible, SaveError, write_error};
+use crate::clock;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::memory::MAXMEMORY_POLICY;
 use crate::config::tables::persistence::{
@@ -11,7 +12,6 @@ use crate::config::tables::persistence::{
 use crate::config::words::{EvictionPolicy, RdbSaveVersion};
 use crate::server::Server;
 use crate::version::VALKEY;
-use crate::{clock, memory};
 use kvick_rdb::aof::commands;
 use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOptions, Writer, save_record};
 use kvick_store::snapshot::Piece;
@@ -153,7 +153,7 @@ impl Form {
                 checksum: values.read(RDBCHECKSUM),
             },
             access: by_usage.then(|| access(&values, clock::unix_ms())),
-            used_memory: memory::in_use(),
+            used_memory: kvick_runtime::memory::in_use(),
             aof_base,
             replication: place_in_history(server),
             hides_keys: values.read(HIDE_USER_DATA_FROM_LOG),

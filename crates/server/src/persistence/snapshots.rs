@@ -22,8 +22,8 @@ use super::load::{self, LoadError};
 use super::status::Running;
 use super::{Persistence, admission, changes, now_s};
 use crate::config::tables::persistence::RDB_KEY_SAVE_DELAY;
-use crate::process::affinity::{self, Role};
 use crate::server::Server;
+use kvick_runtime::affinity::{self, Role};
 use kvick_store::Locked;
 use kvick_store::global_lock::Participant;
 use kvick_store::snapshot::Walk;
@@ -94,7 +94,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
     let (sender, jobs) = mpsc::channel();
     std::thread::Builder::new().name("snapshot".into()).spawn(move || {
         affinity::set(Role::Saving);
-        crate::memory::register_thread();
+        kvick_runtime::memory::register_thread();
         WALKS.set(true);
         for job in jobs {
             match job {

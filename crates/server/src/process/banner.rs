@@ -7,9 +7,9 @@ use crate::config::tables::logging::{LOGFILE, SYSLOG_ENABLED};
 use crate::config::tables::network::{IO_THREADS, PORT};
 use crate::config::tables::process::ALWAYS_SHOW_LOGO;
 use crate::config::tables::tls::TLS_PORT;
-use crate::config::words::LogLevel;
 use crate::logging;
 use crate::version::{KVICK, VALKEY};
+use kvick_runtime::logging::LogLevel;
 use std::io::IsTerminal;
 
 /// Shows the logo if `always-show-logo` asks for it or a person looks on; else one line that tools read.

@@ -4,7 +4,6 @@
 //! whether a server that is asked to end may. Everything that must happen while there is only one thread (the title's
 //! memory, the fork, the signal mask) happens here, before the log's thread and the workers are started.
 
-pub mod affinity;
 mod banner;
 mod daemon;
 pub mod limits;

@@ -1,7 +1,7 @@
 //! How a server begins and ends: one step after the other, in the order that each needs.
 
 use super::daemon::PidFile;
-use super::{affinity, banner, daemon, limits, oom_score, shutdown, system, title, version};
+use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
 use crate::acl::file::{self as acl_file, UserLine};
 use crate::acl::rules::Reader;
 use crate::config::arguments::Sources;
@@ -22,7 +22,9 @@ use crate::server::Server;
 use crate::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::{Message, Worker};
-use crate::{aof, clock, crash, logging, memory, migration, replication, signals, supervise};
+use crate::{aof, clock, crash, logging, migration, replication, signals, supervise};
+use kvick_config::process_settings;
+use kvick_runtime::affinity;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -98,7 +100,7 @@ fn run(
 ) -> Result<(), Failure> {
     std::env::set_current_dir(values.read(DIR).path())?;
     let executable = std::env::current_exe().unwrap_or_default();
-    logging::open(&values);
+    logging::open(&process_settings::log(&values));
     title::prepare(program, file.as_deref());
     system::warn();
     system::turn_off_huge_pages(&values);
@@ -110,8 +112,8 @@ fn run(
     // From here on there may be threads.
     signals::block();
     crash::watch(&values);
-    memory::register_thread();
-    affinity::begin(&values);
+    kvick_runtime::memory::register_thread();
+    affinity::begin(process_settings::cpu_lists(&values));
     logging::start()?;
     clock::calibrate();
     greet(program, only_defaults);

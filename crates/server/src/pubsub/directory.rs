@@ -5,7 +5,7 @@
 
 use super::publication::Address;
 use super::{Kind, Name};
-use kvick_commands::glob;
+use kvick_resp::glob;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::collections::HashMap;

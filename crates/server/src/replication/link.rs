@@ -10,12 +10,12 @@ use super::upstream::{LinkStage, Target};
 use crate::aof::State;
 use crate::config::tables::tls::{TLS_PORT, TLS_REPLICATION};
 use crate::config::tables::{network, replication as settings};
-use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use crate::tls::outgoing::Channel;
 use crate::version::VALKEY;
 use crate::{clock, logging};
 use kvick_resp::{Args, Limits, Parsed, Parser};
+use kvick_runtime::affinity::{self, Role};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ impl From<Superseded> for LinkError {
 pub fn start(server: &'static Server) -> io::Result<()> {
     let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
     std::thread::Builder::new().name("replication".into()).spawn(move || {
-        crate::memory::register_thread();
+        kvick_runtime::memory::register_thread();
         affinity::set(Role::Serving);
         let mut applier = Applier::new(server, participant);
         let upstream = &server.replication.upstream;

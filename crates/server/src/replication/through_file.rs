@@ -7,12 +7,11 @@ use super::transfer::{Ended, Transfer};
 use crate::aof::State;
 use crate::config::tables::persistence::RDB_DEL_SYNC_FILES;
 use crate::logging;
-use crate::memory;
 use crate::persistence::background::SavedFile;
 use crate::persistence::file::SaveError;
 use crate::persistence::snapshots::Destination;
-use crate::process::affinity::{self, Role};
 use crate::server::Server;
+use kvick_runtime::affinity::{self, Role};
 use parking_lot::Mutex;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -71,7 +70,7 @@ impl Destination for ThroughFile {
         let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let begun = opened.and_then(|(length, file)| {
             let send = move || {
-                memory::register_thread();
+                kvick_runtime::memory::register_thread();
                 affinity::set(Role::Background);
                 sender.send(&path, file, length);
             };

@@ -13,7 +13,6 @@ use super::upstream::Target;
 use crate::config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
 use crate::config::tables::replication as settings;
 use crate::logging;
-use crate::memory;
 use crate::server::Server;
 use crate::supervise;
 use crate::version::VALKEY;
@@ -52,7 +51,7 @@ impl Link<'_> {
         let (taken, kept) = std::thread::scope(|scope| {
             let (place, keeper, dump_socket) = (&place, &keeper, dump_connection.socket());
             let keep = move || {
-                memory::register_thread();
+                kvick_runtime::memory::register_thread();
                 let kept = ask_for_log(server, &mut primary_connection, place, keeper)
                     .and_then(|()| keeper.keep(primary_connection));
                 if kept.is_err()

@@ -12,7 +12,7 @@
 //! with the server.
 
 use crate::logging;
-use crate::process::affinity::{self, Role};
+use kvick_runtime::affinity::{self, Role};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::RawFd;
@@ -90,7 +90,7 @@ impl Sessions {
     /// Has a thread wait for the end of a session.
     fn watch(&'static self, process: libc::pid_t) -> io::Result<()> {
         let watch = move || {
-            crate::memory::register_thread();
+            kvick_runtime::memory::register_thread();
             affinity::set(Role::Background);
             self.await_end(process);
             logging::notice(format_args!("Lua debugging session of process {process} has ended"));

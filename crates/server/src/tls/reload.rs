@@ -6,7 +6,7 @@ use super::{Tls, TlsError};
 use crate::config::Values;
 use crate::config::tables::tls::TLS_AUTO_RELOAD_INTERVAL;
 use crate::logging;
-use crate::process::affinity::{self, Role};
+use kvick_runtime::affinity::{self, Role};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -10,7 +10,6 @@ use super::engine::Engine;
 use crate::clients::ClientInfo;
 use crate::clock::{Ticks, ticks_to_us};
 use crate::eviction::{self, clients};
-use crate::memory;
 use crate::persistence::admission;
 use crate::session::Client;
 use kvick_resp::Args;
@@ -118,7 +117,7 @@ impl Engine {
                 return false;
             }
         }
-        if limits.bytes > 0 && memory::own_balance() >= self.evicting.allowed {
+        if limits.bytes > 0 && kvick_runtime::memory::own_balance() >= self.evicting.allowed {
             self.make_room();
         }
         true
@@ -162,7 +161,7 @@ impl Engine {
     fn excess(&mut self) -> i64 {
         let excess = eviction::excess(self.server, self.runtime_config.eviction.bytes);
         if excess <= 0 {
-            self.evicting.allowed = memory::own_balance() - excess / self.server.workers() as i64;
+            self.evicting.allowed = kvick_runtime::memory::own_balance() - excess / self.server.workers() as i64;
         }
         excess
     }

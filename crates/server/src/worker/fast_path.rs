@@ -15,7 +15,6 @@ use super::engine::Engine;
 use crate::clients::ClientFlags;
 use crate::clock::Ticks;
 use crate::commandlog::Executed;
-use crate::memory;
 use crate::persistence::admission;
 use crate::session::{Client, ReplyMode};
 use crate::table::{FastPath, Registered};
@@ -102,7 +101,7 @@ impl Engine {
             if changed
                 || start > replies_max
                 || client.info.is_doomed()
-                || (is_limited && memory::own_balance() >= balance_max)
+                || (is_limited && kvick_runtime::memory::own_balance() >= balance_max)
             {
                 break;
             }

@@ -42,12 +42,12 @@ use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
 use crate::migration::MigrationJob;
-use crate::process::affinity::{self, Role};
 use crate::server::Server;
 use crate::session::{Client, Fate};
 use batch::Batch;
 use connection::{Connection, Socket};
 use engine::Engine;
+use kvick_runtime::affinity::{self, Role};
 use mio::{Poll, Token, Waker};
 use readiness::Events;
 use slab::Slab;
@@ -204,7 +204,7 @@ impl Worker {
 
     /// Runs until the server ends.
     pub fn run(mut self) {
-        crate::memory::register_thread();
+        kvick_runtime::memory::register_thread();
         affinity::set(Role::Serving);
         if self.server.workers() == 1 {
             self.engine.bias_owner = Some(self.server.keyspace.global_lock.settle(self.engine.participant));

@@ -1,8 +1,8 @@
 //! The thread that does for a journal what takes long: it makes the file, and syncs increments.
 
 use super::format;
-use crate::folder;
-use crate::process::affinity::{self, Role};
+use crate::fsync_dir;
+use kvick_runtime::affinity::{self, Role};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Keeper {
     pub fn start(path: PathBuf) -> io::Result<Keeper> {
         let ((tasks, waiting), (done, made)) = (mpsc::channel(), mpsc::channel());
         let thread = std::thread::Builder::new().name("aof-journal".into()).spawn(move || {
-            crate::memory::register_thread();
+            kvick_runtime::memory::register_thread();
             affinity::set(Role::Background);
             let file = make(&path).map(Arc::new);
             let kept = file.as_ref().ok().cloned();
@@ -106,7 +106,7 @@ fn make(path: &Path) -> io::Result<File> {
             left -= len;
         }
         file.sync_all()?;
-        folder::sync_of(path)?;
+        fsync_dir::sync_of(path)?;
         Ok(file)
     });
     if made.is_err() {

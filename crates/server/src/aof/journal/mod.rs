@@ -19,7 +19,7 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-use crate::folder;
+use crate::fsync_dir;
 use format::{BLOCK, Boot, FRAME_MAX, Frame, HALF_BLOCKS, Header, Identity};
 use keeper::{Checkpoint, Keeper};
 use std::fs::{self, File};
@@ -205,6 +205,6 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // It must not come back in a crash: its frames could be taken for those of a later file.
-        removed => removed.and_then(|()| folder::sync_of(path)),
+        removed => removed.and_then(|()| fsync_dir::sync_of(path)),
     }
 }

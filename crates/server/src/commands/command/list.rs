@@ -2,9 +2,9 @@
 use crate::session::{Session, SessionHandler};
 use crate::table::Registered;
 use kvick_commands::context::Error;
-use kvick_commands::glob;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
+use kvick_resp::glob;
 
 /// COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]
 pub const LIST: Command<SessionHandler> = Command::new(

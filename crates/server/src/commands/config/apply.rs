@@ -77,7 +77,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     } else if id == replication::REPL_BACKLOG_SIZE.id() {
         server.resize_backlog(values.read(replication::REPL_BACKLOG_SIZE));
     } else if LOG.contains(&id) {
-        crate::logging::configure(values);
+        crate::logging::configure(&kvick_config::process_settings::log(values));
     } else if id == logging::CRASH_LOG_ENABLED.id() {
         crate::crash::configure(values);
     } else if id == persistence::APPENDFSYNC.id() || id == persistence::AOF_JOURNAL.id() {

@@ -4,7 +4,7 @@ use super::Subject;
 use super::page::{Page, human};
 use crate::config::tables::memory as settings;
 use crate::eviction;
-use crate::memory::{self, Overview};
+use crate::memory::Overview;
 use crate::process::version;
 use crate::scripting::{Interpreters, Scripting};
 use kvick_script::Kind;
@@ -54,7 +54,7 @@ fn write_used(overview: &Overview, page: &mut Page) {
         ("allocator_resident", figures.resident),
         ("allocator_muzzy", figures.muzzy),
     ]);
-    page.bytes("total_system_memory", memory::system_total() as u64);
+    page.bytes("total_system_memory", kvick_runtime::memory::system_total() as u64);
 }
 
 fn write_scripts(scripting: &Scripting, page: &mut Page) {

@@ -8,10 +8,10 @@ use crate::scripting::libraries::Join;
 use crate::scripting::running::Kind;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
-use kvick_commands::glob;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_rdb::{VERSION, VersionCheck, WriteOptions, dump_functions, restore_functions};
 use kvick_resp::Args;
+use kvick_resp::glob;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[FUNCTION];

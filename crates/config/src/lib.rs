@@ -1,0 +1,230 @@
+//! The configuration: every directive, its value now, and the ways in which values come and go.
+//!
+//! - [`tables`] lists the directives, and makes a typed [`Key`] of each; [`directive`], [`value`],
+//!   [`words`] and [`shapes`] say what they are made of.
+//! - [`Config`] holds the values of a running server. Any thread reads them; [`Config::set_many`]
+//!   changes some of them, all or none, as CONFIG SET does.
+//! - [`arguments`] reads the command line and [`load`] the configuration it leads to; [`rewrite`]
+//!   writes it back to its file.
+//!
+//! What always holds: a value has the shape, lies within the bounds and passes the check of its
+//! directive; the values that others see have been put into effect; and every change moves the
+//! generation.
+
+pub mod arguments;
+mod checks;
+pub mod directive;
+mod glob;
+pub mod load;
+pub mod numbers;
+pub mod proc_title;
+pub mod process_settings;
+pub mod quoting;
+#[cfg(test)]
+mod reference;
+pub mod rewrite;
+pub mod set;
+pub mod shapes;
+pub mod tables;
+pub mod value;
+mod values;
+pub mod words;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+pub use directive::{Directive, Effect, Flags, Id, Key, Kind};
+pub use load::trim;
+pub use set::{Apply, Caller, Changed, ConfigError};
+pub use value::{Refusal, Setting, Text};
+pub use values::Values;
+
+/// The configuration of a running server, shared by its threads.
+pub struct Config {
+    values: RwLock<Arc<Values>>,
+    generation: AtomicU64,
+    /// Held while values are changed, so that changes and their effects follow one another.
+    changing: Mutex<()>,
+}
+
+impl Config {
+    /// A configuration that starts with these values, at generation 1.
+    pub fn new(values: Values) -> Self {
+        Self { values: RwLock::new(Arc::new(values)), generation: AtomicU64::new(1), changing: Mutex::new(()) }
+    }
+
+    /// A number that is greater after every change: whoever keeps copies of settings reads them
+    /// again when it has moved. It moves after the values, so that who sees it moved sees them
+    /// changed.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// All values as they are now, at one moment.
+    pub fn values(&self) -> Arc<Values> {
+        self.values.read().clone()
+    }
+
+    /// One setting.
+    pub fn read<T: Setting>(&self, key: Key<T>) -> T {
+        self.values.read().read(key)
+    }
+
+    /// One setting by its name or alias, as CONFIG GET shows it.
+    pub fn get(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let found = tables::find(name)?;
+        Some(self.values.read().show(found.id))
+    }
+
+    /// What CONFIG GET replies to these patterns: names with their values, sorted by name.
+    ///
+    /// An argument without a wildcard is looked up in any case and listed as it was written. A
+    /// pattern lists every name and every alias that it matches, except those of hidden directives.
+    pub fn match_names<'a>(&self, patterns: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut found: Vec<(Vec<u8>, Id)> = Vec::new();
+        for pattern in patterns {
+            if !glob::is_pattern(pattern) {
+                found.extend(tables::find(pattern).map(|name| (pattern.to_vec(), name.id)));
+                continue;
+            }
+            let visible = tables::names().filter(|name| !name.id.directive().flags.contains(Flags::HIDDEN));
+            let matching = visible.filter(|name| kvick_resp::glob::matches(pattern, name.name.as_bytes(), true));
+            found.extend(matching.map(|name| (name.name.as_bytes().to_vec(), name.id)));
+        }
+        // A name that several patterns found is listed once, in the spelling that came first.
+        let mut seen = std::collections::HashSet::new();
+        found.retain(|(name, _)| seen.insert(name.to_ascii_lowercase()));
+        found.sort();
+        let values = self.values();
+        found.into_iter().map(|(name, id)| (name, values.show(id))).collect()
+    }
+
+    /// Puts a value in place that the server itself found, without checking or applying it: the
+    /// primary that REPLICAOF named, or the number of clients that the limit of open files allows.
+    pub fn put<T: Setting>(&self, key: Key<T>, value: T) {
+        let _changing = self.changing.lock();
+        let mut values = Values::clone(&self.values());
+        values.put(key.id(), value.into_value());
+        self.publish(values);
+    }
+
+    fn publish(&self, values: Values) {
+        *self.values.write() = Arc::new(values);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tables::{ids, network, process, replication};
+    use super::value::Value;
+    use super::*;
+
+    fn config() -> Config {
+        Config::new(Values::defaults().unwrap())
+    }
+
+    fn names(patterns: &[&str]) -> Vec<String> {
+        let found = config().match_names(patterns.iter().map(|pattern| pattern.as_bytes()));
+        found.into_iter().map(|(name, _)| String::from_utf8(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_directive_reads_back_what_it_shows() {
+        let values = Values::defaults().unwrap();
+        for id in ids() {
+            let directive = id.directive();
+            if id == replication::REPLICAOF.id() {
+                continue; // No primary is shown as nothing but written as `no one`.
+            }
+            let value = values.parse_text(id, &values.show(id));
+            assert_eq!(value.as_ref(), Ok(values.value(id)), "{}", directive.name);
+        }
+    }
+
+    #[test]
+    fn names_and_aliases_are_distinct_lower_case_words() {
+        let mut seen = std::collections::HashSet::new();
+        for id in ids() {
+            let Directive { name, alias, .. } = id.directive();
+            for name in std::iter::once(name).chain(alias) {
+                assert!(seen.insert(*name), "{name} is there twice");
+                assert_eq!(tables::find(name.to_ascii_uppercase().as_bytes()).unwrap().id, id);
+                assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')), "{name}");
+            }
+        }
+        assert!(tables::RETIRED.iter().all(|name| !seen.contains(name)));
+    }
+
+    #[test]
+    fn patterns_find_aliases_and_no_hidden_names() {
+        assert_eq!(names(&["*of"]), ["replicaof", "slaveof"]);
+        assert_eq!(names(&["key-load*"]), Vec::<String>::new());
+        assert_eq!(names(&["key-load-delay"]), ["key-load-delay"]);
+        assert_eq!(names(&["nosuch"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn exact_names_are_listed_as_written_and_once() {
+        assert_eq!(names(&["MaxClients", "maxclient*"]), ["MaxClients"]);
+        assert_eq!(names(&["slowlog-max-len", "slowlog-max-len"]), ["slowlog-max-len"]);
+    }
+
+    #[test]
+    fn matches_are_sorted() {
+        let found = names(&["*", "bind", "*mem*"]);
+        assert!(found.is_sorted());
+        assert!(found.len() > 200);
+    }
+
+    #[test]
+    fn settings_read_in_their_own_types() {
+        let config = config();
+        assert_eq!(config.read(network::PORT), 6379);
+        assert_eq!(config.read(network::BIND).list().len(), 2);
+        assert_eq!(config.read(process::SUPERVISED), words::Supervised::No);
+        assert_eq!(config.read(network::UNIXSOCKET), None);
+        assert_eq!(config.get(b"SLOWLOG-MAX-LEN").unwrap(), b"128");
+        assert!(config.read(network::IO_THREADS) >= 1);
+    }
+
+    #[test]
+    fn a_value_that_the_server_puts_moves_the_generation() {
+        let config = config();
+        let before = config.generation();
+        config.put(replication::REPLICAOF, Some(shapes::Primary { host: "h".into(), port: 1 }));
+        assert!(config.generation() > before);
+        assert_eq!(config.get(b"slaveof").unwrap(), b"h 1");
+    }
+
+    /// Checks that every setting keeps its value when it is read in its own type.
+    fn assert_types_hold(values: &Values) {
+        for (id, read) in ids().zip(tables::read_all(values)) {
+            assert_eq!(&read, values.value(id), "{}", id.directive().name);
+        }
+    }
+
+    #[test]
+    fn every_type_holds_the_values_of_its_directive() {
+        let mut values = Values::defaults().unwrap();
+        assert_types_hold(&values);
+        for pick in [|min, _| min, |_, max| max] as [fn(i128, i128) -> i128; 2] {
+            for id in ids() {
+                if let Kind::Integer { min, max, .. } = id.directive().kind {
+                    values.put(id, Value::Integer(pick(min, max)));
+                }
+            }
+            assert_types_hold(&values);
+        }
+        for id in ids() {
+            if let Kind::Word(words) = id.directive().kind {
+                for (_, word) in words {
+                    values.put(id, Value::Word(*word));
+                    assert_types_hold(&values);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Syncs directories, so that created and renamed files survive a crash, and replaces files atomically.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Returns once the names in a directory are on the disk.
+pub fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// Does the same for the directory of a file.
+pub fn sync_of(file: &Path) -> io::Result<()> {
+    sync(file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+}
+
+/// Replaces the file at `path` by `content` atomically: writes a new file beside it, syncs it, renames it and syncs the
+/// directory. On an error the old file is unchanged.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let (mut file, beside) = create_beside(path)?;
+    let replaced = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, path));
+    if replaced.is_err() {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&beside);
+    }
+    replaced?;
+    sync_of(path)
+}
+
+/// Creates a file of a new name in the same folder.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let pid = std::process::id();
+    for attempt in 0..100 {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{pid}-{attempt}"));
+        match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => return Ok((created?, beside.into())),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_there_can_be_synced_and_another_cannot() {
+        let folder = tempfile::tempdir().expect("a folder");
+        sync(folder.path()).expect("a folder");
+        sync_of(&folder.path().join("file")).expect("its folder");
+        sync_of(Path::new("file")).expect("the present folder");
+        assert_eq!(sync_of(&folder.path().join("none/file")).expect_err("none").kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,267 @@
+//! What the process takes of memory: the allocator's figures, the kernel's, and what of it is not data.
+//!
+//! How much is in use is known at any time, see [`allocation_stats`]. All else the allocator, jemalloc, adds up when it is asked to.
+//! That takes some ten microseconds, so it is done once for a report, never while commands run.
+//!
+//! Invariants of the unsafe code here: each name is that of a control which the allocator documents, is terminated by a
+//! zero byte, and is read with the type documented for it.
+
+mod allocation_stats;
+mod slabs;
+
+use std::ffi::{CStr, c_char};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tikv_jemalloc_ctl::{epoch, raw, stats};
+
+pub use allocation_stats::{in_use, own_balance, register_thread};
+pub use slabs::Slabs;
+
+/// The allocator's number for all of its arenas together.
+const ALL_ARENAS: usize = 4096;
+
+/// The allocator's and the kernel's figures, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// What the server has in use.
+    pub used: usize,
+    /// What was allocated and not freed, with what is kept free for each thread.
+    pub allocated: usize,
+    /// Pages that hold any of it.
+    pub active: usize,
+    /// Pages that the allocator has in memory.
+    pub resident: usize,
+    /// Pages that the kernel may take back when it wants to.
+    pub muzzy: usize,
+    /// What is free within the pages for small allocations.
+    pub small_free: usize,
+    /// What of the process is in memory.
+    pub rss: usize,
+}
+
+impl Figures {
+    /// The figures now.
+    pub fn read() -> Self {
+        refresh();
+        let rss = resident_set();
+        // A control that cannot be read is one that this build of the allocator lacks.
+        let allocated = stats::allocated::read().unwrap_or(0);
+        Figures {
+            used: in_use(),
+            allocated,
+            active: stats::active::read().unwrap_or(0),
+            resident: stats::resident::read().unwrap_or(0),
+            muzzy: read_control::<usize>(format!("stats.arenas.{ALL_ARENAS}.pmuzzy\0")).unwrap_or(0) * page_size(),
+            small_free: small_free().unwrap_or(0),
+            rss,
+        }
+    }
+}
+
+fn refresh() {
+    // Without it the figures are those of the last time: old, but true then.
+    let _ = epoch::advance();
+}
+
+/// Has the allocator give back the pages that it does not use.
+pub fn purge() -> bool {
+    let flush = b"thread.tcache.flush\0";
+    let purge = format!("arena.{ALL_ARENAS}.purge\0");
+    // SAFETY: both controls exist and carry no data.
+    unsafe { command(flush) && command(purge.as_bytes()) }
+}
+
+/// The allocator's own report.
+pub fn report() -> Vec<u8> {
+    let mut text = Vec::new();
+    // Writing to memory does not fail.
+    let _ = tikv_jemalloc_ctl::stats_print::stats_print(&mut text, Default::default());
+    text
+}
+
+/// Runs a control that carries no data.
+///
+/// # Safety
+/// The name ends with a zero byte and is that of a control which neither reads nor writes a value.
+unsafe fn command(name: &[u8]) -> bool {
+    use std::ptr::null_mut;
+    // SAFETY: as the caller promises; no value is passed in either direction.
+    unsafe { tikv_jemalloc_sys::mallctl(name.as_ptr().cast(), null_mut(), null_mut(), null_mut(), 0) == 0 }
+}
+
+fn read_control<T: Copy>(name: String) -> Option<T> {
+    debug_assert!(name.ends_with('\0'));
+    // SAFETY: by the module's invariants; a size that does not fit the type is an error.
+    unsafe { raw::read(name.as_bytes()) }.ok()
+}
+
+/// A control of the allocator that is a number of whatever width.
+pub fn control_number(name: &[u8]) -> Option<i64> {
+    // A name may not end early, and no control has one so long.
+    if name.contains(&0) || name.len() > 256 {
+        return None;
+    }
+    let name = format!("{}\0", std::str::from_utf8(name).ok()?);
+    let (wide, narrow, flag) = (read_control::<i64>, read_control::<i32>, read_control::<u8>);
+    wide(name.clone()).or_else(|| narrow(name.clone()).map(i64::from)).or_else(|| flag(name).map(i64::from))
+}
+
+/// A control of the allocator that is a text.
+pub fn control_text(name: &[u8]) -> Option<Vec<u8>> {
+    /// All others would have numbers taken for addresses.
+    const TEXTS: [&str; 7] = [
+        "version",
+        "config.malloc_conf",
+        "opt.dss",
+        "opt.metadata_thp",
+        "opt.percpu_arena",
+        "opt.thp",
+        "opt.zero_realloc",
+    ];
+    let name = TEXTS.into_iter().find(|known| known.as_bytes() == name)?;
+    let text: *const c_char = read_control(format!("{name}\0"))?;
+    // SAFETY: these controls lead to texts that end with a zero byte and live as long as the process.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
+}
+
+/// What is free in slabs of small allocations.
+fn small_free() -> Option<usize> {
+    let bins: u32 = read_control("arenas.nbins\0".into())?;
+    (0..bins).map(small_free_in).sum()
+}
+
+fn small_free_in(bin: u32) -> Option<usize> {
+    let size: usize = read_control(format!("arenas.bin.{bin}.size\0"))?;
+    let regions: u32 = read_control(format!("arenas.bin.{bin}.nregs\0"))?;
+    let slabs: usize = read_control(format!("stats.arenas.{ALL_ARENAS}.bins.{bin}.curslabs\0"))?;
+    let taken: usize = read_control(format!("stats.arenas.{ALL_ARENAS}.bins.{bin}.curregs\0"))?;
+    Some((slabs * regions as usize).saturating_sub(taken) * size)
+}
+
+fn resident_set() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * page_size()
+}
+
+fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: the call only returns a number.
+    *SIZE.get_or_init(|| usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
+}
+
+/// Memory of the machine.
+pub fn system_total() -> usize {
+    // SAFETY: the call only returns a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) }).unwrap_or(0) * page_size()
+}
+
+/// What is remembered about the process's memory.
+#[derive(Default)]
+pub struct Monitor {
+    startup: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl Monitor {
+    /// Takes note that the server is about to serve: what it takes now is what it takes when empty.
+    pub fn mark_startup(&self) {
+        let now = in_use();
+        self.startup.store(now, Ordering::Relaxed);
+        self.note(now);
+    }
+
+    /// Takes note of what is in use now.
+    pub fn sample(&self) {
+        self.note(in_use());
+    }
+
+    /// Takes note of how much is in use.
+    pub fn note(&self, used: usize) {
+        self.peak.fetch_max(used, Ordering::Relaxed);
+    }
+
+    /// What was in use when the server was about to serve.
+    pub fn startup(&self) -> usize {
+        self.startup.load(Ordering::Relaxed)
+    }
+
+    /// The most that was ever seen in use.
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
+/// What is free within pages for small allocations.
+#[derive(Clone, Copy, Debug)]
+pub struct Waste {
+    /// Bytes.
+    pub bytes: usize,
+    /// In percent of what is allocated.
+    pub percent: f64,
+}
+
+impl Waste {
+    /// How much is free within small pages now. Costs some ten microseconds.
+    pub fn measure() -> Self {
+        refresh();
+        let (bytes, allocated) = (small_free().unwrap_or(0), stats::allocated::read().unwrap_or(0));
+        Waste { bytes, percent: percent(bytes, allocated) }
+    }
+}
+
+/// `part` of `whole`; 0 of nothing.
+pub fn ratio(part: usize, whole: usize) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// `part` of `whole` in percent; 0 of nothing.
+pub fn percent(part: usize, whole: usize) -> f64 {
+    ratio(part, whole) * 100.0
+}
+
+/// How much `more` exceeds `less`: ratio and bytes.
+pub fn excess(more: usize, less: usize) -> (f64, i64) {
+    (ratio(more, less), more as i64 - less as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_contain_one_another() {
+        // The allocator adds them up one after the other while other threads allocate and free.
+        let nest = |figures: &Figures| figures.allocated <= figures.active && figures.active <= figures.resident;
+        let figures =
+            (0..1000).map(|_| Figures::read()).find(nest).expect("figures of a moment in which little happens");
+        assert!(figures.rss > 1 << 20 && figures.rss < system_total(), "{figures:?}");
+    }
+
+    #[test]
+    fn the_allocator_can_be_purged_and_reports() {
+        assert!(purge());
+        assert!(String::from_utf8_lossy(&report()).contains("jemalloc statistics"));
+        assert!(small_free().is_some());
+    }
+
+    #[test]
+    fn controls_can_be_read_by_name() {
+        assert_eq!(control_number(b"arenas.page"), Some(page_size() as i64));
+        assert_eq!(control_number(b"arenas.quantum"), Some(kvick_store::memory::QUANTUM as i64));
+        assert_eq!(control_number(b"opt.abort"), Some(0));
+        assert!(
+            [&b"no.such"[..], b"", b"arenas.page\0", b"version\xff"].iter().all(|name| control_number(name).is_none())
+        );
+        assert!(control_text(b"version").is_some_and(|version| version.starts_with(b"5.")));
+        assert!(control_text(b"arenas.page").is_none());
+    }
+
+    #[test]
+    fn the_peak_only_rises() {
+        let monitor = Monitor::default();
+        [5, 9, 2].into_iter().for_each(|bytes| monitor.note(bytes));
+        assert_eq!(monitor.peak(), 9);
+        monitor.mark_startup();
+        assert!(monitor.peak() >= monitor.startup());
+    }
+}
