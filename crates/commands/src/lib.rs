@@ -23,6 +23,7 @@ pub mod sorted_set;
 pub mod spec;
 pub mod stream;
 pub mod string;
+pub mod table;
 #[cfg(test)]
 mod testing;
 pub mod timeout;

@@ -391,6 +391,29 @@ bitflags! {
         const TOUCHES_ARBITRARY_KEYS = 1 << 20;
         /// Works on every database.
         const ALL_DBS = 1 << 21;
+
+        // What the server needs to know beyond what COMMAND INFO shows.
+
+        /// Runs at once although a transaction has begun.
+        const IMMEDIATE = 1 << 22;
+        /// Runs the transaction that has begun.
+        const EXECUTES = 1 << 23;
+        /// Ends its client's watch of keys, and so takes their locks.
+        const UNWATCHES = 1 << 24;
+        /// Allowed while a RESP2 client is subscribed.
+        const SUBSCRIBED = 1 << 25;
+        /// Drops every key, which makes earlier dumps worthless.
+        const FLUSHES = 1 << 26;
+        /// Selects the client's database with its first argument.
+        const SELECTS = 1 << 27;
+        /// May change the client's user.
+        const LOGS_IN = 1 << 28;
+        /// May come on the connection by which a replica is fed.
+        const FROM_REPLICA = 1 << 29;
+        /// Tells monitoring tools whether writes are accepted, and so is refused as writes are.
+        const HEALTH_CHECK = 1 << 30;
+        /// Leaves what CLIENT CACHING said in force for the next command.
+        const KEEPS_CACHING = 1 << 31;
     }
 }
 

@@ -5,7 +5,7 @@ use kvick_resp::OwnedArgs;
 use kvick_server::config::Values;
 use kvick_server::server::Server;
 use kvick_server::session::Client;
-use kvick_server::table::{CommandTable, Resolved};
+use kvick_commands::table::Resolved;
 use kvick_server::worker::batch::ResolvedCommand;
 use kvick_server::worker::engine::Engine;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use std::hint::black_box;
 fn dispatch(c: &mut Criterion) {
     kvick_server::clock::calibrate();
     let values = Values::defaults().expect("a current directory");
-    let server = Server::leak(values, None, "bench".into(), CommandTable::new());
+    let server = Server::leak(values, None, "bench".into(), kvick_server::commands::table());
     let participant = server.keyspace.global_lock.join().expect("few threads");
     let mut engine = Engine::new(server, 0, server.stats[0].clone(), participant);
     let mut client = Client::detached();
@@ -28,7 +28,7 @@ fn dispatch(c: &mut Criterion) {
             b.iter(|| {
                 out.clear();
                 let args = black_box(owned.args());
-                let Resolved::Command(command) = server.table.resolve(args) else { return };
+                let Resolved::Command(command) = server.catalogue.resolve(args) else { return };
                 let hash = command.single_key.and_then(|at| args.get(at)).map(|key| server.keyspace.key(key).hash);
                 engine.execute(&mut client, args, ResolvedCommand::For(command, hash), &mut None, &mut out);
             })

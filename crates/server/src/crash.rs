@@ -144,7 +144,7 @@ fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Resu
     writeln!(out, "used_memory:{}", used_memory())?;
     writeln!(out, "\n------ CLIENT LIST OUTPUT ------")?;
     for client in server.clients.all().iter().take(CLIENTS_MAX) {
-        let command = server.table.get(client.command.load(Ordering::Relaxed));
+        let command = server.catalogue.get(client.command.load(Ordering::Relaxed));
         let here = if thread == format!("worker-{}", client.worker) { " (of the thread that panicked)" } else { "" };
         writeln!(
             out,

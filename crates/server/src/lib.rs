@@ -39,7 +39,6 @@ pub mod session;
 pub mod signals;
 pub mod stats;
 pub mod supervise;
-pub mod table;
 pub mod tls;
 pub mod tracking;
 pub use kvick_runtime::version;

@@ -26,7 +26,8 @@ use crate::runtime_config::RuntimeConfig as Snapshot;
 use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::stats::{Totals, WorkerStats};
-use crate::table::{CommandTable, Registered};
+use crate::worker::handlers::Handler;
+use kvick_commands::table::{Catalogue, CommandInfo, CommandTable};
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::watchdog::Watchdog;
@@ -63,7 +64,9 @@ pub struct Server {
     /// How the process was started.
     pub executable: PathBuf,
     /// All commands.
-    pub table: CommandTable,
+    pub table: &'static CommandTable<Handler>,
+    /// What is known about them.
+    pub catalogue: &'static Catalogue,
     /// Who may do what.
     pub acl: Acl,
     /// All connections.
@@ -140,7 +143,7 @@ impl Server {
         values: Values,
         config_file: Option<PathBuf>,
         executable: PathBuf,
-        table: CommandTable,
+        table: CommandTable<Handler>,
     ) -> &'static Server {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
         let databases = values.read(crate::config::tables::process::DATABASES) as usize;
@@ -148,7 +151,8 @@ impl Server {
             1 => PARTITIONS_ALONE,
             _ => (workers * PARTITIONS_PER_WORKER).next_power_of_two().min(PARTITIONS_MAX),
         };
-        let commands = table.all().len();
+        let table: &'static CommandTable<Handler> = Box::leak(Box::new(table));
+        let commands = table.catalogue().all().len();
         let runtime_config = Snapshot::read(&values, 1);
         let keyspace = Keyspace::leak(databases, partitions, hasher(&values));
         let aof = Aof::new(workers, values.read(APPENDFSYNC));
@@ -158,6 +162,7 @@ impl Server {
             config_file,
             executable,
             table,
+            catalogue: table.catalogue(),
             acl: Acl::default(),
             clients: Clients::default(),
             pause: Pause::default(),
@@ -332,7 +337,7 @@ impl Server {
     }
 
     /// Why a protected command may not run for this client.
-    pub fn protected_refusal(&self, client: &Client, command: &Registered) -> Option<Error> {
+    pub fn protected_refusal(&self, client: &Client, command: &CommandInfo) -> Option<Error> {
         let (setting, directive) = match command.full_name.split('|').next() {
             Some("debug") => (self.config.read(security::ENABLE_DEBUG_COMMAND), "enable-debug-command"),
             _ => (self.config.read(security::ENABLE_MODULE_COMMAND), "enable-module-command"),

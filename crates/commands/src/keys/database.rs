@@ -53,6 +53,7 @@ pub const FLUSHDB: Command<Handler> = Command::new(
 /// FLUSHALL [ASYNC | SYNC]
 pub const FLUSHALL: Command<Handler> = Command::new(
     flushing("flushall", "O(N), N being the number of keys in all databases.", "Deletes all keys of all databases.")
+        .flags(&[Flags::FLUSHES])
         .flags(&[Flags::ALL_DBS]),
     |cx, args| {
         let all = 0..cx.db.keyspace().databases();

@@ -4,7 +4,7 @@
 //! selector allows all of it, the reason told is the furthest that any selector came.
 
 use super::user::{KeyAccess, Selector, User};
-use crate::table::Registered;
+use kvick_commands::table::CommandInfo;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Channels, Flags, KeyFlags, KeyPositions};
 use kvick_resp::Args;
@@ -14,7 +14,7 @@ use kvick_resp::format::parse_i64;
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The command.
-    pub command: &'a Registered,
+    pub command: &'a CommandInfo,
     /// Its arguments.
     pub args: Args<'a>,
     /// The database that it is for.
@@ -47,12 +47,12 @@ pub struct Denied {
 
 impl Denied {
     /// The error that a client is told.
-    pub fn error(self, user: &User, command: &Registered) -> Error {
+    pub fn error(self, user: &User, command: &CommandInfo) -> Error {
         Error::new(format!("NOPERM {}", self.text(user, command)))
     }
 
     /// The error that a script is told of a command that it calls.
-    pub fn error_in_script(self, user: &User, command: &Registered) -> Error {
+    pub fn error_in_script(self, user: &User, command: &CommandInfo) -> Error {
         Error::new(format!("NOPERM ACL failure in script: {}", self.text(user, command)))
     }
 
@@ -71,7 +71,7 @@ impl Denied {
     }
 
     /// What may not be used, without its name: whoever is refused may not learn more than he knew.
-    fn text(self, user: &User, command: &Registered) -> String {
+    fn text(self, user: &User, command: &CommandInfo) -> String {
         match self.reason {
             Reason::Command => self.full_text(user, command, b""),
             Reason::Key => "No permissions to access a key".to_string(),
@@ -81,7 +81,7 @@ impl Denied {
     }
 
     /// What may not be used, by the name that stands at `at` of the arguments.
-    pub fn full_text(self, user: &User, command: &Registered, name: &[u8]) -> String {
+    pub fn full_text(self, user: &User, command: &CommandInfo, name: &[u8]) -> String {
         let (user, name) = (String::from_utf8_lossy(&user.name), String::from_utf8_lossy(name));
         match self.reason {
             Reason::Command => format!("User {user} has no permissions to run the '{}' command", command.full_name),
@@ -92,7 +92,7 @@ impl Denied {
     }
 
     /// What the log calls the thing that was refused.
-    pub fn object<'a>(self, command: &'a Registered, args: Args<'a>) -> &'a [u8] {
+    pub fn object<'a>(self, command: &'a CommandInfo, args: Args<'a>) -> &'a [u8] {
         let named = (self.reason != Reason::Command && self.at > 0).then(|| args.get(self.at)).flatten();
         named.unwrap_or(command.full_name.as_bytes())
     }
@@ -199,7 +199,7 @@ impl Selector {
 }
 
 /// Whether a command may have keys.
-fn has_keys(command: &Registered) -> bool {
+fn has_keys(command: &CommandInfo) -> bool {
     let spec = command.spec;
     spec.find_keys.is_some() || spec.keys.iter().any(|keys| !keys.flags.contains(KeyFlags::NOT_KEY))
 }

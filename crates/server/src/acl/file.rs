@@ -125,7 +125,7 @@ pub fn path(server: &Server) -> Option<PathBuf> {
 /// What rules are read with at a server.
 pub fn reader(server: &Server) -> Reader<'_> {
     let all_channels = server.config.read(ACL_PUBSUB_DEFAULT) == AclPubsubDefault::Allchannels;
-    Reader { table: &server.table, all_channels }
+    Reader { table: &server.catalogue, all_channels }
 }
 
 /// Reads an ACL file. On an error it is the description of all that is wrong with it.

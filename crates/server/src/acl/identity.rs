@@ -12,7 +12,7 @@ use crate::config::tables::security::ACLLOG_MAX_LEN;
 use crate::persistence::admission::Admission;
 use crate::server::Server;
 use crate::session::Client;
-use crate::table::Registered;
+use kvick_commands::table::CommandInfo;
 use kvick_resp::Args;
 use std::sync::Arc;
 
@@ -141,17 +141,17 @@ impl Client {
 
     /// Whether it may run a command now.
     #[inline]
-    pub fn check(&self, server: &Server, command: &Registered, args: Args<'_>) -> Result<(), Denied> {
+    pub fn check(&self, server: &Server, command: &CommandInfo, args: Args<'_>) -> Result<(), Denied> {
         if self.is_unrestricted() { Ok(()) } else { self.identity.user.check(&self.request(server, command, args)) }
     }
 
     /// Whether a command that comes across keys that it does not name may read whichever they are.
-    pub fn reads_every_key(&self, server: &Server, command: &Registered, args: Args<'_>) -> bool {
+    pub fn reads_every_key(&self, server: &Server, command: &CommandInfo, args: Args<'_>) -> bool {
         self.is_unrestricted() || self.identity.user.check_with_every_key(&self.request(server, command, args))
     }
 
     /// A request for the database that is selected when it runs.
-    fn request<'a>(&self, server: &Server, command: &'a Registered, args: Args<'a>) -> Request<'a> {
+    fn request<'a>(&self, server: &Server, command: &'a CommandInfo, args: Args<'a>) -> Request<'a> {
         let db = self.transaction.as_ref().map_or(self.db, |transaction| transaction.db());
         Request { command, args, db, databases: server.keyspace.databases() }
     }
@@ -161,7 +161,7 @@ impl Client {
 pub fn note(server: &Server, info: &ClientInfo, event: &Event<'_>) {
     let describe = || {
         let mut line = Vec::new();
-        list::describe(info, &server.table, event.now_ms, &mut line);
+        list::describe(info, &server.catalogue, event.now_ms, &mut line);
         line.pop();
         line
     };
@@ -174,7 +174,7 @@ pub fn note_denied(
     info: &ClientInfo,
     user: &User,
     (denied, context): (Denied, Context),
-    (command, args): (&Registered, Args<'_>),
+    (command, args): (&CommandInfo, Args<'_>),
     now_ms: i64,
 ) {
     let cause = Cause::Denied(denied.reason);

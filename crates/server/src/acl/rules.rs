@@ -19,7 +19,7 @@
 use super::password::Digest;
 use super::user::{CommandRule, CommandSet, Databases, KeyAccess, KeyPattern, Selector, User};
 use crate::logging;
-use crate::table::{CommandTable, Registered};
+use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_commands::spec::Categories;
 use kvick_resp::split_args;
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ use std::fmt;
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     /// The commands and categories that they may name.
-    pub table: &'a CommandTable,
+    pub table: &'a Catalogue,
     /// Whether new users and selectors may use all channels: `acl-pubsub-default`.
     pub all_channels: bool,
 }
@@ -235,7 +235,7 @@ impl Selector {
     }
 
     /// Allows or forbids a command, and with a container its subcommands.
-    fn change_command(&mut self, command: &Registered, allow: bool) {
+    fn change_command(&mut self, command: &CommandInfo, allow: bool) {
         self.first_args.remove(&command.id);
         for id in std::iter::once(command.id).chain(command.subcommands.iter().copied()) {
             self.commands.set(id, allow);

@@ -20,6 +20,7 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[HELLO, AUTH, SELECT, READONL
 /// HELLO [protover [AUTH username password] [SETNAME clientname]]
 pub const HELLO: Command<SessionHandler> = Command::new(
     Spec::new("hello", -1)
+        .flags(&[Flags::LOGS_IN])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
         .doc(Group::Connection, "6.0.0", "O(1)", "Agrees on the protocol, and tells about the server.")
@@ -128,6 +129,7 @@ fn reply_about_server(cx: &mut Session<'_>) {
 /// AUTH [username] password
 pub const AUTH: Command<SessionHandler> = Command::new(
     Spec::new("auth", -2)
+        .flags(&[Flags::LOGS_IN])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
         .doc(Group::Connection, "1.0.0", "O(N), N being the user's passwords", "Proves who the client is.")
@@ -177,6 +179,7 @@ fn authenticate(cx: &mut Session<'_>, word: &[u8], name: &[u8], password: &[u8])
 /// SELECT index
 pub const SELECT: Command<SessionHandler> = Command::new(
     Spec::new("select", 2)
+        .flags(&[Flags::SELECTS])
         .databases(|args, count| is_database(args.get(1)?, count).then(|| smallvec![1]))
         .flags(&[Flags::ALLOW_BUSY, Flags::LOADING, Flags::STALE, Flags::FAST])
         .acl(&[Categories::CONNECTION])
@@ -230,6 +233,7 @@ fn readwrite(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 /// QUIT
 pub const QUIT: Command<SessionHandler> = Command::new(
     Spec::new("quit", -1)
+        .flags(&[Flags::IMMEDIATE, Flags::SUBSCRIBED])
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH])
         .acl(&[Categories::CONNECTION])
         .doc(Group::Connection, "1.0.0", "O(1)", "Ends the connection."),
@@ -245,6 +249,7 @@ fn quit(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 /// RESET
 pub const RESET: Command<SessionHandler> = Command::new(
     Spec::new("reset", 1)
+        .flags(&[Flags::IMMEDIATE, Flags::SUBSCRIBED, Flags::UNWATCHES])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
         .doc(Group::Connection, "6.2.0", "O(1)", "Makes the connection as it was when it was new."),

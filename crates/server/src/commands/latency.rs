@@ -6,7 +6,7 @@ use crate::histogram::Distribution;
 use crate::latency::{Sample, Series, graph};
 use crate::server::Server;
 use crate::session::{Session, SessionHandler};
-use crate::table::Registered;
+use kvick_commands::table::CommandInfo;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
 use kvick_resp::Args;
@@ -197,12 +197,12 @@ fn diagnosis(server: &Server, now: i64) -> String {
 fn histogram(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let server = cx.server;
     let named = args.slice_from(2);
-    let commands: Vec<&Registered> = if named.is_empty() {
-        server.table.all().iter().collect()
+    let commands: Vec<&CommandInfo> = if named.is_empty() {
+        server.catalogue.all().iter().collect()
     } else {
-        let found = named.iter().filter_map(|name| server.table.by_full_name(name));
-        let with_subcommands = |command: &'static Registered| {
-            let subcommands = command.subcommands.iter().filter_map(|id| server.table.get(*id));
+        let found = named.iter().filter_map(|name| server.catalogue.by_full_name(name));
+        let with_subcommands = |command: &'static CommandInfo| {
+            let subcommands = command.subcommands.iter().filter_map(|id| server.catalogue.get(*id));
             std::iter::once(command).chain(subcommands)
         };
         found.flat_map(with_subcommands).collect()
@@ -227,7 +227,7 @@ fn histogram(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// How long a command took on all workers.
-pub fn durations(server: &Server, command: &Registered) -> Distribution {
+pub fn durations(server: &Server, command: &CommandInfo) -> Distribution {
     Distribution::of(server.stats.iter().map(|stats| &stats.commands[command.id as usize].durations))
 }
 

@@ -26,9 +26,20 @@ pub mod time;
 pub mod transactions;
 
 use crate::session::SessionHandler;
+use crate::worker::handlers::Handler;
 use kvick_commands::spec::Command;
+use kvick_commands::table::{Class, CommandTable};
 
-/// The commands of all families.
+/// The table of all commands.
+pub fn table() -> CommandTable<Handler> {
+    let mut table = CommandTable::new();
+    families().into_iter().for_each(|family| table.add_family(Class::Session, family, Handler::Session));
+    table.add_family(Class::Transaction, transactions::COMMANDS, Handler::Control);
+    table.add_family(Class::Script, scripting::eval::COMMANDS, Handler::Program);
+    table
+}
+
+/// The session commands of all families.
 pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
     vec![
         appendonly::COMMANDS,

@@ -10,6 +10,7 @@ pub static COMMANDS: &[Command<Control>] = &[MULTI, EXEC, DISCARD, WATCH, UNWATC
 /// MULTI
 pub const MULTI: Command<Control> = Command::new(
     Spec::new("multi", 1)
+        .flags(&[Flags::IMMEDIATE])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_MULTI, Flags::ALLOW_BUSY])
         .acl(&[Categories::TRANSACTION])
         .doc(Group::Transactions, "1.2.0", "O(1)", "Begins a transaction."),
@@ -19,6 +20,7 @@ pub const MULTI: Command<Control> = Command::new(
 /// EXEC
 pub const EXEC: Command<Control> = Command::new(
     Spec::new("exec", 1)
+        .flags(&[Flags::IMMEDIATE, Flags::EXECUTES, Flags::UNWATCHES])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::SKIP_COMMANDLOG])
         .acl(&[Categories::TRANSACTION])
         .doc(
@@ -33,6 +35,7 @@ pub const EXEC: Command<Control> = Command::new(
 /// DISCARD
 pub const DISCARD: Command<Control> = Command::new(
     Spec::new("discard", 1)
+        .flags(&[Flags::IMMEDIATE, Flags::UNWATCHES])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::ALLOW_BUSY])
         .acl(&[Categories::TRANSACTION])
         .doc(
@@ -47,6 +50,7 @@ pub const DISCARD: Command<Control> = Command::new(
 /// WATCH key [key ...]
 pub const WATCH: Command<Control> = Command::new(
     Spec::new("watch", -2)
+        .flags(&[Flags::IMMEDIATE])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_MULTI, Flags::ALLOW_BUSY])
         .acl(&[Categories::TRANSACTION])
         .keys(&[KeySpec::range(1, -1, 1, &[KeyFlags::RO])])
@@ -63,6 +67,7 @@ pub const WATCH: Command<Control> = Command::new(
 /// UNWATCH
 pub const UNWATCH: Command<Control> = Command::new(
     Spec::new("unwatch", 1)
+        .flags(&[Flags::UNWATCHES])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::ALLOW_BUSY])
         .acl(&[Categories::TRANSACTION])
         .doc(Group::Transactions, "2.2.0", "O(1)", "Forgets the keys that are watched."),

@@ -12,7 +12,7 @@ use crate::config::tables::persistence::{LOADING_PROCESS_EVENTS_INTERVAL_BYTES, 
 use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
 use crate::config::tables::replication::{REPLICA_READ_ONLY, REPLICA_SERVE_STALE_DATA};
 use crate::server::Server;
-use crate::table::Registered;
+use kvick_commands::table::CommandInfo;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -130,9 +130,9 @@ pub fn is_soon_over(server: &Server, rejection: &Error) -> bool {
 }
 
 /// Why a command may not run, with `flags` its own or those of all that it would execute.
-pub fn rejection(server: &Server, command: &Registered, flags: Flags) -> Option<Error> {
+pub fn rejection(server: &Server, command: &CommandInfo, flags: Flags) -> Option<Error> {
     let admission = &server.persistence.admission;
-    if admission.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.full_name == "ping") && stops_writes(server) {
+    if admission.has(UNSAVED) && (flags.contains(Flags::WRITE) || command.spec.flags.contains(Flags::HEALTH_CHECK)) && stops_writes(server) {
         let name = name(server);
         return Some(Error::new(format!(
             "MISCONF {name} is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands \
@@ -149,7 +149,7 @@ pub fn rejection(server: &Server, command: &Registered, flags: Flags) -> Option<
     if admission.has(FEW_REPLICAS) && flags.contains(Flags::WRITE) {
         return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
     }
-    if admission.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.full_name == "ping") {
+    if admission.has(UNWRITTEN) && (flags.contains(Flags::WRITE) || command.spec.flags.contains(Flags::HEALTH_CHECK)) {
         let error = server.aof.status().write_error.unwrap_or(libc::EIO);
         let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
         return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));

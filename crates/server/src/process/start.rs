@@ -19,7 +19,8 @@ use crate::persistence::load::{self as dump, LoadError};
 use crate::persistence::snapshots::{self, Job};
 use crate::replication::upstream::Target;
 use crate::server::Server;
-use crate::table::CommandTable;
+use crate::worker::handlers::Handler;
+use kvick_commands::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::{Message, Worker};
 use crate::{aof, clock, crash, logging, migration, replication, signals, supervise};
@@ -35,7 +36,7 @@ const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
 
 /// Runs a server from its configuration to its end.
 pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
-    let mut table = CommandTable::new();
+    let mut table = crate::commands::table();
     let mut users = Vec::new();
     let loaded = match load(sources, &mut std::io::stdin(), &mut |entry| accept(&mut table, &mut users, entry)) {
         Ok(loaded) => loaded,
@@ -57,18 +58,18 @@ pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
 
 /// Takes in the lines of the configuration that are no settings. Those about modules are refused: to start without the
 /// commands that they ask for would be worse than not to start.
-fn accept(table: &mut CommandTable, users: &mut Vec<UserLine>, entry: Entry) -> Result<(), Refusal> {
+fn accept(table: &mut CommandTable<Handler>, users: &mut Vec<UserLine>, entry: Entry) -> Result<(), Refusal> {
     match entry {
         Entry::RenameCommand { from, to } => {
             let (from, to) = (String::from_utf8_lossy(&from), String::from_utf8_lossy(&to));
-            if table.find(from.as_bytes()).is_none() {
+            if table.catalogue().find(from.as_bytes()).is_none() {
                 return Err(Refusal::new("No such command in rename-command"));
             }
             let renamed = table.rename(&from, &to);
             renamed.then_some(()).ok_or(Refusal::new("Target command name already exists"))
         }
         Entry::User(words) => {
-            let line = UserLine::read(&words, users, Reader { table, all_channels: false })?;
+            let line = UserLine::read(&words, users, Reader { table: table.catalogue(), all_channels: false })?;
             users.push(line);
             Ok(())
         }
@@ -94,7 +95,7 @@ type Failure = Box<dyn std::error::Error>;
 fn run(
     program: &OsStr,
     Loaded { values, file }: Loaded,
-    table: CommandTable,
+    table: CommandTable<Handler>,
     users: &[UserLine],
     only_defaults: bool,
 ) -> Result<(), Failure> {

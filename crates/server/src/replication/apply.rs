@@ -14,7 +14,7 @@ use crate::logging;
 use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::{Client, Fate};
-use crate::table::Resolved;
+use kvick_commands::table::Resolved;
 use crate::worker::batch::ResolvedCommand;
 use crate::worker::engine::{Engine, Outcome};
 use kvick_commands::spec::Flags;
@@ -181,7 +181,7 @@ impl Applier {
     #[cold]
     fn mind_disk(&mut self, args: Args<'_>) {
         let server = self.engine.server;
-        let writes = match server.table.resolve(args) {
+        let writes = match server.catalogue.resolve(args) {
             Resolved::Command(command) => command.spec.flags.contains(Flags::WRITE),
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => false,
         };
@@ -237,7 +237,7 @@ impl Applier {
     #[cold]
     fn tell_of_error(&self) {
         let server = self.engine.server;
-        let command = server.table.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
+        let command = server.catalogue.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
         let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());
         logging::warning(format_args!(
             "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command '{command}'",

@@ -4,7 +4,7 @@
 //! being parsed or executed: the bucket of its key, or of the first keys that a script declares, when it is parsed, the entry
 //! when all are.
 
-use crate::table::Registered;
+use kvick_commands::table::{CommandInfo};
 use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
 use kvick_store::global_lock::Exclusive;
@@ -27,7 +27,7 @@ pub enum Source {
 pub enum ResolvedCommand {
     /// For a command, told from its first word alone; with the hash of its key if it has exactly one and takes as many
     /// arguments.
-    For(&'static Registered, Option<u64>),
+    For(&'static CommandInfo, Option<u64>),
     /// For something that is looked up when its turn comes: a subcommand, or nothing known.
     Unresolved,
     /// Nothing: it breaks the protocol.

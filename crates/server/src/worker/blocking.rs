@@ -20,7 +20,7 @@ use crate::inbox::Delivery;
 use crate::persistence::admission;
 use crate::session::Fate;
 use crate::stats::WorkerStats;
-use crate::table::{Handler, Registered};
+use kvick_commands::table::{CommandInfo};
 use kvick_commands::context::{Block, Error};
 use kvick_commands::spec::Flags;
 use kvick_resp::{OwnedArgs, Reply, Version};
@@ -34,7 +34,7 @@ use std::time::Duration;
 pub struct Blocked {
     /// The client.
     pub client: Arc<ClientInfo>,
-    command: &'static Registered,
+    command: &'static CommandInfo,
     request: OwnedArgs,
     /// The arguments that are the keys it waits for.
     keys: Vec<usize>,
@@ -199,7 +199,7 @@ impl Engine {
     fn serve(&mut self, waiter: &Waiter) -> bool {
         let Some(blocked) = Blocked::of(waiter) else { return true };
         let (keyspace, args) = (self.server.keyspace, blocked.request.args());
-        let Some(Handler::Data(handler)) = blocked.command.handler else { return true };
+        let Some(handler) = blocked.command.data else { return true };
         let mut locked = self.lock_keys_patiently(blocked.db, blocked.command, args);
         if waiter.has_left() {
             return true;

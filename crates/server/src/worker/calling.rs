@@ -11,7 +11,8 @@ use crate::clock::{self, Ticks};
 use crate::commandlog::{Executed, TakenArgument};
 use crate::persistence::{self, admission};
 use crate::session::{Client, Session, SessionHandler};
-use crate::table::{Handler, Registered};
+use super::handlers::Handler;
+use kvick_commands::table::{CommandInfo};
 use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_resp::{Args, Reply, Version};
@@ -24,7 +25,7 @@ impl Engine {
     pub(super) fn call_keyed(
         &mut self,
         client: &mut Client,
-        command: &'static Registered,
+        command: &'static CommandInfo,
         handler: DataHandler,
         hash: u64,
         args: Args<'_>,
@@ -50,14 +51,14 @@ impl Engine {
     pub(super) fn call(
         &mut self,
         client: &mut Client,
-        command: &'static Registered,
+        command: &'static CommandInfo,
         args: Args<'_>,
         taken: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
         let (keyspace, start) = (self.server.keyspace, out.len());
-        if let Some(Handler::Control(control)) = command.handler {
+        if let Some(Handler::Control(control)) = self.table.handler(command) {
             let Some(result) = self.control(client, control, command, args, yielder, out) else {
                 return Called::Held;
             };
@@ -76,7 +77,7 @@ impl Engine {
         let locked = if global { self.lock_global() } else { self.lock_hashed(client.db, &keys) };
         let Some(mut locked) = locked else { return Called::Held };
         let taken_head = self.remember_taken(command, taken.as_deref());
-        let result = match command.handler {
+        let result = match self.handler(command) {
             Some(Handler::Data(handler)) => {
                 self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
             }
@@ -95,7 +96,7 @@ impl Engine {
             client.write_offset = keyspace.log.offset();
         }
         self.after_flushall(command, &result, &mut locked);
-        if command.handler.is_some() {
+        if self.handler(command).is_some() {
             self.show(client, command, args);
         }
         drop(locked);
@@ -119,11 +120,11 @@ impl Engine {
 
     /// What the logs need of a large argument that the command may keep.
     #[inline]
-    fn remember_taken(&self, command: &Registered, taken: Option<&[u8]>) -> Option<TakenArgument> {
+    fn remember_taken(&self, command: &CommandInfo, taken: Option<&[u8]>) -> Option<TakenArgument> {
         Some(TakenArgument::new(command.spec.takes?, taken?))
     }
 
-    pub(super) fn needs_global_lock(&self, command: &Registered, args: Args<'_>) -> bool {
+    pub(super) fn needs_global_lock(&self, command: &CommandInfo, args: Args<'_>) -> bool {
         match command.spec.lock {
             // SHUTDOWN: a script that takes too long may have the world.
             _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
@@ -134,7 +135,7 @@ impl Engine {
     }
 
     /// The keys that a command names.
-    pub(super) fn keys_of<'k>(&self, command: &Registered, args: Args<'k>) -> Keys<'k> {
+    pub(super) fn keys_of<'k>(&self, command: &CommandInfo, args: Args<'k>) -> Keys<'k> {
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
             return Keys::new();
         }
@@ -258,8 +259,8 @@ impl Engine {
 
     /// Has dumps know of FLUSHALL.
     #[inline]
-    pub(super) fn after_flushall(&self, command: &Registered, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.name == "flushall"
+    pub(super) fn after_flushall(&self, command: &CommandInfo, result: &Result<(), Error>, locked: &mut Locked) {
+        if command.spec.flags.contains(Flags::FLUSHES)
             && result.is_ok()
             && !self.server.persistence.admission.has(admission::LOADING)
         {
@@ -309,7 +310,7 @@ impl Engine {
     pub(super) fn account(
         &mut self,
         executed: Executed<'_>,
-        command: &Registered,
+        command: &CommandInfo,
         reply_bytes: usize,
         result: Result<(), Error>,
     ) {
@@ -322,7 +323,7 @@ impl Engine {
     pub(super) fn offer_to_logs(
         &mut self,
         executed: Executed<'_>,
-        command: &Registered,
+        command: &CommandInfo,
         ticks: u64,
         reply_bytes: usize,
     ) {
@@ -338,7 +339,7 @@ impl Engine {
 
     /// Counts a command that began to run then and has ended now; how many ticks it took.
     #[inline]
-    pub(super) fn count(&mut self, command: &Registered, began: Ticks, result: &Result<(), Error>) -> u64 {
+    pub(super) fn count(&mut self, command: &CommandInfo, began: Ticks, result: &Result<(), Error>) -> u64 {
         let now = Ticks::now();
         let ticks = now.since(began);
         self.last = now;
@@ -351,7 +352,7 @@ impl Engine {
     }
 
     #[cold]
-    fn slow(&mut self, executed: Executed<'_>, command: &Registered, us: u64) {
+    fn slow(&mut self, executed: Executed<'_>, command: &CommandInfo, us: u64) {
         if us >= LONG_US && self.script_us.is_none() {
             self.update_date();
         }
@@ -363,7 +364,7 @@ impl Engine {
     }
 
     #[cold]
-    fn large(&self, executed: Executed<'_>, command: &Registered, reply_bytes: usize) {
+    fn large(&self, executed: Executed<'_>, command: &CommandInfo, reply_bytes: usize) {
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
             let (log, thresholds) = (&self.server.commandlog, &self.runtime_config.commandlog);
             log.offer_request(executed, thresholds);

@@ -263,7 +263,7 @@ impl Worker {
 
     #[cold]
     fn hold_back(&mut self, token: usize) -> bool {
-        let last = self.connections.get(token).and_then(|held| self.server.table.get(held.client.last_command));
+        let last = self.connections.get(token).and_then(|held| self.server.catalogue.get(held.client.last_command));
         let publishes = self.server.persistence.admission.has(MONITORED)
             || last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
         if publishes {

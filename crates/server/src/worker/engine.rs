@@ -15,7 +15,8 @@ use crate::scripting::scripts::RecentSum;
 use crate::server::{RuntimeConfig, Server};
 use crate::session::{Client, Fate, ReplyMode};
 use crate::stats::WorkerStats;
-use crate::table::{Handler, Registered, Resolved};
+use super::handlers::Handler;
+use kvick_commands::table::{CommandInfo, CommandTable, Resolved};
 use crate::tracking::broadcast::Changed;
 use kvick_commands::context::Block;
 use kvick_commands::spec::Flags;
@@ -40,6 +41,8 @@ const DATE_US: u64 = 100;
 pub struct Engine {
     /// The server.
     pub server: &'static Server,
+    /// All commands.
+    pub table: &'static CommandTable<Handler>,
     /// The worker's number.
     pub worker: usize,
     /// Its counters.
@@ -105,7 +108,7 @@ pub struct Engine {
 /// A request that is being executed.
 pub(super) struct Call<'a> {
     pub(super) client: &'a Client,
-    pub(super) command: &'static Registered,
+    pub(super) command: &'static CommandInfo,
     pub(super) args: Args<'a>,
 }
 
@@ -120,7 +123,7 @@ pub enum Outcome {
     /// It has to wait for a script that holds what it needs.
     Held,
     /// This command, which came after that, may run a script: it has to be [executed](Engine::execute_program) apart from the worker.
-    Program(&'static Registered, u32),
+    Program(&'static CommandInfo, u32),
     /// It waits for a key, and will be answered later.
     Waits(Arc<Waiter>),
 }
@@ -141,6 +144,7 @@ impl Engine {
         let events = Arc::new(Publisher::new(server, worker));
         let mut engine = Engine {
             server,
+            table: server.table,
             worker,
             stats,
             participant,
@@ -176,6 +180,12 @@ impl Engine {
         engine.apply_settings();
         engine.update_date();
         engine
+    }
+
+    /// A command's handler; `None` for a container that does nothing by itself.
+    #[inline]
+    pub(super) fn handler(&self, command: &CommandInfo) -> Option<Handler> {
+        command.data.map(Handler::Data).or_else(|| self.table.handler(command))
     }
 
     /// Reads the clock, and the settings if they changed; the present point in time.
@@ -320,14 +330,14 @@ impl Engine {
             self.queue(client, command, args, taken.take(), out);
             return self.finish(client, start, out);
         }
-        let called = match (hash, command.handler) {
-            (Some(hash), Some(Handler::Data(handler))) if taken.is_none() && (plain || self.is_unobserved(client)) => {
+        let called = match (hash, command.data) {
+            (Some(hash), Some(handler)) if taken.is_none() && (plain || self.is_unobserved(client)) => {
                 match self.call_keyed(client, command, handler, hash, args, out) {
                     true => Called::Done,
                     false => Called::Held,
                 }
             }
-            _ if client.may_run_program(command) => return Outcome::Program(command, previous),
+            _ if Self::may_run_program(client, command) => return Outcome::Program(command, previous),
             _ if client.tracking.is_none() => self.call(client, command, args, taken, &mut (), out),
             _ => self.call_tracked(client, previous, (command, args), taken, &mut (), out),
         };
@@ -338,7 +348,7 @@ impl Engine {
     pub(crate) fn execute_program(
         &mut self,
         client: &mut Client,
-        (command, previous): (&'static Registered, u32),
+        (command, previous): (&'static CommandInfo, u32),
         args: Args<'_>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
@@ -365,7 +375,7 @@ impl Engine {
     fn conclude(
         &mut self,
         client: &mut Client,
-        (command, args): (&'static Registered, Args<'_>),
+        (command, args): (&'static CommandInfo, Args<'_>),
         called: Called,
         start: usize,
         out: &mut Vec<u8>,
@@ -408,12 +418,12 @@ impl Engine {
         args: Args<'_>,
         resolved: ResolvedCommand,
         out: &mut Vec<u8>,
-    ) -> Option<&'static Registered> {
+    ) -> Option<&'static CommandInfo> {
         if let ResolvedCommand::Broken(error) = resolved {
             self.break_off(client, error, out);
             return None;
         }
-        let error = match self.server.table.resolve(args) {
+        let error = match self.server.catalogue.resolve(args) {
             Resolved::Command(command) => return Some(command),
             Resolved::Unknown if cross_protocol::is_http(args) => {
                 cross_protocol::warn(client, self.now_ms);

@@ -17,7 +17,7 @@ use crate::clock::Ticks;
 use crate::commandlog::Executed;
 use crate::persistence::admission;
 use crate::session::{Client, ReplyMode};
-use crate::table::{FastPath, Registered};
+use kvick_commands::table::{CommandInfo, FastPath};
 use kvick_commands::context::{Context, Error, Receiver};
 use kvick_resp::{Args, Reply};
 use kvick_store::{Db, Env, Key};
@@ -27,9 +27,9 @@ enum End<'a> {
     /// It was the last, or the next one is not for the lane.
     Nothing,
     /// It failed.
-    Failed(&'static Registered, Error),
+    Failed(&'static CommandInfo, Error),
     /// It is one that the logs of slow and large commands may be for: its ticks, and the bytes of its reply.
-    Remarkable(&'static Registered, Args<'a>, u64, usize),
+    Remarkable(&'static CommandInfo, Args<'a>, u64, usize),
     /// What it did concerns other clients.
     ConcernsOthers,
 }

@@ -17,7 +17,7 @@ use crate::server::Server;
 use crate::session::Client;
 use crate::stats::WorkerStats;
 use crate::supervise;
-use crate::table::Registered;
+use kvick_commands::table::{CommandInfo};
 use kvick_commands::spec::Flags;
 use kvick_store::log::{Follower, Piece};
 use std::io;
@@ -213,8 +213,8 @@ impl Feed {
 /// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The log
 /// is told.
 #[cold]
-pub(super) fn is_out_of_place(client: &Client, command: &Registered) -> bool {
-    if matches!(command.spec.name, "replconf" | "psync" | "sync") {
+pub(super) fn is_out_of_place(client: &Client, command: &CommandInfo) -> bool {
+    if command.spec.flags.contains(Flags::FROM_REPLICA) {
         return false;
     }
     if command.spec.flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE) {

@@ -12,7 +12,7 @@ use crate::clients::ClientFlags;
 use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::Fate;
-use crate::table::{Handler, Registered};
+use kvick_commands::table::{Class, CommandInfo};
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
 use kvick_store::global_lock::Exclusive;
@@ -579,7 +579,7 @@ pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &B
 pub(super) struct RequestTemplate {
     repeat: Repeat,
     /// Its command.
-    command: Option<&'static Registered>,
+    command: Option<&'static CommandInfo>,
 }
 
 /// Parsing what one connection sent.
@@ -598,7 +598,7 @@ struct Parse<'a> {
 #[derive(Default)]
 struct Last<'a> {
     /// Its command, and the name it was called by.
-    command: Option<(&'a [u8], &'static Registered)>,
+    command: Option<(&'a [u8], &'static CommandInfo)>,
 }
 
 /// What parsing found.
@@ -689,19 +689,19 @@ impl Parse<'_> {
         input: &'i [u8],
         first_span: usize,
         last: &mut Last<'i>,
-    ) -> Option<&'static Registered> {
+    ) -> Option<&'static CommandInfo> {
         let args = Args::new(input, &self.batch.spans[first_span..], &self.batch.big);
         let span = self.batch.spans[first_span];
         // A pipeline mostly repeats the command before, and comparing is quicker than looking up.
         let command = match (input.get(span.start..span.start + span.len), last.command) {
             (Some(name), Some((known, command))) if known == name => Some(command),
             (Some(name), _) => {
-                let command = self.server.table.find(name);
+                let command = self.server.catalogue.find(name);
                 last.command = command.map(|command| (name, command));
                 command
             }
             // The name of an inline request lies in a buffer of its own.
-            (None, _) => args.get(0).and_then(|name| self.server.table.find(name)),
+            (None, _) => args.get(0).and_then(|name| self.server.catalogue.find(name)),
         };
         let mut keyed = None;
         let resolved = match command {
@@ -710,7 +710,7 @@ impl Parse<'_> {
                 let key = key.filter(|_| command.spec.accepts(args.len()));
                 keyed = key.and(command.single_key.filter(|index| *index == 1)).map(|_| command);
                 let hash = key.map(|key| self.hash(key));
-                if matches!(command.handler, Some(Handler::Program(_))) {
+                if command.class == Class::Script {
                     let declared = self.declared(args);
                     self.batch.declared.extend(declared);
                 }
@@ -733,7 +733,7 @@ impl Parse<'_> {
 
     /// Adds a request that has as many arguments as the one before, for the same command.
     #[inline]
-    fn add_keyed(&mut self, source: Source, input: &[u8], first_span: usize, command: &'static Registered) {
+    fn add_keyed(&mut self, source: Source, input: &[u8], first_span: usize, command: &'static CommandInfo) {
         let key = self.batch.spans[first_span + 1];
         let key = input.get(key.start..key.start + key.len).unwrap_or_default();
         let hash = self.hash(key);

@@ -19,7 +19,8 @@ use crate::clients::ClientFlags;
 use crate::persistence::admission;
 use crate::scripting::{NoScripts, Turn};
 use crate::session::Client;
-use crate::table::{Handler, Registered};
+use super::handlers::Handler;
+use kvick_commands::table::{Class, CommandInfo};
 use crate::worker::transaction::Control;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -161,13 +162,13 @@ impl Engine {
     }
 
     /// Locks the keys that a command names; `None` when a script has one of them.
-    pub(super) fn lock_keys(&mut self, db: usize, command: &Registered, args: Args<'_>) -> Option<Locked> {
+    pub(super) fn lock_keys(&mut self, db: usize, command: &CommandInfo, args: Args<'_>) -> Option<Locked> {
         let keys: Keys<'_> = self.keys_of(command, args);
         self.lock_hashed(db, &keys)
     }
 
     /// The same, however long that takes.
-    pub(super) fn lock_keys_patiently(&mut self, db: usize, command: &Registered, args: Args<'_>) -> Locked {
+    pub(super) fn lock_keys_patiently(&mut self, db: usize, command: &CommandInfo, args: Args<'_>) -> Locked {
         loop {
             if let Some(locked) = self.lock_keys(db, command, args) {
                 return locked;
@@ -214,8 +215,8 @@ impl Engine {
 
     /// Settles, before a command takes locks, how it stands to scripts; `None` when one keeps it from running.
     #[inline]
-    pub(super) fn settle_scripts(&mut self, command: &Registered, global: bool) -> Option<Scripts> {
-        if matches!(command.handler, Some(Handler::Program(_))) {
+    pub(super) fn settle_scripts(&mut self, command: &CommandInfo, global: bool) -> Option<Scripts> {
+        if command.class == Class::Script {
             return self.take_turn().map(Scripts::Own);
         }
         if !global && command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
@@ -284,7 +285,7 @@ impl Engine {
 
     /// Whether a command has to wait for the end of a pause.
     #[cold]
-    pub(super) fn is_paused(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
+    pub(super) fn is_paused(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
         // Monitors, which may not use keys, go on.
         match self.server.pause.state_or_forget(self.now_ms) {
             _ if client.is_monitor() => false,
@@ -313,20 +314,19 @@ impl Engine {
 
     /// Whether a command, while a script takes too long, concerns more than keys that may be free. A transaction does: its
     /// client should not have to wonder which of its parts came before the script's end.
-    pub(super) fn concerns_script(&self, client: &Client, command: &Registered) -> bool {
+    pub(super) fn concerns_script(&self, client: &Client, command: &CommandInfo) -> bool {
         let has_keys = !command.spec.keys.is_empty() || command.spec.find_keys.is_some();
-        let is_data = matches!(command.handler, Some(Handler::Data(_)));
+        let is_data = command.data.is_some();
         let may_be_free = has_keys && is_data && client.transaction.is_none();
         self.is_busy() && !command.spec.flags.contains(Flags::ALLOW_BUSY) && !may_be_free
     }
 
     /// Whether a command that comes while a script takes too long has to be held, since to execute or to refuse it takes the
     /// locks of keys that are watched.
-    pub(super) fn is_held_by_script(&self, client: &Client, command: &Registered) -> bool {
-        let about_watched = match command.handler {
+    pub(super) fn is_held_by_script(&self, client: &Client, command: &CommandInfo) -> bool {
+        let about_watched = match self.table.handler(command) {
             Some(Handler::Control(Control::Watch)) => true,
-            Some(Handler::Control(Control::Exec | Control::Discard | Control::Unwatch)) => client.watching.is_some(),
-            _ => client.watching.is_some() && command.full_name == "reset",
+            _ => client.watching.is_some() && command.spec.flags.contains(Flags::UNWATCHES),
         };
         about_watched && self.is_busy()
     }

@@ -18,7 +18,7 @@ use super::output::Run;
 use super::program::Yield;
 use super::readiness::Events;
 use crate::session::Client;
-use crate::table::Registered;
+use kvick_commands::table::{CommandInfo};
 use kvick_resp::Args;
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Worker {
     pub(super) fn run_apart(
         &mut self,
         token: usize,
-        (command, previous): (&'static Registered, u32),
+        (command, previous): (&'static CommandInfo, u32),
         args: Args<'_>,
         rest: Rest<'_>,
     ) -> Option<Ran> {

@@ -89,7 +89,7 @@ impl Engine {
         if let Err(error) = &result {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());
         }
-        if let Some(command) = self.server.table.get(client.command) {
+        if let Some(command) = self.server.catalogue.get(client.command) {
             self.count(command, Ticks::now(), &result);
         }
         Served { client: client.info.clone(), ticket: client.ticket, reply, is_last: false }

@@ -18,6 +18,7 @@ pub mod engine;
 pub mod evicting;
 mod fast_path;
 pub mod feeding;
+pub mod handlers;
 mod handshake;
 mod held;
 mod input;

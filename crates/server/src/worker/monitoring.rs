@@ -9,7 +9,7 @@ use crate::clock;
 use crate::monitor::{Origin, write_line};
 use crate::persistence::admission::{LOADING, MONITORED};
 use crate::session::Client;
-use crate::table::Registered;
+use kvick_commands::table::{CommandInfo};
 use kvick_commands::spec::Flags;
 use kvick_resp::Args;
 
@@ -22,7 +22,7 @@ impl Engine {
 
     /// Shows a client's command, which was executed just now, to those who want to see it.
     #[inline]
-    pub(super) fn show(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+    pub(super) fn show(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
         if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
             self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
         }
@@ -38,7 +38,7 @@ impl Engine {
 
     /// Shows a command that a script called.
     #[inline]
-    pub(super) fn show_called(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+    pub(super) fn show_called(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
         if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
             self.show_line(Origin::Script, client.db, args, client.redacted);
         }

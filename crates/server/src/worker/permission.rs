@@ -10,7 +10,7 @@ use crate::clients::ClientInfo;
 use crate::commands::pubsub::subscribe::is_listening;
 use crate::persistence::admission;
 use crate::session::{Client, Fate};
-use crate::table::Registered;
+use kvick_commands::table::{CommandInfo};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::{Args, ProtocolError, Reply};
@@ -24,7 +24,7 @@ impl Engine {
 
     /// What holds for nearly all requests, and is enough for them to run.
     #[inline]
-    pub(super) fn is_plainly_allowed(&self, client: &Client, command: &Registered, args: Args<'_>) -> bool {
+    pub(super) fn is_plainly_allowed(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
         // Looked at together, not one after the other.
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
         let ready = (client.is_free(&self.server.persistence.admission) & self.in_batch) && !unusual;
@@ -33,7 +33,7 @@ impl Engine {
 
     /// Why a command may not run.
     #[cold]
-    pub(super) fn rejection(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> Option<Error> {
+    pub(super) fn rejection(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
         if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
             return Some(MUST_LOG_IN);
         }
@@ -77,7 +77,7 @@ impl Engine {
     /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
     /// tell and to [note](Self::note_denied).
     #[inline]
-    pub fn permits(&self, client: &Client, command: &Registered, args: Args<'_>) -> Result<(), Denied> {
+    pub fn permits(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Result<(), Denied> {
         client.check(self.server, command, args)
     }
 
@@ -88,7 +88,7 @@ impl Engine {
         info: &ClientInfo,
         user: &User,
         denied: (Denied, AclContext),
-        request: (&Registered, Args<'_>),
+        request: (&CommandInfo, Args<'_>),
     ) {
         note_denied(self.server, info, user, denied, request, self.now_ms);
     }
@@ -96,7 +96,7 @@ impl Engine {
     /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before each
     /// command that may come across others.
     #[inline]
-    pub fn confine(&mut self, client: &Client, command: &Registered, args: Args<'_>) {
+    pub fn confine(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
         self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
     }
 
@@ -114,7 +114,7 @@ impl Engine {
     pub(super) fn refuse(
         &mut self,
         client: &mut Client,
-        request: Option<(&Registered, Args<'_>)>,
+        request: Option<(&CommandInfo, Args<'_>)>,
         error: &Error,
         out: &mut Vec<u8>,
     ) {
@@ -144,18 +144,18 @@ pub(super) const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication require
 
 /// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages
 /// cannot be told apart.
-fn allowed_to_listeners(command: &Registered) -> bool {
-    is_listening(command) || matches!(&*command.full_name, "ping" | "quit" | "reset")
+fn allowed_to_listeners(command: &CommandInfo) -> bool {
+    command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT) || command.spec.flags.contains(Flags::SUBSCRIBED)
 }
 
-fn not_while_listening(command: &Registered) -> Error {
+fn not_while_listening(command: &CommandInfo) -> Error {
     Error::new(format!(
         "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
         command.full_name
     ))
 }
 
-pub(super) fn wrong_arity(command: &Registered) -> Error {
+pub(super) fn wrong_arity(command: &CommandInfo) -> Error {
     Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name))
 }
 
@@ -174,7 +174,7 @@ pub(super) fn unknown_command(args: Args<'_>) -> Error {
     Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
-pub(super) fn unknown_subcommand(container: &Registered, args: Args<'_>) -> Error {
+pub(super) fn unknown_subcommand(container: &CommandInfo, args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.full_name.to_ascii_uppercase();

@@ -24,7 +24,8 @@ use crate::scripting::running::{Current, Kind};
 use crate::scripting::scripts::{Script, Sum};
 use crate::scripting::{Interpreters, Scripting};
 use crate::session::Client;
-use crate::table::{Handler, Registered, Resolved};
+use super::handlers::Handler;
+use kvick_commands::table::{Class, CommandInfo, Resolved};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
@@ -261,7 +262,7 @@ impl Engine {
         if flags.no_writes {
             return Ok(());
         }
-        let command = self.server.table.get(client.last_command);
+        let command = self.server.catalogue.get(client.last_command);
         if let Some(error) =
             command.and_then(|command| admission::rejection(self.server, command, Flags::WRITE | Flags::STALE))
         {
@@ -403,12 +404,12 @@ const SHOWN_AFTER: Duration = Duration::from_millis(1);
 
 impl Caller<'_> {
     /// Why a script may not call a command, in the words that it gets to see.
-    fn refusal(&self, command: &Registered, args: Args<'_>) -> Option<Error> {
+    fn refusal(&self, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
         let flags = command.spec.flags;
         if !command.spec.accepts(args.len()) {
             return Some(Error::text("ERR Wrong number of args calling command from script"));
         }
-        let never = matches!(command.handler, Some(Handler::Control(_) | Handler::Program(_)));
+        let never = matches!(command.class, Class::Transaction | Class::Script);
         let denied =
             flags.contains(Flags::NOSCRIPT) && !self.engine.server.scripting.may_call_all.load(Ordering::Relaxed);
         if never || denied {
@@ -444,13 +445,13 @@ impl Caller<'_> {
 
     /// Refuses a command, which is counted.
     #[cold]
-    fn refuse(&self, command: &Registered, error: Error) -> Result<(), Error> {
+    fn refuse(&self, command: &CommandInfo, error: Error) -> Result<(), Error> {
         self.engine.stats.commands[command.id as usize].rejected.add(1);
         Err(error)
     }
 
     /// Takes the locks that a command needs beyond those that are held.
-    fn lock(&mut self, command: &Registered, args: Args<'_>, keys: &[kvick_store::Key<'_>]) {
+    fn lock(&mut self, command: &CommandInfo, args: Args<'_>, keys: &[kvick_store::Key<'_>]) {
         if self.locked.is_global() {
             return;
         }
@@ -466,7 +467,7 @@ impl Caller<'_> {
 
     fn run(&mut self, args: Args<'_>, version: Version, out: &mut Vec<u8>) -> Result<(), Error> {
         let server = self.engine.server;
-        let command = match server.table.resolve(args) {
+        let command = match server.catalogue.resolve(args) {
             Resolved::Command(command) => command,
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => {
                 return Err(Error::text("ERR Unknown command called from script"));
@@ -488,7 +489,7 @@ impl Caller<'_> {
         let start = out.len();
         client.version = version;
         engine.last = Ticks::now();
-        let result = match command.handler {
+        let result = match engine.handler(command) {
             Some(Handler::Data(handler)) => engine.run_data(client, handler, (args, &keys), None, locked, out),
             Some(Handler::Session(handler)) => engine.run_session(client, handler, args, locked, out),
             Some(Handler::Control(_) | Handler::Program(_)) | None => {
@@ -578,7 +579,7 @@ impl Host for Caller<'_> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.hold(request);
         let args = scratch.args();
-        let known = match self.engine.server.table.resolve(args) {
+        let known = match self.engine.server.catalogue.resolve(args) {
             Resolved::Command(command) => {
                 let permitted = || self.engine.permits(self.client, command, args).is_ok();
                 command.spec.accepts(args.len()).then(permitted)

@@ -9,7 +9,7 @@ use crate::logging;
 use crate::server::Server;
 use crate::session::Client;
 use crate::stats::WorkerStats;
-use crate::table::Resolved;
+use kvick_commands::table::{Resolved};
 use kvick_commands::context::Error;
 use kvick_resp::Args;
 use kvick_store::global_lock::Participant;
@@ -35,7 +35,7 @@ pub enum Replayed {
 impl Player {
     /// A player for a thread that is no worker. What it does is counted nowhere.
     pub fn new(server: &'static Server, participant: Participant) -> Player {
-        let stats = Arc::new(WorkerStats::new(server.table.all().len()));
+        let stats = Arc::new(WorkerStats::new(server.catalogue.all().len()));
         let client = Client::detached();
         client.info.set_flags(ClientFlags::FROM_LOG, true);
         Player { engine: Engine::new(server, usize::MAX, stats, participant), client, reply: Vec::new() }
@@ -56,7 +56,7 @@ impl Player {
     /// complain of is told to the log.
     pub fn play(&mut self, args: Args<'_>) -> Result<Replayed, Error> {
         let Player { engine, client, reply } = self;
-        let command = match engine.server.table.resolve(args) {
+        let command = match engine.server.catalogue.resolve(args) {
             Resolved::Command(command) => command,
             Resolved::Unknown => return Err(super::permission::unknown_command(args)),
             Resolved::UnknownSubcommand(container) => {

@@ -5,7 +5,7 @@ use super::engine::{Called, Engine};
 use super::program::Yield;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::session::{Client, Fate};
-use crate::table::{Handler, Registered};
+use kvick_commands::table::{Class, CommandInfo};
 use crate::tracking::invalidation::{What, write_disconnected};
 use crate::tracking::{Invalidation, invalidate, invalidate_all};
 use kvick_commands::random;
@@ -28,14 +28,15 @@ impl Engine {
         &mut self,
         client: &mut Client,
         previous: u32,
-        (command, args): (&'static Registered, Args<'_>),
+        (command, args): (&'static CommandInfo, Args<'_>),
         taken: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
         // CLIENT CACHING is about the next command, or all of the next transaction.
         let is_about_next =
-            self.server.table.get(previous).is_some_and(|command| command.full_name.starts_with("client|"));
+            self.server.catalogue.get(previous).and_then(|command| self.server.catalogue.container(command))
+                .is_some_and(|container| container.spec.flags.contains(Flags::KEEPS_CACHING));
         if !is_about_next && client.transaction.is_none() {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
@@ -51,11 +52,11 @@ impl Engine {
         &self,
         client: &ClientInfo,
         db: usize,
-        (command, args): (&Registered, Args<'_>),
+        (command, args): (&CommandInfo, Args<'_>),
         locked: &mut Locked,
     ) {
         let reads = command.spec.flags.contains(Flags::READONLY)
-            && matches!(command.handler, Some(Handler::Data(_) | Handler::Session(_)));
+            && matches!(command.class, Class::Data | Class::Session);
         if !reads || !client.remembers_reads() {
             return;
         }

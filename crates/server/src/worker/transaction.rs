@@ -12,7 +12,8 @@ use crate::acl::{Denied, Reason};
 use crate::clients::ClientFlags;
 use crate::commandlog::Executed;
 use crate::session::{Client, Fate};
-use crate::table::{Handler, Registered};
+use super::handlers::Handler;
+use kvick_commands::table::{Class, CommandInfo};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_resp::format::parse_i64;
@@ -39,7 +40,7 @@ pub enum Control {
 
 /// A transaction that has begun.
 pub struct Transaction {
-    queue: Vec<(&'static Registered, OwnedArgs)>,
+    queue: Vec<(&'static CommandInfo, OwnedArgs)>,
     /// The flags of its commands together: what allows something, only if all allow it.
     flags: Flags,
     /// Bytes that the queue takes.
@@ -78,19 +79,19 @@ impl Transaction {
 
     /// Bytes that its commands take.
     pub fn memory(&self) -> usize {
-        self.bytes + self.queue.capacity() * size_of::<(&Registered, OwnedArgs)>()
+        self.bytes + self.queue.capacity() * size_of::<(&CommandInfo, OwnedArgs)>()
     }
 
     /// Whether one of its commands runs a script or function.
     pub(super) fn may_run_program(&self) -> bool {
-        self.queue.iter().any(|(command, _)| matches!(command.handler, Some(Handler::Program(_))))
+        self.queue.iter().any(|(command, _)| command.class == Class::Script)
     }
 
     /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
     /// databases the others work on.
     fn may_be_refused_database(&self, client: &Client) -> bool {
-        let has = |names: &[&str]| self.queue.iter().any(|(command, _)| names.contains(&&*command.full_name));
-        has(&["select"]) && (!client.is_unrestricted() || has(&["auth", "hello"]))
+        let has = |flag| self.queue.iter().any(|(command, _)| command.spec.flags.contains(flag));
+        has(Flags::SELECTS) && (!client.is_unrestricted() || has(Flags::LOGS_IN))
     }
 
     /// A command was refused.
@@ -144,15 +145,9 @@ impl Watching {
     }
 }
 
-/// Whether a command runs at once although a transaction has begun. QUIT and RESET end the transaction.
-fn is_immediate(command: &Registered) -> bool {
-    matches!(command.handler, Some(Handler::Control(control)) if control != Control::Unwatch)
-        || matches!(&*command.full_name, "quit" | "reset")
-}
-
 /// The database that a command selects, if it is SELECT.
-fn selected_by(command: &Registered, args: Args<'_>, databases: usize) -> Option<usize> {
-    let selects = command.full_name == "select";
+fn selected_by(command: &CommandInfo, args: Args<'_>, databases: usize) -> Option<usize> {
+    let selects = command.spec.flags.contains(Flags::SELECTS);
     let number = selects.then(|| args.get(1).and_then(parse_i64)).flatten();
     number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
 }
@@ -167,8 +162,8 @@ fn flags_of_program(flags: Flags, said: ScriptFlags) -> Flags {
 }
 
 /// Whether a command ends a transaction by running it.
-pub(super) fn is_exec(command: &Registered) -> bool {
-    matches!(command.handler, Some(Handler::Control(Control::Exec)))
+pub(super) fn is_exec(command: &CommandInfo) -> bool {
+    command.spec.flags.contains(Flags::EXECUTES)
 }
 
 impl Engine {
@@ -187,7 +182,7 @@ impl Engine {
     pub(super) fn queue(
         &mut self,
         client: &mut Client,
-        command: &'static Registered,
+        command: &'static CommandInfo,
         args: Args<'_>,
         taken: Option<Vec<u8>>,
         out: &mut Vec<u8>,
@@ -233,8 +228,8 @@ impl Engine {
 
     /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction; of one
     /// that runs a script, what that says of itself.
-    pub(super) fn flags_asked(&mut self, client: &Client, command: &Registered, args: Args<'_>) -> Flags {
-        match (command.handler, &client.transaction) {
+    pub(super) fn flags_asked(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Flags {
+        match (self.table.handler(command), &client.transaction) {
             (Some(Handler::Program(program)), _) => {
                 let sum = |code: &[u8]| self.recent_sum.of(code);
                 let said = self.server.scripting.flags_of(program.source, args, sum);
@@ -250,7 +245,7 @@ impl Engine {
         &mut self,
         client: &mut Client,
         control: Control,
-        command: &'static Registered,
+        command: &'static CommandInfo,
         args: Args<'_>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
@@ -286,7 +281,7 @@ impl Engine {
         Some(done.map(|()| Reply::new(out, client.version).ok()))
     }
 
-    fn watch(&mut self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Option<()> {
+    fn watch(&mut self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> Option<()> {
         let mut locked = self.lock_keys(client.db, command, args)?;
         let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
         let watching = client.watching.get_or_insert_default();
@@ -317,7 +312,7 @@ impl Engine {
     fn exec(
         &mut self,
         client: &mut Client,
-        (command, args): (&'static Registered, Args<'_>),
+        (command, args): (&'static CommandInfo, Args<'_>),
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), Error>> {
@@ -404,7 +399,7 @@ impl Engine {
                 continue;
             }
             self.confine(client, command, args);
-            let result = match command.handler {
+            let result = match self.handler(command) {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
                 Some(Handler::Program(program)) => self.run_program(client, program, args, locked, yielder, out),
@@ -437,7 +432,7 @@ impl Engine {
 
     /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a command
     /// before it too.
-    fn may_still_run(&self, client: &mut Client, command: &'static Registered, args: Args<'_>) -> Result<(), Error> {
+    fn may_still_run(&self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> Result<(), Error> {
         let denied = if client.renew_rights(self.server) {
             let Err(denied) = self.permits(client, command, args) else { return Ok(()) };
             denied
@@ -449,24 +444,24 @@ impl Engine {
         self.note_denied(&client.info, &client.identity.user, (denied, AclContext::Multi), (command, args));
         Err(denied.error_in_exec())
     }
-}
 
-impl Client {
     /// Whether a command may run a script or function, by itself or as the end of a transaction.
     #[inline]
-    pub(super) fn may_run_program(&self, command: &Registered) -> bool {
-        match command.handler {
-            Some(Handler::Program(_)) => true,
-            Some(Handler::Control(Control::Exec)) => {
-                self.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
+    pub(super) fn may_run_program(client: &Client, command: &CommandInfo) -> bool {
+        match command.class {
+            Class::Script => true,
+            Class::Transaction if is_exec(command) => {
+                client.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
             }
             _ => false,
         }
     }
+}
 
+impl Client {
     /// Whether a transaction has begun that this command is to be part of.
-    pub(super) fn is_queueing(&self, command: &Registered) -> bool {
-        self.transaction.is_some() && !is_immediate(command)
+    pub(super) fn is_queueing(&self, command: &CommandInfo) -> bool {
+        self.transaction.is_some() && !command.spec.flags.contains(Flags::IMMEDIATE)
     }
 
     /// Shows others how far its transaction is.

@@ -2,9 +2,10 @@ use super::super::user::default_name;
 use super::*;
 use proptest::prelude::*;
 
-fn table() -> &'static CommandTable {
-    static TABLE: std::sync::LazyLock<CommandTable> = std::sync::LazyLock::new(CommandTable::new);
-    &TABLE
+fn table() -> &'static Catalogue {
+    static TABLE: std::sync::LazyLock<kvick_commands::table::CommandTable<crate::worker::handlers::Handler>> =
+        std::sync::LazyLock::new(crate::commands::table);
+    TABLE.catalogue()
 }
 
 fn reader() -> Reader<'static> {

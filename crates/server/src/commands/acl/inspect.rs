@@ -6,7 +6,7 @@ use crate::acl::User;
 use crate::acl::check::Request;
 use crate::acl::user::Selector;
 use crate::session::Session;
-use crate::table::Resolved;
+use kvick_commands::table::Resolved;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Categories;
 use kvick_resp::{Args, Reply};
@@ -86,7 +86,7 @@ pub(super) fn cat(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 let shown = String::from_utf8_lossy(&args[2][..args[2].len().min(128)]);
                 Error::new(format!("ERR Unknown category '{shown}'"))
             })?;
-            let commands = cx.server.table.all().iter();
+            let commands = cx.server.catalogue.all().iter();
             let meant = commands.filter(|command| command.spec.categories().intersects(category));
             meant.map(|command| command.full_name.clone()).collect()
         }
@@ -103,7 +103,7 @@ pub(super) fn dryrun(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     let user = cx.server.acl.find(&args[2]);
     let user = user.ok_or_else(|| Error::new(format!("ERR User '{}' not found", shown(&args[2]))))?;
     let asked = args.slice_from(3);
-    let Resolved::Command(command) = cx.server.table.resolve(asked) else {
+    let Resolved::Command(command) = cx.server.catalogue.resolve(asked) else {
         return Err(Error::new(format!("ERR Command '{}' not found", shown(&args[3]))));
     };
     if !command.spec.accepts(asked.len()) {

@@ -8,7 +8,7 @@ use super::arguments;
 use super::filter::{Filter, known};
 use crate::clients::{ClientFlags, ClientInfo, Names};
 use crate::session::{Session, SessionHandler};
-use crate::table::CommandTable;
+use kvick_commands::table::Catalogue;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
@@ -28,7 +28,7 @@ pub const INFO: Command<SessionHandler> = Command::new(
 fn info(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     cx.client.publish();
     let mut text = Vec::new();
-    describe(&cx.client.info, &cx.server.table, cx.now_ms, &mut text);
+    describe(&cx.client.info, &cx.server.catalogue, cx.now_ms, &mut text);
     cx.reply.verbatim(&text, "txt");
     Ok(())
 }
@@ -64,7 +64,7 @@ fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let mut text = Vec::new();
     for client in cx.server.clients.all() {
         if filter.matches(&client, cx.client.info.id, cx.now_ms) {
-            describe(&client, &cx.server.table, cx.now_ms, &mut text);
+            describe(&client, &cx.server.catalogue, cx.now_ms, &mut text);
         }
     }
     cx.reply.verbatim(&text, "txt");
@@ -100,7 +100,7 @@ pub(super) fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
 }
 
 /// Appends the line of a client.
-pub(crate) fn describe(client: &ClientInfo, table: &CommandTable, now_ms: i64, out: &mut Vec<u8>) {
+pub(crate) fn describe(client: &ClientInfo, table: &Catalogue, now_ms: i64, out: &mut Vec<u8>) {
     let ClientInfo { id, peer, local, fd, .. } = client;
     let Names { name, lib_name, lib_ver, user } = &*client.names.lock();
     let [name, lib_name, lib_ver, user] =

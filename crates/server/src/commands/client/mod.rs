@@ -32,7 +32,7 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[CLIENT];
 
 /// CLIENT
 pub const CLIENT: Command<SessionHandler> = Command::container(
-    Spec::new("client", -2).doc(Group::Connection, "2.4.0", "Depends on subcommand.", "Commands about connections."),
+    Spec::new("client", -2).flags(&[Flags::KEEPS_CACHING]).doc(Group::Connection, "2.4.0", "Depends on subcommand.", "Commands about connections."),
     &[
         tracking::CACHING,
         modes::CAPA,

@@ -2,7 +2,7 @@
 
 use super::{reply_field, reply_words};
 use crate::session::{Session, SessionHandler};
-use crate::table::{CommandTable, Registered};
+use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, ArgKind, Categories, Command, Flags, Group, Spec};
 use kvick_resp::{Args, Reply};
@@ -20,8 +20,8 @@ pub const DOCS: Command<SessionHandler> = Command::new(
 
 /// Names that are not known are left out.
 fn docs(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let table = &cx.server.table;
-    let commands: Vec<&Registered> = match args.len() {
+    let table = &cx.server.catalogue;
+    let commands: Vec<&CommandInfo> = match args.len() {
         2 => table.top_level().map(|(_, command)| command).collect(),
         _ => args.iter().skip(2).filter_map(|name| table.by_full_name(name)).collect(),
     };
@@ -29,7 +29,7 @@ fn docs(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn reply_all(reply: &mut Reply<'_>, table: &CommandTable, commands: &[&Registered]) {
+fn reply_all(reply: &mut Reply<'_>, table: &Catalogue, commands: &[&CommandInfo]) {
     reply.map(commands.len());
     for command in commands {
         reply.bulk(command.full_name.as_bytes());
@@ -37,7 +37,7 @@ fn reply_all(reply: &mut Reply<'_>, table: &CommandTable, commands: &[&Registere
     }
 }
 
-fn reply_docs(reply: &mut Reply<'_>, table: &CommandTable, command: &Registered) {
+fn reply_docs(reply: &mut Reply<'_>, table: &Catalogue, command: &CommandInfo) {
     let spec = command.spec;
     let mark = reply.deferred();
     let mut fields = 3;

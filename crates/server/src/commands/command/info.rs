@@ -2,7 +2,7 @@
 
 use super::{reply_field, reply_words};
 use crate::session::{Session, SessionHandler};
-use crate::table::{CommandTable, Registered};
+use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_resp::{Args, Reply};
@@ -23,7 +23,7 @@ fn info(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() == 2 {
         return all(cx, args);
     }
-    let table = &cx.server.table;
+    let table = &cx.server.catalogue;
     cx.reply.array(args.len() - 2);
     for name in args.iter().skip(2) {
         match table.by_full_name(name) {
@@ -36,7 +36,7 @@ fn info(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// COMMAND without a subcommand.
 pub(super) fn all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    let table = &cx.server.table;
+    let table = &cx.server.catalogue;
     cx.reply.array(table.top_level().len());
     for (_, command) in table.top_level() {
         reply_info(&mut cx.reply, table, command);
@@ -44,7 +44,7 @@ pub(super) fn all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn reply_info(reply: &mut Reply<'_>, table: &CommandTable, command: &Registered) {
+fn reply_info(reply: &mut Reply<'_>, table: &Catalogue, command: &CommandInfo) {
     let spec = command.spec;
     reply.array(10);
     reply.bulk(command.full_name.as_bytes());

@@ -2,7 +2,7 @@
 
 use super::{info, reply_words};
 use crate::session::{Session, SessionHandler};
-use crate::table::Resolved;
+use kvick_commands::table::Resolved;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeyPositions, Spec};
 use kvick_resp::Args;
@@ -50,7 +50,7 @@ fn getkeysandflags(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 fn keys_of(cx: &Session<'_>, request: Args<'_>) -> Result<KeyPositions, Error> {
-    let Resolved::Command(command) = cx.server.table.resolve(request) else {
+    let Resolved::Command(command) = cx.server.catalogue.resolve(request) else {
         return Err(Error::text("ERR Invalid command specified"));
     };
     let spec = command.spec;

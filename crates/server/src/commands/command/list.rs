@@ -1,6 +1,6 @@
 //! COMMAND LIST.
 use crate::session::{Session, SessionHandler};
-use crate::table::Registered;
+use kvick_commands::table::CommandInfo;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_resp::Args;
@@ -52,7 +52,7 @@ impl<'a> Filter<'a> {
         }
     }
 
-    fn admits(&self, command: &Registered) -> bool {
+    fn admits(&self, command: &CommandInfo) -> bool {
         match self {
             Filter::All => true,
             Filter::Module => false,
@@ -66,7 +66,7 @@ impl<'a> Filter<'a> {
 
 fn list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let filter = Filter::parse(args.slice_from(2))?;
-    let table = &cx.server.table;
+    let table = &cx.server.catalogue;
     let mark = cx.reply.deferred();
     let mut count = 0;
     for (_, command) in table.top_level() {

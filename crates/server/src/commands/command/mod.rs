@@ -45,7 +45,7 @@ pub const COUNT: Command<SessionHandler> = Command::new(
 );
 
 fn count(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    cx.reply.uint(cx.server.table.top_level().len() as u64);
+    cx.reply.uint(cx.server.catalogue.top_level().len() as u64);
     Ok(())
 }
 

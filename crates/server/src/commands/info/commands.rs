@@ -18,7 +18,7 @@ struct Sum {
 
 pub fn write_calls(subject: &Subject, page: &mut Page) {
     page.section("Commandstats");
-    for command in subject.server.table.all() {
+    for command in subject.server.catalogue.all() {
         let counted = subject.server.stats.iter().map(|stats| &stats.commands[command.id as usize]);
         let sum = counted.fold(Sum::default(), |sum, one| Sum {
             calls: sum.calls + one.calls.get(),
@@ -58,7 +58,7 @@ pub fn write_latencies(subject: &Subject, page: &mut Page) {
         return;
     }
     let percentiles = values.read(logging::LATENCY_TRACKING_INFO_PERCENTILES);
-    for command in subject.server.table.all() {
+    for command in subject.server.catalogue.all() {
         let distribution = durations(subject.server, command);
         if distribution.count() == 0 {
             continue;

@@ -3,7 +3,7 @@
 use super::LISTENING;
 use crate::pubsub::{Kind, Name};
 use crate::session::{Session, SessionHandler};
-use crate::table::Registered;
+use kvick_commands::table::CommandInfo;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Channels, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_resp::Args;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 const SHARD_CHANNELS: &[KeySpec] = &[KeySpec::range(1, -1, 1, &[KeyFlags::NOT_KEY])];
 
 /// Whether a command begins or ends to listen.
-pub fn is_listening(command: &Registered) -> bool {
+pub fn is_listening(command: &CommandInfo) -> bool {
     command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT)
 }
 

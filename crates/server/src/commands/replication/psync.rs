@@ -24,6 +24,7 @@ const CATEGORIES: &[Categories] = &[Categories::ADMIN, Categories::DANGEROUS, Ca
 /// PSYNC replicationid offset
 pub const PSYNC: Command<SessionHandler> = Command::new(
     Spec::new("psync", -3)
+        .flags(&[Flags::FROM_REPLICA])
         .flags(FLAGS)
         .acl(CATEGORIES)
         .lock(LockRule::Global)
@@ -34,7 +35,8 @@ pub const PSYNC: Command<SessionHandler> = Command::new(
 
 /// SYNC
 pub const SYNC: Command<SessionHandler> = Command::new(
-    Spec::new("sync", 1).flags(FLAGS).acl(CATEGORIES).lock(LockRule::Global).doc(
+    Spec::new("sync", 1)
+        .flags(&[Flags::FROM_REPLICA]).flags(FLAGS).acl(CATEGORIES).lock(LockRule::Global).doc(
         Group::Server,
         "1.0.0",
         "",

@@ -1,129 +1,175 @@
-//! All commands of the server by name: the families' tables, data and session commands alike, made one.
+//! All commands by name. A [`Catalogue`] says what is known about each command; a [`CommandTable`] adds the handlers of
+//! those commands that work on more than data, whose type only the layers above know.
 
-use crate::session::SessionHandler;
-use crate::worker::program::Program;
-use crate::worker::transaction::Control;
-use kvick_commands::context::Handler as DataHandler;
-use kvick_commands::spec::{Begin, Command, Find, Flags, KeyFlags, LockRule, Spec};
+use crate::context::Handler as DataHandler;
+use crate::spec::{Begin, Command, Find, Flags, KeyFlags, LockRule, Spec};
 use kvick_resp::Args;
 
-/// The code of a command.
-#[derive(Clone, Copy)]
-pub enum Handler {
-    /// Works on the keyspace alone.
-    Data(DataHandler),
-    /// Also on the connection and the server.
-    Session(SessionHandler),
-    /// On the client's transaction.
-    Control(Control),
-    /// Runs a script or function, which calls other commands.
-    Program(Program),
+/// What a command works on, and so which part of the server runs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// The keyspace alone.
+    Data,
+    /// The connection or the server as well.
+    Session,
+    /// The client's transaction.
+    Transaction,
+    /// A script or function, which calls other commands.
+    Script,
 }
 
-/// What a command is in the [`fast_path`](crate::worker::fast_path) with.
+/// How a command is executed on the fast path.
 #[derive(Clone, Copy)]
 pub enum FastPath {
     /// With its only key, which is the argument with this number.
     Key(usize),
-    /// With nothing: it answers, and touches no data.
+    /// Without a key: it replies and touches no data.
     Nothing,
 }
 
-/// A command as the server knows it.
-pub struct Registered {
+/// What is known about a command.
+pub struct CommandInfo {
     /// Its place in the table.
     pub id: u32,
-    /// What is known about it.
+    /// Its description.
     pub spec: &'static Spec,
     /// Its name, with its container's in front: "client|id".
     pub full_name: String,
-    /// Its code; a container may have none.
-    pub handler: Option<Handler>,
+    /// What it works on.
+    pub class: Class,
+    /// Its handler, if it works on data alone; a container may have none.
+    pub data: Option<DataHandler>,
+    /// Its container's place in the table, if it is a subcommand.
+    pub container: Option<u32>,
     /// Its subcommands' places in the table.
     pub subcommands: Vec<u32>,
-    /// Where its only key is, when its key specification says so plainly and that key is all it locks: the case worth
-    /// being fast for.
+    /// The index of its only key, when its key specification says so plainly and that key is all it locks.
     pub single_key: Option<usize>,
-    /// Whether it takes little time for each of its keys and has to do with nothing else.
+    /// Whether it takes little time for each of its keys and concerns nothing else.
     pub brief: bool,
-    /// How it takes the [`fast_path`](crate::worker::fast_path), if nobody has to be kept from it.
+    /// How it is executed on the fast path, if it may be.
     pub fast_path: Option<(FastPath, DataHandler)>,
 }
 
-/// The table. Names are looked up without regard to case.
-pub struct CommandTable {
-    commands: Vec<Registered>,
+/// All commands. Names are looked up without regard to case.
+#[derive(Default)]
+pub struct Catalogue {
+    commands: Vec<CommandInfo>,
     /// Open addressing over the names of up to eight bytes, which is nearly all that are called often: the name as a
     /// word, and the command.
     short: Vec<(u64, u32)>,
     /// The longer names, sorted.
     long: Vec<(String, u32)>,
-    /// Names given by `rename-command`; an empty new name removes.
+    /// The names that clients use: those given by `rename-command`, and without those that it removed.
     names: Vec<(String, u32)>,
+}
+
+/// All commands, with the handlers `H` of those that are not of [`Class::Data`].
+pub struct CommandTable<H> {
+    catalogue: Catalogue,
+    handlers: Vec<Option<H>>,
 }
 
 /// What a request asks for.
 pub enum Resolved<'a> {
     /// This command.
-    Command(&'a Registered),
+    Command(&'a CommandInfo),
     /// Nothing that is known.
     Unknown,
     /// A subcommand that the container does not have.
-    UnknownSubcommand(&'a Registered),
+    UnknownSubcommand(&'a CommandInfo),
 }
 
-impl Default for CommandTable {
+impl<H: Copy> Default for CommandTable<H> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl CommandTable {
-    /// The table of all families.
+impl<H: Copy> CommandTable<H> {
+    /// The data commands.
     pub fn new() -> Self {
-        let mut table = CommandTable { commands: Vec::new(), short: Vec::new(), long: Vec::new(), names: Vec::new() };
-        for family in kvick_commands::families() {
-            family.iter().for_each(|command| table.add(command, "", &Handler::Data));
+        let mut table = CommandTable { catalogue: Catalogue::default(), handlers: Vec::new() };
+        for family in crate::families() {
+            table.add_all(Class::Data, family, &|_| None, &Some);
         }
-        for family in crate::commands::families() {
-            family.iter().for_each(|command| table.add(command, "", &Handler::Session));
-        }
-        let transactions = crate::commands::transactions::COMMANDS;
-        transactions.iter().for_each(|command| table.add(command, "", &Handler::Control));
-        let programs = crate::commands::scripting::eval::COMMANDS;
-        programs.iter().for_each(|command| table.add(command, "", &Handler::Program));
-        let top = table.commands.iter().filter(|command| !command.full_name.contains('|'));
-        table.names = top.map(|command| (command.full_name.clone(), command.id)).collect();
-        table.index();
         table
     }
 
-    fn add<H: Copy>(&mut self, command: &'static Command<H>, container: &str, wrap: &dyn Fn(H) -> Handler) {
-        let id = self.commands.len() as u32;
-        let name = command.spec.name;
-        let full_name = if container.is_empty() { name.to_string() } else { format!("{container}|{name}") };
-        let (handler, single_key) = (command.handler.map(wrap), single_key(&command.spec));
-        let fast_path = match handler {
-            Some(Handler::Data(data)) => fast_path(&command.spec, single_key).map(|fast_path| (fast_path, data)),
-            _ => None,
+    /// Adds a family of commands that are not of [`Class::Data`]; `wrap` makes a handler of each of its own.
+    pub fn add_family<F: Copy>(&mut self, class: Class, family: &'static [Command<F>], wrap: fn(F) -> H) {
+        self.add_all(class, family, &|handler| Some(wrap(handler)), &|_| None);
+    }
+
+    fn add_all<F: Copy>(
+        &mut self,
+        class: Class,
+        family: &'static [Command<F>],
+        wrap: &dyn Fn(F) -> Option<H>,
+        data: &dyn Fn(F) -> Option<DataHandler>,
+    ) {
+        family.iter().for_each(|command| _ = self.add(class, command, None, wrap, data));
+        self.catalogue.name_all();
+    }
+
+    fn add<F: Copy>(
+        &mut self,
+        class: Class,
+        command: &'static Command<F>,
+        container: Option<u32>,
+        wrap: &dyn Fn(F) -> Option<H>,
+        data: &dyn Fn(F) -> Option<DataHandler>,
+    ) -> u32 {
+        let id = self.handlers.len() as u32;
+        let (spec, name) = (&command.spec, command.spec.name);
+        let full_name = match container.map(|id| &self.catalogue.commands[id as usize].full_name) {
+            None => name.to_string(),
+            Some(container) => format!("{container}|{name}"),
         };
-        let spec = &command.spec;
-        let brief = matches!(handler, Some(Handler::Data(_))) && is_brief(spec);
-        self.commands.push(Registered {
+        let (data_handler, single_key) = (command.handler.and_then(data), single_key(spec));
+        let fast_path = data_handler.and_then(|handler| Some((fast_path(spec, single_key)?, handler)));
+        self.handlers.push(command.handler.and_then(wrap));
+        self.catalogue.commands.push(CommandInfo {
             id,
             spec,
             full_name,
-            handler,
+            class,
+            data: data_handler,
+            container,
             subcommands: Vec::new(),
             single_key,
-            brief,
+            brief: data_handler.is_some() && is_brief(spec),
             fast_path,
         });
         for subcommand in command.subcommands {
-            let sub_id = self.commands.len() as u32;
-            self.add(subcommand, name, wrap);
-            self.commands[id as usize].subcommands.push(sub_id);
+            let sub_id = self.add(class, subcommand, Some(id), wrap, data);
+            self.catalogue.commands[id as usize].subcommands.push(sub_id);
         }
+        id
+    }
+
+    /// What is known about the commands.
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// Renames a command: see [`Catalogue::rename`].
+    pub fn rename(&mut self, old: &str, new: &str) -> bool {
+        self.catalogue.rename(old, new)
+    }
+
+    /// The handler of a command that is not of [`Class::Data`]; `None` for a container that does nothing by itself.
+    #[inline]
+    pub fn handler(&self, command: &CommandInfo) -> Option<H> {
+        self.handlers[command.id as usize]
+    }
+}
+
+impl Catalogue {
+    fn name_all(&mut self) {
+        let top = self.commands.iter().filter(|command| !command.full_name.contains('|'));
+        self.names = top.map(|command| (command.full_name.clone(), command.id)).collect();
+        self.index();
     }
 
     fn index(&mut self) {
@@ -164,7 +210,7 @@ impl CommandTable {
 
     /// A top-level command by name.
     #[inline]
-    pub fn find(&self, name: &[u8]) -> Option<&Registered> {
+    pub fn find(&self, name: &[u8]) -> Option<&CommandInfo> {
         let Some(word) = word(name) else { return self.find_long(name) };
         let size = self.short.len();
         let mut at = slot(word, size);
@@ -181,7 +227,7 @@ impl CommandTable {
     }
 
     #[cold]
-    fn find_long(&self, name: &[u8]) -> Option<&Registered> {
+    fn find_long(&self, name: &[u8]) -> Option<&CommandInfo> {
         let name = name.to_ascii_lowercase();
         let at = self.long.binary_search_by(|(known, _)| known.as_bytes().cmp(&name)).ok()?;
         Some(&self.commands[self.long[at].1 as usize])
@@ -201,13 +247,13 @@ impl CommandTable {
     }
 
     /// A container's subcommand by name.
-    pub fn subcommand(&self, container: &Registered, name: &[u8]) -> Option<&Registered> {
+    pub fn subcommand(&self, container: &CommandInfo, name: &[u8]) -> Option<&CommandInfo> {
         let mut subcommands = container.subcommands.iter().map(|id| &self.commands[*id as usize]);
         subcommands.find(|subcommand| subcommand.spec.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// The command that a name such as "get" or "client|id" means.
-    pub fn by_full_name(&self, name: &[u8]) -> Option<&Registered> {
+    pub fn by_full_name(&self, name: &[u8]) -> Option<&CommandInfo> {
         match name.iter().position(|byte| *byte == b'|') {
             None => self.find(name),
             Some(bar) => self.subcommand(self.find(&name[..bar])?, &name[bar + 1..]),
@@ -215,22 +261,27 @@ impl CommandTable {
     }
 
     /// A command or subcommand by the name that it has before `rename-command`, such as "get" or "client|id".
-    pub fn original(&self, name: &[u8]) -> Option<&Registered> {
+    pub fn original(&self, name: &[u8]) -> Option<&CommandInfo> {
         self.commands.iter().find(|command| command.full_name.as_bytes().eq_ignore_ascii_case(name))
     }
 
+    /// The container of a subcommand.
+    pub fn container(&self, command: &CommandInfo) -> Option<&CommandInfo> {
+        command.container.and_then(|id| self.get(id))
+    }
+
     /// A command by its place in the table.
-    pub fn get(&self, id: u32) -> Option<&Registered> {
+    pub fn get(&self, id: u32) -> Option<&CommandInfo> {
         self.commands.get(id as usize)
     }
 
     /// All commands and subcommands.
-    pub fn all(&self) -> &[Registered] {
+    pub fn all(&self) -> &[CommandInfo] {
         &self.commands
     }
 
     /// The commands that clients can name, by those names.
-    pub fn top_level(&self) -> impl ExactSizeIterator<Item = (&str, &Registered)> {
+    pub fn top_level(&self) -> impl ExactSizeIterator<Item = (&str, &CommandInfo)> {
         self.names.iter().map(|(name, id)| (name.as_str(), &self.commands[*id as usize]))
     }
 }
@@ -314,21 +365,21 @@ mod tests {
 
     #[test]
     fn every_command_is_found_by_its_name_in_any_case() {
-        let table = CommandTable::new();
-        for (name, command) in table.top_level() {
+        let table = CommandTable::<()>::new();
+        for (name, command) in table.catalogue().top_level() {
             for name in [name.to_string(), name.to_uppercase()] {
-                assert_eq!(table.find(name.as_bytes()).map(|found| found.id), Some(command.id), "{name}");
+                assert_eq!(table.catalogue().find(name.as_bytes()).map(|found| found.id), Some(command.id), "{name}");
             }
         }
-        assert!(table.find(b"nosuch").is_none() && table.find(b"nosuchcommand").is_none());
+        assert!(table.catalogue().find(b"nosuch").is_none() && table.catalogue().find(b"nosuchcommand").is_none());
     }
 
     #[test]
     fn renamed_commands_answer_to_their_new_name_only() {
-        let mut table = CommandTable::new();
+        let mut table = CommandTable::<()>::new();
         assert!(table.rename("get", "fetch-a-value") && table.rename("SET", ""));
-        assert!(table.find(b"get").is_none() && table.find(b"set").is_none());
-        assert!(table.find(b"FETCH-A-VALUE").is_some());
+        assert!(table.catalogue().find(b"get").is_none() && table.catalogue().find(b"set").is_none());
+        assert!(table.catalogue().find(b"FETCH-A-VALUE").is_some());
         assert!(!table.rename("append", "ping"), "the name is taken");
     }
 }
