@@ -1,11 +1,11 @@
 //! The dispatch path: from a parsed request to its reply, without a socket.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use kvick_commands::table::Resolved;
 use kvick_resp::OwnedArgs;
 use kvick_server::config::Values;
 use kvick_server::server::Server;
 use kvick_server::session::Client;
-use kvick_commands::table::Resolved;
 use kvick_server::worker::batch::ResolvedCommand;
 use kvick_server::worker::engine::Engine;
 use std::hint::black_box;

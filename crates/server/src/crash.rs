@@ -128,7 +128,8 @@ fn describe(out: &mut String, thread: &str, message: &str, place: &str) -> fmt::
 }
 
 fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Result {
-    let sum = |read: fn(&crate::stats::WorkerStats) -> u64| server.stats.iter().map(|stats| read(stats)).sum::<u64>();
+    let sum =
+        |read: fn(&kvick_core::stats::WorkerStats) -> u64| server.stats.iter().map(|stats| read(stats)).sum::<u64>();
     writeln!(out, "\n------ INFO OUTPUT ------")?;
     writeln!(out, "valkey_version:{VALKEY}")?;
     writeln!(out, "kvick_version:{}", crate::version::KVICK)?;

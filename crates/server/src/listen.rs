@@ -1,12 +1,13 @@
 //! Listening sockets, and who is let in.
 
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::config::Values;
 use crate::config::tables::{network, tls};
-use crate::server::{RuntimeConfig, Server};
+use crate::server::Server;
 use crate::tls::Tls;
 use crate::tls::stream::Stream;
 use crate::worker::connection::Socket;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::runtime_config::RuntimeConfig;
 use mio::net::{TcpListener, TcpStream, UnixListener};
 use mio::{Interest, Registry, Token};
 use parking_lot::Mutex;

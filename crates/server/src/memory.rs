@@ -1,7 +1,7 @@
 //! Where memory goes: the report behind INFO and MEMORY.
 
-use crate::clients::ClientFlags;
 use crate::server::Server;
+use kvick_core::clients::ClientFlags;
 use kvick_runtime::memory::{Figures, excess, percent, ratio};
 use kvick_store::usage::Usage;
 use std::sync::atomic::Ordering;

@@ -2,17 +2,19 @@
 //! command's rule asked for.
 
 use crate::acl::identity::Identity;
-use crate::clients::{ClientFlags, ClientInfo};
-use crate::pubsub::subscriptions::Subscriptions;
-use crate::pubsub::{Kind, PubSub};
 use crate::replication::replicas::Replica;
 use crate::scripting::debugging::Mode;
 use crate::server::Server;
-use crate::stats::WorkerStats;
-use crate::tracking::OwnTracking;
 use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
 use kvick_commands::context::{Error, Settings};
+use kvick_core::Core;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::commandlog::{Executed, TakenArgument};
+use kvick_core::pubsub::subscriptions::Subscriptions;
+use kvick_core::pubsub::{Kind, PubSub};
+use kvick_core::stats::WorkerStats;
+use kvick_core::tracking::{Mode as TrackingMode, OwnTracking};
 use kvick_resp::{Args, Reply, Version};
 use kvick_store::{Access, Db, Effects, Env, Locked, Waiter, WhenExpired};
 use std::sync::Arc;
@@ -226,6 +228,22 @@ impl Client {
         }
     }
 
+    /// Begins to tell it what changes: see [`Tracking::start`](kvick_core::tracking::Tracking::start).
+    pub fn start_tracking(&mut self, core: &Core, mode: &TrackingMode, prefixes: &[&[u8]]) {
+        core.tracking.start(core, &self.info, &mut self.tracking, mode, prefixes);
+    }
+
+    /// Ends that.
+    pub fn stop_tracking(&mut self, core: &Core) {
+        core.tracking.stop(core, &self.info, &mut self.tracking);
+    }
+
+    /// A command that it sent just now, for the logs.
+    #[inline]
+    pub fn executed<'a>(&'a self, args: Args<'a>, taken: Option<&'a TakenArgument>) -> Executed<'a> {
+        Executed { args, taken, client: &self.info, redacted: self.redacted }
+    }
+
     /// Whether a primary speaks through it.
     #[inline]
     pub fn is_primary(&self) -> bool {
@@ -241,14 +259,14 @@ impl Client {
     /// Has it shown every command from now on.
     pub fn begin_monitor(&self, server: &Server) {
         self.info.set_flags(ClientFlags::MONITOR, true);
-        server.pubsub.begin_monitor(self.place(), &server.persistence.admission);
+        server.pubsub.begin_monitor(self.place(), &server.admission);
     }
 
     /// Has it shown none any more, if it was.
     pub fn end_monitor(&self, server: &Server) {
         if self.is_monitor() {
             self.info.set_flags(ClientFlags::MONITOR, false);
-            server.pubsub.end_monitor(self.place(), &server.persistence.admission);
+            server.pubsub.end_monitor(self.place(), &server.admission);
         }
     }
 

@@ -4,9 +4,9 @@
 //! selector allows all of it, the reason told is the furthest that any selector came.
 
 use super::user::{KeyAccess, Selector, User};
-use kvick_commands::table::CommandInfo;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Channels, Flags, KeyFlags, KeyPositions};
+use kvick_commands::table::CommandInfo;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 

@@ -87,7 +87,7 @@ fn make_user(line: &UserLine, reader: Reader<'_>) -> Result<User, String> {
 
 /// Makes the users that a server starts with: of `requirepass`, of the lines of its configuration, and of its ACL file.
 pub fn load_at_start(server: &Server, lines: &[UserLine]) -> Result<(), String> {
-    let (acl, admission, reader) = (&server.acl, &server.persistence.admission, reader(server));
+    let (acl, admission, reader) = (&server.acl, &server.admission, reader(server));
     if let Some(password) = server.config.read(REQUIREPASS) {
         acl.set_default_password(admission, Some(&password));
     }

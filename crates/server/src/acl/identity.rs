@@ -6,13 +6,13 @@
 use super::check::{Denied, Request};
 use super::log::{Cause, Context, Event};
 use super::user::User;
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::commands::client::list;
 use crate::config::tables::security::ACLLOG_MAX_LEN;
-use crate::persistence::admission::Admission;
 use crate::server::Server;
 use crate::session::Client;
 use kvick_commands::table::CommandInfo;
+use kvick_core::admission::Admission;
+use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_resp::Args;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub struct Identity {
 impl Identity {
     /// A connection that is new: the default user, who may have to log in.
     pub fn newcomer(server: &Server) -> Self {
-        let epoch = server.persistence.admission.rights();
+        let epoch = server.admission.rights();
         let user = server.acl.default_user();
         let authenticated = user.nopass && user.enabled;
         Self::new(user, authenticated, epoch, authenticated)
@@ -103,12 +103,12 @@ impl Client {
     /// Looks its user up again if rights have changed; false when the user is gone.
     #[inline]
     pub fn renew_rights(&mut self, server: &Server) -> bool {
-        self.identity.epoch == server.persistence.admission.rights() || self.look_up(server)
+        self.identity.epoch == server.admission.rights() || self.look_up(server)
     }
 
     #[cold]
     fn look_up(&mut self, server: &Server) -> bool {
-        let epoch = server.persistence.admission.rights();
+        let epoch = server.admission.rights();
         if self.identity.is_superuser {
             let free_at = Admission::open_word(epoch);
             (self.identity.epoch, self.identity.free_at) = (epoch, free_at);

@@ -5,11 +5,11 @@
 //! replied to, nothing is executed any more of the clients concerned.
 
 use super::user::{User, matches_channel};
-use crate::clients::ClientInfo;
-use crate::pubsub::Kind;
 use crate::server::Server;
 use crate::session::{Client, Fate};
-use crate::worker::Message;
+use kvick_core::clients::ClientInfo;
+use kvick_core::message::Message;
+use kvick_core::pubsub::Kind;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,18 +5,10 @@
 //! one (see [`super::users`]).
 
 use super::password::Digest;
+use kvick_core::clients::default_user_name;
 use kvick_resp::glob;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock};
-
-/// The name of the user that every new connection is.
-pub const DEFAULT_NAME: &[u8] = b"default";
-
-/// The same name as connections share it.
-pub fn default_name() -> Arc<[u8]> {
-    static NAME: LazyLock<Arc<[u8]>> = LazyLock::new(|| DEFAULT_NAME.into());
-    NAME.clone()
-}
+use std::sync::Arc;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -53,7 +45,7 @@ impl User {
         let mut root = Selector::new(true);
         root.commands = CommandSet::all();
         root.all_keys = true;
-        User { enabled: true, nopass: true, root, ..User::new(default_name(), true) }
+        User { enabled: true, nopass: true, root, ..User::new(default_user_name(), true) }
     }
 
     /// All its selectors.
@@ -263,7 +255,7 @@ mod tests {
     fn the_default_user_may_do_everything() {
         let user = User::unlimited_default();
         assert!(user.is_unrestricted() && user.admits(b"whatever"));
-        assert!(!User::new(default_name(), true).is_unrestricted());
+        assert!(!User::new(default_user_name(), true).is_unrestricted());
     }
 
     #[test]

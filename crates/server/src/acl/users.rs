@@ -5,8 +5,9 @@
 
 use super::log::AclLog;
 use super::rules::{Reader, RuleError, join_selectors};
-use super::user::{DEFAULT_NAME, User, default_name};
-use crate::persistence::admission::Admission;
+use super::user::User;
+use kvick_core::admission::Admission;
+use kvick_core::clients::{DEFAULT_USER, default_user_name};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,7 +63,7 @@ pub struct Changed {
 impl Default for Acl {
     fn default() -> Self {
         let default = Arc::new(User::unlimited_default());
-        let users = Users::from([(default_name(), default)]);
+        let users = Users::from([(default_user_name(), default)]);
         Acl { users: RwLock::new(users), is_open: AtomicBool::new(true), log: AclLog::default() }
     }
 }
@@ -75,7 +76,7 @@ impl Acl {
 
     /// The user that new connections are.
     pub fn default_user(&self) -> Arc<User> {
-        self.find(DEFAULT_NAME).unwrap_or_else(|| Arc::new(User::new(default_name(), false)))
+        self.find(DEFAULT_USER).unwrap_or_else(|| Arc::new(User::new(default_user_name(), false)))
     }
 
     /// The user whom this name and password let in. A name that is nobody's is refused no faster than a wrong password.
@@ -120,30 +121,30 @@ impl Acl {
 
     /// Removes a user, unless it is the default user; false when it was not there.
     pub fn remove(&self, admission: &Admission, name: &[u8]) -> bool {
-        name != DEFAULT_NAME && self.write(admission, |users| users.remove(name).is_some())
+        name != DEFAULT_USER && self.write(admission, |users| users.remove(name).is_some())
     }
 
     /// Puts other users in the place of all that there are, and returns those. Without a default user among them there
     /// is one that may do everything.
     pub fn replace(&self, admission: &Admission, mut users: Users) -> Users {
-        users.entry(default_name()).or_insert_with(|| Arc::new(User::unlimited_default()));
+        users.entry(default_user_name()).or_insert_with(|| Arc::new(User::unlimited_default()));
         self.write(admission, |current| std::mem::replace(current, users))
     }
 
     /// Gives the default user a password, its only one, or makes it need none.
     pub fn set_default_password(&self, admission: &Admission, password: Option<&[u8]>) {
         self.write(admission, |users| {
-            let mut user = users.get(DEFAULT_NAME).map_or_else(User::unlimited_default, |user| User::clone(user));
+            let mut user = users.get(DEFAULT_USER).map_or_else(User::unlimited_default, |user| User::clone(user));
             user.nopass = password.is_none();
             user.passwords = password.map(super::password::Digest::of).into_iter().collect();
-            users.insert(default_name(), Arc::new(user));
+            users.insert(default_user_name(), Arc::new(user));
         });
     }
 
     fn write<T>(&self, admission: &Admission, change: impl FnOnce(&mut Users) -> T) -> T {
         let mut users = self.users.write();
         let result = change(&mut users);
-        let is_open = users.get(DEFAULT_NAME).is_some_and(|user| user.nopass && user.enabled);
+        let is_open = users.get(DEFAULT_USER).is_some_and(|user| user.nopass && user.enabled);
         self.is_open.store(is_open, Ordering::Relaxed);
         admission.renew_rights();
         result

@@ -7,15 +7,15 @@
 use super::aof_dir::{reason, shown};
 use super::journal::{self, Recovered};
 use super::writer::{Order, Writer};
-use crate::clients::ClientInfo;
 use crate::config::tables::persistence::{AOF_LOAD_TRUNCATED, KEY_LOAD_DELAY};
 use crate::logging;
-use crate::persistence::admission;
 use crate::persistence::delay::Delay;
 use crate::persistence::load::load_base;
 use crate::server::Server;
-use crate::worker::blocking::Served;
 use crate::worker::replay::{Player, Replayed};
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientInfo;
+use kvick_core::inbox::Served;
 use kvick_rdb::aof::{Item, Part, PartKind, ReadError, Reader};
 use kvick_resp::{Reply, Version};
 use std::fmt;
@@ -118,7 +118,7 @@ pub(super) fn reload(writer: &mut Writer, reload: Reload) {
             reply.ok();
         }
     }
-    server.persistence.admission.set(admission::LOADING, false);
+    server.admission.set(Reasons::LOADING, false);
     let served = Served { client: reload.client.clone(), ticket: reload.ticket, reply: out, is_last: false };
     server.answer(served);
 }

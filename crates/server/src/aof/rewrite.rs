@@ -14,12 +14,12 @@ use crate::config::tables::persistence::{
     AOF_REWRITE_INCREMENTAL_FSYNC, AOF_USE_RDB_PREAMBLE, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
 };
 use crate::logging;
-use crate::persistence::admission;
 use crate::persistence::file::{self, DumpFile, SaveError};
 use crate::persistence::form::Form;
 use crate::persistence::save::{self, Place};
 use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 use kvick_store::Locked;
 use kvick_store::log::{Audience, Follower, encode};
 use std::fs::File;
@@ -159,9 +159,7 @@ pub fn cancel(server: &'static Server) -> bool {
 
 /// Begins a rewrite if one is due. Called from time to time by a worker that is in no batch.
 pub fn tick(server: &'static Server) {
-    if server.persistence.admission.has(admission::LOADING | admission::ENDING)
-        || server.persistence.status().running.is_some()
-    {
+    if server.admission.has(Reasons::LOADING | Reasons::ENDING) || server.persistence.status().running.is_some() {
         return;
     }
     let aof = &server.aof;
@@ -174,7 +172,7 @@ pub fn tick(server: &'static Server) {
         logging::notice(format_args!("Starting automatic rewriting of AOF on {percent}% growth"));
     }
     let mut global = server.keyspace.lock_global();
-    if !server.persistence.admission.has(admission::LOADING) {
+    if !server.admission.has(Reasons::LOADING) {
         // Somebody else may have begun a snapshot just now: then later.
         let _ = begin(server, &mut global);
     }

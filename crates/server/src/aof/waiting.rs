@@ -1,10 +1,10 @@
 //! WAIT and WAITAOF: clients that wait until replicas, or disks, have what they wrote.
 
 use super::{Aof, State};
-use crate::clients::ClientInfo;
 use crate::clock;
 use crate::server::Server;
-use crate::worker::blocking::Served;
+use kvick_core::clients::ClientInfo;
+use kvick_core::inbox::Served;
 use kvick_resp::{Reply, Version};
 use std::sync::Arc;
 use std::time::Duration;

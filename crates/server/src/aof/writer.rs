@@ -13,8 +13,8 @@ use super::{Aof, State};
 use crate::config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
 use crate::config::words::AppendFsync;
 use crate::logging;
-use crate::persistence::admission;
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 use kvick_store::global_lock::Participant;
 use kvick_store::log::{Follower, Piece};
 use std::fs::File;
@@ -371,7 +371,7 @@ impl Writer {
         let status = self.aof.status.lock();
         self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
         let fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
-        self.server.persistence.admission.set(admission::UNWRITTEN, fails);
+        self.server.admission.set(Reasons::UNWRITTEN, fails);
     }
 
     fn sync_if_due(&mut self) {

@@ -4,12 +4,13 @@
 use super::client::names;
 use crate::acl::identity::{Identity, note};
 use crate::acl::log::{Cause, Context, Event};
-use crate::acl::user::DEFAULT_NAME;
 use crate::config::tables::{cluster, process};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
-use crate::{clients::ClientFlags, version};
+use crate::version;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec, is_database};
+use kvick_core::clients::ClientFlags;
+use kvick_core::clients::DEFAULT_USER;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Version};
 use smallvec::smallvec;
@@ -150,7 +151,7 @@ fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                  configuration is correct?",
             ));
         }
-        2 => (DEFAULT_NAME, &args[1]),
+        2 => (DEFAULT_USER, &args[1]),
         _ => (&args[1], &args[2]),
     };
     authenticate(cx, &args[0], user, password)?;
@@ -160,7 +161,7 @@ fn auth(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn authenticate(cx: &mut Session<'_>, word: &[u8], name: &[u8], password: &[u8]) -> Result<(), Error> {
     let server = cx.server;
-    let epoch = server.persistence.admission.rights();
+    let epoch = server.admission.rights();
     match server.acl.log_in(name, password) {
         Some(user) => {
             cx.client.log_in(user, epoch);

@@ -3,12 +3,12 @@
 use super::help;
 use crate::config::tables::{logging, process};
 use crate::histogram::Distribution;
-use crate::latency::{Sample, Series, graph};
 use crate::server::Server;
 use crate::session::{Session, SessionHandler};
-use kvick_commands::table::CommandInfo;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
+use kvick_commands::table::CommandInfo;
+use kvick_core::latency::{Sample, Series, graph};
 use kvick_resp::Args;
 
 /// The family.

@@ -24,9 +24,9 @@ pub mod packed_key;
 pub mod sockets;
 pub mod under_way;
 
-use crate::clients::ClientInfo;
 use crate::server::Server;
-use crate::worker::Message;
+use kvick_core::clients::ClientInfo;
+use kvick_core::handover::Handover;
 use kvick_resp::Version;
 use kvick_store::Watcher;
 use packed_key::PackedKey;
@@ -103,17 +103,28 @@ pub struct Waiting {
 }
 
 /// What the server has for migrations.
-#[derive(Default)]
 pub struct Migration {
     /// Connections to targets.
     pub sockets: Sockets,
     /// Keys on their way.
     pub under_way: UnderWay,
+    /// Jobs on their way back to the workers of their clients.
+    pub returned: Handover<Box<MigrationJob>>,
     jobs: OnceLock<mpsc::Sender<Box<MigrationJob>>>,
 }
 
 impl Migration {
-    /// Has the migrator send keys. They come back as [`Message::Returned`].
+    /// For `workers` workers, not yet started.
+    pub fn new(workers: usize) -> Self {
+        Migration {
+            sockets: Sockets::default(),
+            under_way: UnderWay::default(),
+            returned: Handover::new(workers),
+            jobs: OnceLock::new(),
+        }
+    }
+
+    /// Sends keys on the migrator's thread. The job comes back to its client's worker.
     pub fn send(&self, job: Box<MigrationJob>) {
         if let Some(jobs) = self.jobs.get() {
             // The thread lasts as long as the process.
@@ -129,7 +140,7 @@ pub fn start(server: &'static Server) -> io::Result<()> {
         kvick_runtime::memory::register_thread();
         for mut job in jobs {
             exchange::run(server, &mut job);
-            server.send(job.client.info.worker, Message::Returned(job));
+            server.migration.returned.put(server, job.client.info.worker, job);
         }
     })?;
     // A second call would be a mistake of the caller alone; the first thread stays.

@@ -173,7 +173,7 @@ pub struct Reload {
 }
 
 /// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must not
-/// touch the data meanwhile: see [`LOADING`](super::admission::LOADING).
+/// touch the data meanwhile: see [`LOADING`](super::Reasons::LOADING).
 pub(super) fn load_own(server: &'static Server, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
     let Some(file) = open(&server.config.values())? else { return Ok(None) };

@@ -7,13 +7,11 @@
 //! - [`file`]: the file itself: written under a temporary name, synced bit by bit, put in place of the old one at the end.
 //! - [`schedule`]: save points.
 //! - [`load`]: reading a dump, at the start or for DEBUG RELOAD.
-//! - [`admission`]: why commands may not run now: a load is under way, or the last save failed.
 //! - [`status`]: what all of these know of each other, and INFO shows.
 //!
 //! **What always holds**: the file that was there stays until a complete new one takes its place. A save that was
 //! cancelled replaces nothing: its last step and the wish to cancel it exclude each other by the lock on the status.
 
-pub mod admission;
 pub mod background;
 pub mod capture;
 pub(crate) mod delay;
@@ -30,25 +28,19 @@ use crate::config::tables::memory::{LFU_DECAY_TIME, MAXMEMORY_POLICY};
 use crate::config::tables::persistence::SAVE;
 use crate::config::words::EvictionPolicy;
 use crate::server::Server;
-use admission::Admission;
 use kvick_store::{Access, Locked};
 use load::Loading;
 use parking_lot::Mutex;
 use snapshots::{Busy, Job, Purpose};
 use status::Status;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
 
 /// What a server knows of its dumps.
 #[derive(Default)]
 pub struct Persistence {
-    /// Why commands may not run now.
-    pub admission: Admission,
     /// How far a load has come.
     pub loading: Loading,
-    /// Bytes that snapshots have captured and that are not written yet.
-    pub unwritten_bytes: AtomicUsize,
     status: Mutex<Status>,
     /// Where the snapshot thread takes its work from.
     jobs: OnceLock<Sender<Job>>,

@@ -3,12 +3,13 @@
 use super::delay::Delay;
 use super::file::{self, DumpFile, SaveError, write_error};
 use super::form::Form;
-use super::{admission, background, changes, now_s};
+use super::{background, changes, now_s};
 use crate::config::Key;
 use crate::config::tables::persistence::{DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE_INCREMENTAL_FSYNC};
 use crate::config::tables::process::DIR;
 use crate::logging;
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 use kvick_store::{Access, Counters, Db, Effects, Entry, Env, Locked, WhenExpired};
 use std::path::PathBuf;
 
@@ -55,7 +56,7 @@ pub fn save(server: &'static Server, global: &mut Locked, uncounted: u64) -> Res
     written.inspect_err(file::report)?;
     logging::notice(format_args!("DB saved on disk"));
     server.persistence.status.lock().saved(changes(server) + uncounted);
-    server.persistence.admission.set(admission::UNSAVED, false);
+    server.admission.set(Reasons::UNSAVED, false);
     Ok(())
 }
 

@@ -1,18 +1,19 @@
 //! Save points: background saves that begin by themselves.
 
 use super::status::Status;
-use super::{admission, background, changes, now_s};
+use super::{background, changes, now_s};
 use crate::config::shapes::SavePoint;
 use crate::config::tables::persistence::SAVE;
 use crate::logging;
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 
 /// After a failure, so many seconds pass before the next try.
 const RETRY_S: i64 = 5;
 
 /// Begins a save if one is due. Called from time to time by a worker that is in no batch.
 pub fn tick(server: &'static Server) {
-    if server.persistence.admission.has(admission::LOADING | admission::ENDING) {
+    if server.admission.has(Reasons::LOADING | Reasons::ENDING) {
         return;
     }
     let (status, now_s) = (server.persistence.status(), now_s());
@@ -27,7 +28,7 @@ pub fn tick(server: &'static Server) {
     }
     if due.is_some() || status.scheduled {
         let mut global = server.keyspace.lock_global();
-        if !server.persistence.admission.has(admission::LOADING) {
+        if !server.admission.has(Reasons::LOADING) {
             // Somebody else may have begun one just now, which is as good.
             let _ = background::begin(server, &mut global);
         }

@@ -20,9 +20,10 @@ use super::file::{SaveError, write_error};
 use super::form::Form;
 use super::load::{self, LoadError};
 use super::status::Running;
-use super::{Persistence, admission, changes, now_s};
+use super::{Persistence, changes, now_s};
 use crate::config::tables::persistence::RDB_KEY_SAVE_DELAY;
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 use kvick_runtime::affinity::{self, Role};
 use kvick_store::Locked;
 use kvick_store::global_lock::Participant;
@@ -120,7 +121,7 @@ pub fn begin(server: &'static Server, global: &mut Locked, request: Request) -> 
     let sizes: Vec<_> = (0..keyspace.databases())
         .map(|number| (keyspace.len(number) as u64, keyspace.volatile(number) as u64))
         .collect();
-    let captured = Arc::new(Captured::new(&request.form, progress.clone(), &server.persistence.unwritten_bytes));
+    let captured = Arc::new(Captured::new(&request.form, progress.clone(), &server.snapshot_bytes));
     let walk = Walk::begin(global, Box::new(Handle(captured.clone())));
     let offset = keyspace.log.offset();
     status.began(Running {
@@ -185,7 +186,7 @@ fn run(server: &'static Server, participant: Participant, mut begun: Begun) {
     if running.purpose == Purpose::Save
         && let Some(saved) = status.save_ended(&running, &outcome)
     {
-        server.persistence.admission.set(admission::UNSAVED, !saved);
+        server.admission.set(Reasons::UNSAVED, !saved);
     }
 }
 

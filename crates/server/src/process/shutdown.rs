@@ -7,20 +7,21 @@
 //! clients were told: no command runs between the save and the end.
 
 use crate::aof::{self, State};
-use crate::clients::ClientInfo;
 use crate::clock;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::persistence::SAVE;
 use crate::config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM, SHUTDOWN_TIMEOUT};
 use crate::config::words::ShutdownFlags;
-use crate::pause::Hold;
 use crate::persistence::snapshots::Purpose;
-use crate::persistence::{admission, background, save};
+use crate::persistence::{background, save};
 use crate::replication::replicas::{Replica, Stage};
 use crate::server::Server;
-use crate::worker::Message;
-use crate::worker::blocking::Served;
 use crate::{logging, supervise};
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientInfo;
+use kvick_core::inbox::Served;
+use kvick_core::message::Message;
+use kvick_core::pause::Hold;
 use kvick_resp::{Reply, Version};
 use kvick_store::Locked;
 use parking_lot::Mutex;
@@ -223,7 +224,7 @@ fn end(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Re
     let saved = save_last(server, global, flags);
     server.shutdown.acting.store(false, Ordering::Relaxed);
     saved?;
-    server.persistence.admission.set(admission::ENDING, true);
+    server.admission.set(Reasons::ENDING, true);
     // Before connections are closed: whoever sees the end finds no files that are not complete.
     server.persistence.abandon();
     server.end();
@@ -236,7 +237,7 @@ fn save_last(server: &'static Server, global: &mut Locked, flags: ShutdownFlags)
         logging::warning(format_args!("There is a background save. Cancelling it!"));
     }
     // Half a data set must not take the place of the whole one, nor one that a script is changing.
-    let is_incomplete = server.persistence.admission.has(admission::LOADING | admission::BUSY);
+    let is_incomplete = server.admission.has(Reasons::LOADING | Reasons::BUSY);
     if !is_incomplete {
         end_files(server, flags)?;
     }

@@ -14,17 +14,18 @@ use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::replication::REPLICAOF;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::{Listeners, Transport};
-use crate::persistence::admission;
 use crate::persistence::load::{self as dump, LoadError};
 use crate::persistence::snapshots::{self, Job};
 use crate::replication::upstream::Target;
 use crate::server::Server;
-use crate::worker::handlers::Handler;
-use kvick_commands::table::CommandTable;
 use crate::version::{KVICK, VALKEY};
-use crate::worker::{Message, Worker};
+use crate::worker::Worker;
+use crate::worker::handlers::Handler;
 use crate::{aof, clock, crash, logging, migration, replication, signals, supervise};
+use kvick_commands::table::CommandTable;
 use kvick_config::process_settings;
+use kvick_core::admission::Reasons;
+use kvick_core::message::Message;
 use kvick_runtime::affinity;
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -190,7 +191,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     // From their first request on the workers answer that the data set is not there yet, if there is one.
     let keeps_files = values.read(APPENDONLY);
     let to_load = keeps_files || dump::is_there(&values);
-    server.persistence.admission.set(admission::LOADING, to_load);
+    server.admission.set(Reasons::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
@@ -214,7 +215,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
 
 /// The data are there: commands are served, and what has expired meanwhile goes.
 fn end_loading(server: &Server) {
-    server.persistence.admission.set(admission::LOADING, false);
+    server.admission.set(Reasons::LOADING, false);
     server.send_all(|| Message::Loaded);
 }
 

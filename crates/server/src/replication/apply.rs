@@ -5,19 +5,20 @@
 //! offset of exactly these data. A transaction's bytes are appended when all of it is executed.
 
 use crate::acl::identity::Identity;
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock;
 use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
 use crate::config::tables::replication::{REPLICA_IGNORE_DISK_WRITE_ERRORS, REPLICA_READ_ONLY};
 use crate::config::words::PropagationError;
 use crate::logging;
-use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::{Client, Fate};
-use kvick_commands::table::Resolved;
 use crate::worker::batch::ResolvedCommand;
 use crate::worker::engine::{Engine, Outcome};
+use crate::worker::rejection;
 use kvick_commands::spec::Flags;
+use kvick_commands::table::Resolved;
+use kvick_core::admission::Reasons;
+use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_resp::Args;
 use kvick_store::global_lock::Participant;
 use std::io;
@@ -140,7 +141,7 @@ impl Applier {
             if upstream.number() != self.number {
                 return Err(Superseded);
             }
-            if self.engine.server.persistence.admission.has(admission::LOADING) {
+            if self.engine.server.admission.has(Reasons::LOADING) {
                 // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
                 self.pause();
                 continue;
@@ -185,7 +186,7 @@ impl Applier {
             Resolved::Command(command) => command.spec.flags.contains(Flags::WRITE),
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => false,
         };
-        if !writes || !admission::keeps_nothing(server) {
+        if !writes || !rejection::keeps_nothing(server) {
             return;
         }
         assert!(server.config.read(REPLICA_IGNORE_DISK_WRITE_ERRORS), "Replica was unable to write command to disk.");
@@ -196,7 +197,7 @@ impl Applier {
     }
 
     fn execute(&mut self, args: Args<'_>) -> Outcome {
-        if self.engine.server.persistence.admission.has(admission::UNSAVED | admission::UNWRITTEN) {
+        if self.engine.server.admission.has(Reasons::UNSAVED | Reasons::UNWRITTEN) {
             self.mind_disk(args);
         }
         let Applier { engine, client, reply, .. } = self;
@@ -222,7 +223,7 @@ impl Applier {
     fn wait_for_script(&mut self) -> Result<(), Superseded> {
         self.pause();
         // It may have had to let go of the world, and somebody loads something now.
-        while self.engine.server.persistence.admission.has(admission::LOADING) {
+        while self.engine.server.admission.has(Reasons::LOADING) {
             self.pause();
         }
         if self.engine.server.replication.upstream.number() != self.number {

@@ -6,10 +6,10 @@
 use super::replicas::{Replica, Stage};
 use super::upstream::Target;
 use crate::logging;
-use crate::pause::Hold;
 use crate::server::Server;
-use crate::stats::WorkerStats;
-use crate::worker::Message;
+use kvick_core::message::Message;
+use kvick_core::pause::Hold;
+use kvick_core::stats::WorkerStats;
 use kvick_store::Locked;
 use parking_lot::Mutex;
 use std::fmt;

@@ -16,9 +16,10 @@ use crate::config::tables::process::DIR;
 use crate::config::tables::replication as settings;
 use crate::config::words::DisklessLoad;
 use crate::logging;
-use crate::persistence::{admission, background, load};
+use crate::persistence::{background, load};
 use crate::scripting::libraries::Join;
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 use kvick_store::global_lock::Participant;
 use std::cell::Cell;
 use std::fmt::Display;
@@ -144,7 +145,7 @@ impl FullSync<'_> {
         let server = self.server;
         // Replicas of this server have nothing to do with what it will hold.
         server.disconnect_replicas();
-        let reason = self.begin_loading(admission::LOADING)?;
+        let reason = self.begin_loading(Reasons::LOADING)?;
         let lazy = server.config.read(settings::REPLICA_LAZY_FLUSH);
         let flushed = Cell::new(false);
         let applier = &mut *self.applier;
@@ -173,7 +174,7 @@ impl FullSync<'_> {
                 logging::notice(format_args!("PRIMARY <-> REPLICA sync: Skipping flush, no new data was loaded."));
             }
         }
-        server.persistence.admission.set(reason, false);
+        server.admission.set(reason, false);
         outcome
     }
 
@@ -186,12 +187,12 @@ impl FullSync<'_> {
         let server = self.server;
         // What is there is an earlier state of what comes, if it is of the same history.
         let is_same = server.replication.history.lock().id == self.id;
-        let reason = self.begin_loading(if is_same { admission::LOADING_BESIDE } else { admission::LOADING })?;
+        let reason = self.begin_loading(if is_same { Reasons::LOADING_BESIDE } else { Reasons::LOADING })?;
         let loaded = load(server, (self.number, self.participant), primary_connection, from, None);
         let outcome = loaded.and_then(|report| self.exchange(report));
         let mut global = server.keyspace.lock_global();
         (0..server.keyspace.databases()).for_each(|number| _ = global.flush(server.keyspace.staging(number), true));
-        server.persistence.admission.set(reason, false);
+        server.admission.set(reason, false);
         drop(global);
         let which = if outcome.is_ok() { "old" } else { "temporary" };
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding {which} DB in background"));
@@ -199,11 +200,11 @@ impl FullSync<'_> {
     }
 
     /// Has commands refused for this reason, if it is still this primary's dump that is wanted; the reason.
-    fn begin_loading(&self, reason: u32) -> Result<u32, LinkError> {
-        let admission = &self.server.persistence.admission;
+    fn begin_loading(&self, reason: Reasons) -> Result<Reasons, LinkError> {
+        let admission = &self.server.admission;
         let mut global = self.server.keyspace.lock_global();
         // DEBUG LOADAOF: another has the data for himself.
-        while admission.has(admission::LOADING) {
+        while admission.has(Reasons::LOADING) {
             drop(global);
             std::thread::sleep(PAUSE);
             global = self.server.keyspace.lock_global();

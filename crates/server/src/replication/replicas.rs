@@ -1,9 +1,9 @@
 //! The replicas that are attached to this server, as everybody may see them.
 
 use super::upstream::Target;
-use crate::clients::ClientInfo;
 use crate::clock;
 use crate::persistence::form::Parts;
+use kvick_core::clients::ClientInfo;
 use kvick_store::log::Follower;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;

@@ -3,7 +3,6 @@
 use super::replicas::Stage;
 use super::synchronise;
 use super::upstream::Target;
-use crate::clients::ClientFlags;
 use crate::clock;
 use crate::config::Values;
 use crate::config::shapes::Primary;
@@ -12,12 +11,13 @@ use crate::config::tables::replication::{
     REPL_TIMEOUT, REPLICA_READ_ONLY, REPLICAOF,
 };
 use crate::logging;
-use crate::persistence::admission;
 use crate::process::oom_score;
 use crate::server::Server;
-use crate::stats::WorkerStats;
-use crate::worker::Message;
 use crate::worker::blocking::Blocked;
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
+use kvick_core::message::Message;
+use kvick_core::stats::WorkerStats;
 use kvick_store::Locked;
 use std::sync::atomic::Ordering;
 
@@ -42,7 +42,7 @@ impl Server {
         }
         self.config.put(REPLICAOF, Some(Primary { host: target.host.as_bytes().into(), port: target.port }));
         self.keyspace.log.set_repeats(true);
-        self.persistence.admission.set(admission::REPLICA, true);
+        self.admission.set(Reasons::REPLICA, true);
         self.adjust_oom_score();
         // Replicas stay: the new primary may go on with the history that they know.
         replication.upstream.follow(Some(target));
@@ -84,7 +84,7 @@ impl Server {
         if !replication.has_backlog.swap(true, Ordering::SeqCst) {
             log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
         }
-        self.persistence.admission.set(admission::REPLICA, false);
+        self.admission.set(Reasons::REPLICA, false);
         self.adjust_oom_score();
         // They follow by the ID of the history, which has changed.
         self.disconnect_replicas();
@@ -131,7 +131,7 @@ impl Server {
         let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
         let matters = least > 0 && lag_s > 0 && !self.replication.upstream.is_replica();
         self.replication.replicas.act_on_good(lag_s, clock::unix_ms(), |good| {
-            self.persistence.admission.set(admission::FEW_REPLICAS, matters && good < least as usize);
+            self.admission.set(Reasons::FEW_REPLICAS, matters && good < least as usize);
         });
     }
 

@@ -9,11 +9,11 @@ use super::transfer::{Ended, Reader, Transfer};
 use crate::config::tables::persistence::SAVE;
 use crate::config::tables::replication as settings;
 use crate::logging;
-use crate::persistence::admission;
 use crate::persistence::file::{self, SaveError};
 use crate::persistence::form::{Form, Parts, kept_version};
 use crate::persistence::snapshots::{self, Destination, Purpose, Request};
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 use kvick_rdb::{VERSION, VERSION_REDIS};
 use kvick_store::log::{Audience, Follower};
 use parking_lot::Mutex;
@@ -202,7 +202,7 @@ fn is_time(server: &Server, waiting: &[Arc<Replica>]) -> bool {
 /// Takes a snapshot for these, which all want the same.
 fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
     let mut global = server.keyspace.lock_global();
-    if server.persistence.admission.has(admission::LOADING) {
+    if server.admission.has(Reasons::LOADING) {
         // DEBUG LOADAOF: not all is there, and replicas would not hear of the rest.
         return;
     }

@@ -26,7 +26,7 @@ pub enum Owner<U = Arc<User>> {
 impl Owner {
     /// Whose a verified certificate is, as the settings are now.
     pub fn of(der: &[u8], server: &Server) -> Self {
-        let epoch = server.persistence.admission.rights();
+        let epoch = server.admission.rights();
         let find = |name: &[u8]| Some((server.acl.find(name).filter(|user| user.enabled)?, epoch));
         Owner::find(names(der, server.config.read(TLS_AUTH_CLIENTS_USER)), find)
     }

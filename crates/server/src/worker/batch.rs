@@ -4,7 +4,7 @@
 //! being parsed or executed: the bucket of its key, or of the first keys that a script declares, when it is parsed, the entry
 //! when all are.
 
-use kvick_commands::table::{CommandInfo};
+use kvick_commands::table::CommandInfo;
 use kvick_resp::{Args, ProtocolError, Span};
 use kvick_store::Keyspace;
 use kvick_store::global_lock::Exclusive;

@@ -13,16 +13,16 @@ use super::engine::{Call, Engine};
 use super::output::Run;
 use crate::acl::check::Request;
 use crate::acl::log::Context as AclContext;
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
-use crate::commandlog::Executed;
-use crate::inbox::Delivery;
-use crate::persistence::admission;
 use crate::session::Fate;
-use crate::stats::WorkerStats;
-use kvick_commands::table::{CommandInfo};
 use kvick_commands::context::{Block, Error};
 use kvick_commands::spec::Flags;
+use kvick_commands::table::CommandInfo;
+use kvick_core::admission::Reasons;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::commandlog::Executed;
+use kvick_core::inbox::{Delivery, Served};
+use kvick_core::stats::WorkerStats;
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::collections::BTreeMap;
@@ -101,18 +101,6 @@ impl Blocked {
         }
         Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out, is_last: false }
     }
-}
-
-/// An answer to a client that waited.
-pub struct Served {
-    /// The client.
-    pub client: Arc<ClientInfo>,
-    /// The ticket of its wait.
-    pub ticket: u64,
-    /// The reply.
-    pub reply: Vec<u8>,
-    /// Whether it ends the connection.
-    pub is_last: bool,
 }
 
 /// Whose time is up when.
@@ -204,7 +192,7 @@ impl Engine {
         if waiter.has_left() {
             return true;
         }
-        if self.server.persistence.admission.has(admission::LOADING) {
+        if self.server.admission.has(Reasons::LOADING) {
             // What is there now is not what the key will be.
             return false;
         }
@@ -249,7 +237,7 @@ impl Engine {
 
     /// Why a request that waited may not run any more, if rights have changed since and this is among what they forbid.
     fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
-        if self.server.persistence.admission.rights() == blocked.rights {
+        if self.server.admission.rights() == blocked.rights {
             return None;
         }
         let name = blocked.client.names.lock().user.clone();
@@ -281,7 +269,9 @@ impl Worker {
     /// Stops a connection whose request waits.
     pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        *connection.client.info.waiter.lock() = Some(waiter.clone());
+        let info = &connection.client.info;
+        info.waiting_memory.store(Blocked::of(&waiter).map_or(0, Blocked::memory), Ordering::Relaxed);
+        *info.waiter.lock() = Some(waiter.clone());
         self.timers.deadlines.add(&waiter);
         connection.waiter = Some(waiter);
         self.stop(token, ClientFlags::BLOCKED);
@@ -318,6 +308,7 @@ impl Worker {
         let client = &mut connection.client;
         client.info.set_flags(ClientFlags::BLOCKED, false);
         *client.info.waiter.lock() = None;
+        client.info.waiting_memory.store(0, Ordering::Relaxed);
         client.commands += 1;
         client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;

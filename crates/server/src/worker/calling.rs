@@ -3,18 +3,19 @@
 //! Here and in the [lane](super::fast_path) alone handlers are called and locks are taken for them.
 
 use super::engine::{Call, Called, Engine, Keys, LONG_US};
+use super::handlers::Handler;
 use super::permission::wrong_arity;
 use super::program::Yield;
 use super::transaction::Control;
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::{self, Ticks};
-use crate::commandlog::{Executed, TakenArgument};
-use crate::persistence::{self, admission};
+use crate::persistence;
 use crate::session::{Client, Session, SessionHandler};
-use super::handlers::Handler;
-use kvick_commands::table::{CommandInfo};
 use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
+use kvick_commands::table::CommandInfo;
+use kvick_core::admission::Reasons;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::commandlog::{Executed, TakenArgument};
 use kvick_resp::{Args, Reply, Version};
 use kvick_store::{Db, Env, Key, Locked, WhenExpired};
 
@@ -40,7 +41,7 @@ impl Engine {
             client.write_offset = keyspace.log.offset();
         }
         drop(locked);
-        self.account(Executed::by(client, args, None), command, out.len() - start, result);
+        self.account(client.executed(args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
         true
@@ -66,7 +67,7 @@ impl Engine {
             if control != Control::Exec {
                 self.show(client, command, args);
             }
-            self.account(Executed::by(client, args, None), command, out.len() - start, result);
+            self.account(client.executed(args, None), command, out.len() - start, result);
             client.commands += 1;
             return Called::Done;
         }
@@ -108,7 +109,7 @@ impl Engine {
             client.redacted = 0;
             return Called::Waits(waiter);
         }
-        let executed = Executed::by(client, args, taken_head.as_ref());
+        let executed = client.executed(args, taken_head.as_ref());
         self.account(executed, command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
@@ -260,9 +261,7 @@ impl Engine {
     /// Has dumps know of FLUSHALL.
     #[inline]
     pub(super) fn after_flushall(&self, command: &CommandInfo, result: &Result<(), Error>, locked: &mut Locked) {
-        if command.spec.flags.contains(Flags::FLUSHES)
-            && result.is_ok()
-            && !self.server.persistence.admission.has(admission::LOADING)
+        if command.spec.flags.contains(Flags::FLUSHES) && result.is_ok() && !self.server.admission.has(Reasons::LOADING)
         {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
         }

@@ -4,9 +4,9 @@
 //! from the worker's. Only what cannot be finished in a turn is kept here.
 
 use crate::config::shapes::OutputLimit;
-use crate::runtime_config::RuntimeConfig;
 use crate::session::Client;
 use crate::tls::stream::Stream;
+use kvick_core::runtime_config::RuntimeConfig;
 use kvick_resp::{OwnedArgs, Parser, ProtocolError};
 use kvick_store::Waiter;
 use mio::event::Source;
@@ -214,6 +214,7 @@ impl Connection {
     /// A new connection.
     pub fn new(socket: Socket, client: Client) -> Self {
         let stopped = socket.is_handshaking();
+        client.info.connection_memory.store(size_of::<Connection>(), Ordering::Relaxed);
         Connection {
             socket,
             client,

@@ -14,12 +14,12 @@ use super::engine::Engine;
 use super::program::{Program, Yield};
 use crate::config::shapes::KeyspaceEvents;
 use crate::logging;
-use crate::persistence::admission;
-use crate::runtime_config::RuntimeConfig;
 use crate::scripting::Scripting;
 use crate::scripting::debugging::{self, Copied, Mode};
 use crate::session::{Client, Fate};
 use kvick_commands::context::Error;
+use kvick_core::admission::Reasons;
+use kvick_core::runtime_config::RuntimeConfig;
 use kvick_resp::{Args, Reply};
 use kvick_script::{Console, Debugger, Failure, Heard};
 use kvick_store::{EventClass, Locked, Reach};
@@ -185,7 +185,7 @@ impl Engine {
         self.is_copy = true;
         self.effects.begin_group();
         self.effects.set_reach(Reach::Nobody);
-        self.server.persistence.admission.set(admission::MONITORED, false);
+        self.server.admission.set(Reasons::MONITORED, false);
         let mut reply = Vec::new();
         if let Err(error) = self.debug_here(client, request, (locked, &mut *yielder), &mut reply) {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());

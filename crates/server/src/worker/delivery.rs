@@ -1,4 +1,4 @@
-//! Writing what is in the worker's [inbox](crate::inbox) to its connections: published messages to those that are
+//! Writing what is in the worker's [inbox](kvick_core::inbox) to its connections: published messages to those that are
 //! subscribed, invalidations to those that cache keys, and answers to those that waited.
 //!
 //! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears it gets
@@ -17,14 +17,14 @@
 
 use super::Worker;
 use super::output::Run;
-use crate::inbox::Delivery;
-use crate::persistence::admission::MONITORED;
-use crate::pubsub::Audience;
-use crate::pubsub::publication::Publication;
-use crate::pubsub::subscribers::Subscribers;
 use crate::session::{Fate, ReplyMode};
-use crate::tracking::Invalidation;
 use kvick_commands::spec::Flags;
+use kvick_core::admission::Reasons;
+use kvick_core::inbox::Delivery;
+use kvick_core::pubsub::Audience;
+use kvick_core::pubsub::publication::Publication;
+use kvick_core::pubsub::subscribers::Subscribers;
+use kvick_core::tracking::Invalidation;
 use kvick_resp::Version;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -264,7 +264,7 @@ impl Worker {
     #[cold]
     fn hold_back(&mut self, token: usize) -> bool {
         let last = self.connections.get(token).and_then(|held| self.server.catalogue.get(held.client.last_command));
-        let publishes = self.server.persistence.admission.has(MONITORED)
+        let publishes = self.server.admission.has(Reasons::MONITORED)
             || last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
         if publishes {
             self.held_back.push(token);

@@ -4,22 +4,24 @@
 use super::batch::ResolvedCommand;
 use super::cross_protocol;
 use super::evicting::Evicting;
+use super::handlers::Handler;
 use super::permission::{MUST_LOG_IN, unknown_command, unknown_subcommand};
 use super::program::{Scratch, Yield};
 use crate::clock::{self, Ticks};
-use crate::inbox::Inbox;
-use crate::monitor::Lines;
-use crate::persistence::admission;
-use crate::pubsub::events::Publisher;
 use crate::scripting::scripts::RecentSum;
-use crate::server::{RuntimeConfig, Server};
+use crate::server::Server;
 use crate::session::{Client, Fate, ReplyMode};
-use crate::stats::WorkerStats;
-use super::handlers::Handler;
-use kvick_commands::table::{CommandInfo, CommandTable, Resolved};
-use crate::tracking::broadcast::Changed;
+use crate::worker::rejection;
 use kvick_commands::context::Block;
 use kvick_commands::spec::Flags;
+use kvick_commands::table::{CommandInfo, CommandTable, Resolved};
+use kvick_core::admission::Reasons;
+use kvick_core::inbox::Inbox;
+use kvick_core::monitor::Lines;
+use kvick_core::pubsub::events::Publisher;
+use kvick_core::runtime_config::RuntimeConfig;
+use kvick_core::stats::WorkerStats;
+use kvick_core::tracking::broadcast::Changed;
 use kvick_resp::Args;
 use kvick_store::global_lock::{BiasOwner, Exclusive, Participant};
 use kvick_store::{Access, Effects, EventClass, Key, Waiter};
@@ -277,7 +279,7 @@ impl Engine {
         let plain = self.is_plainly_allowed(client, command, args);
         if !plain {
             self.yield_bias();
-            if self.server.persistence.admission.has(admission::ENDING) {
+            if self.server.admission.has(Reasons::ENDING) {
                 // What it did would be in no dump.
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
@@ -291,7 +293,7 @@ impl Engine {
                 return self.conclude(client, (command, args), Called::Held, start, out);
             }
             let gone = !client.renew_rights(self.server);
-            let limited = self.server.persistence.admission.has(admission::LIMITED) && !self.is_busy();
+            let limited = self.server.admission.has(Reasons::LIMITED) && !self.is_busy();
             if gone || limited && !self.mind_memory(client, args, taken.as_deref()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
@@ -303,7 +305,7 @@ impl Engine {
                 return Outcome::Again;
             }
             if self.server.is_handing_over()
-                && admission::redirects(self.server, &client.info, self.flags_asked(client, command, args))
+                && rejection::redirects(self.server, &client.info, self.flags_asked(client, command, args))
             {
                 // Where to is known when the replica has taken over.
                 return Outcome::Paused;
@@ -313,7 +315,7 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             if let Some(error) = self.rejection(client, command, args) {
-                if admission::is_soon_over(self.server, &error) {
+                if rejection::is_soon_over(self.server, &error) {
                     client.last_command = previous;
                     return Outcome::Paused;
                 }
@@ -407,7 +409,7 @@ impl Engine {
     #[cold]
     fn end_long_script(&mut self) {
         self.ended_long_script = false;
-        self.server.send_all(|| super::Message::Resume);
+        self.server.send_all(|| kvick_core::message::Message::Resume);
     }
 
     /// Finds out what a request asks for that could not be told from its first word, or answers that it is nothing.

@@ -1,4 +1,4 @@
-//! Making room before commands, while there is a limit of memory: see [`crate::eviction`].
+//! Making room before commands, while there is a limit of memory: see [`kvick_core::eviction`].
 //!
 //! Adding up what all threads have allocated costs too much for every command. So when a worker finds memory below its
 //! limit, it may allocate its share of what is left before it adds up again, and looks only at its own thread's balance
@@ -7,11 +7,11 @@
 
 use super::Worker;
 use super::engine::Engine;
-use crate::clients::ClientInfo;
 use crate::clock::{Ticks, ticks_to_us};
-use crate::eviction::{self, clients};
-use crate::persistence::admission;
 use crate::session::Client;
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientInfo;
+use kvick_core::eviction::{self, clients};
 use kvick_resp::Args;
 use kvick_store::eviction::{Evictor, Pass};
 use std::sync::atomic::Ordering;
@@ -152,9 +152,7 @@ impl Engine {
     /// Whether this is a time at which keys may go.
     fn may_evict(&self) -> bool {
         let is_the_primarys = self.runtime_config.replica_keeps_all && self.server.replication.upstream.is_replica();
-        !self.server.pause.keeps_data(self.now_ms)
-            && !self.server.persistence.admission.has(admission::LOADING)
-            && !is_the_primarys
+        !self.server.pause.keeps_data(self.now_ms) && !self.server.admission.has(Reasons::LOADING) && !is_the_primarys
     }
 
     /// Bytes by which memory is above its limit. If it is not, what is left is shared out.

@@ -12,13 +12,13 @@
 
 use super::batch::{Batch, Request, ResolvedCommand};
 use super::engine::Engine;
-use crate::clients::ClientFlags;
 use crate::clock::Ticks;
-use crate::commandlog::Executed;
-use crate::persistence::admission;
 use crate::session::{Client, ReplyMode};
-use kvick_commands::table::{CommandInfo, FastPath};
 use kvick_commands::context::{Context, Error, Receiver};
+use kvick_commands::table::{CommandInfo, FastPath};
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
+use kvick_core::commandlog::Executed;
 use kvick_resp::{Args, Reply};
 use kvick_store::{Db, Env, Key};
 
@@ -38,11 +38,11 @@ impl Engine {
     /// The gate's word and the balance of memory under which a client's requests may take the lane, if they may now.
     #[inline]
     fn fast_path_for(&self, client: &Client) -> Option<(u64, i64)> {
-        let word = self.server.persistence.admission.word();
+        let word = self.server.admission.word();
         let balance_max = match word ^ client.free_word() {
             0 => i64::MAX,
             // There is a limit of memory, and nothing has to be done for that yet.
-            bits if bits == u64::from(admission::LIMITED) => self.balance_without_care()?,
+            bits if bits == Reasons::LIMITED.word() => self.balance_without_care()?,
             _ => return None,
         };
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
@@ -63,7 +63,7 @@ impl Engine {
     ) -> usize {
         let Some((word, balance_max)) = self.fast_path_for(client) else { return 0 };
         let (server, runtime_config, stats) = (self.server, &*self.runtime_config, &*self.stats);
-        let (admission, pause, inbox) = (&server.persistence.admission, &server.pause, self.inbox());
+        let (admission, pause, inbox) = (&server.admission, &server.pause, self.inbox());
         let (flags, is_logged, when_expired) =
             (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
         let mut locked = server.keyspace.lock_nothing();
@@ -165,7 +165,7 @@ impl Engine {
             End::Nothing => return,
             End::Failed(command, error) => self.stats.count_failure(command.id, Some(error.0.as_bytes())),
             End::Remarkable(command, args, ticks, reply_bytes) => {
-                self.offer_to_logs(Executed::by(client, args, None), command, ticks, reply_bytes);
+                self.offer_to_logs(client.executed(args, None), command, ticks, reply_bytes);
             }
             End::ConcernsOthers => {}
         }

@@ -7,7 +7,6 @@
 
 use super::Worker;
 use super::connection::Connection;
-use crate::clients::ClientFlags;
 use crate::clock::{self, Ticks};
 use crate::logging;
 use crate::replication::replicas::{Replica, Stage};
@@ -15,10 +14,11 @@ use crate::replication::synchronise::{self, PendingFullSync};
 use crate::replication::transfer::{Ended, Next, Reader};
 use crate::server::Server;
 use crate::session::Client;
-use crate::stats::WorkerStats;
 use crate::supervise;
-use kvick_commands::table::{CommandInfo};
 use kvick_commands::spec::Flags;
+use kvick_commands::table::CommandInfo;
+use kvick_core::clients::ClientFlags;
+use kvick_core::stats::WorkerStats;
 use kvick_store::log::{Follower, Piece};
 use std::io;
 use std::ops::Deref;

@@ -8,11 +8,11 @@ use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
 use super::program;
 use super::violation;
-use crate::clients::ClientFlags;
-use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::Fate;
 use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
 use kvick_store::global_lock::Exclusive;
@@ -548,7 +548,7 @@ impl Worker {
     /// Stops a connection until a pause ends.
     fn pause(&mut self, token: usize) {
         self.paused.push(token);
-        if self.server.persistence.admission.has(admission::LOADING) {
+        if self.server.admission.has(Reasons::LOADING) {
             self.timers.look_soon();
         }
         self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);

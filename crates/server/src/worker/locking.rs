@@ -15,15 +15,15 @@
 //! **What always holds**: the engine waits with nothing locked, but for a script's own thread, which may wait for more locks.
 
 use super::engine::{Engine, Keys};
-use crate::clients::ClientFlags;
-use crate::persistence::admission;
+use super::handlers::Handler;
 use crate::scripting::{NoScripts, Turn};
 use crate::session::Client;
-use super::handlers::Handler;
-use kvick_commands::table::{Class, CommandInfo};
 use crate::worker::transaction::Control;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
 use kvick_resp::Args;
 use kvick_store::{Address, Key, Locked};
 use smallvec::SmallVec;
@@ -52,7 +52,7 @@ pub(super) enum Scripts {
 impl Engine {
     /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too long.
     pub fn enter(&mut self) -> bool {
-        let admission = &self.server.persistence.admission;
+        let admission = &self.server.admission;
         let global = &self.server.keyspace.global_lock;
         if let Some(bias_owner) = &self.bias_owner {
             self.exclusive = global.enter_exclusive(bias_owner);
@@ -61,7 +61,7 @@ impl Engine {
                 return true;
             }
         }
-        self.in_batch = global.enter_while(self.participant, || !admission.has(admission::BUSY));
+        self.in_batch = global.enter_while(self.participant, || !admission.has(Reasons::BUSY));
         if self.in_batch
             && let Some(bias_owner) = &mut self.bias_owner
         {
@@ -195,19 +195,18 @@ impl Engine {
 
     /// On what the decision rests that a client's request may run, as far as that changes with the world held.
     fn ground(&self) -> u64 {
-        self.server.persistence.admission.word()
-            & u64::from(admission::LOADING | admission::LOADING_BESIDE | admission::REPLICA)
+        self.server.admission.word() & (Reasons::LOADING | Reasons::LOADING_BESIDE | Reasons::REPLICA).word()
     }
 
     /// Whether the data change by somebody else's will alone: they are being loaded, or a primary's.
     pub(super) fn is_others_data(&self) -> bool {
-        self.server.persistence.admission.has(admission::LOADING | admission::REPLICA)
+        self.server.admission.has(Reasons::LOADING | Reasons::REPLICA)
     }
 
     /// Whether that is another now, so that a request that is about to run has to be looked at again. What a primary sends is
     /// done in any case, but not while something else is being loaded.
     fn is_outdated(&mut self, before: u64) -> bool {
-        let heeded = if self.worker < self.server.workers() { u64::MAX } else { u64::from(admission::LOADING) };
+        let heeded = if self.worker < self.server.workers() { u64::MAX } else { Reasons::LOADING.word() };
         let is_outdated = (self.ground() ^ before) & heeded != 0;
         self.outdated |= is_outdated;
         is_outdated
@@ -301,7 +300,7 @@ impl Engine {
     /// Whether a script has been running for longer than it should.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
-        self.server.persistence.admission.has(admission::BUSY)
+        self.server.admission.has(Reasons::BUSY)
     }
 
     /// What those are told whose requests cannot wait for a script any longer.

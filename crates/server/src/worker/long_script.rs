@@ -18,7 +18,7 @@ use super::output::Run;
 use super::program::Yield;
 use super::readiness::Events;
 use crate::session::Client;
-use kvick_commands::table::{CommandInfo};
+use kvick_commands::table::CommandInfo;
 use kvick_resp::Args;
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Keys that come back from the migrator: see [`crate::migration`].
 
 use super::Worker;
-use super::blocking::Served;
 use super::engine::Engine;
 use crate::clock::Ticks;
 use crate::migration::{MigrationJob, packed_key};
-use crate::persistence::admission;
+use kvick_core::admission::Reasons;
+use kvick_core::inbox::Served;
 use kvick_resp::{OwnedArgs, Reply};
 use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Engine {
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
         let addresses = |_: &Engine| keys.iter().map(|key| keyspace.address(db, *key)).collect();
         let mut locked = self.lock_patiently(addresses);
-        if self.server.persistence.admission.has(admission::LOADING) {
+        if self.server.admission.has(Reasons::LOADING) {
             // Keys that are not there yet are not gone.
             return Settled::Later(job);
         }

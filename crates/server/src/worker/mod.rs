@@ -30,6 +30,7 @@ pub mod output;
 mod permission;
 pub mod program;
 mod readiness;
+pub mod rejection;
 pub mod replay;
 mod timers;
 mod tracking;
@@ -38,7 +39,6 @@ mod violation;
 pub mod writable_replica_keys;
 
 use crate::acl::identity::Identity;
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
@@ -48,6 +48,8 @@ use crate::session::{Client, Fate};
 use batch::Batch;
 use connection::{Connection, Socket};
 use engine::Engine;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::message::Message;
 use kvick_runtime::affinity::{self, Role};
 use mio::{Poll, Token, Waker};
 use readiness::Events;
@@ -65,24 +67,6 @@ const HELD_BACK: Duration = Duration::from_millis(1);
 const WAKE: usize = usize::MAX;
 /// Listeners have the tokens from here up.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
-
-/// What one worker is told by other threads.
-pub enum Message {
-    /// A connection to take over.
-    Connection(Socket, Arc<ClientInfo>),
-    /// Close this client's connection, which is doomed, if it is still there.
-    Close(Arc<ClientInfo>),
-    /// Keys that were sent to another server, and what it said.
-    Returned(Box<MigrationJob>),
-    /// CLIENT PAUSE may have ended: run what waited.
-    Resume,
-    /// The data are there: what is due now and then is due.
-    Loaded,
-    /// There are new sockets to listen on.
-    Listen,
-    /// Sockets that took nothing may take something, without that the poll tells.
-    Unclog,
-}
 
 /// See the module's documentation.
 pub struct Worker {
@@ -352,11 +336,16 @@ impl Worker {
     #[cold]
     fn read_mailbox(&mut self) {
         let mailbox = self.mailbox.clone();
-        for message in mailbox.drain() {
+        let messages: Vec<Message> = mailbox.drain().collect();
+        while let Some((socket, info)) = self.server.connections.take(self.number) {
+            self.add(socket, info);
+        }
+        while let Some(job) = self.server.migration.returned.take(self.number) {
+            self.returned.push(*job);
+        }
+        for message in messages {
             match message {
-                Message::Connection(socket, info) => self.add(socket, info),
                 Message::Close(info) => self.close_doomed(&info),
-                Message::Returned(job) => self.returned.push(*job),
                 Message::Resume => self.resume_paused(),
                 Message::Loaded => self.timers.hurry(),
                 Message::Unclog => {
@@ -480,7 +469,7 @@ impl Worker {
             if worker == self.number {
                 self.add(socket, info);
             } else {
-                self.server.send(worker, Message::Connection(socket, info));
+                self.server.connections.put(self.server, worker, (socket, info));
             }
         }
         if !self.unfinished.contains(&listener) {

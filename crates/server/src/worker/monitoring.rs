@@ -6,18 +6,18 @@
 
 use super::engine::Engine;
 use crate::clock;
-use crate::monitor::{Origin, write_line};
-use crate::persistence::admission::{LOADING, MONITORED};
 use crate::session::Client;
-use kvick_commands::table::{CommandInfo};
 use kvick_commands::spec::Flags;
+use kvick_commands::table::CommandInfo;
+use kvick_core::admission::Reasons;
+use kvick_core::monitor::{Origin, write_line};
 use kvick_resp::Args;
 
 impl Engine {
     /// Whether somebody is shown what is executed.
     #[inline]
     pub(super) fn is_monitored(&self) -> bool {
-        self.server.persistence.admission.has(MONITORED)
+        self.server.admission.has(Reasons::MONITORED)
     }
 
     /// Shows a client's command, which was executed just now, to those who want to see it.
@@ -47,7 +47,7 @@ impl Engine {
     /// Shows a command that was executed in a database, whatever its flags.
     #[cold]
     fn show_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {
-        if self.server.persistence.admission.has(LOADING) {
+        if self.server.admission.has(Reasons::LOADING) {
             return;
         }
         write_line(&mut self.shown.text, clock::unix_us(), db, origin, args, redacted);

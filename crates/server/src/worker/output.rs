@@ -2,10 +2,10 @@
 
 use super::Worker;
 use super::connection::Connection;
-use crate::clients::ClientFlags;
 use crate::config::tables::replication::REPL_BACKLOG_SIZE;
 use crate::server::Server;
 use crate::session::Fate;
+use kvick_core::clients::ClientFlags;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -6,13 +6,12 @@ use super::transaction::is_exec;
 use crate::acl::identity::note_denied;
 use crate::acl::log::Context as AclContext;
 use crate::acl::{Denied, User};
-use crate::clients::ClientInfo;
-use crate::commands::pubsub::subscribe::is_listening;
-use crate::persistence::admission;
 use crate::session::{Client, Fate};
-use kvick_commands::table::{CommandInfo};
+use crate::worker::rejection;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
+use kvick_commands::table::CommandInfo;
+use kvick_core::clients::ClientInfo;
 use kvick_resp::{Args, ProtocolError, Reply};
 
 impl Engine {
@@ -27,7 +26,7 @@ impl Engine {
     pub(super) fn is_plainly_allowed(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
         // Looked at together, not one after the other.
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
-        let ready = (client.is_free(&self.server.persistence.admission) & self.in_batch) && !unusual;
+        let ready = (client.is_free(&self.server.admission) & self.in_batch) && !unusual;
         command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
     }
 
@@ -68,8 +67,8 @@ impl Engine {
         let monitors = || {
             (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
         };
-        let elsewhere = || admission::redirection(self.server, &client.info, flags);
-        let closed = || elsewhere().or_else(|| admission::rejection(self.server, command, flags));
+        let elsewhere = || rejection::redirection(self.server, &client.info, flags);
+        let closed = || elsewhere().or_else(|| rejection::rejection(self.server, command, flags));
         let busy = || if self.concerns_script(client, command) { self.busy_error() } else { None };
         confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }

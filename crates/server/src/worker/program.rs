@@ -11,23 +11,23 @@
 use super::connection::Connection;
 use super::debugging::Seat;
 use super::engine::{Engine, Keys};
+use super::handlers::Handler;
 use super::permission::wrong_arity;
 use crate::acl::log::Context as AclContext;
 use crate::clock::{self, Ticks};
-use crate::commandlog::Executed;
 use crate::commands::scripting::script::UNKNOWN;
 use crate::logging;
-use crate::persistence::admission;
 use crate::scripting::debugging;
 use crate::scripting::functions::Function;
 use crate::scripting::running::{Current, Kind};
 use crate::scripting::scripts::{Script, Sum};
 use crate::scripting::{Interpreters, Scripting};
 use crate::session::Client;
-use super::handlers::Handler;
-use kvick_commands::table::{Class, CommandInfo, Resolved};
+use crate::worker::rejection;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo, Resolved};
+use kvick_core::admission::Reasons;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
 use kvick_script::{Console, Debugger, Failure, Heard, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
@@ -255,8 +255,8 @@ impl Engine {
             // It was allowed when it came first.
             return Ok(());
         }
-        if admission::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
-            return Err(admission::STALE);
+        if rejection::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
+            return Err(rejection::STALE);
         }
         let Some(flags) = flags else { return Ok(()) };
         if flags.no_writes {
@@ -264,7 +264,7 @@ impl Engine {
         }
         let command = self.server.catalogue.get(client.last_command);
         if let Some(error) =
-            command.and_then(|command| admission::rejection(self.server, command, Flags::WRITE | Flags::STALE))
+            command.and_then(|command| rejection::rejection(self.server, command, Flags::WRITE | Flags::STALE))
         {
             return Err(error);
         }
@@ -354,7 +354,7 @@ impl Engine {
             self.ended_long_script = true;
         }
         if is_busy {
-            server.persistence.admission.set(admission::BUSY, false);
+            server.admission.set(Reasons::BUSY, false);
         }
         result
     }
@@ -434,11 +434,11 @@ impl Caller<'_> {
         if let Some(error) = flags.contains(Flags::PROTECTED).then_some(()).and_then(refused) {
             return Some(error);
         }
-        if !flags.contains(Flags::STALE) && admission::is_stale(self.engine.server) {
+        if !flags.contains(Flags::STALE) && rejection::is_stale(self.engine.server) {
             return Some(Error::text("ERR Can not execute the command on a stale replica"));
         }
         if !self.wrote && flags.contains(Flags::WRITE) {
-            return admission::rejection(self.engine.server, command, flags);
+            return rejection::rejection(self.engine.server, command, flags);
         }
         None
     }
@@ -501,7 +501,7 @@ impl Caller<'_> {
         engine.remember_reads(&client.info, client.db, (command, args), locked);
         engine.after_flushall(command, &result, locked);
         engine.show_called(client, command, args);
-        engine.account(Executed::by(client, args, None), command, out.len() - start, result);
+        engine.account(client.executed(args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
         Ok(())
@@ -535,8 +535,8 @@ impl Caller<'_> {
             kind.kill_command(),
             self.code.name()
         ));
-        server.persistence.admission.set(admission::BUSY, true);
-        server.send_all(|| super::Message::Resume);
+        server.admission.set(Reasons::BUSY, true);
+        server.send_all(|| kvick_core::message::Message::Resume);
     }
 }
 

@@ -4,13 +4,13 @@
 
 use super::engine::Engine;
 use super::permission::wrong_arity;
-use crate::clients::ClientFlags;
 use crate::logging;
 use crate::server::Server;
 use crate::session::Client;
-use crate::stats::WorkerStats;
-use kvick_commands::table::{Resolved};
 use kvick_commands::context::Error;
+use kvick_commands::table::Resolved;
+use kvick_core::clients::ClientFlags;
+use kvick_core::stats::WorkerStats;
 use kvick_resp::Args;
 use kvick_store::global_lock::Participant;
 use kvick_store::{Db, Env, EventClass, WhenExpired};

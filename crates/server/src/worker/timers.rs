@@ -3,10 +3,10 @@
 use super::Worker;
 use super::blocking::Deadlines;
 use super::handshake::HANDSHAKE_MAX_MS;
-use crate::clients::ClientFlags;
 use crate::clock::Ticks;
 use crate::defrag::Defrag;
 use crate::session::Client;
+use kvick_core::clients::ClientFlags;
 use kvick_store::defrag;
 use kvick_store::expire::{Pass, Sweeper};
 use std::time::{Duration, Instant};

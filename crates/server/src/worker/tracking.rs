@@ -1,15 +1,15 @@
-//! Remembering what clients read that cache keys, and telling them of changes: see [`crate::tracking`].
+//! Remembering what clients read that cache keys, and telling them of changes: see [`kvick_core::tracking`].
 
 use super::Worker;
 use super::engine::{Called, Engine};
 use super::program::Yield;
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::session::{Client, Fate};
-use kvick_commands::table::{Class, CommandInfo};
-use crate::tracking::invalidation::{What, write_disconnected};
-use crate::tracking::{Invalidation, invalidate, invalidate_all};
 use kvick_commands::random;
 use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::tracking::invalidation::{What, write_disconnected};
+use kvick_core::tracking::{Invalidation, invalidate, invalidate_all};
 use kvick_resp::{Args, Version};
 use kvick_store::Locked;
 use kvick_store::tracking::{Readers, Stale};
@@ -34,9 +34,12 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Called {
         // CLIENT CACHING is about the next command, or all of the next transaction.
-        let is_about_next =
-            self.server.catalogue.get(previous).and_then(|command| self.server.catalogue.container(command))
-                .is_some_and(|container| container.spec.flags.contains(Flags::KEEPS_CACHING));
+        let is_about_next = self
+            .server
+            .catalogue
+            .get(previous)
+            .and_then(|command| self.server.catalogue.container(command))
+            .is_some_and(|container| container.spec.flags.contains(Flags::KEEPS_CACHING));
         if !is_about_next && client.transaction.is_none() {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
@@ -55,8 +58,8 @@ impl Engine {
         (command, args): (&CommandInfo, Args<'_>),
         locked: &mut Locked,
     ) {
-        let reads = command.spec.flags.contains(Flags::READONLY)
-            && matches!(command.class, Class::Data | Class::Session);
+        let reads =
+            command.spec.flags.contains(Flags::READONLY) && matches!(command.class, Class::Data | Class::Session);
         if !reads || !client.remembers_reads() {
             return;
         }
@@ -191,7 +194,7 @@ impl Worker {
         if client.worker == self.number {
             return self.deliver_disconnection(client);
         }
-        self.server.deliver(self.number, client.worker, crate::inbox::Delivery::Disconnected(client.clone()));
+        self.server.deliver(self.number, client.worker, kvick_core::inbox::Delivery::Disconnected(client.clone()));
     }
 
     /// Tells a client of this worker that it cannot be told any more what is stale.

@@ -5,17 +5,16 @@
 //! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
 
 use super::engine::Engine;
+use super::handlers::Handler;
 use super::locking::Scripts;
 use super::program::Yield;
 use crate::acl::log::Context as AclContext;
 use crate::acl::{Denied, Reason};
-use crate::clients::ClientFlags;
-use crate::commandlog::Executed;
 use crate::session::{Client, Fate};
-use super::handlers::Handler;
-use kvick_commands::table::{Class, CommandInfo};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::clients::ClientFlags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply};
 use kvick_script::ScriptFlags;
@@ -421,7 +420,7 @@ impl Engine {
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
             self.show(client, command, args);
-            self.account(Executed::by(client, args, None), command, out.len() - start, result);
+            self.account(client.executed(args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
         }

@@ -1,10 +1,10 @@
 //! Telling the log of a request that breaks the protocol: who sent it, and a sample of what was sent, from where the parser
 //! stopped on. And telling who speaks TLS to a port that does not.
 
-use crate::clients::{ClientInfo, REDACTED};
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::logging;
 use crate::server::Server;
+use kvick_core::clients::{ClientInfo, REDACTED};
 use kvick_resp::ProtocolError;
 
 /// Input that is longer is shown as its beginning and its end, each half as long.

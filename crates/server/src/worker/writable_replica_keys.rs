@@ -5,8 +5,8 @@
 //! meanwhile is taken for one of these until it has no expiry any more.
 
 use super::engine::Engine;
-use crate::persistence::admission;
 use crate::server::Server;
+use kvick_core::admission::Reasons;
 use kvick_resp::Args;
 use kvick_store::{Db, Env, WhenExpired};
 use parking_lot::Mutex;
@@ -68,7 +68,7 @@ impl Engine {
         let (keyspace, heard) = (self.server.keyspace, self.heard());
         let hashed = keyspace.key(key);
         let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
-        if self.server.persistence.admission.has(admission::LOADING) {
+        if self.server.admission.has(Reasons::LOADING) {
             return true;
         }
         self.effects.begin(false, heard, database);

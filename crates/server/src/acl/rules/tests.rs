@@ -1,5 +1,5 @@
-use super::super::user::default_name;
 use super::*;
+use kvick_core::clients::default_user_name;
 use proptest::prelude::*;
 
 fn table() -> &'static Catalogue {
@@ -14,7 +14,7 @@ fn reader() -> Reader<'static> {
 
 /// The user that rules make, if they are right.
 fn make(rules: &[&str]) -> Result<User, RuleError> {
-    let mut user = User::new(default_name(), false);
+    let mut user = User::new(default_user_name(), false);
     let rules = join_selectors(rules.iter().map(|rule| rule.as_bytes())).expect("parentheses are closed");
     rules.iter().try_for_each(|rule| reader().apply(&mut user, rule)).map(|()| user)
 }
@@ -202,7 +202,7 @@ proptest! {
         all_channels: bool,
     ) {
         let reader = Reader { table: table(), all_channels };
-        let mut user = User::new(default_name(), all_channels);
+        let mut user = User::new(default_user_name(), all_channels);
         for rule in &rules {
             let before = user.clone();
             if reader.apply(&mut user, rule.as_bytes()).is_err() {
@@ -210,7 +210,7 @@ proptest! {
             }
         }
         let line = printed(&user);
-        let mut again = User::new(default_name(), all_channels);
+        let mut again = User::new(default_user_name(), all_channels);
         for rule in join_selectors(line.split(' ').map(str::as_bytes)).expect("parentheses are closed") {
             reader.apply(&mut again, &rule).expect("what is written down is right");
         }

@@ -6,9 +6,9 @@ use crate::acl::User;
 use crate::acl::check::Request;
 use crate::acl::user::Selector;
 use crate::session::Session;
-use kvick_commands::table::Resolved;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Categories;
+use kvick_commands::table::Resolved;
 use kvick_resp::{Args, Reply};
 
 /// ACL LIST

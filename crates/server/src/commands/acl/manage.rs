@@ -4,11 +4,11 @@ use super::wrong_number;
 use crate::acl::file::{self, reader};
 use crate::acl::revoke;
 use crate::acl::rules::has_blanks;
-use crate::acl::user::DEFAULT_NAME;
 use crate::config::Refusal;
 use crate::logging;
 use crate::session::{Client, Session};
 use kvick_commands::context::Error;
+use kvick_core::clients::DEFAULT_USER;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(super) fn setuser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
     }
     let changed = server
         .acl
-        .change(&server.persistence.admission, name, args.slice_from(3).iter(), reader(server))
+        .change(&server.admission, name, args.slice_from(3).iter(), reader(server))
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     if let Some(before) = changed.before {
         revoke::end_forbidden_subscriptions(server, cx.client, &before, &changed.after);
@@ -44,12 +44,12 @@ pub(super) fn setuser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
 pub(super) fn deluser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     redact(cx.client, args);
     let names = args.slice_from(2);
-    if names.iter().any(|name| name == DEFAULT_NAME) {
+    if names.iter().any(|name| name == DEFAULT_USER) {
         return Err(Error::text("ERR The 'default' user cannot be removed"));
     }
     let mut deleted = 0;
     for name in names.iter() {
-        if cx.server.acl.remove(&cx.server.persistence.admission, name) {
+        if cx.server.acl.remove(&cx.server.admission, name) {
             revoke::end_connections_of(cx.server, cx.client, name);
             deleted += 1;
         }
@@ -71,7 +71,7 @@ fn acl_file(cx: &Session<'_>) -> Result<PathBuf, Error> {
 pub(super) fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let (server, path) = (cx.server, acl_file(cx)?);
     let users = file::load(&path, reader(server)).map_err(|errors| Error::new(format!("ERR {errors}")))?;
-    for before in server.acl.replace(&server.persistence.admission, users).into_values() {
+    for before in server.acl.replace(&server.admission, users).into_values() {
         match server.acl.find(&before.name) {
             Some(after) => revoke::end_forbidden_subscriptions(server, cx.client, &before, &after),
             None => revoke::end_connections_of(server, cx.client, &before.name),

@@ -5,9 +5,9 @@
 
 use super::list;
 use crate::acl::Acl;
-use crate::clients::{ClientFlags, ClientInfo};
 use crate::server::Server;
 use kvick_commands::context::Error;
+use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use std::collections::BTreeSet;

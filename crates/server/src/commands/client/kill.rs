@@ -6,9 +6,9 @@
 use super::arguments;
 use super::filter::{Filter, known};
 use crate::session::{Fate, Session, SessionHandler};
-use crate::worker::Message;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_core::message::Message;
 use kvick_resp::Args;
 use std::sync::atomic::Ordering;
 

@@ -6,11 +6,11 @@
 
 use super::arguments;
 use super::filter::{Filter, known};
-use crate::clients::{ClientFlags, ClientInfo, Names};
 use crate::session::{Session, SessionHandler};
-use kvick_commands::table::Catalogue;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
+use kvick_commands::table::Catalogue;
+use kvick_core::clients::{ClientFlags, ClientInfo, Names};
 use kvick_resp::Args;
 use std::io::Write;
 use std::sync::atomic::Ordering;

@@ -9,7 +9,7 @@
 //! - [`pause`]: holding clients up, and letting them go.
 //! - [`tracking`]: telling clients that cache keys when these change.
 //!
-//! Another connection is read through its [`ClientInfo`](crate::clients::ClientInfo), whichever worker it belongs to, and
+//! Another connection is read through its [`ClientInfo`](kvick_core::clients::ClientInfo), whichever worker it belongs to, and
 //! acted upon by a message to that worker.
 
 mod arguments;
@@ -32,7 +32,12 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[CLIENT];
 
 /// CLIENT
 pub const CLIENT: Command<SessionHandler> = Command::container(
-    Spec::new("client", -2).flags(&[Flags::KEEPS_CACHING]).doc(Group::Connection, "2.4.0", "Depends on subcommand.", "Commands about connections."),
+    Spec::new("client", -2).flags(&[Flags::KEEPS_CACHING]).doc(
+        Group::Connection,
+        "2.4.0",
+        "Depends on subcommand.",
+        "Commands about connections.",
+    ),
     &[
         tracking::CACHING,
         modes::CAPA,

@@ -2,9 +2,9 @@
 
 use super::{reply_field, reply_words};
 use crate::session::{Session, SessionHandler};
-use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_resp::{Args, Reply};
 
 /// COMMAND INFO [command-name [command-name ...]]

@@ -3,10 +3,10 @@
 
 use crate::config::tables::{logging, memory, network, persistence, process, replication, security, tls};
 use crate::config::{Id, Refusal, Values};
-use crate::eviction;
 use crate::listen::Transport;
 use crate::process::{limits, oom_score, title};
 use crate::server::Server;
+use kvick_core::eviction;
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];
@@ -62,7 +62,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     }
     if id == security::REQUIREPASS.id() {
         let password = values.read(security::REQUIREPASS);
-        server.acl.set_default_password(&server.persistence.admission, password.as_deref());
+        server.acl.set_default_password(&server.admission, password.as_deref());
         return Ok(());
     }
     if OOM_SCORE.contains(&id) {

@@ -8,11 +8,11 @@ use crate::aof;
 use crate::config::rewrite::{Add, Extras, rewrite};
 use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
 use crate::logging;
-use crate::persistence::admission;
 use crate::server::Server;
 use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
+use kvick_core::admission::Reasons;
 use kvick_resp::Args;
 
 /// The family.
@@ -117,7 +117,7 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         }
     }
     let server = cx.server;
-    let is_loading = server.persistence.admission.has(admission::LOADING | admission::LOADING_BESIDE);
+    let is_loading = server.admission.has(Reasons::LOADING | Reasons::LOADING_BESIDE);
     let caller = Caller { is_local: cx.client.is_local(), is_loading };
     let mut apply = |id, values: &_| apply::apply(server, id, values);
     match server.config.set_many(caller, &pairs, &mut apply) {

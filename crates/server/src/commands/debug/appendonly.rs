@@ -1,9 +1,9 @@
 //! DEBUG LOADAOF and AOF-FLUSH-SLEEP: the append-only file.
 
 use crate::aof;
-use crate::persistence::admission;
 use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_core::admission::Reasons;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::{Kind, Waiter};
@@ -21,7 +21,7 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     }
     // The files hold the function libraries too.
     server.scripting.forget_libraries(false)?;
-    server.persistence.admission.set(admission::LOADING, true);
+    server.admission.set(Reasons::LOADING, true);
     (0..server.keyspace.databases()).for_each(|number| _ = cx.locked.flush(number, false));
     // It waits for no key: the thread that has the files ends this.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));

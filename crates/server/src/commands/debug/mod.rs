@@ -15,12 +15,14 @@ use super::config::rewrite_file;
 use super::help;
 use crate::config::rewrite::Add;
 use crate::logging;
-use crate::persistence::admission;
 use crate::session::{Session, SessionHandler};
 use crate::tls;
-use crate::worker::{Message, output};
+use crate::worker::output;
+use crate::worker::rejection;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
+use kvick_core::admission::Reasons;
+use kvick_core::message::Message;
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
 use std::sync::atomic::Ordering;
@@ -117,8 +119,8 @@ fn needs_global_lock(args: Args<'_>) -> bool {
 fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match find(args) {
         // Whoever loads has the data for himself, though this command may look on.
-        Some(subcommand) if subcommand.replaces && cx.server.persistence.admission.has(admission::LOADING) => {
-            Err(admission::loading(cx.server))
+        Some(subcommand) if subcommand.replaces && cx.server.admission.has(Reasons::LOADING) => {
+            Err(rejection::loading(cx.server))
         }
         Some(subcommand) => (subcommand.run)(cx, args),
         None => Err(wrong_number("DEBUG", args.get(1).unwrap_or_default())),

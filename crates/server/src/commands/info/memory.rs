@@ -3,10 +3,10 @@
 use super::Subject;
 use super::page::{Page, human};
 use crate::config::tables::memory as settings;
-use crate::eviction;
 use crate::memory::Overview;
 use crate::process::version;
 use crate::scripting::{Interpreters, Scripting};
+use kvick_core::eviction;
 use kvick_script::Kind;
 
 /// The version of the interface between the reference and its engines, which tools are shown.

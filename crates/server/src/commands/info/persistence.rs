@@ -4,10 +4,10 @@ use super::Subject;
 use super::page::Page;
 use crate::aof::{self, State};
 use crate::clock;
-use crate::persistence::admission;
 use crate::persistence::load::Loading;
 use crate::persistence::snapshots::Purpose;
 use crate::persistence::status::Status;
+use kvick_core::admission::Reasons;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub fn write(subject: &Subject, page: &mut Page) {
@@ -15,7 +15,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let (status, now_s) = (persistence.status(), clock::unix_ms() / 1000);
     let aof = subject.server.aof.status();
     let (is_loading, beside) =
-        (persistence.admission.has(admission::LOADING), persistence.admission.has(admission::LOADING_BESIDE));
+        (subject.server.admission.has(Reasons::LOADING), subject.server.admission.has(Reasons::LOADING_BESIDE));
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
     page.field("async_loading", u8::from(beside));

@@ -4,9 +4,9 @@ use super::Subject;
 use super::page::Page;
 use crate::acl::log::Cause;
 use crate::clock::ticks_to_us;
-use crate::pubsub::Kind;
 use crate::server::Server;
-use crate::stats::Totals;
+use kvick_core::pubsub::Kind;
+use kvick_core::stats::Totals;
 use std::sync::atomic::Ordering;
 
 const BYTES_PER_KB: f64 = 1024.0;

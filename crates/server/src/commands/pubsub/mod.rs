@@ -4,7 +4,7 @@
 //! - [`publish`]: sending messages.
 //! - [`inspect`]: PUBSUB, which tells who listens to what.
 //!
-//! How messages get to those who listen is in [`crate::pubsub`].
+//! How messages get to those who listen is in [`kvick_core::pubsub`].
 
 pub mod inspect;
 pub mod publish;

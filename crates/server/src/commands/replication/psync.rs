@@ -1,6 +1,5 @@
 //! PSYNC and SYNC: a replica asks to be synchronised.
 
-use crate::clients::ClientFlags;
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::replication::REPL_DISKLESS_SYNC;
 use crate::logging;
@@ -12,6 +11,7 @@ use crate::session::{Session, SessionHandler};
 use crate::worker::feeding::Feed;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_core::clients::ClientFlags;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::log::{Audience, Follower};
@@ -35,8 +35,7 @@ pub const PSYNC: Command<SessionHandler> = Command::new(
 
 /// SYNC
 pub const SYNC: Command<SessionHandler> = Command::new(
-    Spec::new("sync", 1)
-        .flags(&[Flags::FROM_REPLICA]).flags(FLAGS).acl(CATEGORIES).lock(LockRule::Global).doc(
+    Spec::new("sync", 1).flags(&[Flags::FROM_REPLICA]).flags(FLAGS).acl(CATEGORIES).lock(LockRule::Global).doc(
         Group::Server,
         "1.0.0",
         "",

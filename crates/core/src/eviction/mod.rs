@@ -1,7 +1,7 @@
 //! Limits of memory: of the data (`maxmemory`), and of what connections take (`maxmemory-clients`).
 //!
 //! The settings are read into [`Limits`]. Keys are evicted by the worker that is about to execute a command while memory is
-//! short, see [`crate::worker::evicting`]: with a limit set, a bit of the [gate](crate::persistence::admission) makes the
+//! short, see [`crate::worker::evicting`]: with a limit set, a bit of the [gate](crate::admission) makes the
 //! dispatcher look before each command, and without one nothing is looked at. What one command allocates is seen by the next.
 //! Connections are closed, the largest first, by [`clients`].
 
@@ -10,7 +10,7 @@ mod limits;
 
 pub use limits::Limits;
 
-use crate::server::Server;
+use crate::Core;
 use crate::tracking;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -89,25 +89,25 @@ impl Eviction {
 
 /// Memory in use that eviction does not count, in bytes: what waits for those who read the write log, to be written from a
 /// snapshot, and to be told to clients that cache keys, and the workers' buffers for replies, which are bounded. It goes by itself, and grows with every key that is evicted.
-pub fn not_counted(server: &Server) -> usize {
-    server.keyspace.log.excess()
-        + server.persistence.unwritten_bytes.load(Ordering::Relaxed)
+pub fn not_counted(core: &Core) -> usize {
+    core.keyspace.log.excess()
+        + core.snapshot_bytes.load(Ordering::Relaxed)
         + tracking::invalidation::unwritten_bytes()
-        + server.eviction.scratch.load(Ordering::Relaxed)
-        + server.eviction.untold.load(Ordering::Relaxed)
+        + core.eviction.scratch.load(Ordering::Relaxed)
+        + core.eviction.untold.load(Ordering::Relaxed)
 }
 
 /// Bytes by which memory is above a limit, or below it if negative. While it is above, what is not counted does not count,
 /// nor what is about to be free, since the janitor has it or its connection is being closed.
-pub fn excess(server: &Server, limit: u64) -> i64 {
+pub fn excess(core: &Core, limit: u64) -> i64 {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut used = kvick_runtime::memory::in_use();
     if used > limit {
         // What goes while this adds up is in one of the sums and not in the other. Looked at before and after, it counts as
         // memory in neither order.
         let passing = || {
-            let leaving = server.keyspace.lazy_free.pending_bytes() + server.eviction.clients.leaving();
-            not_counted(server) + leaving
+            let leaving = core.keyspace.lazy_free.pending_bytes() + core.eviction.clients.leaving();
+            not_counted(core) + leaving
         };
         let before = passing();
         used = kvick_runtime::memory::in_use();

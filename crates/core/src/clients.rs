@@ -6,15 +6,12 @@
 //! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
 //! worker a message.
 
-use crate::acl::user::default_name;
 use crate::pubsub::Kind;
-use crate::worker::blocking::Blocked;
-use crate::worker::connection::Connection;
 use kvick_store::{Counter, Waiter, Watcher};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// Stands in the log for what users sent, where `hide-user-data-from-log` says so.
 pub const REDACTED: &str = "*redacted*";
@@ -78,6 +75,10 @@ pub struct ClientInfo {
     pub redirect: AtomicU64,
     /// Prefixes of keys that it is told of, which it shares with all who are told of them.
     pub prefixes: AtomicUsize,
+    /// Bytes that its worker's own record of the connection takes, without buffers.
+    pub connection_memory: AtomicUsize,
+    /// Bytes of the request that waits, if it is blocked.
+    pub waiting_memory: AtomicUsize,
     /// Bytes of the arguments that a command is about to be executed with, if they are many.
     pub argument_memory: AtomicUsize,
     /// Bytes that the transaction and the watched keys take.
@@ -96,6 +97,15 @@ pub struct ClientInfo {
     pub watcher: Mutex<Option<Arc<Watcher>>>,
 }
 
+/// The name of the default user.
+pub const DEFAULT_USER: &[u8] = b"default";
+
+/// The name of the default user, shared.
+pub fn default_user_name() -> Arc<[u8]> {
+    static NAME: LazyLock<Arc<[u8]>> = LazyLock::new(|| DEFAULT_USER.into());
+    NAME.clone()
+}
+
 /// The names that a client gave itself or was given.
 #[derive(Clone)]
 pub struct Names {
@@ -112,7 +122,7 @@ pub struct Names {
 impl Default for Names {
     fn default() -> Self {
         let none = Box::<[u8]>::default;
-        Names { name: none(), lib_name: none(), lib_ver: none(), user: default_name() }
+        Names { name: none(), lib_name: none(), lib_ver: none(), user: default_user_name() }
     }
 }
 
@@ -202,6 +212,8 @@ impl ClientInfo {
             watched: AtomicUsize::new(0),
             redirect: AtomicU64::new(0),
             prefixes: AtomicUsize::new(0),
+            connection_memory: AtomicUsize::new(0),
+            waiting_memory: AtomicUsize::new(0),
             argument_memory: AtomicUsize::new(0),
             transaction_memory: AtomicUsize::new(0),
             subscription_memory: AtomicUsize::new(0),
@@ -242,9 +254,7 @@ impl ClientInfo {
 
     /// Bytes of the arguments of its request that waits or is being executed.
     pub fn arguments(&self) -> usize {
-        let waits = self.waiter.lock().clone();
-        let waiting = waits.as_deref().and_then(Blocked::of).map_or(0, Blocked::memory);
-        waiting + self.argument_memory.load(Ordering::Relaxed)
+        self.waiting_memory.load(Ordering::Relaxed) + self.argument_memory.load(Ordering::Relaxed)
     }
 
     /// Bytes that the connection takes, with all that is kept for it.
@@ -252,7 +262,7 @@ impl ClientInfo {
         let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
 
         let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
-        size_of::<Connection>()
+        self.connection_memory.load(Ordering::Relaxed)
             + size_of::<ClientInfo>()
             + self.peer.len()
             + self.local.len()

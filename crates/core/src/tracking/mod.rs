@@ -19,10 +19,9 @@ pub mod prefixes;
 
 pub use invalidation::Invalidation;
 
+use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::inbox::Delivery;
-use crate::server::Server;
-use crate::session::Client;
 use broadcast::Members;
 use invalidation::{Target, What};
 use parking_lot::{Mutex, RwLock};
@@ -70,49 +69,56 @@ pub struct Mode {
     pub redirect: u64,
 }
 
-impl Client {
+impl Tracking {
     /// Begins to tell a client what changes, or changes how. Prefixes are added to those that it has.
-    pub fn start_tracking(&mut self, server: &Server, mode: &Mode, prefixes: &[&[u8]]) {
-        if self.tracking.is_none() {
-            server.tracking.clients.fetch_add(1, Ordering::Relaxed);
+    pub fn start(
+        &self,
+        core: &Core,
+        client: &Arc<ClientInfo>,
+        own: &mut Option<Box<OwnTracking>>,
+        mode: &Mode,
+        prefixes: &[&[u8]],
+    ) {
+        if own.is_none() {
+            self.clients.fetch_add(1, Ordering::Relaxed);
         }
-        let own = self.tracking.get_or_insert_default();
-        self.info.set_flags(ClientFlags::TRACKING_MODE | ClientFlags::BROKEN_REDIRECT, false);
-        self.info.set_flags(ClientFlags::TRACKING | mode.flags, true);
-        self.info.redirect.store(mode.redirect, Ordering::Relaxed);
+        let own = own.get_or_insert_default();
+        client.set_flags(ClientFlags::TRACKING_MODE | ClientFlags::BROKEN_REDIRECT, false);
+        client.set_flags(ClientFlags::TRACKING | mode.flags, true);
+        client.redirect.store(mode.redirect, Ordering::Relaxed);
         if mode.flags.contains(ClientFlags::BROADCAST) {
             let every: &[&[u8]] = &[b""];
-            let mut broadcasts = server.tracking.broadcasts.write();
+            let mut broadcasts = self.broadcasts.write();
             for prefix in if prefixes.is_empty() { every } else { prefixes } {
                 let (prefix, members) = broadcasts.get_or_add(prefix);
-                members.insert(self.info.id, self.info.clone());
+                members.insert(client.id, client.clone());
                 own.prefixes.insert(prefix);
             }
-            server.keyspace.tracking.set_broadcasts(true);
-            self.info.prefixes.store(own.prefixes.len(), Ordering::Relaxed);
+            core.keyspace.tracking.set_broadcasts(true);
+            client.prefixes.store(own.prefixes.len(), Ordering::Relaxed);
         }
     }
 
-    /// Ends that. The keys that it read are forgotten when they change.
-    pub fn stop_tracking(&mut self, server: &Server) {
-        let Some(own) = self.tracking.take() else { return };
-        server.tracking.clients.fetch_sub(1, Ordering::Relaxed);
-        self.info.set_flags(
+    /// Ends that. The keys that the client read are forgotten when they change.
+    pub fn stop(&self, core: &Core, client: &ClientInfo, own: &mut Option<Box<OwnTracking>>) {
+        let Some(own) = own.take() else { return };
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+        client.set_flags(
             ClientFlags::TRACKING | ClientFlags::TRACKING_MODE | ClientFlags::CACHING | ClientFlags::BROKEN_REDIRECT,
             false,
         );
         if own.prefixes.is_empty() {
             return;
         }
-        let mut broadcasts = server.tracking.broadcasts.write();
+        let mut broadcasts = self.broadcasts.write();
         for prefix in &own.prefixes {
             broadcasts.remove_if(prefix, |members| {
-                members.remove(&self.info.id);
+                members.remove(&client.id);
                 members.is_empty()
             });
         }
-        server.keyspace.tracking.set_broadcasts(!broadcasts.is_empty());
-        self.info.prefixes.store(0, Ordering::Relaxed);
+        core.keyspace.tracking.set_broadcasts(!broadcasts.is_empty());
+        client.prefixes.store(0, Ordering::Relaxed);
     }
 }
 
@@ -142,15 +148,15 @@ impl ClientInfo {
 
 /// Tells those among some clients that track of what is stale, or whom they redirect to, through the inboxes of their
 /// workers.
-pub fn invalidate(server: &Server, from: usize, what: &What, clients: impl Iterator<Item = Arc<ClientInfo>>) {
+pub fn invalidate(core: &Core, from: usize, what: &What, clients: impl Iterator<Item = Arc<ClientInfo>>) {
     let mut by_worker = SmallVec::<[(usize, Vec<Target>); 8]>::new();
     for client in clients.filter(|client| client.flags().contains(ClientFlags::TRACKING)) {
         let (receiver, origin) = match client.redirect.load(Ordering::Relaxed) {
             0 => (client, None),
-            id => match server.clients.get(id).filter(|other| is_there(other)) {
+            id => match core.clients.get(id).filter(|other| is_there(other)) {
                 Some(receiver) => (receiver, Some(client)),
                 None => {
-                    server.deliver(from, client.worker, Delivery::Disconnected(client));
+                    core.deliver(from, client.worker, Delivery::Disconnected(client));
                     continue;
                 }
             },
@@ -162,14 +168,14 @@ pub fn invalidate(server: &Server, from: usize, what: &What, clients: impl Itera
         }
     }
     for (worker, targets) in by_worker {
-        server.deliver(from, worker, Delivery::Invalidated(Invalidation::new(what.clone(), targets)));
+        core.deliver(from, worker, Delivery::Invalidated(Invalidation::new(what.clone(), targets)));
     }
 }
 
 /// Tells all clients that track that all keys are stale.
-pub fn invalidate_all(server: &Server, from: usize) {
-    if server.tracking.clients() > 0 {
-        invalidate(server, from, &What::Everything, server.clients.all().into_iter());
+pub fn invalidate_all(core: &Core, from: usize) {
+    if core.tracking.clients() > 0 {
+        invalidate(core, from, &What::Everything, core.clients.all().into_iter());
     }
 }
 

@@ -6,8 +6,8 @@
 //! that the events of a key are published in the order of its changes.
 
 use super::publication::Address;
-use crate::config::shapes::KeyspaceEvents;
-use crate::server::Server;
+use crate::Core;
+use kvick_config::shapes::KeyspaceEvents;
 use kvick_store::EventClass;
 use kvick_store::effects::{Event, Listener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ pub fn heard(setting: KeyspaceEvents) -> EventClass {
 
 /// Publishes the events of what a worker executes.
 pub struct Publisher {
-    server: &'static Server,
+    core: &'static Core,
     worker: usize,
     /// Whether to publish on the channels of keys.
     keyspace: AtomicBool,
@@ -45,8 +45,8 @@ pub struct Publisher {
 
 impl Publisher {
     /// For this worker.
-    pub fn new(server: &'static Server, worker: usize) -> Self {
-        Publisher { server, worker, keyspace: AtomicBool::new(false), keyevent: AtomicBool::new(false) }
+    pub fn new(core: &'static Core, worker: usize) -> Self {
+        Publisher { core, worker, keyspace: AtomicBool::new(false), keyevent: AtomicBool::new(false) }
     }
 
     /// Publishes on the channels that the setting asks for, from now on.
@@ -58,7 +58,7 @@ impl Publisher {
     fn publish(&self, event: &Event, space: &str, subject: &[u8], payload: &[u8]) {
         let mut database = itoa::Buffer::new();
         let parts = [b"__", space.as_bytes(), b"@", database.format(event.database).as_bytes(), b"__:", subject];
-        self.server.publish(self.worker, Address::Channel, &parts.concat(), payload);
+        self.core.publish(self.worker, Address::Channel, &parts.concat(), payload);
     }
 }
 

@@ -5,8 +5,8 @@
 
 use super::invalidate;
 use super::invalidation::What;
+use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
-use crate::server::Server;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ impl Changed {
     }
 
     /// Tells the clients, from a worker.
-    pub fn tell(&mut self, server: &Server, from: usize) {
+    pub fn tell(&mut self, core: &Core, from: usize) {
         let changed = std::mem::take(&mut self.0);
-        let broadcasts = server.tracking.broadcasts.read();
+        let broadcasts = core.tracking.broadcasts.read();
         let mut by_prefix = BTreeMap::<&[u8], (&Members, Keys<'_>)>::new();
         for (key, author) in &changed {
             for (prefix, members) in broadcasts.of(key) {
@@ -43,22 +43,22 @@ impl Changed {
             }
         }
         for (members, keys) in by_prefix.into_values() {
-            tell_members(server, from, members, &keys);
+            tell_members(core, from, members, &keys);
         }
     }
 }
 
 /// Tells the clients of one prefix; those that are spared what they changed themselves one by one.
-fn tell_members(server: &Server, from: usize, members: &Members, keys: &Keys<'_>) {
+fn tell_members(core: &Core, from: usize, members: &Members, keys: &Keys<'_>) {
     let authors: HashSet<u64> = keys.iter().map(|(_, author)| *author).collect();
     let is_spared = |client: &ClientInfo| client.flags().contains(ClientFlags::NOLOOP) && authors.contains(&client.id);
     let all = What::keys(keys.iter().map(|(key, _)| *key));
     let (spared, others): (Vec<_>, Vec<_>) = members.values().cloned().partition(|client| is_spared(client));
-    invalidate(server, from, &all, others.into_iter());
+    invalidate(core, from, &all, others.into_iter());
     for client in spared {
         let rest: Vec<_> = keys.iter().filter(|(_, author)| *author != client.id).map(|(key, _)| *key).collect();
         if !rest.is_empty() {
-            invalidate(server, from, &What::keys(rest.into_iter()), std::iter::once(client));
+            invalidate(core, from, &What::keys(rest.into_iter()), std::iter::once(client));
         }
     }
 }

@@ -9,7 +9,6 @@
 use crate::clients::ClientInfo;
 use crate::pubsub::publication::Publication;
 use crate::tracking::Invalidation;
-use crate::worker::blocking::Served;
 use crossbeam_queue::SegQueue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,6 +26,18 @@ pub enum Delivery {
     Disconnected(Arc<ClientInfo>),
     /// For a client that waited.
     Served(Served),
+}
+
+/// An answer to a client that waited.
+pub struct Served {
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    /// The ticket of its wait.
+    pub ticket: u64,
+    /// The reply.
+    pub reply: Vec<u8>,
+    /// Whether it ends the connection.
+    pub is_last: bool,
 }
 
 /// What a worker has yet to deliver.

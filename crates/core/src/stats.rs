@@ -3,7 +3,7 @@
 //! CONFIG RESETSTAT does not touch counters that a worker may be writing. [`Totals`] are counted from a baseline that it
 //! sets anew; the counters of single commands are zeroed while the world is locked, when no command runs.
 
-use crate::histogram::Histogram;
+use kvick_runtime::histogram::Histogram;
 use kvick_store::{Counter, Counters};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ pub struct WorkerStats {
 pub struct CommandStats {
     /// Times it ran.
     pub calls: Counter,
-    /// Ticks it took in all, see [`crate::clock`].
+    /// Ticks it took in all, see [`kvick_runtime::clock`].
     pub ticks: Counter,
     /// Times it was refused before it ran.
     pub rejected: Counter,

@@ -1,15 +1,15 @@
 //! The settings that workers look at often, in plain fields: a snapshot that is made anew when settings change.
 
-use crate::clock;
 use crate::commandlog::{Kind, Thresholds};
-use crate::config::Values;
-use crate::config::shapes::{KeyspaceEvents, OutputLimits};
-use crate::config::tables::{logging, memory, network, persistence, process, replication, security, types};
-use crate::config::words::{EvictionPolicy, RdbVersionCheck};
 use crate::eviction::Limits;
 use crate::pubsub::events;
 use kvick_commands::context::Settings;
+use kvick_config::Values;
+use kvick_config::shapes::{KeyspaceEvents, OutputLimits};
+use kvick_config::tables::{logging, memory, network, persistence, process, replication, security, types};
+use kvick_config::words::{EvictionPolicy, RdbVersionCheck};
 use kvick_resp::Limits as RequestLimits;
+use kvick_runtime::clock;
 use kvick_store::EventClass;
 use std::time::Duration;
 

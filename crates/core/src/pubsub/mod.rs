@@ -26,7 +26,7 @@ pub mod publication;
 pub mod subscribers;
 pub mod subscriptions;
 
-use crate::persistence::admission::Admission;
+use crate::admission::Admission;
 use directory::Directory;
 use monitors::Monitors;
 use parking_lot::{Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 //! Lines are put into all inboxes under one lock, so all monitors see the same order. As subscriptions do, each monitor
 //! has a stamp, and lines are for stamps below their horizon: nobody is shown what was executed before he asked.
 
-use crate::persistence::admission::{Admission, MONITORED};
+use crate::admission::{Admission, Reasons};
 use parking_lot::Mutex;
 
 /// See the module's documentation.
@@ -24,7 +24,7 @@ impl Monitors {
     pub(super) fn add(&self, worker: usize, admission: &Admission) -> u64 {
         let mut state = self.0.lock();
         state.by_worker[worker] += 1;
-        admission.set(MONITORED, true);
+        admission.set(Reasons::MONITORED, true);
         state.next_stamp += 1;
         state.next_stamp - 1
     }
@@ -34,7 +34,7 @@ impl Monitors {
         let mut state = self.0.lock();
         state.by_worker[worker] -= 1;
         let any = state.by_worker.iter().any(|count| *count > 0);
-        admission.set(MONITORED, any);
+        admission.set(Reasons::MONITORED, any);
     }
 
     /// Tells `send` which workers have monitors, if any has, and the horizon of what is put into their inboxes meanwhile.

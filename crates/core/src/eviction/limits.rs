@@ -1,13 +1,13 @@
 //! The settings about limits of memory, in the form in which workers go by them.
 
-use crate::config::Values;
-use crate::config::tables::memory;
-use crate::config::value::MemoryOrPercent;
-use crate::config::words::EvictionPolicy;
+use kvick_config::Values;
+use kvick_config::tables::memory;
+use kvick_config::value::MemoryOrPercent;
+use kvick_config::words::EvictionPolicy;
 use kvick_store::eviction::{Order, Policy, Scope};
 use std::time::Duration;
 
-/// The least that connections may take together: with less there would be no way to speak to the server.
+/// The least that connections may take together: with less there would be no way to speak to the core.
 const CLIENTS_BYTES_MIN: u64 = 128 * 1024;
 
 /// See the module's documentation.

@@ -5,10 +5,10 @@
 //! all connections as they are now, marks the largest as doomed, which ends their memory's being counted and keeps them from
 //! executing anything, and has their workers close them.
 
+use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
-use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
-use crate::server::Server;
-use crate::worker::Message;
+use crate::message::Message;
+use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -84,23 +84,23 @@ impl ClientEviction {
 
 /// Has the largest connections closed if all together take more than `limit` bytes.
 #[inline]
-pub fn enforce(server: &Server, limit: u64, now_ms: i64) {
-    if server.eviction.clients.sum() > limit {
-        enforce_slowly(server, limit, now_ms);
+pub fn enforce(core: &Core, limit: u64, now_ms: i64) {
+    if core.eviction.clients.sum() > limit {
+        enforce_slowly(core, limit, now_ms);
     }
 }
 
 #[cold]
-fn enforce_slowly(server: &Server, limit: u64, now_ms: i64) {
-    if now_ms >= server.eviction.clients.futile_until_ms.load(Ordering::Relaxed) {
-        enforce_at_once(server, limit, now_ms);
+fn enforce_slowly(core: &Core, limit: u64, now_ms: i64) {
+    if now_ms >= core.eviction.clients.futile_until_ms.load(Ordering::Relaxed) {
+        enforce_at_once(core, limit, now_ms);
     }
 }
 
 /// The same, whatever is accounted for so far: the limit is new.
-pub fn enforce_at_once(server: &Server, limit: u64, now_ms: i64) {
-    let state = &server.eviction.clients;
-    let all = server.clients.all();
+pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
+    let state = &core.eviction.clients;
+    let all = core.clients.all();
     let mut sum: u64 = all.iter().map(|client| client.memory() as u64).sum();
     for (client, memory) in largest_first(all) {
         if sum <= limit {
@@ -111,16 +111,16 @@ pub fn enforce_at_once(server: &Server, limit: u64, now_ms: i64) {
             // Another worker was quicker.
             continue;
         }
-        crate::logging::notice(format_args!(
+        kvick_runtime::logging::notice(format_args!(
             "Evicting client: {} tot-mem={memory}",
-            client.described(server.config.read(HIDE_USER_DATA_FROM_LOG))
+            client.described(core.config.read(HIDE_USER_DATA_FROM_LOG))
         ));
         state.dismiss(&client, memory);
-        server.send(client.worker, Message::Close(client));
+        core.send(client.worker, Message::Close(client));
     }
     if sum > limit {
         state.futile_until_ms.store(now_ms + RETRY_MS, Ordering::Relaxed);
-        crate::logging::warning(format_args!("Over client maxmemory after evicting all evictable clients"));
+        kvick_runtime::logging::warning(format_args!("Over client maxmemory after evicting all evictable clients"));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::commandlog::REDACTED;
-use crate::config::quoting::push_quoted;
+use kvick_config::quoting::push_quoted;
 use kvick_resp::Args;
 use std::io::Write;
 

@@ -65,7 +65,7 @@ impl LatencyMonitor {
         if threshold_ms == 0 || ms < threshold_ms {
             return;
         }
-        let time = crate::clock::unix_ms() / 1000;
+        let time = kvick_runtime::clock::unix_ms() / 1000;
         let mut all = self.series.lock();
         let series = all.entry(event).or_default();
         series.max_ms = series.max_ms.max(ms);

@@ -1,0 +1,135 @@
+//! The admission word: why commands may not run now, and the rights epoch, in one atomic word.
+//!
+//! The dispatcher compares one word per request; it looks at the reasons one by one only when one of them holds. The rights
+//! epoch is a number that moves whenever the rights of users change. Unrestricted clients cache the word under which every
+//! command is admitted, so most requests cost one comparison.
+
+use kvick_runtime::clock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+bitflags::bitflags! {
+    /// Why commands may have to wait or be refused.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Reasons: u32 {
+        /// The data set is not there yet.
+        const LOADING = 1 << 0;
+        /// The last save failed.
+        const UNSAVED = 1 << 1;
+        /// The data set was saved for the last time: what is changed now would be lost.
+        const ENDING = 1 << 2;
+        /// There is a limit of memory, and commands have to make room first.
+        const LIMITED = 1 << 3;
+        /// The server is a replica.
+        const REPLICA = 1 << 4;
+        /// Fewer replicas are well than writes are to have.
+        const FEW_REPLICAS = 1 << 5;
+        /// The append-only file cannot be written.
+        const UNWRITTEN = 1 << 6;
+        /// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+        const MONITORED = 1 << 7;
+        /// A script has been running for longer than `busy-reply-threshold`.
+        const BUSY = 1 << 8;
+        /// A dump is being loaded beside the data, which are served meanwhile.
+        const LOADING_BESIDE = 1 << 9;
+    }
+}
+
+impl Reasons {
+    /// These reasons as bits of the admission word.
+    #[inline]
+    pub const fn word(self) -> u64 {
+        self.bits() as u64
+    }
+}
+
+/// The rights epoch stands above the reasons.
+const EPOCH_SHIFT: u32 = 32;
+
+/// See the module's documentation. It has a cache line of its own, which only changes of the word take from the workers.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Admission {
+    word: AtomicU64,
+    /// When the data set was last found not to be there, Unix time in ms.
+    loading_since_ms: AtomicI64,
+}
+
+impl Admission {
+    /// Reasons and rights epoch in one.
+    #[inline]
+    pub fn word(&self) -> u64 {
+        self.word.load(Ordering::Relaxed)
+    }
+
+    /// The word when nothing keeps commands from running, in this rights epoch.
+    pub fn open_word(rights: u32) -> u64 {
+        u64::from(rights) << EPOCH_SHIFT
+    }
+
+    /// The rights epoch. What is read of users after it is at least as new.
+    #[inline]
+    pub fn rights(&self) -> u32 {
+        (self.word.load(Ordering::Acquire) >> EPOCH_SHIFT) as u32
+    }
+
+    /// Begins another rights epoch.
+    pub fn renew_rights(&self) {
+        // Beyond the last number the first comes again.
+        self.word.fetch_add(1 << EPOCH_SHIFT, Ordering::Release);
+    }
+
+    /// Whether one of these reasons holds.
+    #[inline]
+    pub fn has(&self, reasons: Reasons) -> bool {
+        self.word.load(Ordering::Acquire) & u64::from(reasons.bits()) != 0
+    }
+
+    /// When the data set was last found to be absent, Unix time in ms.
+    pub fn loading_since_ms(&self) -> i64 {
+        self.loading_since_ms.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether these reasons hold.
+    pub fn set(&self, reasons: Reasons, holds: bool) {
+        if holds {
+            if reasons.contains(Reasons::LOADING) {
+                self.loading_since_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            }
+            self.word.fetch_or(reasons.bits().into(), Ordering::Release);
+        } else {
+            self.word.fetch_and(!u64::from(reasons.bits()), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_open_when_no_reason_holds() {
+        let admission = Admission::default();
+        let is_open = || admission.word() == Admission::open_word(admission.rights());
+        assert!(is_open());
+        admission.set(Reasons::LOADING, true);
+        admission.set(Reasons::UNSAVED, true);
+        admission.set(Reasons::LOADING, false);
+        assert!(!is_open() && admission.has(Reasons::UNSAVED) && !admission.has(Reasons::LOADING));
+        admission.set(Reasons::UNSAVED, false);
+        assert!(is_open());
+    }
+
+    #[test]
+    fn rights_and_reasons_leave_each_other_alone() {
+        let admission = Admission { word: AtomicU64::new(Admission::open_word(u32::MAX)), ..Admission::default() };
+        admission.set(Reasons::ENDING, true);
+        admission.renew_rights();
+        assert_eq!(
+            (admission.rights(), admission.has(Reasons::ENDING), admission.has(Reasons::LOADING)),
+            (0, true, false)
+        );
+        admission.renew_rights();
+        admission.set(Reasons::ENDING, false);
+        assert_eq!(admission.word(), Admission::open_word(1));
+    }
+}

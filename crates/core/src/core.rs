@@ -1,0 +1,305 @@
+//! See [`Core`].
+
+use crate::admission::{Admission, Reasons};
+use crate::clients::Clients;
+use crate::commandlog::CommandLog;
+use crate::eviction::Eviction;
+use crate::inbox::{Delivery, Inboxes, Served};
+use crate::latency::LatencyMonitor;
+use crate::message::Message;
+use crate::pause::Pause;
+use crate::pubsub::PubSub;
+use crate::pubsub::publication::{Address, Publication};
+use crate::rates::Rates;
+use crate::runtime_config::RuntimeConfig;
+use crate::stats::{Totals, WorkerStats};
+use crate::tracking::Tracking;
+use kvick_commands::table::Catalogue;
+use kvick_config::tables::{network, process};
+use kvick_config::{Config, Values};
+use kvick_runtime::mailbox::Mailbox;
+use kvick_runtime::{clock, memory};
+use kvick_store::hash::KeyHasher;
+use kvick_store::{EventClass, Keyspace};
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// Partitions per database when there is one worker.
+const PARTITIONS_ALONE: usize = 256;
+/// Partitions per database for each of several workers: so many that another worker seldom takes the ones that a worker
+/// prefetched, a batch of keys, before it locks them.
+const PARTITIONS_PER_WORKER: usize = 1024;
+const PARTITIONS_MAX: usize = 16384;
+
+/// What every subsystem may read. There is one, which lives as long as the process.
+pub struct Core {
+    /// The data.
+    pub keyspace: &'static Keyspace,
+    /// The settings.
+    pub config: Config,
+    /// What is known about each command.
+    pub catalogue: &'static Catalogue,
+    /// Why commands may not run now.
+    pub admission: Admission,
+    /// All connections.
+    pub clients: Clients,
+    /// CLIENT PAUSE.
+    pub pause: Pause,
+    /// Channels and their subscribers.
+    pub pubsub: PubSub,
+    /// Clients that cache keys.
+    pub tracking: Tracking,
+    /// What workers have yet to write to their connections.
+    pub inboxes: Inboxes,
+    /// COMMANDLOG and SLOWLOG.
+    pub commandlog: CommandLog,
+    /// LATENCY.
+    pub latency: LatencyMonitor,
+    /// Memory limits.
+    pub eviction: Eviction,
+    /// Peak and initial memory use.
+    pub memory: memory::Monitor,
+    /// Bytes that snapshots have captured and not yet written.
+    pub snapshot_bytes: AtomicUsize,
+    /// Counters of the workers, by number, and of the thread that executes a primary's commands.
+    pub stats: Vec<Arc<WorkerStats>>,
+    /// How much happens per second.
+    pub rates: Mutex<Rates>,
+    /// When the server started.
+    pub started: Instant,
+    /// Unix time in ms at which it started.
+    pub started_ms: i64,
+    /// Forty hexadecimal digits that identify this run.
+    pub run_id: String,
+    /// Connections refused because there were too many.
+    pub rejected_connections: AtomicU64,
+    /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
+    pub active_expire: AtomicBool,
+    /// DEBUG PAUSE-CRON: whether periodic work is suspended.
+    pub timers_stopped: AtomicBool,
+    /// What each worker had counted at the last CONFIG RESETSTAT.
+    baseline: Mutex<Vec<Totals>>,
+    runtime_config: RwLock<Arc<RuntimeConfig>>,
+    /// The workers' mailboxes, by number.
+    mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
+    /// Interrupts the connection to the primary.
+    interrupt_primary: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    workers: usize,
+    ending: AtomicBool,
+}
+
+impl Core {
+    /// A core with these settings and commands. `run_id` identifies this run.
+    pub fn new(values: Values, catalogue: &'static Catalogue, run_id: String) -> Self {
+        let workers = values.read(network::IO_THREADS).max(1) as usize;
+        let databases = values.read(process::DATABASES) as usize;
+        let partitions = match workers {
+            1 => PARTITIONS_ALONE,
+            _ => (workers * PARTITIONS_PER_WORKER).next_power_of_two().min(PARTITIONS_MAX),
+        };
+        let commands = catalogue.all().len();
+        let runtime_config = RuntimeConfig::read(&values, 1);
+        let core = Core {
+            keyspace: Keyspace::leak(databases, partitions, hasher(&values)),
+            config: Config::new(values),
+            catalogue,
+            admission: Admission::default(),
+            clients: Clients::default(),
+            pause: Pause::default(),
+            // The thread that executes a primary's commands publishes like a worker.
+            pubsub: PubSub::new(workers + 1),
+            tracking: Tracking::default(),
+            inboxes: Inboxes::new(workers + 1),
+            commandlog: CommandLog::default(),
+            latency: LatencyMonitor::default(),
+            eviction: Eviction::default(),
+            memory: memory::Monitor::default(),
+            snapshot_bytes: AtomicUsize::new(0),
+            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            rates: Mutex::default(),
+            started: Instant::now(),
+            started_ms: clock::unix_ms(),
+            run_id,
+            rejected_connections: AtomicU64::new(0),
+            active_expire: AtomicBool::new(true),
+            timers_stopped: AtomicBool::new(false),
+            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
+            runtime_config: RwLock::new(Arc::new(runtime_config)),
+            mailboxes: OnceLock::new(),
+            interrupt_primary: OnceLock::new(),
+            workers,
+            ending: AtomicBool::new(false),
+        };
+        core.guard_memory(&core.runtime_config());
+        core.keyspace.lazy_free.run(memory::register_thread);
+        core
+    }
+
+    /// Sets the workers' mailboxes, once.
+    pub fn set_mailboxes(&self, mailboxes: Vec<Arc<Mailbox<Message>>>) {
+        // A second call would be a mistake of the process's start alone; the first stays.
+        let _ = self.mailboxes.set(mailboxes);
+        self.memory.mark_startup();
+    }
+
+    /// Sets how the connection to the primary is interrupted, once.
+    pub fn set_interrupt_primary(&self, interrupt: impl Fn() + Send + Sync + 'static) {
+        // As above.
+        let _ = self.interrupt_primary.set(Box::new(interrupt));
+    }
+
+    /// Marks the server as ending and wakes the workers, which notice at their next turn.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        (0..self.workers()).for_each(|worker| self.wake(worker));
+    }
+
+    /// Resets the counters that CONFIG RESETSTAT resets. The caller holds the global lock, so that no command runs.
+    pub fn reset_stats(&self) {
+        *self.baseline.lock() = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+        self.stats.iter().for_each(|stats| stats.reset_commands());
+        self.rates.lock().reset();
+        self.rejected_connections.store(0, Ordering::Relaxed);
+        self.keyspace.lazy_free.reset();
+        self.eviction.reset();
+    }
+
+    /// Samples rates and memory, if that is due.
+    pub fn sample(&self) {
+        let now = Instant::now();
+        let mut rates = self.rates.lock();
+        if rates.is_due(now) {
+            let workers: Vec<Totals> = self.stats.iter().map(|stats| Totals::of(stats)).collect();
+            rates.sample(now, &workers);
+            self.memory.sample();
+        }
+    }
+
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Sends a worker a message.
+    pub fn send(&self, worker: usize, message: Message) {
+        match self.mailboxes.get().and_then(|all| all.get(worker)) {
+            Some(mailbox) => mailbox.send(message),
+            // The connection to the primary is no worker's.
+            None if matches!(message, Message::Close(_)) => {
+                if let Some(interrupt) = self.interrupt_primary.get() {
+                    interrupt();
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Has a worker look at the server's state.
+    pub fn wake(&self, worker: usize) {
+        if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
+            mailbox.wake();
+        }
+    }
+
+    /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
+    /// waits for anything.
+    pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
+        if self.inboxes.put(worker, delivery) && worker != from {
+            self.wake(worker);
+        }
+    }
+
+    /// Has a client that waited answered, on behalf of any thread.
+    pub fn answer(&self, served: Served) {
+        const NO_WORKER: usize = usize::MAX;
+        self.deliver(NO_WORKER, served.client.worker, Delivery::Served(served));
+    }
+
+    /// Publishes a message from a worker; how many subscribers hear it.
+    pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
+        self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
+    }
+
+    /// Has `publish` put messages into inboxes, and then wakes the workers that have to be, but for the one it is.
+    fn put_messages<T>(&self, from: usize, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
+        let mut asleep = SmallVec::<[usize; 8]>::new();
+        let result = publish(&mut |worker, message| {
+            if self.inboxes.put(worker, Delivery::Published(message)) && worker != from {
+                asleep.push(worker);
+            }
+        });
+        asleep.into_iter().for_each(|worker| self.wake(worker));
+        result
+    }
+
+    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+        self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
+    }
+
+    /// Sends every worker a message.
+    pub fn send_all(&self, message: impl Fn() -> Message) {
+        (0..self.workers()).for_each(|worker| self.send(worker, message()));
+    }
+
+    /// The classes of keyspace events that somebody may hear of, of those that settings name, and whether all changes are
+    /// noted.
+    #[inline]
+    pub fn heard(&self, named: EventClass) -> EventClass {
+        let no_events = named.is_empty() || !self.pubsub.directory().has_listeners();
+        let heard = if no_events { EventClass::empty() } else { named };
+        heard | self.keyspace.tracking.heard()
+    }
+
+    /// Moves whenever settings change.
+    #[inline]
+    pub fn config_generation(&self) -> u64 {
+        self.config.generation()
+    }
+
+    /// The settings that workers go by, as of now.
+    pub fn runtime_config(&self) -> Arc<RuntimeConfig> {
+        let generation = self.config.generation();
+        let current = self.runtime_config.read().clone();
+        if current.generation == generation {
+            return current;
+        }
+        let mut current = self.runtime_config.write();
+        if current.generation < generation {
+            *current = Arc::new(RuntimeConfig::read(&self.config.values(), generation));
+            self.guard_memory(&current);
+        }
+        current.clone()
+    }
+
+    /// Has commands look whether memory is short, if there are limits.
+    fn guard_memory(&self, runtime_config: &RuntimeConfig) {
+        let limits = &runtime_config.eviction;
+        self.admission.set(Reasons::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
+    }
+
+    /// What each worker counted since the last CONFIG RESETSTAT.
+    pub fn totals(&self) -> Vec<Totals> {
+        let baseline = self.baseline.lock();
+        self.stats.iter().zip(baseline.iter()).map(|(stats, before)| Totals::of(stats).since(before)).collect()
+    }
+
+    /// Whether the server is to end.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+}
+
+/// The hash function of the keyspace: with a secret of its own, or the one that `hash-seed` stands for.
+fn hasher(values: &Values) -> KeyHasher {
+    match values.read(process::HASH_SEED) {
+        None => KeyHasher::random(),
+        Some(seed) => {
+            let word = |half| KeyHasher::with_secret(half, 0).hash(&seed);
+            KeyHasher::with_secret(word(0), word(1))
+        }
+    }
+}

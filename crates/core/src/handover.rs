@@ -1,0 +1,26 @@
+//! Objects on their way to a worker: accepted sockets, and keys that another server has answered for. Each worker has a
+//! queue per kind of object; whoever puts something there wakes the worker.
+
+use crate::Core;
+use crossbeam_queue::SegQueue;
+
+/// Queues of one kind of object, one per worker.
+pub struct Handover<T>(Box<[SegQueue<T>]>);
+
+impl<T> Handover<T> {
+    /// Empty queues for `workers` workers.
+    pub fn new(workers: usize) -> Self {
+        Handover((0..workers).map(|_| SegQueue::new()).collect())
+    }
+
+    /// Gives a worker an object and wakes it.
+    pub fn put(&self, core: &Core, worker: usize, object: T) {
+        self.0[worker].push(object);
+        core.wake(worker);
+    }
+
+    /// Takes the oldest object for a worker.
+    pub fn take(&self, worker: usize) -> Option<T> {
+        self.0[worker].pop()
+    }
+}
