@@ -162,9 +162,15 @@ fn apply_all(names: &[Name], before: &Values, after: &Values, apply: &mut impl A
 }
 
 #[cfg(test)]
+#[path = "../../tests/common/stop.rs"]
+mod stop;
+
+#[cfg(test)]
 mod tests {
     use super::super::tables::{logging, memory, network, process};
+    use super::stop::SetOnDrop;
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn config() -> Config {
         Config::new(Values::defaults().unwrap())
@@ -336,12 +342,13 @@ mod tests {
 
     #[test]
     fn many_threads_read_while_one_changes() {
-        let config = config();
+        let (config, done) = (config(), AtomicBool::new(false));
         std::thread::scope(|scope| {
+            let _done = SetOnDrop(&done);
             for _ in 0..3 {
                 scope.spawn(|| {
                     let mut seen = config.generation();
-                    while config.read(network::TIMEOUT) < 200 {
+                    while !done.load(Ordering::Relaxed) {
                         let values = config.values();
                         assert_eq!(values.read(network::TIMEOUT), values.read(network::TCP_KEEPALIVE) - 300);
                         assert!(config.generation() >= seen);

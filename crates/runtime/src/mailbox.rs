@@ -51,6 +51,10 @@ mod tests {
     use super::*;
     use mio::{Events, Poll, Token};
     use std::sync::Arc;
+    use std::time::Duration;
+
+    /// How long a wake-up may take before a test fails.
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
     fn no_message_is_left_without_a_wake_up() {
@@ -67,7 +71,8 @@ mod tests {
             .collect();
         let (mut got, mut events) = (0, Events::with_capacity(4));
         while got < SENDERS * EACH {
-            poll.poll(&mut events, None).expect("poll");
+            poll.poll(&mut events, Some(PATIENCE)).expect("poll");
+            assert!(!events.is_empty(), "no wake-up after {got} messages");
             got += mailbox.drain().count() as u32;
         }
         senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
@@ -80,7 +85,7 @@ mod tests {
         let mut events = Events::with_capacity(4);
         for _ in 0..3 {
             (0..1000).for_each(|_| mailbox.wake());
-            poll.poll(&mut events, None).expect("poll");
+            poll.poll(&mut events, Some(PATIENCE)).expect("poll");
             assert_eq!((events.iter().count(), mailbox.drain().count(), mailbox.messages.len()), (1, 0, 0));
         }
     }

@@ -4,7 +4,6 @@
 //! [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`], those
 //! about data in `kvick-commands`.
 
-pub mod acl;
 pub use kvick_runtime::allocator;
 pub mod aof;
 pub use kvick_runtime::clock;

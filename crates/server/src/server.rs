@@ -1,6 +1,5 @@
 //! The server: the core, and the subsystems that stand on it.
 
-use crate::acl::Acl;
 use crate::aof::{self, Aof};
 use crate::config::Values;
 use crate::config::tables::persistence::APPENDFSYNC;
@@ -19,6 +18,7 @@ use crate::watchdog::Watchdog;
 use crate::worker::connection::Socket;
 use crate::worker::handlers::Handler;
 use crate::worker::output;
+use kvick_acl::Acl;
 use kvick_commands::context::Error;
 use kvick_commands::table::{CommandInfo, CommandTable};
 use kvick_core::Core;

@@ -1,12 +1,12 @@
 //! What a session command works with: the connection it came from, the server, and the keyspace under the locks that the
 //! command's rule asked for.
 
-use crate::acl::identity::Identity;
 use crate::replication::replicas::Replica;
 use crate::scripting::debugging::Mode;
 use crate::server::Server;
 use crate::worker::feeding::Feed;
 use crate::worker::transaction::{Transaction, Watching};
+use kvick_acl::identity::Identity;
 use kvick_commands::context::{Error, Settings};
 use kvick_core::Core;
 use kvick_core::clients::{ClientFlags, ClientInfo};

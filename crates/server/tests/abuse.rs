@@ -386,7 +386,9 @@ fn a_fast_reader_of_much_stalls_nobody_on_its_worker() {
             stream.write_all(b"GET large\r\n").expect("sent");
             let mut left = bulk(&value).len();
             while left > 0 {
-                left -= stream.read(&mut buffer).expect("some of the reply");
+                let n = stream.read(&mut buffer).expect("some of the reply");
+                assert!(n > 0, "closed with {left} bytes missing");
+                left -= n;
             }
         }
     };

@@ -3,10 +3,11 @@
 
 mod common;
 
+use common::stop::SetOnDrop;
 use common::{Server, for_workers};
 use redis::{Connection, FromRedisValue, Value, cmd, pipe};
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MB: usize = 1024 * 1024;
 
@@ -225,7 +226,7 @@ fn mset_is_seen_whole_or_not_at_all() {
     const READERS: usize = 2;
     const ROUNDS: usize = 150;
     for_workers(&[], |server| {
-        let writing = AtomicUsize::new(WRITERS);
+        let done = AtomicBool::new(false);
         // Each client names the keys in an order of its own, so that locks taken in that order would block one another.
         let key = |client: usize, n: usize| format!("key:{}", (n * (2 * client + 1) + client) % KEYS);
         let set = |connection: &mut Connection, client: usize, value: &str| {
@@ -237,18 +238,16 @@ fn mset_is_seen_whole_or_not_at_all() {
         };
         set(&mut server.client(), 0, "first");
         let different = std::thread::scope(|scope| {
-            for writer in 0..WRITERS {
-                let (writing, set) = (&writing, &set);
-                scope.spawn(move || {
-                    let mut connection = server.client();
-                    (0..ROUNDS).for_each(|round| set(&mut connection, writer, &format!("{round} by {writer}")));
-                    writing.fetch_sub(1, Ordering::Relaxed);
-                });
-            }
+            let writing = SetOnDrop(&done);
+            let write = |writer: usize| {
+                let mut connection = server.client();
+                (0..ROUNDS).for_each(|round| set(&mut connection, writer, &format!("{round} by {writer}")));
+            };
+            let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
             let read = |reader: usize| {
                 let mut connection = server.client();
                 let mut seen = std::collections::HashSet::new();
-                while writing.load(Ordering::Relaxed) > 0 {
+                while !done.load(Ordering::Relaxed) {
                     let mut command = cmd("MGET");
                     (0..KEYS).for_each(|n| {
                         command.arg(key(reader, n));
@@ -260,6 +259,8 @@ fn mset_is_seen_whole_or_not_at_all() {
                 seen.len()
             };
             let readers: Vec<_> = (0..READERS).map(|reader| scope.spawn(move || read(reader + 3))).collect();
+            writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+            drop(writing);
             readers.into_iter().map(|reader| reader.join().expect("no torn MSET")).sum::<usize>()
         });
         println!("readers saw {different} different states");

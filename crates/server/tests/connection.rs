@@ -309,7 +309,7 @@ fn a_client_that_prefers_replicas_is_told_that_this_is_a_primary() {
         raw.skip_to("role:master");
         raw.skip_to("connected_slaves:0");
         // The last line of the section, and the end of the reply.
-        while !raw.line().starts_with("repl_backlog_histlen:") {}
+        raw.skip_until("repl_backlog_histlen:", |line| line.starts_with("repl_backlog_histlen:"));
         raw.expect("\r\n");
         raw.ask(&["READONLY"], "+OK\r\n");
         assert_eq!(flags(), "r");

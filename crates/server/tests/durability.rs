@@ -6,6 +6,7 @@
 mod common;
 
 use common::line::{digest, ok, persistence as info, refusal, run};
+use common::stop::{SetOnDrop, output};
 use common::{Server, journal, wait_until};
 use redis::{Commands, Connection, Value, cmd};
 use std::collections::BTreeMap;
@@ -14,7 +15,6 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -41,11 +41,9 @@ impl Folder {
 
     /// Runs the server until it ends; its exit code and what it told.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
-        let output = Command::new(env!("CARGO_BIN_EXE_kvick-server"))
-            .args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""]))
-            .args(args)
-            .output()
-            .expect("the server's binary");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
+        command.args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""])).args(args);
+        let output = output(&mut command);
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -149,7 +147,7 @@ const PAIR: &str = "redis.call('set', KEYS[1], ARGV[1]) redis.call('rpush', KEYS
 
 /// Writes until the server is gone: a counter, and two keys that must stay the same, by a transaction and by a script in turn.
 /// The server has done at least what is returned.
-fn write(server: &Server, number: usize, told: (i64, i64), goes_on: &AtomicBool) -> (i64, i64) {
+fn write(server: &Server, number: usize, told: (i64, i64), stop: &AtomicBool) -> (i64, i64) {
     let Some(mut client) = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port()))
         .and_then(|client| client.get_connection())
         .ok()
@@ -158,7 +156,7 @@ fn write(server: &Server, number: usize, told: (i64, i64), goes_on: &AtomicBool)
     };
     let (mut counted, mut paired) = told;
     for n in counted + 1.. {
-        if !goes_on.load(Ordering::Relaxed) || client.set::<_, _, ()>(format!("counter:{number}"), n).is_err() {
+        if stop.load(Ordering::Relaxed) || client.set::<_, _, ()>(format!("counter:{number}"), n).is_err() {
             break;
         }
         counted = n;
@@ -178,22 +176,21 @@ fn write(server: &Server, number: usize, told: (i64, i64), goes_on: &AtomicBool)
 
 /// Has clients write until the server is killed after this time; what they were told.
 fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOnce(&Server)) -> Told {
-    let goes_on = Arc::new(AtomicBool::new(true));
+    let stop = AtomicBool::new(false);
     let began = Instant::now();
     std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
         let shared: &Server = server;
         let writers: Vec<_> = (0..WRITERS)
             .map(|number| {
-                let (goes_on, told) = (goes_on.clone(), told.get(&number).copied().unwrap_or_default());
-                scope.spawn(move || (number, write(shared, number, told, &goes_on)))
+                let (stop, told) = (&stop, told.get(&number).copied().unwrap_or_default());
+                scope.spawn(move || (number, write(shared, number, told, stop)))
             })
             .collect();
         meanwhile(shared);
         std::thread::sleep(after.saturating_sub(began.elapsed()));
         shared.signal(libc::SIGKILL);
-        let told = writers.into_iter().map(|writer| writer.join().expect("a writer")).collect();
-        goes_on.store(false, Ordering::Relaxed);
-        told
+        writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
     })
 }
 

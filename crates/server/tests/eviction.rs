@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::stop::SetOnDrop;
 use common::{Server, for_workers, wait_until};
 use redis::{Connection, cmd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,6 +113,7 @@ fn memory_stays_within_bounds_under_several_writers() {
         let limit = leave(&mut client, 8 << 20);
         let done = AtomicBool::new(false);
         let most = std::thread::scope(|scope| {
+            let writing = SetOnDrop(&done);
             let writers: Vec<_> = (0..4u64)
                 .map(|writer| {
                     scope.spawn(move || {
@@ -136,7 +138,7 @@ fn memory_stays_within_bounds_under_several_writers() {
                 most
             });
             writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
-            done.store(true, Ordering::Relaxed);
+            drop(writing);
             watcher.join().expect("no panic")
         });
         // Buffers of the requests and replies under way are not held up by anything.

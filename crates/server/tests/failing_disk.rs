@@ -5,6 +5,7 @@ mod common;
 
 use common::disk::{Disk, Failing};
 use common::line::{digest, ok, persistence as info, refusal, run};
+use common::stop::Deadline;
 use common::{Server, journal, wait_until};
 use redis::{Commands, Connection, Value, cmd};
 use std::fs::OpenOptions;
@@ -27,8 +28,9 @@ fn is_increment(path: &str) -> bool {
 
 /// Writes until the server is gone. A reply to what was sent when syncs had begun to fail would be a lie.
 fn write(server: &Server, number: usize, fails: &AtomicBool) {
-    let mut client = server.client();
+    let (mut client, deadline) = (server.client(), Deadline::of("the server is gone"));
     for n in 0u64.. {
+        deadline.check();
         let has_failed = fails.load(Ordering::SeqCst);
         let value = if has_failed { "unsynced".to_owned() } else { n.to_string() };
         match cmd("SET").arg(format!("key-{number}")).arg(value).query::<()>(&mut client) {
@@ -40,9 +42,10 @@ fn write(server: &Server, number: usize, fails: &AtomicBool) {
 
 /// Reads until the server is gone. What no sync has kept is shown to nobody.
 fn read(server: &Server, number: usize) {
-    let mut client = server.client();
+    let (mut client, deadline) = (server.client(), Deadline::of("the server is gone"));
     while let Ok(value) = cmd("GET").arg(format!("key-{number}")).query::<Option<String>>(&mut client) {
         assert_ne!(value.as_deref(), Some("unsynced"));
+        deadline.check();
     }
 }
 
@@ -101,8 +104,10 @@ fn what_a_sync_in_the_background_has_lost_is_put_back_from_the_journal() {
             journal::begins_at(&kept, &increment).is_some()
         });
         disk.fail(Failing::NextSync(is_increment));
+        let deadline = Deadline::of("the server is gone");
         while let Ok(counter) = client.incr("counter", 1) {
             last = counter;
+            deadline.check();
         }
         assert_eq!(server.end(), Some(1));
         assert!(server.log().contains("Can't persist AOF for fsync error"));

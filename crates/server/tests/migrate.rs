@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::stop::{Deadline, accept};
 use common::{Server, for_workers, wait_until};
 use redis::{Connection, RedisResult, Value, cmd};
 use std::io::{Read, Write};
@@ -203,7 +204,7 @@ impl Slow {
 
     /// Answers each of `rounds` RESTOREs or DELs after the next run of `during`; the requests' beginnings.
     fn serve(&self, rounds: usize, mut during: impl FnMut(usize)) -> Vec<String> {
-        let (mut stream, _) = self.listener.accept().expect("a connection");
+        let mut stream = accept(&self.listener).expect("a connection");
         let mut seen = Vec::new();
         let read = |stream: &mut TcpStream, wanted: &[&str]| {
             let mut bytes = vec![0; 65536];
@@ -307,7 +308,10 @@ fn no_write_is_lost_while_keys_move() {
             }
             for n in 0..KEYS {
                 // Those that change too often are tried again.
-                while migrate(&mut client, target.port(), &[&format!("k{n}"), "0", "5000", "REPLACE"]) != "OK" {}
+                let deadline = Deadline::of("the key has moved");
+                while migrate(&mut client, target.port(), &[&format!("k{n}"), "0", "5000", "REPLACE"]) != "OK" {
+                    deadline.check();
+                }
             }
         });
         assert_eq!(ask::<usize>(&mut client, &["DBSIZE"]).expect("a number"), 0);

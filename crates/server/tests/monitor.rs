@@ -172,7 +172,7 @@ fn a_monitor_is_one_until_it_is_reset_or_gone() {
         let (mut one, other) = (monitor(server), monitor(server));
         assert_eq!(flags(), 2);
         one.request(&["RESET"]);
-        while one.line() != "+RESET" {}
+        one.skip_to("+RESET");
         drop(other);
         wait_until("the other is gone", || flags() == 0);
         one.ask(&["SET", "k", "v"], "+OK\r\n");

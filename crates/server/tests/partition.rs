@@ -16,13 +16,13 @@
 mod common;
 
 use common::cable::{Cable, tap};
+use common::stop::SetOnDrop;
 use common::wire::{Reply, Wire};
 use common::{Server, peer};
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -387,6 +387,7 @@ fn round(site: &Site, fault: Fault, number: &AtomicU64) {
     println!("  the primary is node {old}");
     let (stop, confirmed) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let (began, new) = std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
         for node in 0..NODES {
             let (stop, confirmed, namespace) = (&stop, &confirmed, site.network.namespaces[node].as_raw_fd());
             scope.spawn(move || {
@@ -399,9 +400,7 @@ fn round(site: &Site, fault: Fault, number: &AtomicU64) {
         fault.begin(site, old);
         std::thread::sleep(FAULT);
         fault.end(site, old);
-        let well = std::panic::catch_unwind(AssertUnwindSafe(|| site.wait_until_well()));
-        stop.store(true, Ordering::Relaxed);
-        (began, well.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        (began, site.wait_until_well())
     });
     let by_new = SocketAddr::new(address(new), site.servers[new].port());
     let confirmed = confirmed.into_inner().expect("no writer has failed");

@@ -4,6 +4,7 @@
 mod common;
 
 use common::line::{digest, ok, refusal as error, run as ask};
+use common::stop::{Deadline, SetOnDrop, output};
 use common::{Server, for_workers, wait_until};
 use redis::{Commands, Connection, Value, cmd};
 use std::collections::HashMap;
@@ -45,11 +46,9 @@ impl Folder {
 
     /// Runs the server until it ends; its exit code and what it told.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
-        let output = Command::new(env!("CARGO_BIN_EXE_kvick-server"))
-            .args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""]))
-            .args(args)
-            .output()
-            .expect("the server's binary");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
+        command.args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""])).args(args);
+        let output = output(&mut command);
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
@@ -187,6 +186,7 @@ fn a_background_save_is_of_one_moment() {
     }
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ended = SetOnDrop(&ended);
         for writer in 0..3 {
             let (mut client, ended) = (server.client(), &ended);
             scope.spawn(move || {
@@ -216,7 +216,6 @@ fn a_background_save_is_of_one_moment() {
             assert_ne!(info["rdb_last_cow_size"], "0");
             assert_consistent(&folder.path("dump.rdb"), PAIRS);
         }
-        ended.store(true, Ordering::Relaxed);
     });
 }
 
@@ -558,9 +557,10 @@ fn no_write_is_acknowledged_that_the_last_save_does_not_hold() {
             .map(|writer| {
                 let mut client = server.client();
                 scope.spawn(move || {
-                    let mut acknowledged = 0;
+                    let (mut acknowledged, deadline) = (0, Deadline::of("the server is gone"));
                     while let Ok(count) = client.incr::<_, _, u64>(format!("counter:{writer}"), 1) {
                         acknowledged = count;
+                        deadline.check();
                     }
                     acknowledged
                 })

@@ -4,6 +4,7 @@
 mod common;
 
 use common::line::{digest, ok, persistence, run as ask};
+use common::stop::SetOnDrop;
 use common::{Server, wait_until};
 use redis::{Connection, Value};
 use std::fs;
@@ -95,6 +96,7 @@ fn write(server: &Server, seed: u64, stop: &AtomicBool, written: &AtomicU64) {
 fn beside_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
         for writer in 0..3 {
             let (stop, written) = (&stop, &written);
             scope.spawn(move || write(server, seed * 10 + writer, stop, written));
@@ -102,7 +104,6 @@ fn beside_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
         meanwhile();
         let before = written.load(Ordering::Relaxed);
         wait_until("writers have gone on", || written.load(Ordering::Relaxed) > before + 50);
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -1,6 +1,9 @@
 //! The program as a process: how it starts, what it tells and leaves, and how it ends. Each test runs the real binary in
 //! a folder of its own and, where no TCP port is needed, behind a Unix socket there.
 
+#[path = "common/stop.rs"]
+mod stop;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,6 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+use stop::output;
 use tempfile::TempDir;
 
 /// How long anything may take before a test fails.
@@ -31,7 +35,7 @@ fn program(folder: &TempDir) -> Command {
 
 /// Runs the program to its end.
 fn run(args: &[&str]) -> Output {
-    program(&folder()).args(args).output().unwrap()
+    output(program(&folder()).args(args))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -199,7 +203,7 @@ fn a_bad_line_stops_the_start_with_its_place_and_the_reason() {
     let folder = folder();
     let file = folder.path().canonicalize().unwrap().join("kvick.conf");
     fs::write(&file, "timeout 1\n\nnosuch 7\n").unwrap();
-    let output = program(&folder).arg(&file).output().unwrap();
+    let output = output(program(&folder).arg(&file));
     assert_eq!(output.status.code(), Some(1));
     let error = text(&output.stderr);
     assert!(error.contains("*** FATAL CONFIG FILE ERROR (Version 9.1."), "{error}");
@@ -357,7 +361,7 @@ fn a_daemon_leaves_its_parent_and_writes_file_and_number() {
     let args =
         ["--daemonize", "yes", "--port", "0", "--unixsocket", "socket", "--pidfile", "the.pid", "--logfile", "log"];
     // Since its output are pipes, this returns when the daemon has let go of them too.
-    let parent = program(&folder).args(args).output().unwrap();
+    let parent = output(program(&folder).args(args));
     assert_eq!(parent.status.code(), Some(0));
     assert!(parent.stdout.is_empty() && parent.stderr.is_empty(), "{parent:?}");
     let log = || fs::read_to_string(folder.path().join("log")).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::stop::SetOnDrop;
 use common::{Raw, Server, for_workers, wait_until};
 use redis::{Connection, cmd};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -592,6 +593,7 @@ fn a_message_to_very_many_holds_nobody_up() {
         (0..SUBSCRIBERS).map(|_| Listener::new(&server, &["SUBSCRIBE", "all"])).collect();
     let (replies, done) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _done = SetOnDrop(&done);
         scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
                 probe.ask(&["PING"], "+PONG\r\n");
@@ -604,7 +606,6 @@ fn a_message_to_very_many_holds_nobody_up() {
         // All but the last are told before it, each with a write of its own.
         assert_eq!(listeners[SUBSCRIBERS - 1].payload(), "message");
         let meanwhile = replies.load(Ordering::SeqCst) - before;
-        done.store(true, Ordering::SeqCst);
         assert!(meanwhile > 3, "others got {meanwhile} replies while a message was delivered");
     });
     listeners[..SUBSCRIBERS - 1].iter_mut().for_each(|listener| assert_eq!(listener.payload(), "message"));

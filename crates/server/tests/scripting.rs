@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::stop::SetOnDrop;
 use common::{Server, for_workers, wait_until};
 use redis::{Connection, Value, cmd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,6 +94,7 @@ fn money_that_is_moved_in_any_way_is_never_lost() {
     open_accounts(&mut server.client());
     let (stop, moved, seen) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
         for number in 0..16 {
             let (server, stop, moved) = (&server, &stop, &moved);
             scope.spawn(move || {
@@ -114,7 +116,6 @@ fn money_that_is_moved_in_any_way_is_never_lost() {
             });
         }
         std::thread::sleep(stress_time());
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{moved:?} transfers, {seen:?} sums");
     assert!(moved.into_inner() > 100 && seen.into_inner() > 1);
@@ -127,6 +128,7 @@ fn scripts_that_take_whatever_locks_they_need_do_not_stop_each_other_for_ever() 
     let stop = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
         for number in 0..12 {
             let (server, stop, rounds) = (&server, &stop, &rounds);
             scope.spawn(move || {
@@ -168,7 +170,6 @@ fn scripts_that_take_whatever_locks_they_need_do_not_stop_each_other_for_ever() 
             assert!(now > last, "nothing happens any more after {now} rounds");
             last = now;
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -353,6 +354,7 @@ fn others_are_answered_what_they_asked_while_a_script_takes_long_that_had_to_wai
     let server = Server::start(&["--io-threads", "1", "--busy-reply-threshold", "3"]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
         for talker in 0..6 {
             let (server, stop) = (&server, &stop);
             scope.spawn(move || {
@@ -377,6 +379,5 @@ fn others_are_answered_what_they_asked_while_a_script_takes_long_that_had_to_wai
             client.request(&["EVAL", LONG, "0"]);
             client.expect("*-1\r\n$4\r\ndone\r\n");
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }

@@ -2,12 +2,12 @@
 
 mod common;
 
+use common::stop::SetOnDrop;
 use common::{Raw, Server, for_workers, wait_until};
 use redis::{Connection, cmd};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn run(control: &mut Connection, words: &[&str]) {
@@ -660,13 +660,14 @@ fn write(server: &Server, seed: u64) {
 #[test]
 fn no_cache_keeps_what_is_stale() {
     for_workers(&["--tracking-table-max-keys", "20"], |server| {
-        let done = Arc::new(AtomicBool::new(false));
+        let done = AtomicBool::new(false);
         let options = ["", "NOLOOP", "OPTOUT", "BCAST", "BCAST PREFIX key1 PREFIX key2 PREFIX key3", ""];
         let caches = std::thread::scope(|scope| {
+            let writing = SetOnDrop(&done);
             let readers: Vec<_> = (1..)
                 .zip(options)
                 .map(|(seed, options)| {
-                    let done = done.clone();
+                    let done = &done;
                     scope.spawn(move || {
                         let (mut draw, mut cache, mut reads) = (Draw(seed), Cache::new(server, options), 0);
                         while !done.load(Ordering::Relaxed) {
@@ -691,7 +692,7 @@ fn no_cache_keeps_what_is_stale() {
                 .collect();
             let writers: Vec<_> = (1..=4).map(|seed| scope.spawn(move || write(server, seed * 7919))).collect();
             writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
-            done.store(true, Ordering::Relaxed);
+            drop(writing);
             readers.into_iter().map(|reader| reader.join().expect("no panic")).collect::<Vec<_>>()
         });
         let mut control = server.client();

@@ -3,7 +3,9 @@
 mod common;
 
 use common::for_workers;
+use common::stop::SetOnDrop;
 use redis::cmd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const QUEUED: &str = "+QUEUED\r\n";
 const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
@@ -152,8 +154,9 @@ fn a_transfer_between_accounts_is_never_seen_half_done() {
         for account in 0..ACCOUNTS {
             let () = cmd("SET").arg(format!("account:{account}")).arg(100).query(&mut setup).expect("OK");
         }
-        let done = std::sync::atomic::AtomicBool::new(false);
+        let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _done = SetOnDrop(&done);
             let movers: Vec<_> = (0..3)
                 .map(|mover| {
                     scope.spawn(move || {
@@ -177,13 +180,12 @@ fn a_transfer_between_accounts_is_never_seen_half_done() {
             scope.spawn(|| {
                 let mut client = server.client();
                 let names: Vec<String> = (0..ACCOUNTS).map(|account| format!("account:{account}")).collect();
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) {
                     let amounts: Vec<i64> = cmd("MGET").arg(&names).query(&mut client).expect("numbers");
                     assert_eq!(amounts.iter().sum::<i64>(), 100 * ACCOUNTS as i64);
                 }
             });
             movers.into_iter().for_each(|mover| mover.join().expect("no panic"));
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
     });
 }

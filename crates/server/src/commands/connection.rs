@@ -2,11 +2,11 @@
 //! is in [`client`](super::client).
 
 use super::client::names;
-use crate::acl::identity::{Identity, note};
-use crate::acl::log::{Cause, Context, Event};
 use crate::config::tables::{cluster, process};
 use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use crate::version;
+use kvick_acl::identity::{Identity, note};
+use kvick_acl::log::{Cause, Context, Event};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec, is_database};
 use kvick_core::clients::ClientFlags;
@@ -171,7 +171,7 @@ fn authenticate(cx: &mut Session<'_>, word: &[u8], name: &[u8], password: &[u8])
             let context = if cx.in_transaction { Context::Multi } else { Context::TopLevel };
             let event = Event { cause: Cause::Auth, context, object: word, user: name, now_ms: cx.now_ms };
             cx.client.publish();
-            note(server, &cx.client.info, &event);
+            note(server, &server.acl, &cx.client.info, &event);
             Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."))
         }
     }
@@ -264,7 +264,7 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     client.end_monitor(cx.server);
     client.select(0);
     client.set_version(Version::Resp2);
-    client.assume(Identity::newcomer(cx.server));
+    client.assume(Identity::newcomer(cx.server, &cx.server.acl));
     client.is_reset = true;
     names::set_name(client, b"");
     let chosen = ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE | ClientFlags::READONLY;

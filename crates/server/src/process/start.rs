@@ -2,8 +2,6 @@
 
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
-use crate::acl::file::{self as acl_file, UserLine};
-use crate::acl::rules::Reader;
 use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
@@ -22,6 +20,8 @@ use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
 use crate::worker::handlers::Handler;
 use crate::{aof, clock, crash, logging, migration, replication, signals, supervise};
+use kvick_acl::file::{self as acl_file, UserLine};
+use kvick_acl::rules::Reader;
 use kvick_commands::table::CommandTable;
 use kvick_config::process_settings;
 use kvick_core::admission::Reasons;
@@ -133,7 +133,7 @@ fn run(
     if clients < server.config.read(MAXCLIENTS) {
         server.config.put(MAXCLIENTS, clients);
     }
-    acl_file::load_at_start(server, users)?;
+    acl_file::load_at_start(server, &server.acl, users)?;
     crash::attach(server);
     server.watchdog.configure(server, &server.config.values())?;
     signals::listen(server)?;

@@ -4,7 +4,6 @@
 //! written to the log is the primary's own bytes, under the locks of what they change: so the log's end is always the
 //! offset of exactly these data. A transaction's bytes are appended when all of it is executed.
 
-use crate::acl::identity::Identity;
 use crate::clock;
 use crate::config::tables::process::PROPAGATION_ERROR_BEHAVIOR;
 use crate::config::tables::replication::{REPLICA_IGNORE_DISK_WRITE_ERRORS, REPLICA_READ_ONLY};
@@ -15,6 +14,7 @@ use crate::session::{Client, Fate};
 use crate::worker::batch::ResolvedCommand;
 use crate::worker::engine::{Engine, Outcome};
 use crate::worker::rejection;
+use kvick_acl::identity::Identity;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::Resolved;
 use kvick_core::admission::Reasons;

@@ -1,15 +1,15 @@
 //! Whose a certificate is: the user that a client is logged in as by what it has shown.
 
 use super::certificate::{common_name, uris};
-use crate::acl::User;
-use crate::acl::identity::note;
-use crate::acl::log::{Cause, Context, Event};
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::tls::TLS_AUTH_CLIENTS_USER;
 use crate::config::words::TlsAuthClientsUser;
 use crate::logging;
 use crate::server::Server;
 use crate::session::Client;
+use kvick_acl::User;
+use kvick_acl::identity::note;
+use kvick_acl::log::{Cause, Context, Event};
 use std::sync::Arc;
 
 /// See the module's documentation.
@@ -43,7 +43,7 @@ impl Owner {
             Owner::Stranger(name) => {
                 logging::verbose(format_args!("TLS: No matching user found for certificate name {}", shown(&name)));
                 let (cause, context) = (Cause::TlsCertificate, Context::TopLevel);
-                note(server, &client.info, &Event { cause, context, object: b"", user: &name, now_ms });
+                note(server, &server.acl, &client.info, &Event { cause, context, object: b"", user: &name, now_ms });
             }
             Owner::Unknown => {}
         }

@@ -11,10 +11,10 @@
 use super::Worker;
 use super::engine::{Call, Engine};
 use super::output::Run;
-use crate::acl::check::Request;
-use crate::acl::log::Context as AclContext;
 use crate::clock::Ticks;
 use crate::session::Fate;
+use kvick_acl::check::Request;
+use kvick_acl::log::Context as AclContext;
 use kvick_commands::context::{Block, Error};
 use kvick_commands::spec::Flags;
 use kvick_commands::table::CommandInfo;

@@ -4,7 +4,7 @@
 
 use super::engine::{Call, Called, Engine, Keys, LONG_US};
 use super::handlers::Handler;
-use super::permission::wrong_arity;
+use super::permission::{Admitted, wrong_arity};
 use super::program::Yield;
 use super::transaction::Control;
 use crate::clock::{self, Ticks};
@@ -21,19 +21,19 @@ use kvick_store::{Db, Env, Key, Locked, WhenExpired};
 
 impl Engine {
     /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for. False when a
-    /// script has that.
+    /// script has that, or the request is no longer admitted.
     #[inline]
     pub(super) fn call_keyed(
         &mut self,
         client: &mut Client,
-        command: &'static CommandInfo,
+        admission: Admitted,
         handler: DataHandler,
         hash: u64,
         args: Args<'_>,
         out: &mut Vec<u8>,
     ) -> bool {
-        let (keyspace, start) = (self.server.keyspace, out.len());
-        let Some(mut locked) = self.lock_hash(client.db, hash) else { return false };
+        let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
+        let Some(mut locked) = self.lock_hash(admission, client.db, hash) else { return false };
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let known = (args, &[Key { bytes, hash }][..]);
         let result = self.run_data(client, handler, known, None, &mut locked, out);
@@ -52,15 +52,15 @@ impl Engine {
     pub(super) fn call(
         &mut self,
         client: &mut Client,
-        command: &'static CommandInfo,
+        admission: Admitted,
         args: Args<'_>,
         taken: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
-        let (keyspace, start) = (self.server.keyspace, out.len());
+        let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         if let Some(Handler::Control(control)) = self.table.handler(command) {
-            let Some(result) = self.control(client, control, command, args, yielder, out) else {
+            let Some(result) = self.control(client, control, admission, args, yielder, out) else {
                 return Called::Held;
             };
             let result = self.answer(client, result, out);
@@ -75,7 +75,10 @@ impl Engine {
         let global = self.needs_global_lock(command, args);
         let Some(scripts) = self.settle_scripts(command, global) else { return Called::Held };
         let keys = if global { Keys::new() } else { self.keys_of(command, args) };
-        let locked = if global { self.lock_global() } else { self.lock_hashed(client.db, &keys) };
+        let locked = match global {
+            true => self.lock_global(admission),
+            false => self.lock_hashed(admission, client.db, &keys),
+        };
         let Some(mut locked) = locked else { return Called::Held };
         let taken_head = self.remember_taken(command, taken.as_deref());
         let result = match self.handler(command) {

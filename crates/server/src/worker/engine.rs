@@ -5,7 +5,7 @@ use super::batch::ResolvedCommand;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::handlers::Handler;
-use super::permission::{MUST_LOG_IN, unknown_command, unknown_subcommand};
+use super::permission::{Admitted, MUST_LOG_IN, unknown_command, unknown_subcommand};
 use super::program::{Scratch, Yield};
 use crate::clock::{self, Ticks};
 use crate::scripting::scripts::RecentSum;
@@ -62,7 +62,7 @@ pub struct Engine {
     /// How access to keys is recorded.
     pub access: Access,
     pub(super) effects: Effects,
-    /// A request was not executed since what it was allowed on changed while it waited for its locks.
+    /// A request was not executed because its [admission](Admitted) was outdated when its keys were locked.
     pub(super) outdated: bool,
     /// Publishes keyspace events.
     events: Arc<Publisher>,
@@ -124,8 +124,9 @@ pub enum Outcome {
     Paused,
     /// It has to wait for a script that holds what it needs.
     Held,
-    /// This command, which came after that, may run a script: it has to be [executed](Engine::execute_program) apart from the worker.
-    Program(&'static CommandInfo, u32),
+    /// This request, which came after that command, may run a script: it has to be
+    /// [executed](Engine::execute_program) apart from the worker.
+    Program(Admitted, u32),
     /// It waits for a key, and will be answered later.
     Waits(Arc<Waiter>),
 }
@@ -276,8 +277,11 @@ impl Engine {
             },
         };
         let previous = std::mem::replace(&mut client.last_command, command.id);
-        let plain = self.is_plainly_allowed(client, command, args);
-        if !plain {
+        let admitted = self.admit_plain(client, command, args);
+        let plain = admitted.is_some();
+        let admission = if let Some(admission) = admitted {
+            admission
+        } else {
             self.yield_bias();
             if self.server.admission.has(Reasons::ENDING) {
                 // What it did would be in no dump.
@@ -314,15 +318,18 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if let Some(error) = self.rejection(client, command, args) {
-                if rejection::is_soon_over(self.server, &error) {
+            match self.admit(client, command, args) {
+                Ok(admission) => admission,
+                Err(error) if rejection::is_soon_over(self.server, &error) => {
                     client.last_command = previous;
                     return Outcome::Paused;
                 }
-                self.refuse(client, Some((command, args)), &error, out);
-                return self.finish(client, start, out);
+                Err(error) => {
+                    self.refuse(client, Some((command, args)), &error, out);
+                    return self.finish(client, start, out);
+                }
             }
-        }
+        };
         if !plain && client.is_primary() {
             // What the primary did is done.
         } else if self.server.pause.is_there() && self.is_paused(client, command, args) {
@@ -334,14 +341,14 @@ impl Engine {
         }
         let called = match (hash, command.data) {
             (Some(hash), Some(handler)) if taken.is_none() && (plain || self.is_unobserved(client)) => {
-                match self.call_keyed(client, command, handler, hash, args, out) {
+                match self.call_keyed(client, admission, handler, hash, args, out) {
                     true => Called::Done,
                     false => Called::Held,
                 }
             }
-            _ if Self::may_run_program(client, command) => return Outcome::Program(command, previous),
-            _ if client.tracking.is_none() => self.call(client, command, args, taken, &mut (), out),
-            _ => self.call_tracked(client, previous, (command, args), taken, &mut (), out),
+            _ if Self::may_run_program(client, command) => return Outcome::Program(admission, previous),
+            _ if client.tracking.is_none() => self.call(client, admission, args, taken, &mut (), out),
+            _ => self.call_tracked(client, previous, (admission, args), taken, &mut (), out),
         };
         self.conclude(client, (command, args), called, start, out)
     }
@@ -350,24 +357,34 @@ impl Engine {
     pub(crate) fn execute_program(
         &mut self,
         client: &mut Client,
-        (command, previous): (&'static CommandInfo, u32),
+        (mut admission, previous): (Admitted, u32),
         args: Args<'_>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let start = out.len();
+        let (start, command) = (out.len(), admission.command());
         loop {
             let called = match client.tracking {
-                None => self.call(client, command, args, &mut None, yielder, out),
-                Some(_) => self.call_tracked(client, previous, (command, args), &mut None, yielder, out),
+                None => self.call(client, admission, args, &mut None, yielder, out),
+                Some(_) => self.call_tracked(client, previous, (admission, args), &mut None, yielder, out),
             };
             match self.conclude(client, (command, args), called, start, out) {
                 Outcome::Again => {}
                 outcome => return outcome,
             }
-            if let Some(error) = self.rejection(client, command, args) {
-                self.refuse(client, Some((command, args)), &error, out);
+            if self.server.admission.has(Reasons::ENDING) || !client.renew_rights(self.server) {
+                client.fate = Fate::Close;
                 return self.finish(client, start, out);
+            }
+            admission = match self.admit(client, command, args) {
+                Ok(admission) => admission,
+                Err(error) => {
+                    self.refuse(client, Some((command, args)), &error, out);
+                    return self.finish(client, start, out);
+                }
+            };
+            if !client.is_primary() && self.server.pause.is_there() && self.is_paused(client, command, args) {
+                return Outcome::Paused;
             }
         }
     }

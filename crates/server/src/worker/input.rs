@@ -381,10 +381,10 @@ impl Worker {
                 let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
             };
-            if let Outcome::Program(command, previous) = outcome {
+            if let Outcome::Program(admission, previous) = outcome {
                 self.push_run(token, start);
                 let rest = Rest { requests: &all[number + 1..], batch, shared };
-                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return false };
+                let Some(ran) = self.run_apart(token, (admission, previous), args, rest) else { return false };
                 (outcome, put_off) = (ran.outcome, ran.put_off);
                 start = self.replies.len() - ran.reply_bytes;
                 let Some(same) = self.connections.get_mut(token) else { return put_off };
@@ -481,11 +481,11 @@ impl Worker {
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), ResolvedCommand::Broken(*error)),
             };
             let mut outcome = self.engine.execute(&mut connection.client, args, resolved, &mut None, &mut self.replies);
-            if let Outcome::Program(command, previous) = outcome {
+            if let Outcome::Program(admission, previous) = outcome {
                 self.push_run(token, start);
                 let nothing = Batch::default();
                 let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
-                let Some(ran) = self.run_apart(token, (command, previous), args, rest) else { return };
+                let Some(ran) = self.run_apart(token, (admission, previous), args, rest) else { return };
                 outcome = ran.outcome;
                 start = self.replies.len() - ran.reply_bytes;
                 let Some(same) = self.connections.get_mut(token) else { return };

@@ -9,13 +9,16 @@
 //! - When that has been too long, by `busy-reply-threshold`, held requests are answered that the server is busy, and so are
 //!   those that come meanwhile and concern more than keys that are free.
 //!
-//! Who had the world meanwhile may have begun to load other data, or to follow a primary. A client's request is asked then
-//! once more whether it may run.
-//!
 //! **What always holds**: the engine waits with nothing locked, but for a script's own thread, which may wait for more locks.
+//!
+//! To lock keys for a request, the engine needs the request's [`Admitted`]. While the worker is outside of its batch,
+//! other threads may take the world and change users, pause writes, load other data or make the server a replica. So
+//! the engine compares the [`Ground`] of the admission again once it holds the locks; from there on it cannot change.
+//! If it differs, the engine releases the locks, and the request is checked again from the start.
 
 use super::engine::{Engine, Keys};
 use super::handlers::Handler;
+use super::permission::Admitted;
 use crate::scripting::{NoScripts, Turn};
 use crate::session::Client;
 use crate::worker::transaction::Control;
@@ -47,6 +50,19 @@ pub(super) enum Scripts {
     Own(#[expect(dead_code, reason = "held")] Turn<'static>),
     /// None may run: it waits for locks within its batch.
     None(#[expect(dead_code, reason = "held")] NoScripts<'static>),
+}
+
+/// The state on which a request is admitted, of that which changes only under the global lock: the rights epoch, some
+/// reasons of the admission word, and whether commands are paused.
+#[derive(Clone, Copy)]
+pub(super) struct Ground(u64);
+
+impl Ground {
+    /// The reasons that are part of it.
+    const REASONS: u64 =
+        Reasons::LOADING.union(Reasons::LOADING_BESIDE).union(Reasons::REPLICA).union(Reasons::ENDING).word();
+    /// Commands are paused. No reason has this bit.
+    const PAUSED: u64 = 1 << 31;
 }
 
 impl Engine {
@@ -97,9 +113,16 @@ impl Engine {
         result
     }
 
-    /// Locks the one key with this hash; `None` when a script has it.
+    /// Locks the one key with this hash for a request; `None` when a script has it, or the request is no longer
+    /// admitted.
     #[inline]
-    pub(super) fn lock_hash(&mut self, db: usize, hash: u64) -> Option<Locked> {
+    pub(super) fn lock_hash(&mut self, admission: Admitted, db: usize, hash: u64) -> Option<Locked> {
+        let locked = self.try_hash(db, hash)?;
+        self.is_still_admitted(admission).then_some(locked)
+    }
+
+    #[inline]
+    fn try_hash(&mut self, db: usize, hash: u64) -> Option<Locked> {
         let keyspace = self.server.keyspace;
         match keyspace.try_lock_one(keyspace.address_of_hash(db, hash)) {
             Some(locked) => Some(locked),
@@ -120,12 +143,18 @@ impl Engine {
         }
     }
 
-    /// Locks keys, and asks the processor for what several of them will touch; `None` when a script has one of them.
-    pub(super) fn lock_hashed(&mut self, db: usize, keys: &[Key<'_>]) -> Option<Locked> {
+    /// Locks keys for a request, and asks the processor for what several of them will touch; `None` when a script has
+    /// one of them, or the request is no longer admitted.
+    pub(super) fn lock_hashed(&mut self, admission: Admitted, db: usize, keys: &[Key<'_>]) -> Option<Locked> {
+        let locked = self.try_hashed(db, keys)?;
+        self.is_still_admitted(admission).then_some(locked)
+    }
+
+    fn try_hashed(&mut self, db: usize, keys: &[Key<'_>]) -> Option<Locked> {
         let keyspace = self.server.keyspace;
         match keys {
             [] => Some(keyspace.lock_nothing()),
-            [key] => self.lock_hash(db, key.hash),
+            [key] => self.try_hash(db, key.hash),
             keys => {
                 let ahead = keys.iter().take(PREFETCHED_MAX).map(|key| key.hash);
                 let ahead = ahead.collect::<SmallVec<[u64; PREFETCHED_MAX]>>();
@@ -133,13 +162,23 @@ impl Engine {
                 if let Some(exclusive) = &self.exclusive {
                     return Some(keyspace.lock_nothing_alone(exclusive));
                 }
-                self.lock_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
+                self.try_several(|_| keys.iter().map(|key| keyspace.address(db, *key)).collect())
             }
         }
     }
 
-    /// Locks partitions, which `addresses` names anew whenever they may be others; `None` when a script has one of them.
-    pub(super) fn lock_several(&mut self, addresses: impl Fn(&Self) -> Vec<Address>) -> Option<Locked> {
+    /// Locks partitions for a request, which `addresses` names anew whenever they may be others; `None` when a script
+    /// has one of them, or the request is no longer admitted.
+    pub(super) fn lock_several(
+        &mut self,
+        admission: Admitted,
+        addresses: impl Fn(&Self) -> Vec<Address>,
+    ) -> Option<Locked> {
+        let locked = self.try_several(addresses)?;
+        self.is_still_admitted(admission).then_some(locked)
+    }
+
+    fn try_several(&mut self, addresses: impl Fn(&Self) -> Vec<Address>) -> Option<Locked> {
         let mut looks = 0;
         loop {
             if let Ok(locked) = self.server.keyspace.lock_all_while(addresses(self), || false) {
@@ -151,51 +190,53 @@ impl Engine {
         }
     }
 
-    /// Locks partitions, however long that takes.
+    /// Locks partitions, however long that takes. Not for a request: the worker may leave its batch, and the caller
+    /// checks under the locks what it needs to.
     pub(super) fn lock_patiently(&mut self, addresses: impl Fn(&Self) -> Vec<Address>) -> Locked {
         loop {
-            if let Some(locked) = self.lock_several(&addresses) {
+            if let Some(locked) = self.try_several(&addresses) {
                 return locked;
             }
             while !self.in_batch && !self.enter() {}
         }
     }
 
-    /// Locks the keys that a command names; `None` when a script has one of them.
-    pub(super) fn lock_keys(&mut self, db: usize, command: &CommandInfo, args: Args<'_>) -> Option<Locked> {
-        let keys: Keys<'_> = self.keys_of(command, args);
-        self.lock_hashed(db, &keys)
+    /// Locks the keys that a request names; `None` when a script has one of them, or the request is no longer admitted.
+    pub(super) fn lock_keys(&mut self, admission: Admitted, db: usize, args: Args<'_>) -> Option<Locked> {
+        let keys: Keys<'_> = self.keys_of(admission.command(), args);
+        self.lock_hashed(admission, db, &keys)
     }
 
-    /// The same, however long that takes.
+    /// Locks the keys that a command names, however long that takes; see [`lock_patiently`](Self::lock_patiently).
     pub(super) fn lock_keys_patiently(&mut self, db: usize, command: &CommandInfo, args: Args<'_>) -> Locked {
         loop {
-            if let Some(locked) = self.lock_keys(db, command, args) {
+            let keys: Keys<'_> = self.keys_of(command, args);
+            if let Some(locked) = self.try_hashed(db, &keys) {
                 return locked;
             }
             while !self.in_batch && !self.enter() {}
         }
     }
 
-    /// Leaves the batch and takes the world; `None`, within the batch again, when a script keeps it from that, or when the
-    /// request is [outdated](Engine::is_outdated).
-    pub(super) fn lock_global(&mut self) -> Option<Locked> {
-        let before = self.ground();
+    /// Leaves the batch and takes the world for a request; `None`, within the batch again, when a script keeps it from
+    /// that, or when the request is no longer admitted.
+    pub(super) fn lock_global(&mut self, admission: Admitted) -> Option<Locked> {
         self.leave();
         let running = &self.server.scripting.running;
-        let mut locked = self.server.keyspace.lock_global_while(|| !running.is_shown());
-        if locked.is_some() && self.is_outdated(before) {
-            locked = None;
-        }
+        let locked = self.server.keyspace.lock_global_while(|| !running.is_shown());
+        let locked = locked.filter(|_| self.is_still_admitted(admission));
         if locked.is_none() {
             self.enter();
         }
         locked
     }
 
-    /// On what the decision rests that a client's request may run, as far as that changes with the world held.
-    fn ground(&self) -> u64 {
-        self.server.admission.word() & (Reasons::LOADING | Reasons::LOADING_BESIDE | Reasons::REPLICA).word()
+    /// The present state, for a client whose rights are those of this epoch.
+    #[inline]
+    pub(super) fn ground(&self, rights: u32) -> Ground {
+        let reasons = self.server.admission.word() & Ground::REASONS;
+        let paused = if self.server.pause.is_there() { Ground::PAUSED } else { 0 };
+        Ground(kvick_core::admission::Admission::open_word(rights) | reasons | paused)
     }
 
     /// Whether the data change by somebody else's will alone: they are being loaded, or a primary's.
@@ -203,13 +244,20 @@ impl Engine {
         self.server.admission.has(Reasons::LOADING | Reasons::REPLICA)
     }
 
-    /// Whether that is another now, so that a request that is about to run has to be looked at again. What a primary sends is
-    /// done in any case, but not while something else is being loaded.
-    fn is_outdated(&mut self, before: u64) -> bool {
+    /// Whether a request may still run, now that its keys are locked.
+    #[inline]
+    fn is_still_admitted(&mut self, admission: Admitted) -> bool {
+        let changed = self.ground(self.server.admission.rights()).0 ^ admission.ground().0;
+        changed == 0 || !self.is_outdated(changed)
+    }
+
+    /// Whether a request has to be checked again because these bits of its ground changed. Requests of a primary run in
+    /// any case, except while other data is being loaded.
+    #[cold]
+    fn is_outdated(&mut self, changed: u64) -> bool {
         let heeded = if self.worker < self.server.workers() { u64::MAX } else { Reasons::LOADING.word() };
-        let is_outdated = (self.ground() ^ before) & heeded != 0;
-        self.outdated |= is_outdated;
-        is_outdated
+        self.outdated = changed & heeded != 0;
+        self.outdated
     }
 
     /// Settles, before a command takes locks, how it stands to scripts; `None` when one keeps it from running.
@@ -265,8 +313,8 @@ impl Engine {
         true
     }
 
-    /// Whether to go on waiting for a lock. Steps out of the batch for who wants the world; not if the request is
-    /// [outdated](Engine::is_outdated) after that.
+    /// Whether to go on waiting for a lock. Leaves the batch for a moment when another thread wants the world, so the
+    /// caller's admission may be outdated afterwards.
     fn goes_on_waiting(&mut self, looks: &mut u32) -> bool {
         if self.server.scripting.running.is_shown() {
             *looks += 1;
@@ -275,9 +323,8 @@ impl Engine {
             }
         }
         if self.in_batch && self.server.keyspace.global_lock.is_wanted() {
-            let before = self.ground();
             self.leave();
-            return self.enter() && !self.is_outdated(before);
+            return self.enter();
         }
         true
     }

@@ -32,13 +32,13 @@ pub mod program;
 mod readiness;
 pub mod rejection;
 pub mod replay;
+mod rights;
 mod timers;
 mod tracking;
 pub mod transaction;
 mod violation;
 pub mod writable_replica_keys;
 
-use crate::acl::identity::Identity;
 use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
@@ -48,6 +48,7 @@ use crate::session::{Client, Fate};
 use batch::Batch;
 use connection::{Connection, Socket};
 use engine::Engine;
+use kvick_acl::identity::Identity;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::message::Message;
 use kvick_runtime::affinity::{self, Role};
@@ -363,7 +364,7 @@ impl Worker {
 
     /// Takes a connection over.
     fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
-        let identity = Identity::newcomer(self.server);
+        let identity = Identity::newcomer(self.server, &self.server.acl);
         let id = info.id;
         let entry = self.connections.vacant_entry();
         let token = entry.key();

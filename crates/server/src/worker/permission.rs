@@ -2,17 +2,43 @@
 //! comes first.
 
 use super::engine::Engine;
+use super::locking::Ground;
 use super::transaction::is_exec;
-use crate::acl::identity::note_denied;
-use crate::acl::log::Context as AclContext;
-use crate::acl::{Denied, User};
 use crate::session::{Client, Fate};
 use crate::worker::rejection;
+use kvick_acl::identity::note_denied;
+use kvick_acl::log::Context as AclContext;
+use kvick_acl::{Denied, User};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::CommandInfo;
 use kvick_core::clients::ClientInfo;
 use kvick_resp::{Args, ProtocolError, Reply};
+
+/// Proof that a request was admitted, with the state of the server on which that was decided.
+///
+/// The engine locks keys for a request only if given this (see [`locking`](super::locking)), and once they are locked
+/// it compares that state again. A worker may leave its batch while it waits for a lock, and users change between
+/// batches.
+#[derive(Clone, Copy)]
+pub struct Admitted {
+    command: &'static CommandInfo,
+    ground: Ground,
+}
+
+impl Admitted {
+    /// The command that may run.
+    #[inline]
+    pub(super) fn command(self) -> &'static CommandInfo {
+        self.command
+    }
+
+    /// The state on which it was decided.
+    #[inline]
+    pub(super) fn ground(self) -> Ground {
+        self.ground
+    }
+}
 
 impl Engine {
     /// Whether nobody has to be shown a client's command, and the client need not be told later of what it reads.
@@ -21,18 +47,41 @@ impl Engine {
         client.tracking.is_none() && !self.is_monitored()
     }
 
-    /// What holds for nearly all requests, and is enough for them to run.
+    /// Admits a request by a few comparisons, which suffice for nearly all.
     #[inline]
-    pub(super) fn is_plainly_allowed(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
+    pub(super) fn admit_plain(
+        &self,
+        client: &Client,
+        command: &'static CommandInfo,
+        args: Args<'_>,
+    ) -> Option<Admitted> {
         // Looked at together, not one after the other.
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
         let ready = (client.is_free(&self.server.admission) & self.in_batch) && !unusual;
-        command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED)
+        let is_plain = command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED);
+        is_plain.then(|| Admitted { command, ground: self.ground(client.identity.epoch()) })
+    }
+
+    /// Checks whether a request may run. The caller has [renewed](Client::renew_rights) the client's rights.
+    #[cold]
+    pub(super) fn admit(
+        &mut self,
+        client: &Client,
+        command: &'static CommandInfo,
+        args: Args<'_>,
+    ) -> Result<Admitted, Error> {
+        // Read first: if it changes while the request is checked, the request is checked again later.
+        let ground = self.ground(client.identity.epoch());
+        self.rejection(client, command, args).map_or(Ok(Admitted { command, ground }), Err)
+    }
+
+    /// Admits a request from the append-only file. It was checked before it was written there.
+    pub(super) fn admit_replayed(&self, command: &'static CommandInfo) -> Admitted {
+        Admitted { command, ground: self.ground(self.server.admission.rights()) }
     }
 
     /// Why a command may not run.
-    #[cold]
-    pub(super) fn rejection(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
+    fn rejection(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
         if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
             return Some(MUST_LOG_IN);
         }
@@ -89,7 +138,7 @@ impl Engine {
         denied: (Denied, AclContext),
         request: (&CommandInfo, Args<'_>),
     ) {
-        note_denied(self.server, info, user, denied, request, self.now_ms);
+        note_denied(self.server, &self.server.acl, info, user, denied, request, self.now_ms);
     }
 
     /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before each

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::engine::{Called, Engine};
+use super::permission::Admitted;
 use super::program::Yield;
 use crate::session::{Client, Fate};
 use kvick_commands::random;
@@ -28,7 +29,7 @@ impl Engine {
         &mut self,
         client: &mut Client,
         previous: u32,
-        (command, args): (&'static CommandInfo, Args<'_>),
+        (admission, args): (Admitted, Args<'_>),
         taken: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
@@ -44,7 +45,7 @@ impl Engine {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
         let author = self.effects.set_author(client.info.unheeded_author());
-        let called = self.call(client, command, args, taken, yielder, out);
+        let called = self.call(client, admission, args, taken, yielder, out);
         self.effects.set_author(author);
         called
     }

@@ -7,10 +7,11 @@
 use super::engine::Engine;
 use super::handlers::Handler;
 use super::locking::Scripts;
+use super::permission::Admitted;
 use super::program::Yield;
-use crate::acl::log::Context as AclContext;
-use crate::acl::{Denied, Reason};
 use crate::session::{Client, Fate};
+use kvick_acl::log::Context as AclContext;
+use kvick_acl::{Denied, Reason};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
@@ -244,7 +245,7 @@ impl Engine {
         &mut self,
         client: &mut Client,
         control: Control,
-        command: &'static CommandInfo,
+        admission: Admitted,
         args: Args<'_>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
@@ -263,7 +264,7 @@ impl Engine {
                 }
             },
             Control::Watch => {
-                self.watch(client, command, args)?;
+                self.watch(client, admission, args)?;
                 Ok(())
             }
             Control::Unwatch => {
@@ -271,7 +272,7 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, (command, args), yielder, out);
+                let result = self.exec(client, (admission, args), yielder, out);
                 client.publish_transaction();
                 return result;
             }
@@ -280,8 +281,8 @@ impl Engine {
         Some(done.map(|()| Reply::new(out, client.version).ok()))
     }
 
-    fn watch(&mut self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> Option<()> {
-        let mut locked = self.lock_keys(client.db, command, args)?;
+    fn watch(&mut self, client: &mut Client, admission: Admitted, args: Args<'_>) -> Option<()> {
+        let mut locked = self.lock_keys(admission, client.db, args)?;
         let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
         let watching = client.watching.get_or_insert_default();
         for word in args.iter().skip(1) {
@@ -311,10 +312,11 @@ impl Engine {
     fn exec(
         &mut self,
         client: &mut Client,
-        (command, args): (&'static CommandInfo, Args<'_>),
+        (admission, args): (Admitted, Args<'_>),
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), Error>> {
+        let command = admission.command();
         let Some(transaction) = client.transaction.take() else {
             self.show(client, command, args);
             return Some(Err(Error::text("ERR EXEC without MULTI")));
@@ -334,8 +336,10 @@ impl Engine {
             if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
         let locked = match &scripts {
             None => None,
-            Some(_) if global => self.lock_global(),
-            Some(_) => self.lock_several(|engine| engine.transaction_addresses(client.db, &transaction, &watching)),
+            Some(_) if global => self.lock_global(admission),
+            Some(_) => {
+                self.lock_several(admission, |engine| engine.transaction_addresses(client.db, &transaction, &watching))
+            }
         };
         let Some(mut locked) = locked else {
             client.transaction = Some(transaction);

@@ -6,11 +6,12 @@
 //! [`Done::check`] tells whether each group got each entry once.
 
 use super::Server;
+use super::stop::SetOnDrop;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamInfoGroupsReply, StreamPendingReply, StreamReadReply};
 use redis::{AsyncConnectionConfig, Client, Cmd, cmd};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -59,16 +60,23 @@ struct Group {
     /// How often each entry was delivered.
     deliveries: Vec<AtomicU8>,
     acknowledged: AtomicUsize,
+    /// Set when somebody has stopped working on it: all is done, or the test has failed.
+    is_over: AtomicBool,
 }
 
 impl Group {
     fn new(name: &'static str, entries: usize) -> Group {
         let deliveries = (0..entries).map(|_| AtomicU8::new(0)).collect();
-        Group { name, deliveries, acknowledged: AtomicUsize::new(0) }
+        Group { name, deliveries, acknowledged: AtomicUsize::new(0), is_over: AtomicBool::new(false) }
     }
 
     fn is_done(&self) -> bool {
         self.acknowledged.load(Ordering::Relaxed) >= self.deliveries.len()
+    }
+
+    /// Whether consumers are to end.
+    fn is_over(&self) -> bool {
+        self.is_done() || self.is_over.load(Ordering::Relaxed)
     }
 
     fn read(&self, consumer: &str, block_ms: Option<usize>) -> Cmd {
@@ -112,7 +120,9 @@ impl Work {
             let waiting = self.wait(scope, server, &groups[0]);
             let polling =
                 scope.spawn(|| if self.polling > 0 { self.poll(server, &groups[groups.len() - 1]) } else { 0 });
+            let _over = groups.iter().map(|group| SetOnDrop(&group.is_over)).collect::<Vec<_>>();
             self.add(server);
+            Self::wait_until_done(&groups);
             let waits = waiting.into_iter().map(|consumer| consumer.join().expect("no panic")).sum();
             (waits, polling.join().expect("no panic"))
         });
@@ -134,6 +144,20 @@ impl Work {
         }
     }
 
+    /// Waits until all entries are acknowledged or a consumer has failed. Fails if nothing is acknowledged for a while.
+    fn wait_until_done(groups: &[Group]) {
+        let acknowledged = || groups.iter().map(|group| group.acknowledged.load(Ordering::Relaxed)).sum::<usize>();
+        let (mut last, mut at) = (acknowledged(), Instant::now());
+        while !groups.iter().all(Group::is_over) {
+            std::thread::sleep(Duration::from_millis(1));
+            let now = acknowledged();
+            if now != last {
+                (last, at) = (now, Instant::now());
+            }
+            assert!(at.elapsed() < PATIENCE, "nothing is acknowledged any more after {last} entries");
+        }
+    }
+
     /// Starts the consumers that wait; each returns the number of its requests.
     fn wait<'s>(
         &self,
@@ -142,11 +166,12 @@ impl Work {
         group: &'s Group,
     ) -> Vec<std::thread::ScopedJoinHandle<'s, usize>> {
         let consume = move |consumer: usize| {
+            let _over = SetOnDrop(&group.is_over);
             let mut client = server.client();
             client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
             let read = group.read(&format!("waiting:{consumer}"), Some(BLOCK_MS));
             let mut waits = 0;
-            while !group.is_done() {
+            while !group.is_over() {
                 waits += 1;
                 let reply = read.query(&mut client).expect("entries, or nothing");
                 if let Some(acknowledge) = group.note(reply) {
@@ -161,6 +186,7 @@ impl Work {
 
     /// Runs the consumers that poll, to the end; the number of their requests.
     fn poll(&self, server: &Server, group: &Group) -> usize {
+        let _over = SetOnDrop(&group.is_over);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let client = Client::open(format!("redis://127.0.0.1:{}/", server.port())).expect("an address");
@@ -174,7 +200,7 @@ impl Work {
     async fn poll_one(&self, consumer: usize, mut shared: MultiplexedConnection, group: &Group) -> usize {
         let read = group.read(&format!("polling:{consumer}"), None);
         let mut polls = 0;
-        while !group.is_done() {
+        while !group.is_over() {
             polls += 1;
             let reply = read.query_async(&mut shared).await.expect("entries, or nothing");
             if let Some(acknowledge) = group.note(reply) {

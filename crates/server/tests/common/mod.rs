@@ -13,6 +13,7 @@ pub mod groups;
 pub mod journal;
 pub mod line;
 pub mod peer;
+pub mod stop;
 pub mod vocabulary;
 pub mod wire;
 
@@ -22,10 +23,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use stop::PATIENCE;
 use tempfile::TempDir;
 
-/// How long to wait for anything before the test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// What a server that is ready tells its log.
 const READY: &str = "Ready to accept connections";
 /// Attempts to start, in case that another process takes the port first.
@@ -190,6 +190,7 @@ impl Server {
         let url = format!("redis://127.0.0.1:{}/{query}", self.port);
         let connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
         connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        connection.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         connection
     }
 
@@ -197,6 +198,7 @@ impl Server {
     pub fn raw(&self) -> Raw {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         Raw { stream }
     }
@@ -303,10 +305,16 @@ impl Raw {
     /// Reads lines up to this one.
     #[track_caller]
     pub fn skip_to(&mut self, last: &str) {
+        self.skip_until(last, |line| line == last);
+    }
+
+    /// Reads lines up to the one for which `is_last` holds, which is described by `what`.
+    #[track_caller]
+    pub fn skip_until(&mut self, what: &str, is_last: impl Fn(&str) -> bool) {
         loop {
             match &*self.line() {
-                line if line == last => return,
-                "" => panic!("expected a line {last:?}"),
+                line if is_last(line) => return,
+                "" => panic!("expected a line {what:?}"),
                 _ => {}
             }
         }

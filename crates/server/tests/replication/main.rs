@@ -8,6 +8,7 @@ mod common;
 mod dumps;
 mod peers;
 
+use common::stop::{Deadline, accept};
 use common::{Server, wait_until};
 use redis::{Connection, Value, cmd};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -417,10 +418,11 @@ fn failover_hands_over_without_loss() {
         let counter = {
             let mut client = a.client();
             std::thread::spawn(move || {
-                let mut last = 0;
+                let (mut last, deadline) = (0, Deadline::of("the primary has handed over"));
                 // Until it is told that this is no primary any more.
                 while let Ok(n) = cmd("INCR").arg("counter").query::<i64>(&mut client) {
                     last = n;
+                    deadline.check();
                 }
                 last
             })
@@ -572,7 +574,7 @@ fn a_script_on_a_replica_keeps_nothing_of_the_primarys_from_it() {
 /// Plays a primary that sends a replica no data, and then these bytes. An error if who connected is gone.
 fn play_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpStream> {
     const EMPTY_DUMP: &[u8] = b"$18\r\nREDIS0011\xff\0\0\0\0\0\0\0\0";
-    let mut requests = BufReader::new(listener.accept()?.0);
+    let mut requests = BufReader::new(accept(listener)?);
     let mut line = String::new();
     // Each request is a line that says what it is, among others that are not looked at.
     while !line.trim().eq_ignore_ascii_case("psync") {

@@ -2,10 +2,10 @@
 
 use super::manage::redact;
 use super::wrong_number;
-use crate::acl::User;
-use crate::acl::check::Request;
-use crate::acl::user::Selector;
 use crate::session::Session;
+use kvick_acl::User;
+use kvick_acl::check::Request;
+use kvick_acl::user::Selector;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Categories;
 use kvick_commands::table::Resolved;

@@ -1,12 +1,12 @@
 //! Changing users.
 
+use super::revoke;
 use super::wrong_number;
-use crate::acl::file::{self, reader};
-use crate::acl::revoke;
-use crate::acl::rules::has_blanks;
 use crate::config::Refusal;
 use crate::logging;
 use crate::session::{Client, Session};
+use kvick_acl::file::{self, reader};
+use kvick_acl::rules::has_blanks;
 use kvick_commands::context::Error;
 use kvick_core::clients::DEFAULT_USER;
 use kvick_resp::Args;

@@ -3,6 +3,7 @@
 mod inspect;
 mod log;
 mod manage;
+mod revoke;
 
 use super::help;
 use crate::session::{Session, SessionHandler};

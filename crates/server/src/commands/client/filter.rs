@@ -4,8 +4,8 @@
 //! then they must not hold. Of a condition that is given twice, the latter counts, but `ID` and `NOT-ID` gather numbers.
 
 use super::list;
-use crate::acl::Acl;
 use crate::server::Server;
+use kvick_acl::Acl;
 use kvick_commands::context::Error;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_resp::Args;
@@ -200,7 +200,9 @@ impl<'a> Conditions<'a> {
             self.name.map(|name| named(&names.name, name)),
             self.lib_name.map(|name| named(&names.lib_name, name)),
             self.lib_ver.map(|version| named(&names.lib_ver, version)),
-            self.flags.map(|letters| letters.iter().all(|letter| list::flag_letters(flags).any(|own| own == *letter))),
+            self.flags.map(|letters| {
+                letters.iter().all(|letter| kvick_core::clients::line::flag_letters(flags).any(|own| own == *letter))
+            }),
             self.capa.map(|letters| letters.is_empty() || flags.contains(ClientFlags::CAPA_REDIRECT)),
             self.db.map(|db| db == client.db.load(Ordering::Relaxed)),
         ]

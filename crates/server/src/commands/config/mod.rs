@@ -3,13 +3,13 @@
 mod apply;
 
 use super::help;
-use crate::acl;
 use crate::aof;
 use crate::config::rewrite::{Add, Extras, rewrite};
 use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
 use crate::logging;
 use crate::server::Server;
 use crate::session::{Session, SessionHandler};
+use kvick_acl as acl;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
 use kvick_core::admission::Reasons;

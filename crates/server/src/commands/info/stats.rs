@@ -2,9 +2,9 @@
 
 use super::Subject;
 use super::page::Page;
-use crate::acl::log::Cause;
 use crate::clock::ticks_to_us;
 use crate::server::Server;
+use kvick_acl::log::Cause;
 use kvick_core::pubsub::Kind;
 use kvick_core::stats::Totals;
 use std::sync::atomic::Ordering;

@@ -4,9 +4,9 @@
 //! Called while the world is held, so that nobody logs in or subscribes meanwhile: when whoever took the rights away is
 //! replied to, nothing is executed any more of the clients concerned.
 
-use super::user::{User, matches_channel};
 use crate::server::Server;
 use crate::session::{Client, Fate};
+use kvick_acl::user::{User, matches_channel};
 use kvick_core::clients::ClientInfo;
 use kvick_core::message::Message;
 use kvick_core::pubsub::Kind;

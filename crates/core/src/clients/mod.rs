@@ -7,6 +7,8 @@
 //! worker a message.
 
 use crate::pubsub::Kind;
+pub mod line;
+
 use kvick_store::{Counter, Waiter, Watcher};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;

@@ -3,9 +3,7 @@ use kvick_core::clients::default_user_name;
 use proptest::prelude::*;
 
 fn table() -> &'static Catalogue {
-    static TABLE: std::sync::LazyLock<kvick_commands::table::CommandTable<crate::worker::handlers::Handler>> =
-        std::sync::LazyLock::new(crate::commands::table);
-    TABLE.catalogue()
+    crate::testing::catalogue()
 }
 
 fn reader() -> Reader<'static> {

@@ -18,10 +18,10 @@
 
 use super::password::Digest;
 use super::user::{CommandRule, CommandSet, Databases, KeyAccess, KeyPattern, Selector, User};
-use crate::logging;
 use kvick_commands::spec::Categories;
 use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_resp::split_args;
+use kvick_runtime::logging;
 use std::collections::BTreeSet;
 use std::fmt;
 

@@ -1,8 +1,7 @@
 use super::*;
 
 fn parse_text(text: &str) -> Result<Vec<String>, String> {
-    let table = crate::commands::table();
-    let table = table.catalogue();
+    let table = crate::testing::catalogue();
     let users = parse(text.as_bytes(), "f", Reader { table: &table, all_channels: false })?;
     Ok(users.values().map(|user| String::from_utf8(user.line()).unwrap()).collect())
 }
@@ -43,8 +42,7 @@ fn all_that_is_wrong_with_a_file_is_told_at_once() {
 fn a_saved_file_reads_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users.acl");
-    let table = crate::commands::table();
-    let table = table.catalogue();
+    let table = crate::testing::catalogue();
     let reader = Reader { table: &table, all_channels: false };
     let lines = "user default on nopass ~* &* +@all\nuser eve on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe\
                  97bf527a25b %R~k resetchannels &c db=1,2 -@all +get +select|1 (~* &* +@all)\n";
@@ -58,8 +56,7 @@ fn a_saved_file_reads_back() {
 
 #[test]
 fn a_configuration_names_each_user_once_and_shows_no_password() {
-    let table = crate::commands::table();
-    let table = table.catalogue();
+    let table = crate::testing::catalogue();
     let reader = Reader { table: &table, all_channels: false };
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     let mut lines = vec![UserLine::read(&words("bob on >x +nosuch"), &[], reader).unwrap()];

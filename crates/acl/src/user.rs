@@ -70,19 +70,19 @@ impl User {
 #[derive(Clone, Debug)]
 pub struct Selector {
     /// The commands that it allows.
-    pub(super) commands: CommandSet,
+    pub(crate) commands: CommandSet,
     /// Commands that it allows with certain first arguments only, which are in lower case, by their place in the command
     /// table.
-    pub(super) first_args: BTreeMap<u32, BTreeSet<Vec<u8>>>,
+    pub(crate) first_args: BTreeMap<u32, BTreeSet<Vec<u8>>>,
     /// The rules that led to `commands`, behind the `+@all` or `-@all` that it all began with.
-    pub(super) command_rules: Vec<CommandRule>,
+    pub(crate) command_rules: Vec<CommandRule>,
     /// Whether it allows all keys; then there are no patterns.
-    pub(super) all_keys: bool,
-    pub(super) keys: Vec<KeyPattern>,
+    pub(crate) all_keys: bool,
+    pub(crate) keys: Vec<KeyPattern>,
     /// Whether it allows all channels; then there are no patterns.
-    pub(super) all_channels: bool,
-    pub(super) channels: Vec<Box<[u8]>>,
-    pub(super) databases: Databases,
+    pub all_channels: bool,
+    pub channels: Vec<Box<[u8]>>,
+    pub(crate) databases: Databases,
 }
 
 /// A rule about commands.

@@ -5,7 +5,6 @@
 //! - [`check`]: whether a user may do what a request asks for.
 //! - [`users`]: all users by name.
 //! - [`identity`]: who a client is, and the one comparison that most requests cost.
-//! - [`revoke`]: ends the connections of those who have lost what they had.
 //! - [`file`]: users in configuration files and in a file of their own.
 //! - [`log`]: what was refused. [`password`]: what passwords are kept as.
 //!
@@ -23,8 +22,9 @@ pub mod identity;
 pub mod log;
 pub mod password;
 mod print;
-pub mod revoke;
 pub mod rules;
+#[cfg(test)]
+mod testing;
 pub mod user;
 pub mod users;
 

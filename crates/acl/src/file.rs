@@ -7,12 +7,13 @@
 use super::rules::{Reader, RuleError, has_blanks, join_selectors};
 use super::user::User;
 use super::users::Users;
-use crate::config::tables::security::{ACL_PUBSUB_DEFAULT, ACLFILE, REQUIREPASS};
-use crate::config::words::AclPubsubDefault;
-use crate::config::{Refusal, trim};
-use crate::logging;
-use crate::server::Server;
+use crate::users::Acl;
+use kvick_config::tables::security::{ACL_PUBSUB_DEFAULT, ACLFILE, REQUIREPASS};
+use kvick_config::words::AclPubsubDefault;
+use kvick_config::{Refusal, trim};
+use kvick_core::Core;
 use kvick_runtime::fsync_dir::replace;
+use kvick_runtime::logging;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;
@@ -86,12 +87,12 @@ fn make_user(line: &UserLine, reader: Reader<'_>) -> Result<User, String> {
 }
 
 /// Makes the users that a server starts with: of `requirepass`, of the lines of its configuration, and of its ACL file.
-pub fn load_at_start(server: &Server, lines: &[UserLine]) -> Result<(), String> {
-    let (acl, admission, reader) = (&server.acl, &server.admission, reader(server));
-    if let Some(password) = server.config.read(REQUIREPASS) {
+pub fn load_at_start(core: &Core, acl: &Acl, lines: &[UserLine]) -> Result<(), String> {
+    let (admission, reader) = (&core.admission, reader(core));
+    if let Some(password) = core.config.read(REQUIREPASS) {
         acl.set_default_password(admission, Some(&password));
     }
-    let path = path(server);
+    let path = path(core);
     if path.is_some() && !lines.is_empty() {
         return Err(
             "Configuring Valkey with users defined in valkey.conf and at the same setting an ACL file path is \
@@ -117,15 +118,15 @@ pub fn load_at_start(server: &Server, lines: &[UserLine]) -> Result<(), String> 
 }
 
 /// The ACL file, if there is one.
-pub fn path(server: &Server) -> Option<PathBuf> {
-    let name = server.config.read(ACLFILE);
+pub fn path(core: &Core) -> Option<PathBuf> {
+    let name = core.config.read(ACLFILE);
     (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&name)))
 }
 
 /// What rules are read with at a server.
-pub fn reader(server: &Server) -> Reader<'_> {
-    let all_channels = server.config.read(ACL_PUBSUB_DEFAULT) == AclPubsubDefault::Allchannels;
-    Reader { table: &server.catalogue, all_channels }
+pub fn reader(core: &Core) -> Reader<'_> {
+    let all_channels = core.config.read(ACL_PUBSUB_DEFAULT) == AclPubsubDefault::Allchannels;
+    Reader { table: core.catalogue, all_channels }
 }
 
 /// Reads an ACL file. On an error it is the description of all that is wrong with it.

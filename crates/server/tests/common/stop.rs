@@ -1,0 +1,72 @@
+//! Ends tests in time, whether they succeed or fail. Nothing here needs a server, so unit tests can use it as well.
+
+#![allow(dead_code)] // Each test binary uses its own part of this module.
+
+use std::io::{Error, ErrorKind, Result};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// How long to wait for anything before a test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sets a flag when dropped, also by a panic. A scope joins its threads before it passes a panic on, so threads that run
+/// until a flag is set would otherwise keep a failed test from ending.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Limits a loop that ends when the server does something.
+pub struct Deadline {
+    what: &'static str,
+    began: Instant,
+}
+
+impl Deadline {
+    /// The server has [`PATIENCE`] for it from now on.
+    pub fn of(what: &'static str) -> Deadline {
+        Deadline { what, began: Instant::now() }
+    }
+
+    /// Fails the test when that time has passed.
+    #[track_caller]
+    pub fn check(&self) {
+        assert!(self.began.elapsed() < PATIENCE, "waited in vain until {}", self.what);
+    }
+}
+
+/// Runs a program to its end. Kills it, and fails the test, if that takes longer than [`PATIENCE`].
+pub fn output(command: &mut Command) -> Output {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a program");
+    let (pid, (sender, ended)) = (child.id(), channel());
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    ended.recv_timeout(PATIENCE).map(|output| output.expect("its output")).unwrap_or_else(|_| {
+        // SAFETY: no memory is involved. The child is waited for only after its output has ended.
+        unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        panic!("{command:?} does not end");
+    })
+}
+
+/// The next connection to a listener. Waiting for it, and reading from it later, fails after [`PATIENCE`].
+pub fn accept(listener: &TcpListener) -> Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    let began = Instant::now();
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+            Err(_) if began.elapsed() > PATIENCE => return Err(Error::from(ErrorKind::TimedOut)),
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
