@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""What it costs that nothing is lost: append-only file, replicas and snapshots, beside Valkey in the same run.
+"""Cost of the append-only file, replicas and snapshots, compared with Valkey in the same run.
 
-Usage: durability.py [PART...]        all parts, unless some are named
+Usage: durability.py [PART...]        (default: all parts)
 
-    always     SETs a second with `appendfsync always`, 50 clients, each waiting for its reply
-    everysec   processor time per SET, 16 pipelined, with `appendfsync everysec` against no file
-    replica    the same with one replica that reads the stream against none
-    sync       time and processor time of a full synchronisation of 2 million keys, to a reader that keeps nothing
-    snapshot   latencies of 50 clients' writes to 2 million keys beside BGSAVE and without, and the memory that it takes
+    always     SETs per second with `appendfsync always`, 50 clients that each wait for their reply
+    everysec   CPU time per SET, 16 pipelined, with `appendfsync everysec` and without a file
+    replica    the same with one replica that reads the stream, and without
+    sync       duration and CPU time of a full synchronisation of 2 million keys to a reader that discards the data
+    snapshot   latencies of 50 clients writing to 2 million keys during BGSAVE and without, and peak memory
 
-The servers are measured in turn, with one worker each; a figure is the median of three rounds. The load generator is
-valkey-benchmark (KVICK_TEST_BENCHMARK names it, or it is on the PATH). Files lie in the folder for temporary files: TMPDIR
-says where, and so on which disk. Valkey is the program that KVICK_TEST_VALKEY names, or `valkey-server` on the PATH; Kvick is
-target/release/kvick-server, or what KVICK_SERVER names. The time of a server's children is counted as its own.
+The servers run in turn, with one worker each; figures are medians of three rounds. CPU time includes child processes.
+Files are in the temporary directory, so TMPDIR selects the disk. The load generator is valkey-benchmark
+(KVICK_TEST_BENCHMARK, or on the PATH).
+
+KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
+(default: target/release/kvick-server).
 """
 
 import multiprocessing
@@ -35,16 +37,16 @@ KEYS = 2_000_000
 ALONE = ["--io-threads", "1", "--enable-debug-command", "yes"]
 FILE = ["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0"]
 PATIENCE_S = 120
-# Requests a second that the writers beside a snapshot make, and how long they do.
+# Requests per second of the writers during a snapshot, and their duration in seconds.
 RATE = 2_000
 WRITING_S = 6
 
 
 def generate(server, requests, *words):
-    """Runs the load generator; how long it took, in seconds."""
+    """Runs the load generator; returns its duration in seconds."""
     program = shutil.which(os.environ.get("KVICK_TEST_BENCHMARK", "valkey-benchmark"))
     if not program:
-        sys.exit("valkey-benchmark is absent: name it with KVICK_TEST_BENCHMARK, or put it on the PATH")
+        sys.exit("valkey-benchmark not found: set KVICK_TEST_BENCHMARK, or add it to the PATH")
     command = [program, "-p", str(server.port), "-c", "50", "-t", "set", "-n", str(requests), "-q", *words]
     began = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -52,20 +54,20 @@ def generate(server, requests, *words):
 
 
 def spent_with_children(server, work):
-    """Seconds of processor time that `work` takes of a server and the children that it waits for."""
+    """CPU seconds of a server and its reaped children during `work()`."""
     def total():
         fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return sum(map(int, fields[11:15])) / TICKS
 
     before = total()
     work()
-    # A child is counted when it has been waited for.
+    # The kernel adds a child's time once the server has reaped it.
     time.sleep(0.5)
     return total() - before
 
 
 def reply(client, *words):
-    """The first line of the reply, or the bulk string."""
+    """Sends a command; returns the first line of the reply, or the bulk string."""
     client.send(encode(words))
     got = b""
     while not got.endswith(b"\r\n") or (got.startswith(b"$") and len(got) < int(got[1 : got.index(b"\r")]) + 5):
@@ -84,20 +86,20 @@ def wait_until(holds):
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > deadline:
-            sys.exit("waited in vain")
+            sys.exit(f"condition not reached within {PATIENCE_S} s")
         time.sleep(0.05)
 
 
 def always(program):
     with Server(program, *ALONE, *FILE, "--appendfsync", "always", cores=[0]) as server:
-        # By the end of these the files are made that it works with.
+        # Warms up: by the end the server has created its files.
         generate(server, 100_000, "-r", "100000")
         requests = 300_000
         return [requests / generate(server, requests, "-r", "100000")]
 
 
 def per_set(server):
-    """Microseconds of processor time per SET."""
+    """CPU microseconds per SET."""
     requests = 1_000_000
     generate(server, 200_000, "-P", "16", "-r", "100000")
     return sum(server.spent(lambda: generate(server, requests, "-P", "16", "-r", "100000"))) * 1e6 / requests
@@ -117,7 +119,7 @@ def replica(program):
         follower = multiprocessing.Process(target=follow, args=(server, ready), daemon=True)
         follower.start()
         if not ready.wait(PATIENCE_S):
-            sys.exit("the replica gets no data")
+            sys.exit("the replica received no data")
         client = Client(server)
         wait_until(lambda: "state=online" in info(client, b"slave0"))
         found = [without, per_set(server)]
@@ -126,7 +128,7 @@ def replica(program):
 
 
 def follow(server, ready):
-    """Follows a server as a replica does, and drops what it sends: what is measured is not disturbed by more."""
+    """Acts as a replica that discards the data, so that its own work does not disturb the measurement."""
     client = read_everything(server)
     client.socket.settimeout(None)
     ready.set()
@@ -140,7 +142,7 @@ def follow(server, ready):
 
 
 def read_everything(server):
-    """Has a server send all of its data, as a replica does, and drops them; the connection."""
+    """Requests a full synchronisation and discards the data; returns the connection."""
     client = Client(server)
     client.socket.settimeout(PATIENCE_S)
     for words in ([b"REPLCONF", b"capa", b"eof"], [b"REPLCONF", b"capa", b"psync2"]):
@@ -154,7 +156,7 @@ def read_everything(server):
     while not tail.endswith(end):
         got = client.socket.recv(1 << 20)
         if not got:
-            sys.exit("the server does not send its data")
+            sys.exit("the server closed the connection during the full synchronisation")
         tail = (tail + got)[-40:]
     return client
 
@@ -169,13 +171,13 @@ def sync(program):
 
 
 class Writers:
-    """Clients that write at a steady rate, whether or not they are answered in time."""
+    """Clients that write at a constant rate, regardless of the latency of replies."""
 
     def __init__(self, server):
         self.sockets = {client.socket.fileno(): client.socket for client in (Client(server) for _ in range(50))}
 
     def latencies(self, seconds):
-        """Milliseconds from when each request was due to its reply."""
+        """Sorted latencies in milliseconds, from the scheduled time of each request to its reply."""
         poll, due, found = select.epoll(), {}, []
         for number, connection in self.sockets.items():
             connection.setblocking(False)
@@ -200,7 +202,7 @@ class Writers:
 
 
 def family(server):
-    """Megabytes that a server and its children have to themselves or share, each page counted once."""
+    """Memory of a server and its children in megabytes, with shared pages counted once."""
     pids = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True).stdout.split()
     total = 0
     for pid in [str(server.process.pid), *pids]:
@@ -223,7 +225,7 @@ def snapshot(program):
         reply(client, b"BGSAVE")
         beside = writers.latencies(WRITING_S)
         wait_until(lambda: info(client, b"rdb_bgsave_in_progress") == "0")
-        # Reading how much memory there is takes milliseconds, which the writers of above would have had to wait.
+        # Measured separately, because reading the memory takes milliseconds and would delay the writers.
         before, over = family(server), threading.Event()
         peak = [before]
 
@@ -243,13 +245,13 @@ def snapshot(program):
         return [worst(without), worst(beside), before, max(peak)]
 
 
-# What each part measures: its function, what its figures are, and how many decimals they have.
+# Name: (function, labels of its figures, decimals).
 PARTS = {
     "always": (always, ["SETs/s"], 0),
-    "everysec": (everysec, ["us without a file", "us with it"], 2),
-    "replica": (replica, ["us without a replica", "us with one"], 2),
-    "sync": (sync, ["s", "s of processor time"], 2),
-    "snapshot": (snapshot, ["p99.9 ms without", "p99.9 ms beside it", "MB before", "MB at most"], 2),
+    "everysec": (everysec, ["CPU us without a file", "CPU us with a file"], 2),
+    "replica": (replica, ["CPU us without a replica", "CPU us with a replica"], 2),
+    "sync": (sync, ["seconds", "CPU seconds"], 2),
+    "snapshot": (snapshot, ["p99.9 ms without", "p99.9 ms during BGSAVE", "MB before", "MB at most"], 2),
 }
 
 

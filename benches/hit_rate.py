@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""How many requests find their key in a cache that is too small: Kvick and Valkey on the same traces.
+"""Cache hit rate under memory pressure, compared with Valkey on the same traces.
 
-Usage: hit_rate.py [SECONDS [RATE]]        40 seconds of 40,000 requests each for every figure, unless told otherwise
+Usage: hit_rate.py [SECONDS [RATE]]        (default: 40 seconds of 40000 requests per second for each figure)
 
-A request is a GET, and a SET of 100 bytes where it finds nothing. Two traces: in the first the keys' frequencies follow Zipf's
-law; in the second a quarter of the requests, in runs, belong to a scan that asks for each of a million other keys once, and only
-those of the first kind are counted. The second half of each trace counts. Requests come at a fixed rate, because the clocks of
-both servers have seconds.
+A request is a GET, followed by a SET of 100 bytes on a miss. In the first trace, key frequencies follow Zipf's law.
+In the second, a quarter of the requests come in runs from a scan over a million other keys and are not counted. Only
+the second half of each trace counts. Requests arrive at a fixed rate, because the LRU and LFU clocks of both servers
+count seconds.
 
-With the same `maxmemory` the server whose entries are smaller holds more keys. So Kvick is measured twice: with Valkey's
-limit, and with one at which it holds as many keys as Valkey does. Valkey is the program that KVICK_TEST_VALKEY names, or
-`valkey-server` on the PATH; Kvick is target/release/kvick-server, or what KVICK_SERVER names.
+With the same maxmemory, the server with smaller entries holds more keys. Kvick is therefore measured twice: with
+Valkey's limit, and with a limit at which it holds as many keys as Valkey.
+
+KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
+(default: target/release/kvick-server).
 """
 
 import itertools
@@ -33,13 +35,13 @@ SCAN_KEYS = 1_000_000
 
 
 def zipf(count, generator):
-    """Ranks of keys."""
+    """Draws `count` key numbers with Zipf-distributed frequencies."""
     weights = itertools.accumulate(1 / rank**EXPONENT for rank in range(1, KEYS + 1))
     return generator.choices(range(KEYS), cum_weights=list(weights), k=count)
 
 
 def traces(count):
-    """The traces by name, each a list of keys; those of the scan are above KEYS."""
+    """Traces by name, as lists of key numbers; keys of the scan start at KEYS."""
     plain = zipf(count, random.Random(1))
     mixed, ranks, cold = [], iter(zipf(count, random.Random(2))), itertools.cycle(range(KEYS, KEYS + SCAN_KEYS))
     while len(mixed) < count:
@@ -49,7 +51,7 @@ def traces(count):
 
 
 def encoded():
-    """Both requests for every key."""
+    """Encoded GET and SET requests for every key."""
     names = [b"key:%012d" % number for number in range(KEYS + SCAN_KEYS)]
     gets = [b"*2\r\n$3\r\nGET\r\n$16\r\n%s\r\n" % name for name in names]
     sets = [b"*3\r\n$3\r\nSET\r\n$16\r\n%s\r\n$100\r\n%s\r\n" % (name, VALUE) for name in names]
@@ -57,14 +59,14 @@ def encoded():
 
 
 class Cache:
-    """A server with a limit of memory, used as a cache."""
+    """A server with a memory limit, used as a cache."""
 
     def __init__(self, server, requests):
         self.client = Client(server)
         self.gets, self.sets = requests
 
     def info(self, field):
-        """A number that INFO tells."""
+        """A numeric field of INFO."""
         self.client.send(b"*1\r\n$4\r\nINFO\r\n*1\r\n$4\r\nPING\r\n")
         text = b""
         while not text.endswith(b"+PONG\r\n"):
@@ -72,12 +74,12 @@ class Cache:
         return int(text.split(b"\r\n%s:" % field.encode(), 1)[1].split(b"\r\n", 1)[0])
 
     def size(self):
-        """Keys held."""
+        """Number of keys."""
         self.client.send(b"*1\r\n$6\r\nDBSIZE\r\n")
         return int(self.client.socket.recv(100)[1:])
 
     def read(self, keys):
-        """Which of these keys are there."""
+        """Reads keys; returns whether each one exists."""
         self.client.send(b"".join([self.gets[key] for key in keys]))
         found, replies, at = [], b"", 0
         while len(found) < len(keys):
@@ -102,7 +104,7 @@ class Cache:
             left -= len(self.client.socket.recv(left))
 
     def replay(self, trace, rate):
-        """The share of hits among the requests of the second half that are not a scan's."""
+        """Replays a trace; returns the hit rate of its second half, without scan requests."""
         hits = asked = 0
         began = time.monotonic()
         for at in range(0, len(trace), PIPELINE):
@@ -120,7 +122,7 @@ class Cache:
 
 
 def measure(program, policy, limit, trace, rate, requests):
-    """The share of hits, the keys held at the end, and the seconds it took."""
+    """Hit rate, number of keys at the end, and duration in seconds."""
     words = ["--io-threads", "1", "--maxmemory-policy", policy, "--maxmemory", str(limit)]
     with Server(program, *words, cores=[0]) as server:
         cache = Cache(server, requests)
@@ -131,7 +133,7 @@ def measure(program, policy, limit, trace, rate, requests):
 
 
 def footprint(program, keys, requests):
-    """The memory in use with this many keys."""
+    """used_memory with this many keys."""
     with Server(program, "--io-threads", "1", cores=[0]) as server:
         cache = Cache(server, requests)
         for at in range(0, keys, PIPELINE):
@@ -140,7 +142,7 @@ def footprint(program, keys, requests):
 
 
 def measure_equal(policy, held, trace, rate, requests):
-    """Kvick's figures with about as many keys as `held`: a limit is tried, and put right by what came of it."""
+    """Kvick's figures with about `held` keys: measures with an estimated limit, corrects it and measures again."""
     limit = footprint(kvick(), held, requests)
     figures = measure(kvick(), policy, limit, trace, rate, requests)
     limit += (held - figures[1]) * BYTES_PER_KEY
@@ -151,7 +153,8 @@ def main():
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 40
     rate = float(sys.argv[2]) if len(sys.argv) > 2 else 40_000
     requests = encoded()
-    print(f"{KEYS:,} keys, Zipf {EXPONENT}, {LIMIT >> 20} MiB, {seconds:.0f} s of {rate:,.0f} requests; hits in percent (keys held)")
+    load = f"{seconds:.0f} s of {rate:,.0f} requests/s"
+    print(f"{KEYS:,} keys, Zipf {EXPONENT}, {LIMIT >> 20} MiB, {load}; hits in percent (number of keys)")
     for name, trace in traces(int(seconds * rate)).items():
         for policy in ["allkeys-lru", "allkeys-lfu"]:
             figures = [measure(valkey(), policy, LIMIT, trace, rate, requests)]
@@ -159,10 +162,10 @@ def main():
             figures.append(measure(kvick(), policy, LIMIT, trace, rate, requests))
             figures.append(measure_equal(policy, held, trace, rate, requests))
             shown = [f"{100 * share:5.2f} ({keys:,})" for share, keys, *_ in figures]
-            print(f"{name}, {policy}: Valkey {shown[0]}, Kvick {shown[1]}, with as many keys {shown[2]}", flush=True)
+            print(f"{name}, {policy}: Valkey {shown[0]}, Kvick {shown[1]}, same number of keys {shown[2]}", flush=True)
             late = [took for *_, took in figures if took > 1.05 * seconds]
             if late:
-                print(f"  late: {', '.join(f'{took:.0f} s' for took in late)}")
+                print(f"  slower than the requested rate: {', '.join(f'{took:.0f} s' for took in late)}")
 
 
 if __name__ == "__main__":

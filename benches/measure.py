@@ -1,7 +1,7 @@
-"""What the benchmarks here share: servers whose processor time is read, and clients that cost little themselves.
+"""Shared code of the benchmarks: servers with measured CPU time, and clients with little overhead.
 
-A client sends requests that were encoded beforehand, in pipelines, and reads the replies without looking at them. Only the
-server's own time (user and system, from /proc) is compared, so that a slow client does not matter; Linux alone, therefore.
+A client sends pipelines of requests encoded in advance and discards the replies. Benchmarks compare only the CPU time
+of the server (user and system, from /proc), so that slow clients do not matter. This requires Linux.
 """
 
 import os
@@ -15,37 +15,37 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
-# Requests in flight on a connection.
+# Requests per pipeline.
 PIPELINE = 64
-# Ends each pipeline, to be recognised whatever the replies before it are.
+# Echoed by the PING at the end of each pipeline, to find the end of its replies.
 END = b"the-last-of-them"
 
 
 def kvick():
-    """The path of the release build."""
+    """Path of Kvick's release build, or of the program in KVICK_SERVER."""
     program = os.environ.get("KVICK_SERVER", ROOT / "target/release/kvick-server")
     if not pathlib.Path(program).exists():
-        sys.exit(f"{program} is absent: build it with `cargo build --release`, or name another with KVICK_SERVER")
+        sys.exit(f"{program} does not exist: run `cargo build --release`, or set KVICK_SERVER to a server")
     return str(program)
 
 
 def valkey():
-    """The path of the server to compare with."""
+    """Path of the Valkey server to compare with."""
     program = shutil.which(os.environ.get("KVICK_TEST_VALKEY", "valkey-server"))
-    return program or sys.exit("valkey-server is absent: name it with KVICK_TEST_VALKEY, or put it on the PATH")
+    return program or sys.exit("valkey-server not found: set KVICK_TEST_VALKEY, or add it to the PATH")
 
 
 def pin(*cores):
-    """Has this process, and those it starts, run on these cores alone."""
+    """Restricts this process and its future children to these cores."""
     os.sched_setaffinity(0, cores)
 
 
 class Refused(Exception):
-    """The server answers an error."""
+    """The server replied with an error."""
 
 
 class Server:
-    """A server on a free port, pinned to cores, that ends with the `with` block."""
+    """A server on a free port, pinned to cores, which stops at the end of the `with` block."""
 
     def __init__(self, program, *args, cores):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -63,7 +63,7 @@ class Server:
             except (OSError, Refused):
                 time.sleep(0.02)
         self.__exit__()
-        sys.exit("the server does not start")
+        sys.exit("the server did not start")
 
     def __exit__(self, *_):
         self.process.kill()
@@ -71,24 +71,24 @@ class Server:
         self.folder.cleanup()
 
     def cpu(self):
-        """Seconds of user and of system time so far."""
+        """User and system time of the server in seconds."""
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) / TICKS, int(fields[12]) / TICKS
 
     def spent(self, work):
-        """Seconds of user and of system time that `work` takes."""
+        """User and system time in seconds that the server spends during `work()`."""
         before = self.cpu()
         work()
         return tuple(after - earlier for after, earlier in zip(self.cpu(), before))
 
 
 def encode(words):
-    """A request of these words, as the protocol has it."""
+    """Encodes a request in RESP."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
 def pipelines(requests, length=PIPELINE):
-    """The requests as bytes to be sent at once, so many at a time, each with its end."""
+    """Encodes requests as pipelines of `length` requests, each followed by the END marker."""
     encoded = [encode(words) for words in requests]
     end = encode([b"PING", END])
     return [b"".join(encoded[at : at + length]) + end for at in range(0, len(encoded), length)]
@@ -107,12 +107,12 @@ class Client:
         self.socket.sendall(pipeline)
 
     def receive(self):
-        """Reads the replies to a pipeline; the first of them must not be an error."""
+        """Reads the replies of a pipeline; raises Refused if the first is an error."""
         tail, first = b"", True
         while not tail.endswith(END + b"\r\n"):
             got = self.socket.recv(1 << 20)
             if not got:
-                raise ConnectionError("the server has closed the connection")
+                raise ConnectionError("the server closed the connection")
             if first and got.startswith(b"-"):
                 raise Refused(got[:100])
             tail, first = (tail + got)[-64:], False
@@ -125,7 +125,7 @@ class Client:
 
 
 def drive(clients, prepared):
-    """Has clients send the pipelines, each in its turn: there is one under way on every connection."""
+    """Sends the pipelines over the clients in turn, with one pipeline in flight per connection."""
     for at in range(0, len(prepared), len(clients)):
         busy = list(zip(clients, prepared[at : at + len(clients)]))
         for client, pipeline in busy:

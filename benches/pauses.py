@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""For how long a snapshot of one large collection keeps others waiting, beside Valkey in the same run.
+"""Longest wait of clients while a snapshot of one large collection runs, compared with Valkey in the same run.
 
-Usage: pauses.py [KIND...]        hash, set, zset, list, stream; all, unless some are named
+Usage: pauses.py [KIND...]        (hash, set, zset, list, stream; default: all)
 
-There is one worker, and one collection of 2 million elements, or as many as KVICK_BENCH_ELEMENTS says. Two clients send
-requests in turn, each as soon as the other has its reply: the first reads and writes other keys, the second writes to the
-collection. What is told is the longest that each waited in a second without a snapshot, and during BGSAVE, in milliseconds: the
-median of three rounds. Valkey is the program that KVICK_TEST_VALKEY names, or `valkey-server` on the PATH; Kvick is
-target/release/kvick-server, or what KVICK_SERVER names.
+One worker, one collection of KVICK_BENCH_ELEMENTS elements (default: 2000000). Two clients send requests alternately,
+each after the reply to the other: the first reads and writes other keys, the second writes to the collection. The
+output is the longest wait of each in milliseconds, in one second without a snapshot and during BGSAVE, as medians of
+three rounds.
+
+KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
+(default: target/release/kvick-server).
 """
 
 import os
@@ -24,7 +26,7 @@ ALONE = ["--io-threads", "1", "--enable-debug-command", "yes"]
 QUIET_S = 1
 LARGE = b"large"
 
-# How an element is added, and what a client does to the collection then; `n` is ever another number.
+# Commands that fill the collection, and commands that change it later; `n` increases with every call.
 FILLS = {
     "hash": lambda n: [b"HSET", LARGE, b"field:%d" % n, b"value:%d" % n],
     "set": lambda n: [b"SADD", LARGE, b"member:%d" % n],
@@ -42,16 +44,16 @@ WRITES = {
 
 
 def wait(connection, request):
-    """How long the reply to a request takes, in milliseconds."""
+    """Latency of a request in milliseconds."""
     began = time.perf_counter()
     connection.sendall(request)
     if connection.recv(1 << 16).startswith(b"-"):
-        sys.exit(f"refused: {request}")
+        sys.exit(f"error reply to {request}")
     return (time.perf_counter() - began) * 1e3
 
 
 def longest(server, kind, goes_on):
-    """The longest waits of the one and of the other client while `goes_on`, which is asked now and then."""
+    """Longest waits of both clients in milliseconds, until `goes_on()` returns false."""
     others, writer = Client(server).socket, Client(server).socket
     waits, n = [0.0, 0.0], 0
     while n % 200 or goes_on():
@@ -69,7 +71,7 @@ def measure(program, kind):
         client.run([FILLS[kind](n) for n in range(ELEMENTS)])
         over = time.monotonic() + QUIET_S
         without = longest(server, kind, lambda: time.monotonic() < over)
-        # What a fork takes belongs to it.
+        # BGSAVE is sent inside the measurement, so that the fork counts.
         saver, asked = Client(server).socket, []
 
         def is_saving():
@@ -80,7 +82,7 @@ def measure(program, kind):
 
         beside = longest(server, kind, is_saving)
         if info(client, b"rdb_last_bgsave_status") != "ok":
-            sys.exit("the save failed")
+            sys.exit("BGSAVE failed")
         return without + beside
 
 
@@ -94,8 +96,8 @@ def main():
         for who, found in figures.items():
             others, own, others_beside, own_beside = (statistics.median(column) for column in zip(*found))
             print(
-                f"{kind}: {who}: other keys {others:.1f} ms, beside BGSAVE {others_beside:.1f}; "
-                f"the collection {own:.1f} ms, beside BGSAVE {own_beside:.1f}",
+                f"{kind}: {who}: other keys {others:.1f} ms, during BGSAVE {others_beside:.1f}; "
+                f"the collection {own:.1f} ms, during BGSAVE {own_beside:.1f}",
                 flush=True,
             )
 

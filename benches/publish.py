@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What a published message costs for each connection that hears it: Kvick's processor time and Valkey's side by side.
+"""CPU cost of a published message per subscriber, compared with Valkey.
 
-Usage: publish.py [SUBSCRIBERS [ROUNDS]]        1,000 subscribers and 5 rounds, unless told otherwise
+Usage: publish.py [SUBSCRIBERS [ROUNDS]]        (default: 1000 subscribers, 5 rounds)
 
-Messages of 100 bytes are published on one channel: one after the other, sixteen in a pipeline, and by ten clients of which each
-waits for its reply. The servers are measured in turn, with one worker each, on a core of their own; a figure is the median
-of the rounds. Another process reads what the subscribers get, and all of it has to come. Valkey is the program that
-KVICK_TEST_VALKEY names, or `valkey-server` on the PATH; Kvick is target/release/kvick-server, or what KVICK_SERVER names.
+Publishes messages of 100 bytes on one channel in three ways: one at a time, 16 pipelined, and from ten clients that
+each wait for the reply. The servers run in turn, with one worker each, pinned to one core. Figures are medians of the
+rounds. A separate process reads the messages of all subscribers and fails if any is missing.
+
+KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
+(default: target/release/kvick-server).
 """
 
 import multiprocessing
@@ -22,12 +24,12 @@ MESSAGE = encode([b"message", b"channel", PAYLOAD])
 PUBLISH = encode([b"PUBLISH", b"channel", PAYLOAD])
 READ = 1 << 20
 PATIENCE_S = 60
-# By name: clients that publish, requests that each has under way, and messages in a round.
+# Name: (publishers, requests in flight per publisher, messages per round).
 LOADS = {"one at a time": (1, 1, 200), "sixteen in a pipeline": (1, 16, 1600), "ten clients": (10, 1, 800)}
 
 
 def listen(server, count, orders, answers):
-    """Subscribes connections; for each order, which is a number of messages, reads that many on all of them."""
+    """Opens `count` subscribers. For each number from `orders`, reads that many messages on all of them."""
     pin(1)
     confirmed = b"*3\r\n$9\r\nsubscribe\r\n$7\r\nchannel\r\n:1\r\n"
     listeners, poll = {}, select.epoll()
@@ -36,7 +38,7 @@ def listen(server, count, orders, answers):
         client.run([[b"PING"]])
         client.send(encode([b"SUBSCRIBE", b"channel"]))
         if client.socket.recv(len(confirmed), socket.MSG_WAITALL) != confirmed:
-            sys.exit("a subscription is not confirmed")
+            sys.exit("a subscription was not confirmed")
         client.socket.setblocking(False)
         listeners[client.socket.fileno()] = client.socket
         poll.register(client.socket, select.EPOLLIN)
@@ -47,25 +49,25 @@ def listen(server, count, orders, answers):
         while missing > 0:
             ready = poll.poll(PATIENCE_S)
             if not ready:
-                sys.exit("messages are missing")
+                sys.exit(f"messages are missing after {PATIENCE_S} s")
             for descriptor, _ in ready:
                 missing -= listeners[descriptor].recv_into(buffer)
         answers.put("all" if missing == 0 else "more than all")
 
 
 def publish(publishers, depth, messages, receivers):
-    """Publishes messages, some at a time by each of the publishers."""
+    """Publishes messages, `depth` at a time per publisher."""
     reply = b":%d\r\n" % receivers * depth
     for _ in range(messages // (depth * len(publishers))):
         for publisher in publishers:
             publisher.send(PUBLISH * depth)
         for publisher in publishers:
             if publisher.socket.recv(len(reply), socket.MSG_WAITALL) != reply:
-                sys.exit("a message is not heard by all")
+                sys.exit("a message did not reach all subscribers")
 
 
 class Subject:
-    """A server with subscribers."""
+    """A server, its subscribers and its publishers."""
 
     def __init__(self, program, count):
         self.count = count
@@ -79,10 +81,10 @@ class Subject:
 
     def expect(self, answer):
         if self.answers.get(timeout=PATIENCE_S) != answer:
-            sys.exit("not what was published")
+            sys.exit("the subscribers did not receive exactly the published messages")
 
     def measure(self, publishers, depth, messages):
-        """Microseconds of user and of system time for each message and subscriber."""
+        """User and system time in microseconds per message and subscriber."""
 
         def work():
             self.orders.put(messages)
@@ -101,7 +103,7 @@ def main():
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     subjects = [Subject(program, count) for program in (kvick(), valkey())]
-    print(f"{count} subscribers; CPU us for each message and subscriber (user + system)")
+    print(f"{count} subscribers; CPU us per message and subscriber (user + system)")
     print(f"{'':24}{'Kvick':>22}{'Valkey':>22}   messages per CPU second")
     for name, load in LOADS.items():
         pairs = [[subject.measure(*load) for subject in subjects] for _ in range(rounds)]

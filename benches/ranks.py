@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Ranks in a large sorted set: the server's processor time per command, Kvick's and Valkey's side by side.
+"""CPU time per rank command on a large sorted set, compared with Valkey.
 
-Usage: ranks.py [MEMBERS [ROUNDS]]        3,000,000 and 3, unless told otherwise
+Usage: ranks.py [MEMBERS [ROUNDS]]        (default: 3000000 members, 3 rounds)
 
-Each server has one thread and a core of its own; the load is on another. Valkey is the program that KVICK_TEST_VALKEY
-names, or `valkey-server` on the PATH; Kvick is target/release/kvick-server, or what KVICK_SERVER names. A figure is the
-median of the rounds. Only the ratios mean something elsewhere: machines differ, and drift.
+Each server has one thread pinned to one core; the load runs on another core. Figures are medians of the rounds. Only
+the ratios are comparable between machines.
+
+KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
+(default: target/release/kvick-server).
 """
 
 import random
@@ -16,9 +18,9 @@ from measure import PIPELINE, Client, Server, drive, kvick, pin, pipelines, valk
 
 COMMANDS = 400_000
 CONNECTIONS = 8
-# Members added with one ZADD.
+# Members per ZADD.
 TOGETHER = 100
-# Elements that a ZRANGE tells.
+# Elements per ZRANGE.
 RANGE = 10
 WORKLOADS = {
     "ZRANK": lambda member, _: [b"ZRANK", b"ranks", member],
@@ -32,7 +34,7 @@ def name(number):
 
 
 def fill(server, members, dice):
-    """Adds the members, in no order, with scores in no order."""
+    """Adds the members in random order with random scores."""
     client, order = Client(server), list(range(members))
     dice.shuffle(order)
     batch = TOGETHER * PIPELINE

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What TLS costs: processor time of the server per request, beside Valkey, over valkey-benchmark's connections with TLS 1.3.
+"""CPU time per request over TLS 1.3, compared with Valkey.
 
-Usage: tls.py [ROUNDS]        3, unless told otherwise
+Usage: tls.py [ROUNDS]        (default: 3)
 
-Needs a Valkey that was built with TLS (KVICK_TEST_VALKEY names its server) and its load generator (KVICK_TEST_BENCHMARK, or
-valkey-benchmark on the PATH), and openssl for certificates. One worker; servers in turn; 50 connections. A figure is the median
-of the rounds. Kvick is target/release/kvick-server, or what KVICK_SERVER names.
+One worker, 50 connections of valkey-benchmark, servers in turn. Figures are medians of the rounds. The benchmark
+needs openssl for certificates, and Valkey's server and valkey-benchmark built with TLS (KVICK_TEST_VALKEY and
+KVICK_TEST_BENCHMARK, or the PATH). KVICK_SERVER names the Kvick server (default: target/release/kvick-server).
 """
 
 import contextlib
@@ -20,13 +20,13 @@ import tempfile
 
 from measure import Server, kvick, pin, valkey
 
-# Pipelined requests, bytes of a value, requests.
+# (pipeline depth, value size in bytes, number of requests)
 CASES = [(1, 100, 100_000), (16, 100, 1_000_000), (1, 16_384, 50_000), (16, 16_384, 50_000)]
 KEYS = 1000
 
 
 def make_certificates(folder):
-    """An authority and a certificate for both ends."""
+    """Creates a certificate authority and one certificate for both sides."""
     def openssl(*words):
         subprocess.run(["openssl", *words], cwd=folder, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
@@ -40,7 +40,7 @@ def make_certificates(folder):
 
 def generator():
     program = shutil.which(os.environ.get("KVICK_TEST_BENCHMARK", "valkey-benchmark"))
-    return program or sys.exit("valkey-benchmark is absent: name it with KVICK_TEST_BENCHMARK, or put it on the PATH")
+    return program or sys.exit("valkey-benchmark not found: set KVICK_TEST_BENCHMARK, or add it to the PATH")
 
 
 def free_port():
@@ -50,7 +50,7 @@ def free_port():
 
 @contextlib.contextmanager
 def serve(program, folder):
-    """A server with TLS, and what the load generator is told to reach it."""
+    """Starts a server with TLS; yields it with the connection options for valkey-benchmark."""
     files = {name: str(folder / file) for name, file in [("ca", "ca.crt"), ("cert", "own.crt"), ("key", "own.key")]}
     port = free_port()
     settings = ["--tls-port", port, "--tls-cert-file", files["cert"], "--tls-key-file", files["key"], "--tls-ca-cert-file",
@@ -60,7 +60,7 @@ def serve(program, folder):
 
 
 def measure(program, folder, command, depth, size, requests):
-    """Microseconds of user and of system time per request."""
+    """User and system time in microseconds per request."""
     with serve(program, folder) as (server, reach):
         def load(test, count):
             words = [generator(), *reach, "-c", "50", "-P", str(depth), "-d", str(size), "-r", str(KEYS), "-t", test, "-n",

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What an XADD costs when consumers of a group wait for it: Kvick's processor time and Valkey's side by side.
+"""CPU cost of an XADD while consumers of a group block in XREADGROUP, compared with Valkey.
 
-Usage: waiters.py [ENTRIES]        20,000 entries for each row, unless told otherwise
+Usage: waiters.py [ENTRIES]        (default: 20000 entries per row)
 
-One entry after the other is added. The consumer that has waited longest gets it, and waits again. Valkey is the program that
-KVICK_TEST_VALKEY names, or `valkey-server` on the PATH; Kvick is target/release/kvick-server, or what KVICK_SERVER names.
+Adds entries one at a time. The consumer that has waited longest receives the entry and blocks again.
+
+KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
+(default: target/release/kvick-server).
 """
 
 import collections
@@ -18,7 +20,7 @@ READ = 1 << 16
 
 
 def armed(server, number):
-    """A consumer that waits, and the request with which it does."""
+    """Starts a blocked consumer; returns its connection and its request."""
     client = Client(server)
     words = [b"XREADGROUP", b"GROUP", b"g", b"consumer:%d" % number, b"BLOCK", b"0", b"NOACK", b"STREAMS", b"s", b">"]
     request = encode(words)
@@ -36,14 +38,14 @@ def wait_for_blocked(client, count):
 
 
 def measure(program, waiting, entries):
-    """Microseconds of user and of system time for each entry."""
+    """User and system time in microseconds per entry."""
     with Server(program, "--io-threads", "1", cores=[0]) as server:
         producer = Client(server)
         producer.run([[b"XGROUP", b"CREATE", b"s", b"g", b"0", b"MKSTREAM"]])
         consumers = collections.deque()
         for number in range(waiting):
             consumers.append(armed(server, number))
-            # One after the other, so that it is known who has waited longest.
+            # Consumers block one after the other, so that their order is known.
             wait_for_blocked(producer, number + 1)
         add = encode([b"XADD", b"s", b"MAXLEN", b"~", b"1000", b"*", b"field", b"value"])
 
@@ -64,11 +66,11 @@ def main():
     entries = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     programs = {"Kvick": kvick(), "Valkey": valkey()}
     pin(1)
-    print("CPU us per entry added, and delivered if anybody waits: user + system")
+    print("CPU us per entry added and delivered (user + system)")
     for waiting in WAITING:
         spent = {who: measure(program, waiting, entries) for who, program in programs.items()}
         told = "; ".join(f"{who} {user:.1f} + {system:.1f}" for who, (user, system) in spent.items())
-        print(f"{waiting} waiting: {told}", flush=True)
+        print(f"{waiting} blocked consumers: {told}", flush=True)
 
 
 main()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a second worker costs: processor time per command of mixed list, hash and sorted set commands.
+"""CPU time per command with two workers, compared with one worker, for mixed list, hash and sorted set commands.
 
-Usage: workers.py [ROUNDS]        9, unless told otherwise
+Usage: workers.py [ROUNDS]        (default: 9)
 
-Two processes send the same load to a server with one worker and to one with two, in turn; everything shares two cores. A
-figure is the median of the rounds. Kvick is target/release/kvick-server, or what KVICK_SERVER names.
+Two processes send the same load in turn to a server with one worker and to one with two. Servers and load share two
+cores. Figures are medians of the rounds. KVICK_SERVER names the server (default: target/release/kvick-server).
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ KEYS = 20_000
 
 
 def commands(dice):
-    """Random commands: of each pair, one adds about as much as the other takes away."""
+    """Random commands that add about as many elements as they remove."""
     for _ in range(COMMANDS):
         number, element = b"%d" % dice.randrange(KEYS), b"element:%d" % dice.randrange(50)
         score = b"%d" % dice.randrange(1000)
@@ -42,7 +42,7 @@ def commands(dice):
 
 
 def load(server, seed, ready, begin):
-    """One process of load: prepares it, waits for the others, and sends it."""
+    """One load process: prepares its requests, waits for the start signal, and sends them."""
     prepared = pipelines(list(commands(random.Random(seed))), DEPTH)
     clients = [Client(server) for _ in range(CONNECTIONS)]
     ready.release()
@@ -51,7 +51,7 @@ def load(server, seed, ready, begin):
 
 
 def measure(server):
-    """Microseconds of the server's time per command."""
+    """CPU time of the server in microseconds per command."""
     ready, begin = multiprocessing.Semaphore(0), multiprocessing.Event()
     loads = [multiprocessing.Process(target=load, args=(server, seed, ready, begin)) for seed in range(LOADS)]
     for process in loads:
@@ -66,7 +66,7 @@ def measure(server):
 
     spent = server.spent(work)
     if any(process.exitcode for process in loads):
-        sys.exit("a load has failed")
+        sys.exit("a load process failed")
     return sum(spent) * 1e6 / (LOADS * COMMANDS)
 
 
@@ -79,7 +79,7 @@ def main():
         Server(program, "--io-threads", "2", cores=[0, 1]) as two,
     ):
         spent = {1: [], 2: []}
-        # The first time fills the servers.
+        # The first round fills the servers and is not counted.
         for number in range(rounds + 1):
             for workers, server in ((1, one), (2, two)):
                 us = measure(server)
@@ -87,7 +87,7 @@ def main():
                     spent[workers].append(us)
     one, two = statistics.median(spent[1]), statistics.median(spent[2])
     print(f"lists, hashes and sorted sets, {DEPTH} pipelined, two loads; CPU us per command")
-    print(f"one worker {one:.2f}, two workers {two:.2f}: {two / one:.2f} times as much")
+    print(f"one worker {one:.2f}, two workers {two:.2f}: ratio {two / one:.2f}")
 
 
 main()

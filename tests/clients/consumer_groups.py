@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Has consumers of two groups read a stream through the client libraries `valkey` and `redis`, and ends with an error if
-an entry is delivered twice, or lost, or stays pending.
+"""Reads a stream with two consumer groups through the client libraries `valkey` and `redis`.
 
-Half of the consumers wait for entries, each on a thread and a connection of its own. The others poll on one connection
-that they share: their requests go out together, as one pipeline.
+Exits with an error if an entry is lost, delivered twice or left pending. The consumers of one group block in XREADGROUP,
+each on its own thread and connection. The consumers of the other group poll on one shared connection, with all requests
+in one pipeline.
 
-Usage: consumer_groups.py PORT [ENTRIES]
+Usage: consumer_groups.py PORT [ENTRIES]        (default: 1000000 entries)
 """
 
 import sys
@@ -17,13 +17,13 @@ import valkey
 CONSUMERS = 32
 COUNT = 10
 BLOCK_MS = 100
-# Entries added with one pipeline.
+# Entries per XADD pipeline.
 BURST = 20
 STREAM = "soak"
 
 
 class Group:
-    """What a group got."""
+    """Deliveries and acknowledgements of one consumer group."""
 
     def __init__(self, name, entries):
         self.name = name
@@ -36,7 +36,7 @@ class Group:
         return self.failure is not None or self.acknowledged >= len(self.deliveries)
 
     def note(self, reply):
-        """Takes note of what was delivered, and returns its IDs."""
+        """Counts the delivered entries and returns their IDs."""
         streams = reply.items() if isinstance(reply, dict) else reply or []
         entries = [entry for _, told in streams for entry in flat(told)]
         with self.lock:
@@ -51,14 +51,14 @@ class Group:
     def check(self, client):
         wrong = [(number, count) for number, count in enumerate(self.deliveries) if count != 1]
         if wrong:
-            raise SystemExit(f"{self.name}: entries not delivered once, but as often as this: {wrong[:10]}")
+            raise SystemExit(f"{self.name}: entries not delivered exactly once, as (entry, deliveries): {wrong[:10]}")
         pending = client.xpending(STREAM, self.name)["pending"]
         if (self.acknowledged, pending) != (len(self.deliveries), 0):
             raise SystemExit(f"{self.name}: {self.acknowledged} acknowledged, {pending} pending")
 
 
 def flat(told):
-    """The entries of a stream: with RESP3 the libraries put them into a list of their own."""
+    """The entries of a stream; with RESP3 the libraries wrap them in another list."""
     return told[0] if told and isinstance(told[0], list) else told
 
 
@@ -80,7 +80,7 @@ def poll(client, group):
 
 
 def guarded(group, work, *args):
-    """Runs a consumer on a thread; when it fails, its group ends."""
+    """Runs a consumer on a thread; a failure stops its group."""
 
     def run():
         try:
@@ -126,7 +126,7 @@ def main():
                 return getattr(library, name)(host="127.0.0.1", port=port, **options)
 
             soak(make, entries)
-            print(f"{library.__name__} {library.__version__} with RESP{protocol}: each entry once")
+            print(f"{library.__name__} {library.__version__} with RESP{protocol}: each entry delivered once")
 
 
 main()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speaks to a server through the client libraries `valkey` and `redis`, and ends with an error at the first difference.
+"""Checks commands through the client libraries `valkey` and `redis`, and exits at the first unexpected reply.
 
 Usage: python_clients.py PORT
 """
@@ -30,7 +30,7 @@ def strings(client, _):
     same(client.mset({"a": 1, "b": 2}), True, "MSET")
     same(client.mget("a", "nothing", "b"), [b"1", None, b"2"], "MGET")
     same(client.delete("a", "b", "nothing"), 2, "DEL")
-    same(client.get("nothing"), None, "GET of nothing")
+    same(client.get("nothing"), None, "GET of a missing key")
 
 
 def bits_and_counts(client, _):
@@ -60,7 +60,7 @@ def pipelines(client, _):
 def scans(client, _):
     names = {b"key:%d" % number for number in range(PIPELINE // 2)}
     same(set(client.scan_iter(match="key:*", count=1000)), names, "SCAN")
-    same(list(client.scan_iter(match="none:*")), [], "SCAN of nothing")
+    same(list(client.scan_iter(match="none:*")), [], "SCAN without matches")
     same(client.dbsize() >= len(names), True, "DBSIZE")
 
 
@@ -89,8 +89,8 @@ def expiry(client, _):
     same(90 < client.ttl("long") <= 100, True, "TTL")
     deadline = time.monotonic() + 10
     while client.exists("short"):
-        same(time.monotonic() < deadline, True, "a key with 20 ms to live is gone")
-    same(client.ttl("short"), -2, "TTL of what is gone")
+        same(time.monotonic() < deadline, True, "expiry of a key after 20 ms")
+    same(client.ttl("short"), -2, "TTL of an expired key")
     same((client.persist("long"), client.ttl("long")), (True, -1), "PERSIST")
     same(client.expire("long", 50, gt=True), False, "EXPIRE GT")
     same(client.getex("long", ex=10), b"v", "GETEX")
@@ -132,7 +132,7 @@ def main():
     for library in (valkey, redis):
         for protocol in (2, 3):
             check(library, protocol, port)
-            print(f"{library.__name__} {library.__version__} with RESP{protocol}: no difference")
+            print(f"{library.__name__} {library.__version__} with RESP{protocol}: ok")
 
 
 main()

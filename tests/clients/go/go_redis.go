@@ -66,7 +66,7 @@ var goRedis = []check{
 		client := connectTLS(at, func(options *redis.Options) { options.TLSConfig = stranger })
 		defer client.Close()
 		if client.Ping(ctx).Err() == nil {
-			fail("a client without a certificate was let in")
+			fail("a client without a certificate was accepted")
 		}
 	}},
 	{"acl-user", func(ctx context.Context, at server) {
@@ -131,7 +131,7 @@ var goRedis = []check{
 	{"transaction", func(ctx context.Context, at server) {
 		client := connect(at, nil)
 		defer client.Close()
-		// Several increment one counter, each in a transaction that is tried again when another came before.
+		// Concurrent increments of one counter, each in a transaction that is retried after a conflict.
 		increment := func() error {
 			return client.Watch(ctx, func(tx *redis.Tx) error {
 				n, err := tx.Get(ctx, "counter").Int()

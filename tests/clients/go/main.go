@@ -1,6 +1,6 @@
-// What go-redis and valkey-go are documented to do, done against a server.
+// Checks documented features of go-redis and valkey-go against a server.
 //
-// Usage: checks PORT TLS-PORT FOLDER, where FOLDER holds ca.crt, own.crt and own.key.
+// Usage: checks PORT TLS-PORT FOLDER, where FOLDER contains ca.crt, own.crt and own.key.
 package main
 
 import (
@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// How long a check may take.
+// Timeout of a check.
 const patience = 30 * time.Second
 
-// Where the server is.
+// Addresses of the server and the TLS configuration for it.
 type server struct {
 	plain, encrypted string
 	tls              *tls.Config
 }
 
-// A check's name and what it does.
+// A named check.
 type check struct {
 	name string
 	run  func(context.Context, server)
 }
 
-// Ends a check that does not hold.
+// Panic value that ends a failed check.
 type failure string
 
 func fail(format string, args ...any) {

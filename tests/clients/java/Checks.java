@@ -9,26 +9,26 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
- * What Jedis and Lettuce are documented to do, done against a server.
+ * Checks documented features of Jedis and Lettuce against a server.
  *
- * <p>Usage: Checks PORT TLS-PORT FOLDER, where FOLDER holds ca.crt and own.p12.
+ * <p>Usage: Checks PORT TLS-PORT FOLDER, where FOLDER contains ca.crt and own.p12.
  */
 public final class Checks {
-    /** How long a check may take, in seconds. */
+    /** Timeout of a check in seconds. */
     static final int PATIENCE_S = 60;
 
-    /** What own.p12 is protected by. */
+    /** Password of own.p12. */
     static final char[] PASSWORD = "password".toCharArray();
 
-    /** Where the server is. */
+    /** Ports of the server and the files for TLS. */
     record Server(int port, int tlsPort, File authority, File identity) {}
 
-    /** What a check does. */
+    /** The code of a check. */
     interface Body {
         void run() throws Exception;
     }
 
-    /** Checks by name, in the order in which they run. */
+    /** Named checks in execution order. */
     static final class Suite {
         final Map<String, Body> checks = new LinkedHashMap<>();
 
@@ -47,7 +47,7 @@ public final class Checks {
                         return null;
                     }).get(PATIENCE_S, TimeUnit.SECONDS);
                 } catch (TimeoutException late) {
-                    result = "FAIL: took more than " + PATIENCE_S + " s";
+                    result = "FAIL: timeout after " + PATIENCE_S + " s";
                 } catch (ExecutionException failed) {
                     failed.getCause().printStackTrace();
                     result = "FAIL: " + words(failed.getCause());
@@ -80,7 +80,7 @@ public final class Checks {
         }
     }
 
-    /** Checks that something is refused, in words that contain these. */
+    /** Checks that the body fails with an error message that contains these words. */
     static void refused(String words, Body body) throws Exception {
         try {
             body.run();
@@ -90,7 +90,7 @@ public final class Checks {
             }
             throw refusal;
         }
-        throw new AssertionError("not refused: " + words);
+        throw new AssertionError("no error with: " + words);
     }
 
     public static void main(String[] args) {

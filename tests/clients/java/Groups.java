@@ -7,15 +7,15 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicBoolean;
 
-/** A consumer group that many read at once: each entry has to reach one of them, once. */
+/** Checks that a group with many consumers delivers each entry exactly once. */
 final class Groups {
     static final String STREAM = "stream";
     static final String GROUP = "group";
     static final int ENTRIES = 600;
 
-    /** Entries of one reply: their numbers, each acknowledged. */
+    /** Reads entries, acknowledges them and returns their numbers. */
     interface Consumer {
-        /** Waits a short while for entries. */
+        /** Blocks for a short time until entries arrive. */
         List<Integer> next(String name) throws Exception;
     }
 

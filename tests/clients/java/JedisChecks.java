@@ -32,7 +32,7 @@ import redis.clients.jedis.params.XReadGroupParams;
 import redis.clients.jedis.resps.ScanResult;
 import redis.clients.jedis.resps.StreamEntry;
 
-/** What Jedis is documented to do. */
+/** Checks documented features of Jedis. */
 final class JedisChecks {
     private final Checks.Server server;
 
@@ -57,7 +57,7 @@ final class JedisChecks {
             new HostAndPort("localhost", server.tlsPort()), config.ssl(true).sslSocketFactory(sockets(true)).build());
     }
 
-    /** Sockets that trust the authority, and show a certificate or none. */
+    /** TLS sockets that trust the test CA, with or without a client certificate. */
     private SSLSocketFactory sockets(boolean identified) throws Exception {
         KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
         trusted.load(null, null);
@@ -215,7 +215,7 @@ final class JedisChecks {
         suite.check("streams-and-groups", () -> {
             try (Jedis client = connect()) {
                 client.xgroupCreate(Groups.STREAM, Groups.GROUP, new StreamEntryID(0, 0), true);
-                // A connection for each consumer, half of them with TLS.
+                // One connection per consumer; every second one uses TLS.
                 Map<String, Jedis> connections = new HashMap<>();
                 for (int n = 0; n < 16; n++) {
                     connections.put("consumer-" + n, n % 2 == 0 ? connect() : connectTls(config()));

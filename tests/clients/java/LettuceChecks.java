@@ -35,7 +35,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** What Lettuce is documented to do, and blocking reads of groups on connections that many share. */
+/** Checks documented features of Lettuce, and blocking group reads on shared connections. */
 final class LettuceChecks {
     private final Checks.Server server;
 
@@ -63,7 +63,7 @@ final class LettuceChecks {
         return client;
     }
 
-    /** What is done with a client. */
+    /** Code that uses a client. */
     private interface With {
         void run(RedisClient client) throws Exception;
     }
@@ -215,7 +215,7 @@ final class LettuceChecks {
                 shared.setReadFrom(ReadFrom.REPLICA_PREFERRED);
                 RedisCommands<String, String> producer = client.connect(plain().build()).sync();
                 producer.del(Groups.STREAM);
-                // BLOCK goes to the primary, as it changes the group; several wait on its one connection.
+                // XREADGROUP changes the group and goes to the primary, where all consumers share one connection.
                 readGroup(producer, 32, name -> shared.sync());
                 Checks.same(shared.sync().exists(Groups.STREAM), 1L);
             }
@@ -247,7 +247,7 @@ final class LettuceChecks {
         subscriber.sync().unsubscribe("news");
     }
 
-    /** The commands that a consumer uses. */
+    /** Selects the connection of a consumer. */
     private interface Chooses {
         RedisCommands<String, String> commands(String consumer);
     }

@@ -1,6 +1,6 @@
-// What ioredis, iovalkey and node-redis are documented to do, done against a server.
+// Checks documented features of ioredis, iovalkey and node-redis against a server.
 //
-// Usage: checks.js PORT TLS-PORT FOLDER, where FOLDER holds ca.crt, own.crt and own.key.
+// Usage: checks.js PORT TLS-PORT FOLDER, where FOLDER contains ca.crt, own.crt and own.key.
 
 "use strict";
 
@@ -15,16 +15,16 @@ const tls = Object.fromEntries(
 );
 const PATIENCE_MS = 30_000;
 
-// Waits until something holds.
+// Polls until a condition holds, for about ten seconds.
 async function until(holds) {
   for (let round = 0; round < 1000; round++) {
     if (await holds()) return;
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
-  throw new Error("waited in vain");
+  throw new Error("condition not reached");
 }
 
-// The checks of ioredis, and of iovalkey, which came from it.
+// Checks of ioredis and of iovalkey, its fork.
 function ioredisChecks(Redis, { knowsResp3 }) {
   const open = [];
   const connect = (options = {}) => {
@@ -161,7 +161,7 @@ function ioredisChecks(Redis, { knowsResp3 }) {
   return [checks, () => open.splice(0).forEach((client) => client.disconnect())];
 }
 
-// The checks of node-redis.
+// Checks of node-redis.
 function nodeRedisChecks({ createClient }) {
   const open = [];
   const connect = async (options = {}) => {
@@ -294,7 +294,7 @@ function nodeRedisChecks({ createClient }) {
   return [checks, () => open.splice(0).forEach((client) => client.destroy?.())];
 }
 
-// Runs the checks of one library, each with an empty server.
+// Runs the checks of one library; the server is emptied before each.
 async function run(library, [checks, close]) {
   const Redis = require("ioredis");
   const admin = new Redis({ host, port });
@@ -302,7 +302,7 @@ async function run(library, [checks, close]) {
     await admin.flushall();
     let timer;
     const late = new Promise((_, reject) => {
-      timer = setTimeout(() => reject(new Error(`took more than ${PATIENCE_MS} ms`)), PATIENCE_MS);
+      timer = setTimeout(() => reject(new Error(`timeout after ${PATIENCE_MS} ms`)), PATIENCE_MS);
     });
     try {
       await Promise.race([check(), late]);
