@@ -81,6 +81,7 @@ pub struct Selector {
     pub(crate) keys: Vec<KeyPattern>,
     /// Whether it allows all channels; then there are no patterns.
     pub all_channels: bool,
+    /// The channels that it allows, unless it allows all of them.
     pub channels: Vec<Box<[u8]>>,
     pub(crate) databases: Databases,
 }

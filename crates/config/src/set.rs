@@ -162,14 +162,10 @@ fn apply_all(names: &[Name], before: &Values, after: &Values, apply: &mut impl A
 }
 
 #[cfg(test)]
-#[path = "../../tests/common/stop.rs"]
-mod stop;
-
-#[cfg(test)]
 mod tests {
     use super::super::tables::{logging, memory, network, process};
-    use super::stop::SetOnDrop;
     use super::*;
+    use kvick_testing::SetOnDrop;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn config() -> Config {

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::stop::{SetOnDrop, output};
 use common::{Raw, Server, for_workers, wait_until};
+use kvick_testing::{SetOnDrop, output};
 use redis::cmd;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

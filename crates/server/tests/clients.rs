@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::stop::SetOnDrop;
 use common::{Server, for_workers};
+use kvick_testing::SetOnDrop;
 use redis::{Connection, FromRedisValue, Value, cmd, pipe};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};

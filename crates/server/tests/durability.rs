@@ -6,8 +6,8 @@
 mod common;
 
 use common::line::{digest, ok, persistence as info, refusal, run};
-use common::stop::{SetOnDrop, output};
 use common::{Server, journal, wait_until};
+use kvick_testing::{SetOnDrop, output};
 use redis::{Commands, Connection, Value, cmd};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

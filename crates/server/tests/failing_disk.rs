@@ -5,8 +5,8 @@ mod common;
 
 use common::disk::{Disk, Failing};
 use common::line::{digest, ok, persistence as info, refusal, run};
-use common::stop::Deadline;
 use common::{Server, journal, wait_until};
+use kvick_testing::Deadline;
 use redis::{Commands, Connection, Value, cmd};
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::stop::{Deadline, accept};
 use common::{Server, for_workers, wait_until};
+use kvick_testing::{Deadline, accept};
 use redis::{Connection, RedisResult, Value, cmd};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -16,9 +16,9 @@
 mod common;
 
 use common::cable::{Cable, tap};
-use common::stop::SetOnDrop;
 use common::wire::{Reply, Wire};
 use common::{Server, peer};
+use kvick_testing::SetOnDrop;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};

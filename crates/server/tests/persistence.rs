@@ -4,8 +4,8 @@
 mod common;
 
 use common::line::{digest, ok, refusal as error, run as ask};
-use common::stop::{Deadline, SetOnDrop, output};
 use common::{Server, for_workers, wait_until};
+use kvick_testing::{Deadline, SetOnDrop, output};
 use redis::{Commands, Connection, Value, cmd};
 use std::collections::HashMap;
 use std::fs;

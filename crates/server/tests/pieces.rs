@@ -4,8 +4,8 @@
 mod common;
 
 use common::line::{digest, ok, persistence, run as ask};
-use common::stop::SetOnDrop;
 use common::{Server, wait_until};
+use kvick_testing::SetOnDrop;
 use redis::{Connection, Value};
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,7 @@
 //! The program as a process: how it starts, what it tells and leaves, and how it ends. Each test runs the real binary in
 //! a folder of its own and, where no TCP port is needed, behind a Unix socket there.
 
-#[path = "common/stop.rs"]
-mod stop;
-
+use kvick_testing::output;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +12,6 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use stop::output;
 use tempfile::TempDir;
 
 /// How long anything may take before a test fails.

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::stop::SetOnDrop;
 use common::{Server, for_workers, wait_until};
+use kvick_testing::SetOnDrop;
 use redis::{Connection, Value, cmd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

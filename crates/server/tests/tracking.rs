@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::stop::SetOnDrop;
 use common::{Raw, Server, for_workers, wait_until};
+use kvick_testing::SetOnDrop;
 use redis::{Connection, cmd};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -3,7 +3,7 @@
 mod common;
 
 use common::for_workers;
-use common::stop::SetOnDrop;
+use kvick_testing::SetOnDrop;
 use redis::cmd;
 use std::sync::atomic::{AtomicBool, Ordering};
 

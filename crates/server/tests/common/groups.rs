@@ -6,8 +6,8 @@
 //! [`Done::check`] tells whether each group got each entry once.
 
 use super::Server;
-use super::stop::SetOnDrop;
 use futures_util::future::join_all;
+use kvick_testing::SetOnDrop;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamInfoGroupsReply, StreamPendingReply, StreamReadReply};
 use redis::{AsyncConnectionConfig, Client, Cmd, cmd};

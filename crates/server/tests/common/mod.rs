@@ -13,17 +13,16 @@ pub mod groups;
 pub mod journal;
 pub mod line;
 pub mod peer;
-pub mod stop;
 pub mod vocabulary;
 pub mod wire;
 
+use kvick_testing::PATIENCE;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use stop::PATIENCE;
 use tempfile::TempDir;
 
 /// What a server that is ready tells its log.

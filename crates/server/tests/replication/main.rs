@@ -8,8 +8,8 @@ mod common;
 mod dumps;
 mod peers;
 
-use common::stop::{Deadline, accept};
 use common::{Server, wait_until};
+use kvick_testing::{Deadline, accept};
 use redis::{Connection, Value, cmd};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};

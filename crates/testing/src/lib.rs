@@ -1,7 +1,5 @@
 //! Ends tests in time, whether they succeed or fail. Nothing here needs a server, so unit tests can use it as well.
 
-#![allow(dead_code)] // Each test binary uses its own part of this module.
-
 use std::io::{Error, ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
