@@ -9,7 +9,7 @@
 //! - [`Mode::Beside`]: the process is [copied](crate::scripting::debugging), and the copy runs the script, has nobody hear
 //!   of it and ends. In the server the connection is just forgotten.
 
-use super::connection::{Connection, Socket};
+use super::connection::Connection;
 use super::engine::Engine;
 use super::program::{Program, Yield};
 use crate::config::shapes::KeyspaceEvents;
@@ -20,6 +20,7 @@ use crate::session::{Client, Fate};
 use kvick_commands::context::Error;
 use kvick_core::admission::Reasons;
 use kvick_core::runtime_config::RuntimeConfig;
+use kvick_net::socket::Socket;
 use kvick_resp::{Args, Reply};
 use kvick_script::{Console, Debugger, Failure, Heard};
 use kvick_store::{EventClass, Locked, Reach};

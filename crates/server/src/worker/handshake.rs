@@ -5,11 +5,11 @@
 //! them, after the requests of everybody else; `max-new-tls-connections-per-cycle` says with how many.
 
 use super::Worker;
-use super::connection::Socket;
+use super::certificate_owner::Owner;
 use crate::session::Fate;
-use crate::tls::owner::Owner;
 use crate::tls::stream::{Handshake, is_plain_text};
 use crate::{listen, logging};
+use kvick_net::socket::Socket;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ impl Worker {
         }
         let info = &connection.client.info;
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
-        if listen::keeps_out(self.server, &self.engine.runtime_config, info.loopback) {
+        if listen::keeps_out(&self.engine.runtime_config, info.loopback, self.server.acl.default_user().nopass) {
             self.server.rejected_connections.fetch_add(1, Ordering::Relaxed);
             connection.output.push(listen::PROTECTED.as_bytes());
             connection.client.fate = Fate::CloseAfterReply;

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::batch::{Batch, Request, ResolvedCommand, Source};
-use super::connection::{Connection, Deferred, Socket};
+use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
 use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
@@ -13,6 +13,7 @@ use crate::session::Fate;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientFlags;
+use kvick_net::socket::Socket;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
 use kvick_store::global_lock::Exclusive;

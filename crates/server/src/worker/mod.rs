@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod blocking;
 mod calling;
+mod certificate_owner;
 pub mod connection;
 mod cross_protocol;
 mod debugging;
@@ -46,11 +47,12 @@ use crate::migration::MigrationJob;
 use crate::server::Server;
 use crate::session::{Client, Fate};
 use batch::Batch;
-use connection::{Connection, Socket};
+use connection::Connection;
 use engine::Engine;
 use kvick_acl::identity::Identity;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::message::Message;
+use kvick_net::socket::Socket;
 use kvick_runtime::affinity::{self, Role};
 use mio::{Poll, Token, Waker};
 use readiness::Events;
@@ -462,9 +464,9 @@ impl Worker {
                     return self.unaccepted.push(listener);
                 }
             };
-            let Some((socket, info, worker)) =
-                crate::listen::admit(self.server, socket, peer, &self.engine.runtime_config)
-            else {
+            let is_open = self.server.acl.default_user().nopass;
+            let config = &self.engine.runtime_config;
+            let Some((socket, info, worker)) = crate::listen::admit(self.server, socket, peer, config, is_open) else {
                 continue;
             };
             if worker == self.number {

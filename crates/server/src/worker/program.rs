@@ -16,7 +16,6 @@ use super::permission::wrong_arity;
 use crate::clock::{self, Ticks};
 use crate::commands::scripting::script::UNKNOWN;
 use crate::logging;
-use crate::scripting::debugging;
 use crate::scripting::functions::Function;
 use crate::scripting::running::{Current, Kind};
 use crate::scripting::scripts::{Script, Sum};
@@ -31,30 +30,12 @@ use kvick_core::admission::Reasons;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
 use kvick_script::{Console, Debugger, Failure, Heard, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
+use kvick_scripting::debugging;
+pub use kvick_scripting::program::{Program, Source};
 use kvick_store::{EventClass, Locked, Reach};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// What runs a script or a function.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Program {
-    /// Where its code comes from.
-    pub source: Source,
-    /// Whether it may not write.
-    pub read_only: bool,
-}
-
-/// Where the code comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// It is an argument.
-    Script,
-    /// It is known by the sum that is an argument.
-    Sum,
-    /// It is a function of a library.
-    Function,
-}
 
 /// Who can attend to others while a script takes too long.
 pub trait Yield {

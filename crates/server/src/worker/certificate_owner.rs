@@ -1,6 +1,5 @@
 //! Whose a certificate is: the user that a client is logged in as by what it has shown.
 
-use super::certificate::{common_name, uris};
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::tls::TLS_AUTH_CLIENTS_USER;
 use crate::config::words::TlsAuthClientsUser;
@@ -10,6 +9,7 @@ use crate::session::Client;
 use kvick_acl::User;
 use kvick_acl::identity::note;
 use kvick_acl::log::{Cause, Context, Event};
+use kvick_net::tls::certificate::{common_name, uris};
 use std::sync::Arc;
 
 /// See the module's documentation.

@@ -3,10 +3,10 @@
 use super::files::Files;
 use super::materials::Materials;
 use super::{Tls, TlsError};
-use crate::config::Values;
-use crate::config::tables::tls::TLS_AUTO_RELOAD_INTERVAL;
-use crate::logging;
+use kvick_config::Values;
+use kvick_config::tables::tls::TLS_AUTO_RELOAD_INTERVAL;
 use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::logging;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

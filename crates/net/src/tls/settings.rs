@@ -1,9 +1,9 @@
 //! What the `tls-*` directives say.
 
-use crate::config::tables::tls;
-use crate::config::value::Text;
-use crate::config::words::TlsAuthClients;
-use crate::config::{Key, Values};
+use kvick_config::tables::tls;
+use kvick_config::value::Text;
+use kvick_config::words::TlsAuthClients;
+use kvick_config::{Key, Values};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Listening sockets, and who is let in.
 
-use crate::config::Values;
-use crate::config::tables::{network, tls};
-use crate::server::Server;
+use crate::socket::Socket;
 use crate::tls::Tls;
 use crate::tls::stream::Stream;
-use crate::worker::connection::Socket;
+use kvick_config::Values;
+use kvick_config::tables::{network, tls};
+use kvick_core::Core;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::runtime_config::RuntimeConfig;
 use mio::net::{TcpListener, TcpStream, UnixListener};
@@ -97,7 +97,7 @@ impl Listeners {
         let mut sockets = Vec::new();
         for transport in Transport::ALL {
             sockets.extend(open_tcp(values, transport).map_err(|error| {
-                crate::logging::warning(format_args!("Warning: {error}"));
+                kvick_runtime::logging::warning(format_args!("Warning: {error}"));
                 let (port, name) = (transport.port(values), transport.name());
                 io::Error::new(error.kind(), format!("Failed listening on port {port} ({name}), aborting."))
             })?);
@@ -305,18 +305,19 @@ fn group_id(name: &[u8]) -> io::Result<u32> {
 
 /// Decides whether a new connection is let in, and which worker gets it. Who is not gets a line saying why.
 pub fn admit(
-    server: &'static Server,
+    core: &Core,
     mut socket: Socket,
     peer: Peer,
     runtime_config: &RuntimeConfig,
+    has_open_default_user: bool,
 ) -> Option<(Socket, Arc<ClientInfo>, usize)> {
-    if server.clients.count() >= runtime_config.maxclients {
-        server.rejected_connections.fetch_add(1, Ordering::Relaxed);
+    if core.clients.count() >= runtime_config.maxclients {
+        core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
     }
     // Who comes with TLS is told after the handshake.
-    if keeps_out(server, runtime_config, peer.loopback) && !socket.is_handshaking() {
-        server.rejected_connections.fetch_add(1, Ordering::Relaxed);
+    if keeps_out(runtime_config, peer.loopback, has_open_default_user) && !socket.is_handshaking() {
+        core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }
     let stream = match &socket {
@@ -329,19 +330,19 @@ pub fn admit(
         let _ = stream.set_nodelay(true);
         set_keepalive(&SockRef::from(stream), runtime_config.tcp_keepalive);
     }
-    let id = server.clients.next_id();
-    let worker = (id as usize - 1) % server.workers();
-    let now = crate::clock::unix_ms();
+    let id = core.clients.next_id();
+    let worker = (id as usize - 1) % core.workers();
+    let now = kvick_runtime::clock::unix_ms();
     let info = ClientInfo::new(id, worker, socket.fd(), peer.peer, peer.local, peer.loopback, now);
     info.set_flags(ClientFlags::UNIX, peer.unix);
     let info = Arc::new(info);
-    server.clients.add(info.clone());
+    core.clients.add(info.clone());
     Some((socket, info, worker))
 }
 
-/// Whether protected mode keeps a client out.
-pub fn keeps_out(server: &Server, runtime_config: &RuntimeConfig, loopback: bool) -> bool {
-    runtime_config.protected_mode && !loopback && server.acl.default_user().nopass
+/// Whether protected mode keeps a client out. `has_open_default_user`: the default user needs no password.
+pub fn keeps_out(runtime_config: &RuntimeConfig, loopback: bool, has_open_default_user: bool) -> bool {
+    runtime_config.protected_mode && !loopback && has_open_default_user
 }
 
 /// What such a client is told.

@@ -5,7 +5,7 @@
 //! - [`running`]: the one that runs, as others see it.
 //! - [`debugging`]: processes in which scripts are debugged.
 //!
-//! How they run, and call commands, is in [`crate::worker::program`].
+//! How they run, and call commands, is in `kvick-engine`.
 //!
 //! **What always holds**: one script or function runs at a time, whichever worker it is on: whoever begins one has the
 //! [turn](Turn), and takes it before any lock of the keyspace. There are two interpreters, one for scripts and one for
@@ -15,21 +15,22 @@
 pub mod debugging;
 pub mod functions;
 pub mod libraries;
+pub mod program;
 pub mod running;
 pub mod scripts;
 
-use crate::server::Server;
-use crate::version;
-use crate::worker::program::Source;
 use debugging::Sessions;
 use functions::Library;
 use kvick_commands::context::Error;
+use kvick_core::Core;
 use kvick_resp::Args;
+use kvick_runtime::version;
 use kvick_script::{Failure, Identity, Kind, ScriptFlags, Settings, Shebang, Vm};
 use kvick_store::Keyspace;
 use kvick_store::lazy_free::Garbage;
 use libraries::{Join, Libraries};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use program::Source;
 use running::Running;
 use scripts::{Script, Scripts, Sum};
 use std::sync::Arc;
@@ -76,13 +77,13 @@ pub struct Interpreters {
 
 impl Interpreters {
     /// The interpreter of a kind.
-    pub fn get(&mut self, server: &Server, kind: Kind) -> Result<&mut Vm, Error> {
+    pub fn get(&mut self, core: &Core, kind: Kind) -> Result<&mut Vm, Error> {
         let slot = &mut self.vms[kind as usize];
         match slot {
             Some(vm) => Ok(vm),
             None => {
                 let settings = Settings { insecure_api: self.insecure, ..Settings::default() };
-                Ok(slot.insert(Vm::new(kind, &identity(server), settings).map_err(error_of)?))
+                Ok(slot.insert(Vm::new(kind, &identity(core), settings).map_err(error_of)?))
             }
         }
     }
@@ -182,21 +183,21 @@ impl Scripting {
 
     /// Heeds what `lua-enable-insecure-api` says: when that changes all begins anew. For who has the turn.
     #[inline]
-    pub fn heed_settings(&self, server: &Server, insecure: bool, interpreters: &mut Interpreters) {
+    pub fn heed_settings(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
         if insecure != interpreters.insecure {
-            self.begin_anew(server, insecure, interpreters);
+            self.begin_anew(core, insecure, interpreters);
         }
     }
 
     #[cold]
-    fn begin_anew(&self, server: &Server, insecure: bool, interpreters: &mut Interpreters) {
+    fn begin_anew(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
         interpreters.insecure = insecure;
         self.scripts.lock().clear();
         self.reset(interpreters, Kind::Scripts, false);
         let sources = self.library_sources();
         std::mem::take(&mut *self.libraries.write());
         self.reset(interpreters, Kind::Functions, false);
-        let Ok(vm) = interpreters.get(server, Kind::Functions) else { return };
+        let Ok(vm) = interpreters.get(core, Kind::Functions) else { return };
         for source in sources {
             // It could be loaded before. Should it depend on what is gone, then so is it.
             if let Ok(library) = Library::load(vm, &source, None, |_| Ok(())) {
@@ -217,10 +218,10 @@ impl Scripting {
     }
 
     /// SCRIPT LOAD. With the world.
-    pub fn load_script(&self, server: &Server, sum: &Sum, text: &[u8]) -> Result<(), Error> {
+    pub fn load_script(&self, core: &Core, sum: &Sum, text: &[u8]) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
         if !self.scripts.lock().keep(sum) {
-            self.compile(interpreters.get(server, Kind::Scripts)?, sum, text, true)?;
+            self.compile(interpreters.get(core, Kind::Scripts)?, sum, text, true)?;
             self.note_memory(Kind::Scripts, &interpreters);
         }
         Ok(())
@@ -242,9 +243,9 @@ impl Scripting {
     }
 
     /// Changes libraries, with the world.
-    fn with_functions<T>(&self, server: &Server, change: impl FnOnce(&mut Vm) -> Result<T, Error>) -> Result<T, Error> {
+    fn with_functions<T>(&self, core: &Core, change: impl FnOnce(&mut Vm) -> Result<T, Error>) -> Result<T, Error> {
         let mut interpreters = self.idle_interpreters()?;
-        let result = change(interpreters.get(server, Kind::Functions)?);
+        let result = change(interpreters.get(core, Kind::Functions)?);
         self.note_memory(Kind::Functions, &interpreters);
         result
     }
@@ -252,12 +253,12 @@ impl Scripting {
     /// FUNCTION LOAD; the library's name. With the world.
     pub fn load_library(
         &self,
-        server: &Server,
+        core: &Core,
         code: &[u8],
         replace: bool,
         time_max: Option<Duration>,
     ) -> Result<String, Error> {
-        self.with_functions(server, |vm| {
+        self.with_functions(core, |vm| {
             let admit = |name: &str| match self.libraries.read().contains(name) && !replace {
                 true => Err(Failure::new(format!("ERR Library '{name}' already exists"))),
                 false => Ok(()),
@@ -271,8 +272,8 @@ impl Scripting {
     }
 
     /// FUNCTION RESTORE: loads libraries, all or none. With the world.
-    pub fn join_libraries(&self, server: &Server, sources: &[impl AsRef<[u8]>], join: Join) -> Result<(), Error> {
-        self.with_functions(server, |vm| {
+    pub fn join_libraries(&self, core: &Core, sources: &[impl AsRef<[u8]>], join: Join) -> Result<(), Error> {
+        self.with_functions(core, |vm| {
             let mut loaded: Vec<Library> = Vec::new();
             for source in sources {
                 let admit = |name: &str| match loaded.iter().any(|library| library.name == name) {
@@ -302,8 +303,8 @@ impl Scripting {
     }
 
     /// FUNCTION DELETE. With the world.
-    pub fn delete_library(&self, server: &Server, name: &[u8]) -> Result<(), Error> {
-        self.with_functions(server, |vm| {
+    pub fn delete_library(&self, core: &Core, name: &[u8]) -> Result<(), Error> {
+        self.with_functions(core, |vm| {
             let removed = std::str::from_utf8(name).ok().and_then(|name| self.libraries.write().remove(name));
             removed.ok_or(Error::text("ERR Library not found"))?.drop_from(vm);
             Ok(())
@@ -333,8 +334,8 @@ impl Scripting {
 }
 
 /// Whom scripts are told that they run on.
-fn identity(server: &Server) -> Identity {
-    let compatible = server.config.read(crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY);
+fn identity(core: &Core) -> Identity {
+    let compatible = core.config.read(kvick_config::tables::process::EXTENDED_REDIS_COMPATIBILITY);
     Identity {
         server_name: if compatible { "redis" } else { "valkey" }.into(),
         version: version::VALKEY.into(),

@@ -87,7 +87,7 @@ pub fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVer
     let mut versions = Vec::new();
     for word in list.split(' ') {
         match word.to_ascii_lowercase().as_str() {
-            "tlsv1" | "tlsv1.1" => crate::logging::warning(format_args!(
+            "tlsv1" | "tlsv1.1" => kvick_runtime::logging::warning(format_args!(
                 "{word} of tls-protocols is left out: there is no TLS before 1.2 in this server."
             )),
             "tlsv1.2" => versions.push(&version::TLS12),

@@ -7,7 +7,7 @@ use super::sessions::Sessions;
 use super::settings::{Identity, Settings};
 use super::suites;
 use super::trust::AnyName;
-use crate::config::words::TlsAuthClients;
+use kvick_config::words::TlsAuthClients;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;

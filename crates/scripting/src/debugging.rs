@@ -2,7 +2,7 @@
 //!
 //! Somebody who debugs a script takes his time, and what the script writes meanwhile is nobody else's business (SCRIPT DEBUG
 //! YES). So the process is copied: the copy has the data set as it was at that moment, and the one connection; the server
-//! lets go of that, and goes on. How the copy goes about it is in [`crate::worker::debugging`].
+//! lets go of that, and goes on. How the copy goes about it is in `kvick-engine`.
 //!
 //! **What a copy may do.** It has one thread, and whatever the other threads held at that moment is held in it forever. So
 //! the world is held while the process is copied: no other thread is within a batch, and none has a lock that commands take.
@@ -11,8 +11,8 @@
 //! [alarm]. It closes all files and sockets but its connection, logs nothing, appends nothing to the write log, and ends
 //! with the server.
 
-use crate::logging;
 use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::logging;
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::RawFd;

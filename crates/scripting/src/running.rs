@@ -4,9 +4,9 @@
 //! that says whether it has written. That word also settles who comes first when somebody ends a script while it is
 //! about to write: a script that has written is not ended, and one that is to be ended writes nothing more.
 
-use crate::config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
-use crate::server::Server;
 use kvick_commands::context::Error;
+use kvick_config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
+use kvick_core::Core;
 use kvick_resp::OwnedArgs;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Kind {
     }
 
     /// What those are told whose commands have to wait for it.
-    pub fn busy(self, server: &Server) -> Error {
-        let name = if server.config.read(EXTENDED_REDIS_COMPATIBILITY) { "Redis" } else { "Valkey" };
+    pub fn busy(self, core: &Core) -> Error {
+        let name = if core.config.read(EXTENDED_REDIS_COMPATIBILITY) { "Redis" } else { "Valkey" };
         let kill = self.kill_command();
         Error::new(format!("BUSY {name} is busy running a script. You can only call {kill} or SHUTDOWN NOSAVE."))
     }
@@ -111,7 +111,7 @@ impl Running {
     }
 
     /// Has it end, if it is of this kind and has written nothing.
-    pub fn kill(&self, kind: Kind, server: &Server) -> Result<(), Error> {
+    pub fn kill(&self, kind: Kind, core: &Core) -> Result<(), Error> {
         let current = self.current.lock();
         let Some(current) = &*current else {
             return Err(Error::text("NOTBUSY No scripts in execution right now."));
@@ -124,7 +124,7 @@ impl Running {
             return Err(unkillable);
         }
         if current.kind != kind {
-            return Err(current.kind.busy(server));
+            return Err(current.kind.busy(core));
         }
         let settled = self
             .state

@@ -18,7 +18,6 @@ mod error;
 mod files;
 mod materials;
 pub mod outgoing;
-pub mod owner;
 mod reload;
 mod sessions;
 mod settings;
@@ -30,7 +29,7 @@ pub use error::TlsError;
 pub use materials::Materials;
 pub use settings::Settings;
 
-use crate::config::Values;
+use kvick_config::Values;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,10 +70,10 @@ impl Tls {
             *self.materials.write() = None;
             return Ok(());
         }
-        crate::logging::debug(format_args!("Configuring TLS"));
+        kvick_runtime::logging::debug(format_args!("Configuring TLS"));
         let made = Materials::make(settings);
         self.note_look();
-        let materials = made.inspect_err(|error| crate::logging::warning(format_args!("{error}")))?;
+        let materials = made.inspect_err(|error| kvick_runtime::logging::warning(format_args!("{error}")))?;
         *self.materials.write() = Some(Arc::new(materials));
         Ok(())
     }

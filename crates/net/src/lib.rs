@@ -1,0 +1,5 @@
+//! Listening sockets, clients' sockets, and TLS in both directions.
+
+pub mod listen;
+pub mod socket;
+pub mod tls;
