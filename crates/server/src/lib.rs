@@ -5,7 +5,6 @@
 //! about data in `kvick-commands`.
 
 pub use kvick_runtime::allocator;
-pub mod aof;
 pub use kvick_runtime::clock;
 pub mod commands;
 pub use kvick_config as config;
@@ -19,7 +18,6 @@ pub use kvick_runtime::logging;
 pub use kvick_runtime::mailbox;
 pub mod memory;
 pub mod migration;
-pub mod persistence;
 pub mod process;
 pub mod replication;
 pub use kvick_scripting as scripting;

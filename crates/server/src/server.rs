@@ -1,22 +1,19 @@
 //! The server: the core, and the subsystems that stand on it.
 
-use crate::aof::{self, Aof};
 use crate::config::Values;
-use crate::config::tables::persistence::APPENDFSYNC;
 use crate::config::tables::security;
 use crate::config::words::ProtectedAction;
 use crate::defrag::Defrag;
 use crate::listen::{Listeners, Transport};
 use crate::migration::Migration;
-use crate::persistence::{self, Persistence};
 use crate::process::shutdown;
 use crate::replication::{Replication, history};
-use crate::scripting::Scripting;
 use crate::session::Client;
 use crate::tls::Tls;
 use crate::watchdog::Watchdog;
 use crate::worker::handlers::Handler;
 use crate::worker::output;
+use crate::worker::replay::Player;
 use kvick_acl::Acl;
 use kvick_commands::context::Error;
 use kvick_commands::table::{CommandInfo, CommandTable};
@@ -24,6 +21,9 @@ use kvick_core::Core;
 use kvick_core::clients::ClientInfo;
 use kvick_core::handover::Handover;
 use kvick_core::message::Message;
+use kvick_durability::DurableCore;
+use kvick_durability::aof::{self};
+use kvick_durability::persistence::{self};
 use kvick_net::socket::Socket;
 use parking_lot::RwLock;
 use std::ops::Deref;
@@ -33,8 +33,8 @@ use std::sync::{Arc, OnceLock};
 
 /// The server. There is one, and it lives as long as the process.
 pub struct Server {
-    /// What every subsystem may read.
-    pub core: &'static Core,
+    /// The core with durability.
+    pub durable: &'static DurableCore,
     /// Where the settings were read from, for CONFIG REWRITE.
     pub config_file: Option<PathBuf>,
     /// How the process was started.
@@ -49,16 +49,10 @@ pub struct Server {
     pub watchdog: Watchdog,
     /// Active defragmentation.
     pub defrag: Defrag,
-    /// Dumps.
-    pub persistence: Persistence,
-    /// The append-only file.
-    pub aof: Aof,
     /// MIGRATE.
     pub migration: Migration,
     /// TLS.
     pub tls: Tls,
-    /// Scripts and functions.
-    pub scripting: Scripting,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
     /// Replicas, and the primary.
@@ -72,10 +66,10 @@ pub struct Server {
 }
 
 impl Deref for Server {
-    type Target = Core;
+    type Target = DurableCore;
 
-    fn deref(&self) -> &Core {
-        self.core
+    fn deref(&self) -> &DurableCore {
+        self.durable
     }
 }
 
@@ -88,11 +82,11 @@ impl Server {
         table: CommandTable<Handler>,
     ) -> &'static Server {
         let table: &'static CommandTable<Handler> = Box::leak(Box::new(table));
-        let fsync = values.read(APPENDFSYNC);
         let core: &'static Core = Box::leak(Box::new(Core::new(values, table.catalogue(), history::random_id())));
+        let durable: &'static DurableCore = Box::leak(Box::new(DurableCore::new(core)));
         let workers = core.workers();
         let server: &'static Server = Box::leak(Box::new(Server {
-            core,
+            durable,
             config_file,
             executable,
             table,
@@ -100,18 +94,17 @@ impl Server {
             connections: Handover::new(workers),
             watchdog: Watchdog::default(),
             defrag: Defrag::default(),
-            persistence: Persistence::default(),
-            aof: Aof::new(workers, fsync),
             migration: Migration::new(workers),
             tls: Tls::default(),
-            scripting: Scripting::new(core.keyspace),
             listeners: OnceLock::new(),
             replication: Replication::new(workers),
             written_at_once: AtomicUsize::new(output::WRITE),
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
         }));
-        core.set_interrupt_primary(|| server.replication.upstream.interrupt());
+        core.set_interrupt_primary(move || server.replication.upstream.interrupt());
+        durable.set_replication(Box::new(crate::replication::view::View(server)));
+        durable.set_replayer(move |participant| Box::new(Player::new(server, participant)));
         server
     }
 
@@ -175,7 +168,7 @@ impl Server {
 
     /// Resets the counters that CONFIG RESETSTAT resets. The caller holds the global lock, so that no command runs.
     pub fn reset_stats(&self) {
-        self.core.reset_stats();
+        Core::reset_stats(self);
         self.acl.log.reset_counts();
         self.persistence.reset_stats();
         self.scripting.reset_stats();
@@ -189,6 +182,6 @@ impl Server {
         if let Some(listeners) = self.listeners.get() {
             listeners.close();
         }
-        self.core.end();
+        Core::end(self);
     }
 }

@@ -10,7 +10,8 @@
 use crate::config::Values;
 use crate::config::tables::network::TCP_BACKLOG;
 use crate::config::tables::process::DISABLE_THP;
-use crate::{clock, logging};
+use kvick_runtime::clock;
+use kvick_runtime::logging;
 use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};

@@ -34,6 +34,7 @@ pub mod through_file;
 pub mod transfer;
 pub mod two_channels;
 pub mod upstream;
+pub mod view;
 
 use crate::server::Server;
 use crate::worker::writable_replica_keys::WritableReplicaKeys;

@@ -2,8 +2,8 @@
 
 use super::upstream::Target;
 use crate::clock;
-use crate::persistence::form::Parts;
 use kvick_core::clients::ClientInfo;
+use kvick_durability::persistence::form::Parts;
 use kvick_store::log::Follower;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;

@@ -4,13 +4,13 @@
 use super::replicas::{Replica, Stage};
 use super::synchronise::{is_for_replicas_alone, tell_abandoned};
 use super::transfer::{Ended, Transfer};
-use crate::aof::State;
 use crate::config::tables::persistence::RDB_DEL_SYNC_FILES;
 use crate::logging;
-use crate::persistence::background::SavedFile;
-use crate::persistence::file::SaveError;
-use crate::persistence::snapshots::Destination;
 use crate::server::Server;
+use kvick_durability::aof::State;
+use kvick_durability::persistence::background::SavedFile;
+use kvick_durability::persistence::file::SaveError;
+use kvick_durability::persistence::snapshots::Destination;
 use kvick_runtime::affinity::{self, Role};
 use parking_lot::Mutex;
 use std::fs::{File, Metadata};

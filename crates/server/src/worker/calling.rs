@@ -8,7 +8,6 @@ use super::permission::{Admitted, wrong_arity};
 use super::program::Yield;
 use super::transaction::Control;
 use crate::clock::{self, Ticks};
-use crate::persistence;
 use crate::session::{Client, Session, SessionHandler};
 use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
@@ -16,6 +15,7 @@ use kvick_commands::table::CommandInfo;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::commandlog::{Executed, TakenArgument};
+use kvick_durability::persistence;
 use kvick_resp::{Args, Reply, Version};
 use kvick_store::{Db, Env, Key, Locked, WhenExpired};
 

@@ -6,10 +6,11 @@
 
 use super::Worker;
 use super::certificate_owner::Owner;
+use crate::listen;
 use crate::session::Fate;
 use crate::tls::stream::{Handshake, is_plain_text};
-use crate::{listen, logging};
 use kvick_net::socket::Socket;
+use kvick_runtime::logging;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;

@@ -19,7 +19,6 @@ use super::permission::Admitted;
 use super::program::Yield;
 use super::readiness::Events;
 use crate::session::Client;
-use kvick_commands::table::CommandInfo;
 use kvick_resp::Args;
 use std::time::Duration;
 

@@ -11,6 +11,7 @@ use kvick_commands::context::Error;
 use kvick_commands::table::Resolved;
 use kvick_core::clients::ClientFlags;
 use kvick_core::stats::WorkerStats;
+use kvick_durability::replay::{Replayed, Replayer};
 use kvick_resp::Args;
 use kvick_store::global_lock::Participant;
 use kvick_store::{Db, Env, EventClass, WhenExpired};
@@ -23,15 +24,6 @@ pub struct Player {
     reply: Vec<u8>,
 }
 
-/// What became of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Replayed {
-    /// It was executed or queued.
-    Done,
-    /// It began a transaction.
-    Begun,
-}
-
 impl Player {
     /// A player for a thread that is no worker. What it does is counted nowhere.
     pub fn new(server: &'static Server, participant: Participant) -> Player {
@@ -40,21 +32,19 @@ impl Player {
         client.info.set_flags(ClientFlags::FROM_LOG, true);
         Player { engine: Engine::new(server, usize::MAX, stats, participant), client, reply: Vec::new() }
     }
+}
 
-    /// Enters a batch: until it is left, nobody has the world.
-    pub fn enter(&mut self) {
+impl Replayer for Player {
+    fn enter(&mut self) {
         self.engine.update_clock();
         self.engine.enter();
     }
 
-    /// Leaves it.
-    pub fn leave(&mut self) {
+    fn leave(&mut self) {
         self.engine.leave();
     }
 
-    /// Executes a request, within a batch. An error means that there is no such command; what a command itself has to
-    /// complain of is told to the log.
-    pub fn play(&mut self, args: Args<'_>) -> Result<Replayed, Error> {
+    fn play(&mut self, args: Args<'_>) -> Result<Replayed, Error> {
         let Player { engine, client, reply } = self;
         let command = match engine.server.catalogue.resolve(args) {
             Resolved::Command(command) => command,
@@ -89,8 +79,7 @@ impl Player {
         Ok(if begun { Replayed::Begun } else { Replayed::Done })
     }
 
-    /// Whether a transaction has begun and not ended.
-    pub fn is_in_transaction(&self) -> bool {
+    fn is_in_transaction(&self) -> bool {
         self.client.transaction.is_some()
     }
 }

@@ -3,7 +3,6 @@
 mod apply;
 
 use super::help;
-use crate::aof;
 use crate::config::rewrite::{Add, Extras, rewrite};
 use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
 use crate::logging;
@@ -13,6 +12,7 @@ use kvick_acl as acl;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
 use kvick_core::admission::Reasons;
+use kvick_durability::aof;
 use kvick_resp::Args;
 
 /// The family.

@@ -1,10 +1,10 @@
 //! DEBUG RELOAD: the data set to a file and back.
 
 use crate::logging;
-use crate::persistence::load::{self, Reload};
-use crate::persistence::save;
 use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_durability::persistence::load::{self, Reload};
+use kvick_durability::persistence::save;
 use kvick_resp::Args;
 
 /// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]

@@ -6,9 +6,11 @@ use crate::config::Values;
 use crate::config::tables::{cluster, network, process};
 use crate::listen::Transport;
 use crate::process::version as build;
+use crate::supervise;
 use crate::tls::Materials;
 use crate::tls::certificate::Summary;
-use crate::{clock, supervise, version};
+use kvick_runtime::clock;
+use kvick_runtime::version;
 use std::sync::OnceLock;
 
 const SECONDS_PER_DAY: u64 = 24 * 3600;

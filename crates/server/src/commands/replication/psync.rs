@@ -3,7 +3,6 @@
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::replication::REPL_DISKLESS_SYNC;
 use crate::logging;
-use crate::persistence::form::Parts;
 use crate::replication::failover::State;
 use crate::replication::replicas::{Replica, Stage};
 use crate::replication::synchronise;
@@ -12,6 +11,7 @@ use crate::worker::feeding::Feed;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_core::clients::ClientFlags;
+use kvick_durability::persistence::form::Parts;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::log::{Audience, Follower};

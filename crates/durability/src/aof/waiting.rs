@@ -1,11 +1,11 @@
 //! WAIT and WAITAOF: clients that wait until replicas, or disks, have what they wrote.
 
 use super::{Aof, State};
-use crate::clock;
-use crate::server::Server;
+use crate::DurableCore;
 use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Served;
 use kvick_resp::{Reply, Version};
+use kvick_runtime::clock;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub const DISABLED: &str = "ERR WAITAOF cannot be used when numlocal is set but 
 
 impl Waiting {
     /// Its answer, if it need not wait any longer.
-    fn answer(&self, server: &Server, now_ms: i64) -> Option<Vec<u8>> {
-        let aof = &server.aof;
+    fn answer(&self, core: &DurableCore, now_ms: i64) -> Option<Vec<u8>> {
+        let aof = &core.aof;
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.version);
         if self.local > 0 && aof.status.lock().state == State::Off {
@@ -52,7 +52,7 @@ impl Waiting {
             return Some(out);
         }
         let local = u64::from(aof.synced() >= self.offset);
-        let replicas = server.replication.replicas.reached(self.offset, self.place == Place::Disk) as u64;
+        let replicas = core.replication_view().replicas_at(self.offset, self.place == Place::Disk) as u64;
         let is_enough = local >= self.local && replicas >= self.replicas;
         if !is_enough && self.until_ms.is_none_or(|until_ms| until_ms > now_ms) {
             return None;
@@ -86,26 +86,26 @@ impl Aof {
     }
 
     /// Answers those who need not wait any longer. Those that are gone are found out by their workers.
-    pub(super) fn answer_waiting(&self, server: &Server) {
+    pub(super) fn answer_waiting(&self, core: &DurableCore) {
         let mut waiting = self.waiting.lock();
         if waiting.is_empty() {
             return;
         }
         let now_ms = clock::unix_ms();
         waiting.retain(|one| {
-            let Some(reply) = one.answer(server, now_ms) else { return server.clients.get(one.client.id).is_some() };
+            let Some(reply) = one.answer(core, now_ms) else { return core.clients.get(one.client.id).is_some() };
             let served = Served { client: one.client.clone(), ticket: one.ticket, reply, is_last: false };
-            server.answer(served);
+            core.answer(served);
             false
         });
     }
 
     /// Tells all who wait that it is over, for this reason, and ends their connections.
-    pub fn end_waits(&self, server: &Server, error: &str) {
+    pub fn end_waits(&self, core: &DurableCore, error: &str) {
         for one in std::mem::take(&mut *self.waiting.lock()) {
             let mut reply = Vec::new();
             Reply::new(&mut reply, one.version).error(error);
-            server.answer(Served { client: one.client, ticket: one.ticket, reply, is_last: true });
+            core.answer(Served { client: one.client, ticket: one.ticket, reply, is_last: true });
         }
     }
 

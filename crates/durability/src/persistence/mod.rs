@@ -14,7 +14,7 @@
 
 pub mod background;
 pub mod capture;
-pub(crate) mod delay;
+pub mod delay;
 pub mod file;
 pub mod form;
 pub mod load;
@@ -23,11 +23,11 @@ pub mod schedule;
 pub mod snapshots;
 pub mod status;
 
-use crate::config::Values;
-use crate::config::tables::memory::{LFU_DECAY_TIME, MAXMEMORY_POLICY};
-use crate::config::tables::persistence::SAVE;
-use crate::config::words::EvictionPolicy;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::Values;
+use kvick_config::tables::memory::{LFU_DECAY_TIME, MAXMEMORY_POLICY};
+use kvick_config::tables::persistence::SAVE;
+use kvick_config::words::EvictionPolicy;
 use kvick_store::{Access, Locked};
 use load::Loading;
 use parking_lot::Mutex;
@@ -55,7 +55,7 @@ impl Persistence {
     }
 
     /// Asks the snapshot thread for something.
-    pub(crate) fn ask(&self, job: Job) {
+    pub fn ask(&self, job: Job) {
         // The thread lasts as long as the process; before it is there, whoever waits for an answer is told that none comes.
         if let Some(jobs) = self.jobs.get() {
             let _ = jobs.send(job);
@@ -73,8 +73,8 @@ impl Persistence {
     }
 
     /// Takes the data as it is for saved.
-    pub fn forget_changes(&self, server: &Server) {
-        self.status.lock().changes_saved = changes(server);
+    pub fn forget_changes(&self, core: &DurableCore) {
+        self.status.lock().changes_saved = changes(core);
     }
 
     /// Begins to count what CONFIG RESETSTAT resets anew.
@@ -93,18 +93,18 @@ impl Persistence {
 /// All databases were flushed by `dirty` changes that no worker has counted yet: a background save of what was there comes
 /// to nothing, as does a dump for replicas, which ask for another one, and if the user wants dumps at all, what is there
 /// now is saved.
-pub fn after_flushall(server: &'static Server, global: &mut Locked, dirty: u64) {
-    background::cancel(&server.persistence);
-    snapshots::cancel(&server.persistence, snapshots::Purpose::Replicas);
-    if !server.config.read(SAVE).points().is_empty() {
+pub fn after_flushall(core: &'static DurableCore, global: &mut Locked, dirty: u64) {
+    background::cancel(&core.persistence);
+    snapshots::cancel(&core.persistence, snapshots::Purpose::Replicas);
+    if !core.config.read(SAVE).points().is_empty() {
         // The log has told why, if it failed; the flush is done all the same.
-        let _ = save::save(server, global, dirty);
+        let _ = save::save(core, global, dirty);
     }
 }
 
 /// Changes made to the keyspace since the server began.
-fn changes(server: &Server) -> u64 {
-    server.stats.iter().map(|stats| stats.dirty.get()).sum()
+fn changes(core: &DurableCore) -> u64 {
+    core.stats.iter().map(|stats| stats.dirty.get()).sum()
 }
 
 /// How access to keys is told in dumps, by these settings and at this time.
@@ -118,5 +118,5 @@ fn access(values: &Values, now_ms: i64) -> Access {
 
 /// Present Unix time in seconds.
 fn now_s() -> i64 {
-    crate::clock::unix_ms() / 1000
+    kvick_runtime::clock::unix_ms() / 1000
 }

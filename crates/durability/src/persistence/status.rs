@@ -3,7 +3,7 @@
 use super::capture::Progress;
 use super::file::SaveError;
 use super::snapshots::Purpose;
-use crate::logging;
+use kvick_runtime::logging;
 use kvick_store::snapshot::Snapshot;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

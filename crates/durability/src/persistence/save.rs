@@ -4,12 +4,12 @@ use super::delay::Delay;
 use super::file::{self, DumpFile, SaveError, write_error};
 use super::form::Form;
 use super::{background, changes, now_s};
-use crate::config::Key;
-use crate::config::tables::persistence::{DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE_INCREMENTAL_FSYNC};
-use crate::config::tables::process::DIR;
-use crate::logging;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::Key;
+use kvick_config::tables::persistence::{DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE_INCREMENTAL_FSYNC};
+use kvick_config::tables::process::DIR;
 use kvick_core::admission::Reasons;
+use kvick_runtime::logging;
 use kvick_store::{Access, Counters, Db, Effects, Entry, Env, Locked, WhenExpired};
 use std::path::PathBuf;
 
@@ -25,54 +25,54 @@ pub struct Place {
 
 impl Place {
     /// The place of dumps.
-    pub fn new(server: &Server) -> Place {
-        let values = server.config.values();
+    pub fn new(core: &DurableCore) -> Place {
+        let values = core.config.values();
         let path = values.read(DIR).resolve(&values.read(DBFILENAME));
-        Place::of(server, path, RDB_SAVE_INCREMENTAL_FSYNC)
+        Place::of(core, path, RDB_SAVE_INCREMENTAL_FSYNC)
     }
 
     /// A place in the server's folder. This setting says whether the file is synced bit by bit.
-    pub fn of(server: &Server, path: PathBuf, sync_often: Key<bool>) -> Place {
-        let values = server.config.values();
+    pub fn of(core: &DurableCore, path: PathBuf, sync_often: Key<bool>) -> Place {
+        let values = core.config.values();
         Place { folder: values.read(DIR).path().into(), path, sync_often: values.read(sync_often) }
     }
 
     /// Creates the file, under this name until it is complete.
-    pub fn create(&self, server: &'static Server, name: &str) -> Result<DumpFile, SaveError> {
-        server.persistence.temporary.create(&self.folder, name, self.sync_often)
+    pub fn create(&self, core: &'static DurableCore, name: &str) -> Result<DumpFile, SaveError> {
+        core.persistence.temporary.create(&self.folder, name, self.sync_often)
     }
 }
 
 /// Saves the data set while the world is held. `uncounted` changes were made that no worker has counted yet. On an error
 /// the log has told why. A background save that is under way comes to nothing: its dump would be the older one.
-pub fn save(server: &'static Server, global: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
-    background::cancel(&server.persistence);
-    let place = Place::new(server);
+pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
+    background::cancel(&core.persistence);
+    let place = Place::new(core);
     let name = format!("temp-{}.rdb", std::process::id());
-    let written = write(server, global, &Form::dump(server), &place, &name).and_then(|file| {
+    let written = write(core, global, &Form::dump(core), &place, &name).and_then(|file| {
         file.install(&place.path)?;
         file::sync_directory(&place.folder)
     });
     written.inspect_err(file::report)?;
     logging::notice(format_args!("DB saved on disk"));
-    server.persistence.status.lock().saved(changes(server) + uncounted);
-    server.admission.set(Reasons::UNSAVED, false);
+    core.persistence.status.lock().saved(changes(core) + uncounted);
+    core.admission.set(Reasons::UNSAVED, false);
     Ok(())
 }
 
 /// Writes the data set, while the world is held, to a file that still has a temporary name.
 pub fn write(
-    server: &'static Server,
+    core: &'static DurableCore,
     global: &mut Locked,
     form: &Form,
     place: &Place,
     name: &str,
 ) -> Result<DumpFile, SaveError> {
-    let mut output = form.begin(place.create(server, name)?)?;
-    let mut delay = Delay::new(server, RDB_KEY_SAVE_DELAY);
+    let mut output = form.begin(place.create(core, name)?)?;
+    let mut delay = Delay::new(core, RDB_KEY_SAVE_DELAY);
     let mut bytes = Vec::new();
-    for number in 0..server.keyspace.databases() {
-        let keyspace = server.keyspace;
+    for number in 0..core.keyspace.databases() {
+        let keyspace = core.keyspace;
         if keyspace.is_empty(number) {
             continue;
         }

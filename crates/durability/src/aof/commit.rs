@@ -7,8 +7,8 @@
 use super::aof_dir::{Told, reason, tell};
 use super::journal::{self, Journal};
 use super::writer::{Writer, end_process};
-use crate::config::tables::persistence::AOF_JOURNAL;
-use crate::logging;
+use kvick_config::tables::persistence::AOF_JOURNAL;
+use kvick_runtime::logging;
 use std::fs::File;
 use std::io;
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Writer {
 
     /// Makes a journal, or gives it up, as settings and load ask for; how long until something is to be done for it.
     pub(super) fn tend_journal(&mut self) -> Option<Duration> {
-        let is_wanted = self.aof.holds_all() && self.server.config.read(AOF_JOURNAL);
+        let is_wanted = self.aof.holds_all() && self.core.config.read(AOF_JOURNAL);
         if !is_wanted {
             self.give_up_journal();
             (self.commits.direct, self.commits.failed) = (0, false);

@@ -3,23 +3,22 @@
 
 use super::access;
 use super::file::{Inexpressible, SaveError, write_error};
-use crate::clock;
-use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
-use crate::config::tables::memory::MAXMEMORY_POLICY;
-use crate::config::tables::persistence::{
+use crate::{DurableCore, StreamPosition};
+use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use kvick_config::tables::memory::MAXMEMORY_POLICY;
+use kvick_config::tables::persistence::{
     AOF_TIMESTAMP_ENABLED, AOF_USE_RDB_PREAMBLE, RDB_SAVE_VERSION, RDBCHECKSUM, RDBCOMPRESSION,
 };
-use crate::config::words::{EvictionPolicy, RdbSaveVersion};
-use crate::server::Server;
-use crate::version::VALKEY;
+use kvick_config::words::{EvictionPolicy, RdbSaveVersion};
 use kvick_rdb::aof::commands;
 use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOptions, Writer, save_record};
+use kvick_runtime::clock;
+use kvick_runtime::version::VALKEY;
 use kvick_store::snapshot::Piece;
 use kvick_store::{Access, Entry};
 use std::convert::Infallible;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Bytes of commands that are passed on at once.
 const COMMANDS_BUFFER: usize = 64 * 1024;
@@ -63,7 +62,7 @@ pub(super) enum Kind {
         /// Whether it is the base of an append-only file.
         aof_base: bool,
         /// The place in the replication stream that it is of.
-        replication: Option<Replication>,
+        replication: Option<StreamPosition>,
         /// Whether the log is to name no keys.
         hides_keys: bool,
     },
@@ -74,33 +73,18 @@ pub(super) enum Kind {
     },
 }
 
-/// Where the data are in the history of changes, if that is followed. The world is held.
-fn place_in_history(server: &Server) -> Option<Replication> {
-    let replication = &server.replication;
-    let followed = replication.has_backlog.load(Ordering::SeqCst);
-    // Whoever goes on from here is told the database first, except by one who repeats what another says.
-    server.keyspace.log.forget_selected();
-    followed.then(|| Replication {
-        database: replication.upstream.database.load(Ordering::Relaxed) as i64,
-        id: replication.history.lock().id.clone(),
-        offset: server.keyspace.log.offset() as i64,
-    })
-}
-
-/// The place in the replication stream that a dump is of.
-#[derive(Clone, Debug)]
-pub struct Replication {
-    /// The database that the stream selects.
-    pub database: i64,
-    /// The replication ID.
-    pub id: String,
-    /// The offset.
-    pub offset: i64,
+/// The place of the data set in the replication stream, while there is a backlog. The caller holds the global lock.
+fn stream_position(core: &DurableCore) -> Option<StreamPosition> {
+    let stream = core.replication_view().stream();
+    // The next record says which database it is for, unless it repeats what another server says.
+    core.keyspace.log.forget_selected();
+    let (id, database) = stream?;
+    Some(StreamPosition { database: database as i64, id, offset: core.keyspace.log.offset() as i64 })
 }
 
 /// The version of the dumps that the user keeps.
-pub fn kept_version(server: &Server) -> u16 {
-    match server.config.read(RDB_SAVE_VERSION) {
+pub fn kept_version(core: &DurableCore) -> u16 {
+    match core.config.read(RDB_SAVE_VERSION) {
         RdbSaveVersion::Valkey9 => VERSION,
         RdbSaveVersion::Redis72 => VERSION_REDIS,
     }
@@ -108,23 +92,23 @@ pub fn kept_version(server: &Server) -> u16 {
 
 impl Form {
     /// A dump that the user keeps.
-    pub fn dump(server: &Server) -> Form {
-        Form::new(server, Form::dump_kind(server, kept_version(server), false))
+    pub fn dump(core: &DurableCore) -> Form {
+        Form::new(core, Form::dump_kind(core, kept_version(core), false))
     }
 
     /// The base of an append-only file.
-    pub fn aof_base(server: &Server) -> Form {
-        let values = server.config.values();
+    pub fn aof_base(core: &DurableCore) -> Form {
+        let values = core.config.values();
         let kind = match values.read(AOF_USE_RDB_PREAMBLE) {
-            true => Form::dump_kind(server, VERSION, true),
+            true => Form::dump_kind(core, VERSION, true),
             false => Kind::Commands { timestamp: values.read(AOF_TIMESTAMP_ENABLED) },
         };
-        Form::new(server, kind)
+        Form::new(core, kind)
     }
 
     /// A dump for replicas, in a version that all of them read, with what they want of the data set.
-    pub fn for_replicas(server: &Server, version: u16, parts: Parts) -> Form {
-        let mut form = Form::new(server, Form::dump_kind(server, version, false));
+    pub fn for_replicas(core: &DurableCore, version: u16, parts: Parts) -> Form {
+        let mut form = Form::new(core, Form::dump_kind(core, version, false));
         form.has_keys = parts.keys;
         if !parts.functions {
             form.functions.clear();
@@ -132,13 +116,13 @@ impl Form {
         form
     }
 
-    fn new(server: &Server, kind: Kind) -> Form {
-        let functions = server.scripting.library_sources();
+    fn new(core: &DurableCore, kind: Kind) -> Form {
+        let functions = core.scripting.library_sources();
         Form { kind, functions, has_keys: true, created_s: clock::unix_ms() / 1000 }
     }
 
-    fn dump_kind(server: &Server, version: u16, aof_base: bool) -> Kind {
-        let values = server.config.values();
+    fn dump_kind(core: &DurableCore, version: u16, aof_base: bool) -> Kind {
+        let values = core.config.values();
         let by_usage = matches!(
             values.read(MAXMEMORY_POLICY),
             EvictionPolicy::AllkeysLru
@@ -155,7 +139,7 @@ impl Form {
             access: by_usage.then(|| access(&values, clock::unix_ms())),
             used_memory: kvick_runtime::memory::in_use(),
             aof_base,
-            replication: place_in_history(server),
+            replication: stream_position(core),
             hides_keys: values.read(HIDE_USER_DATA_FROM_LOG),
         }
     }

@@ -21,8 +21,9 @@ use super::form::Form;
 use super::load::{self, LoadError};
 use super::status::Running;
 use super::{Persistence, changes, now_s};
-use crate::config::tables::persistence::RDB_KEY_SAVE_DELAY;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_commands::context::Error;
+use kvick_config::tables::persistence::RDB_KEY_SAVE_DELAY;
 use kvick_core::admission::Reasons;
 use kvick_runtime::affinity::{self, Role};
 use kvick_store::Locked;
@@ -72,6 +73,18 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Busy(pub Purpose);
 
+impl From<Busy> for Error {
+    fn from(Busy(purpose): Busy) -> Self {
+        Error::text(match purpose {
+            Purpose::Save => "ERR Background save already in progress",
+            _ => {
+                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
+                 schedule a BGSAVE whenever possible."
+            }
+        })
+    }
+}
+
 /// What the snapshot thread is asked for.
 pub enum Job {
     /// Load the data set; the answer is how that went, `None` when there is none.
@@ -90,8 +103,8 @@ pub struct Begun {
 }
 
 /// Starts the snapshot thread.
-pub fn start(server: &'static Server) -> io::Result<()> {
-    let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
+pub fn start(core: &'static DurableCore) -> io::Result<()> {
+    let participant = core.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
     let (sender, jobs) = mpsc::channel();
     std::thread::Builder::new().name("snapshot".into()).spawn(move || {
         affinity::set(Role::Saving);
@@ -100,19 +113,19 @@ pub fn start(server: &'static Server) -> io::Result<()> {
         for job in jobs {
             match job {
                 // Whoever asked waits for the answer.
-                Job::Load(answer) => _ = answer.send(load::load_own(server, participant)),
-                Job::Walk(begun) => run(server, participant, *begun),
+                Job::Load(answer) => _ = answer.send(load::load_own(core, participant)),
+                Job::Walk(begun) => run(core, participant, *begun),
             }
         }
     })?;
     // A second call would be a mistake of the caller alone; the first thread stays.
-    let _ = server.persistence.jobs.set(sender);
+    let _ = core.persistence.jobs.set(sender);
     Ok(())
 }
 
 /// Begins a snapshot of the data set as it is now; the offset of the write log that it is of.
-pub fn begin(server: &'static Server, global: &mut Locked, request: Request) -> Result<u64, Busy> {
-    let (persistence, keyspace) = (&server.persistence, server.keyspace);
+pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) -> Result<u64, Busy> {
+    let (persistence, keyspace) = (&core.persistence, core.keyspace);
     let mut status = persistence.status.lock();
     if let Some(running) = &status.running {
         return Err(Busy(running.purpose));
@@ -121,7 +134,7 @@ pub fn begin(server: &'static Server, global: &mut Locked, request: Request) -> 
     let sizes: Vec<_> = (0..keyspace.databases())
         .map(|number| (keyspace.len(number) as u64, keyspace.volatile(number) as u64))
         .collect();
-    let captured = Arc::new(Captured::new(&request.form, progress.clone(), &server.snapshot_bytes));
+    let captured = Arc::new(Captured::new(&request.form, progress.clone(), &core.snapshot_bytes));
     let walk = Walk::begin(global, Box::new(Handle(captured.clone())));
     let offset = keyspace.log.offset();
     status.began(Running {
@@ -130,7 +143,7 @@ pub fn begin(server: &'static Server, global: &mut Locked, request: Request) -> 
         is_cancelled: false,
         progress,
         started_s: now_s(),
-        changes: changes(server),
+        changes: changes(core),
         keys: sizes.iter().map(|(keys, _)| keys).sum(),
     });
     persistence.ask(Job::Walk(Box::new(Begun { walk, captured, request, sizes })));
@@ -168,16 +181,16 @@ pub fn base_installed(persistence: &Persistence) {
 }
 
 /// Walks through a snapshot, and takes note of how that went.
-fn run(server: &'static Server, participant: Participant, mut begun: Begun) {
+fn run(core: &'static DurableCore, participant: Participant, mut begun: Begun) {
     let mut fan = Fan(std::mem::take(&mut begun.request.destinations).into_iter().map(Branch::new).collect());
-    let outcome = write(server, participant, &mut begun, &mut fan);
+    let outcome = write(core, participant, &mut begun, &mut fan);
     if outcome.is_err() {
         // Partitions are part of the snapshot until the walk has passed.
         begun.walk.snapshot().cancel();
         while begun.walk.step(participant) {}
     }
     let outcome = fan.finish(outcome);
-    let mut status = server.persistence.status.lock();
+    let mut status = core.persistence.status.lock();
     if !status.running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.snapshot, begun.walk.snapshot())) {
         // Its end was noted, and another one may have begun.
         return;
@@ -186,16 +199,21 @@ fn run(server: &'static Server, participant: Participant, mut begun: Begun) {
     if running.purpose == Purpose::Save
         && let Some(saved) = status.save_ended(&running, &outcome)
     {
-        server.admission.set(Reasons::UNSAVED, !saved);
+        core.admission.set(Reasons::UNSAVED, !saved);
     }
 }
 
-fn write(server: &'static Server, participant: Participant, begun: &mut Begun, fan: &mut Fan) -> Result<(), SaveError> {
+fn write(
+    core: &'static DurableCore,
+    participant: Participant,
+    begun: &mut Begun,
+    fan: &mut Fan,
+) -> Result<(), SaveError> {
     fan.open()?;
     let output = begun.request.form.begin(&mut *fan)?;
     let mut databases = Databases::new(output, &mut begun.sizes);
     let snapshot = begun.walk.snapshot().clone();
-    let (mut delay, mut delayed_for) = (Delay::new(server, RDB_KEY_SAVE_DELAY), 0);
+    let (mut delay, mut delayed_for) = (Delay::new(core, RDB_KEY_SAVE_DELAY), 0);
     loop {
         let more = begun.walk.step(participant);
         begun.captured.move_to(&mut databases)?;

@@ -7,17 +7,17 @@
 use super::aof_dir::{reason, shown};
 use super::journal::{self, Recovered};
 use super::writer::{Order, Writer};
-use crate::config::tables::persistence::{AOF_LOAD_TRUNCATED, KEY_LOAD_DELAY};
-use crate::logging;
+use crate::DurableCore;
 use crate::persistence::delay::Delay;
 use crate::persistence::load::load_base;
-use crate::server::Server;
-use crate::worker::replay::{Player, Replayed};
+use crate::replay::{Replayed, Replayer};
+use kvick_config::tables::persistence::{AOF_LOAD_TRUNCATED, KEY_LOAD_DELAY};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Served;
 use kvick_rdb::aof::{Item, Part, PartKind, ReadError, Reader};
 use kvick_resp::{Reply, Version};
+use kvick_runtime::logging;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -51,8 +51,8 @@ pub struct Reload {
 }
 
 /// Has the files replayed in place of the data, which was dropped, and a client told.
-pub fn order_reload(server: &'static Server, reload: Reload) {
-    server.aof.order(Order::Reload(reload));
+pub fn order_reload(core: &'static DurableCore, reload: Reload) {
+    core.aof.order(Order::Reload(reload));
 }
 
 /// What became of one file, or of all.
@@ -102,7 +102,7 @@ fn put_back_lost(writer: &Writer) -> Result<(), Failed> {
 
 /// See [`Reload`].
 pub(super) fn reload(writer: &mut Writer, reload: Reload) {
-    let server = writer.server;
+    let core = writer.core;
     let read = writer.aof_dir.read().map_err(|_| Failed);
     writer.aof_dir.collect();
     let loaded = read.and_then(|()| load_parts(writer));
@@ -114,17 +114,17 @@ pub(super) fn reload(writer: &mut Writer, reload: Reload) {
         }
         Ok(_) => {
             logging::notice(format_args!("Append Only File loaded by DEBUG LOADAOF"));
-            server.persistence.forget_changes(server);
+            core.persistence.forget_changes(core);
             reply.ok();
         }
     }
-    server.admission.set(Reasons::LOADING, false);
+    core.admission.set(Reasons::LOADING, false);
     let served = Served { client: reload.client.clone(), ticket: reload.ticket, reply: out, is_last: false };
-    server.answer(served);
+    core.answer(served);
 }
 
 fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
-    let server = writer.server;
+    let core = writer.core;
     writer.aof_dir.upgrade().map_err(|_| Failed)?;
     let parts: Vec<(PartKind, Part)> =
         writer.aof_dir.manifest.parts().map(|(kind, part)| (kind, part.clone())).collect();
@@ -138,7 +138,7 @@ fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
     if total == 0 {
         return Ok(Loaded::Empty);
     }
-    server.persistence.loading.begin(total);
+    core.persistence.loading.begin(total);
     let mut last = Loaded::Whole;
     let mut before = 0;
     for (index, (kind, part)) in parts.iter().enumerate() {
@@ -161,7 +161,7 @@ fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
 
 /// Replays one file, behind files of `before` bytes.
 fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Failed> {
-    let (server, name) = (writer.server, shown(&part.name));
+    let (core, name) = (writer.core, shown(&part.name));
     let path = writer.aof_dir.path(&part.name);
     let file = File::open(&path).map_err(|error| {
         let why = reason(&error);
@@ -172,11 +172,15 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
     if len == 0 {
         return Ok(Loaded::Empty);
     }
+    let Some(player) = core.replayer(writer.participant) else {
+        logging::warning(format_args!("Fatal error: there is nothing that executes the commands of {name}"));
+        return Err(Failed);
+    };
     let mut replay = Replay {
-        server,
+        core,
         name: &name,
-        player: Player::new(server, writer.participant),
-        delay: Delay::new(server, KEY_LOAD_DELAY),
+        player,
+        delay: Delay::new(core, KEY_LOAD_DELAY),
         before,
         valid: 0,
         before_multi: 0,
@@ -187,7 +191,7 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
             "{}",
             if old_style { "Reading RDB preamble from AOF file..." } else { "Reading RDB base file on AOF loading..." }
         ));
-        let (rest, offset) = load_base(server, writer.participant, file, before).map_err(|error| {
+        let (rest, offset) = load_base(core, writer.participant, file, before).map_err(|error| {
             logging::warning(format_args!("{error}"));
             let what = if old_style { "RDB preamble of the AOF file" } else { "RDB base file" };
             logging::warning(format_args!("Error reading the {what} {name}, AOF loading aborted"));
@@ -213,14 +217,14 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
         }
         Err(Stop::Unreadable(_) | Stop::InTransaction) => {
             let valid = replay.valid_end();
-            mend(server, &path, &name, valid)
+            mend(core, &path, &name, valid)
         }
     }
 }
 
 /// Cuts away what is behind `valid` bytes, if the user allows it.
-fn mend(server: &Server, path: &std::path::Path, name: &str, valid: u64) -> Result<Loaded, Failed> {
-    if server.config.read(AOF_LOAD_TRUNCATED) {
+fn mend(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> Result<Loaded, Failed> {
+    if core.config.read(AOF_LOAD_TRUNCATED) {
         logging::warning(format_args!("!!! Warning: short read while loading the AOF file {name}!!!"));
         logging::warning(format_args!("!!! Truncating the AOF {name} at offset {valid} !!!"));
         let cut = OpenOptions::new().write(true).open(path).and_then(|file| {
@@ -240,7 +244,7 @@ fn mend(server: &Server, path: &std::path::Path, name: &str, valid: u64) -> Resu
     logging::warning(format_args!(
         "Unexpected end of file reading the append only file {name}. You can: 1) Make a backup of your AOF file, then use \
          ./kvick-check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' configuration \
-         option to yes and restart the server."
+         option to yes and restart the core."
     ));
     Err(Failed)
 }
@@ -263,9 +267,9 @@ enum Stop {
 
 /// The replay of one file.
 struct Replay<'a> {
-    server: &'static Server,
+    core: &'static DurableCore,
     name: &'a str,
-    player: Player,
+    player: Box<dyn Replayer>,
     delay: Delay,
     /// Bytes of the files before.
     before: u64,
@@ -302,14 +306,14 @@ impl Replay<'_> {
             commands += 1;
             if commands.is_multiple_of(COMMANDS_PER_BATCH) {
                 self.player.leave();
-                self.server.persistence.loading.loaded_bytes.store(self.before + self.valid, Ordering::Relaxed);
-                if self.server.is_ending() {
+                self.core.persistence.loading.loaded_bytes.store(self.before + self.valid, Ordering::Relaxed);
+                if self.core.is_ending() {
                     return Err(Stop::Failed);
                 }
                 self.player.enter();
             }
-            let server = self.server;
-            self.delay.after(1, || server.is_ending());
+            let core = self.core;
+            self.delay.after(1, || core.is_ending());
         };
         self.player.leave();
         match outcome {

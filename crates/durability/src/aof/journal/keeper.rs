@@ -1,8 +1,8 @@
 //! The thread that does for a journal what takes long: it makes the file, and syncs increments.
 
 use super::format;
-use crate::fsync_dir;
 use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::fsync_dir;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

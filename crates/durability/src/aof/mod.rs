@@ -30,8 +30,8 @@ pub mod switch;
 pub mod waiting;
 mod writer;
 
-use crate::config::words::AppendFsync;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::words::AppendFsync;
 use kvick_store::log::WriteLog;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -288,37 +288,37 @@ impl Aof {
 }
 
 /// Waits until all that is in the log is on the disk. On an error the log has told why.
-pub fn flush(server: &'static Server) -> bool {
+pub fn flush(core: &'static DurableCore) -> bool {
     let (answer, outcome) = std::sync::mpsc::channel();
-    server.aof.order(Order::Flush(answer));
+    core.aof.order(Order::Flush(answer));
     outcome.recv().unwrap_or(false)
 }
 
 /// Replays the files at the start. Workers may be running, and must not touch the data meanwhile.
-pub fn load(server: &'static Server) -> Result<(), Failed> {
+pub fn load(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();
-    server.aof.order(Order::Load(answer));
+    core.aof.order(Order::Load(answer));
     outcome.recv().unwrap_or(Err(Failed))
 }
 
 /// Begins to write to the files, at the start.
-pub fn open(server: &'static Server) -> Result<(), Failed> {
+pub fn open(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();
-    server.aof.order(Order::Open(answer));
+    core.aof.order(Order::Open(answer));
     outcome.recv().unwrap_or(Err(Failed))
 }
 
 /// Reads the manifest, where the files are not loaded.
-pub fn look(server: &'static Server) -> Result<(), Failed> {
+pub fn look(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();
-    server.aof.order(Order::Look(answer));
+    core.aof.order(Order::Look(answer));
     outcome.recv().unwrap_or(Err(Failed))
 }
 
 /// Deletes what is history, if it need not be kept.
-pub fn collect_history(server: &'static Server) {
+pub fn collect_history(core: &'static DurableCore) {
     let (answer, done) = std::sync::mpsc::channel();
-    server.aof.order(Order::CollectHistory(answer));
+    core.aof.order(Order::CollectHistory(answer));
     // The thread lasts as long as the process.
     let _ = done.recv();
 }

@@ -1,7 +1,7 @@
 //! Slowness that tests ask for: `rdb-key-save-delay` and `key-load-delay`.
 
-use crate::config::Key;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::Key;
 use std::time::{Duration, Instant};
 
 /// So often it is looked whether to go on waiting.
@@ -12,7 +12,7 @@ const DUE: Duration = Duration::from_micros(200);
 /// Delays that are earned key by key, as a setting says. Above zero it is microseconds for each key; below zero, the
 /// number of keys for each microsecond.
 pub struct Delay {
-    server: &'static Server,
+    core: &'static DurableCore,
     setting: Key<i32>,
     /// What the setting was, as of a generation of the configuration: reading it for each key would take longer than
     /// what is done with the key.
@@ -22,9 +22,9 @@ pub struct Delay {
 
 impl Delay {
     /// The delay that this setting asks for.
-    pub fn new(server: &'static Server, setting: Key<i32>) -> Self {
-        let known = (server.config_generation(), server.config.read(setting));
-        Delay { server, setting, known, owed_ns: 0 }
+    pub fn new(core: &'static DurableCore, setting: Key<i32>) -> Self {
+        let known = (core.config_generation(), core.config.read(setting));
+        Delay { core, setting, known, owed_ns: 0 }
     }
 
     /// `keys` more keys were dealt with: waits when enough has come together, until the setting is 0 or `give_up` says so.
@@ -40,9 +40,9 @@ impl Delay {
     }
 
     fn setting(&mut self) -> i32 {
-        let generation = self.server.config_generation();
+        let generation = self.core.config_generation();
         if self.known.0 != generation {
-            self.known = (generation, self.server.config.read(self.setting));
+            self.known = (generation, self.core.config.read(self.setting));
         }
         self.known.1
     }

@@ -5,18 +5,18 @@ use super::file::{self, DumpFile, SaveError};
 use super::form::Form;
 use super::save::Place;
 use super::snapshots::{self, Busy, Destination, Purpose, Request};
-use crate::config::tables::logging::LATENCY_MONITOR_THRESHOLD;
-use crate::logging;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::tables::logging::LATENCY_MONITOR_THRESHOLD;
+use kvick_runtime::logging;
 use kvick_store::Locked;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
 /// Begins a background save of the data set as it is now.
-pub fn begin(server: &'static Server, global: &mut Locked) -> Result<(), Busy> {
-    let destinations: Vec<Box<dyn Destination>> = vec![Box::new(SavedFile::new(server))];
-    snapshots::begin(server, global, Request { purpose: Purpose::Save, form: Form::dump(server), destinations })?;
+pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy> {
+    let destinations: Vec<Box<dyn Destination>> = vec![Box::new(SavedFile::new(core))];
+    snapshots::begin(core, global, Request { purpose: Purpose::Save, form: Form::dump(core), destinations })?;
     logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
     Ok(())
 }
@@ -47,15 +47,15 @@ pub fn cancel(persistence: &Persistence) -> bool {
 
 /// The dump's file, written in the background.
 pub struct SavedFile {
-    server: &'static Server,
+    core: &'static DurableCore,
     place: Place,
     file: Option<DumpFile>,
 }
 
 impl SavedFile {
     /// One that is not written yet.
-    pub fn new(server: &'static Server) -> SavedFile {
-        SavedFile { server, place: Place::new(server), file: None }
+    pub fn new(core: &'static DurableCore) -> SavedFile {
+        SavedFile { core, place: Place::new(core), file: None }
     }
 
     /// Where it will be.
@@ -67,7 +67,7 @@ impl SavedFile {
 impl Destination for SavedFile {
     fn open(&mut self) -> Result<(), SaveError> {
         let name = format!("temp-bg-{}.rdb", std::process::id());
-        self.file = Some(self.place.create(self.server, &name)?);
+        self.file = Some(self.place.create(self.core, &name)?);
         Ok(())
     }
 
@@ -76,14 +76,14 @@ impl Destination for SavedFile {
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
-        let SavedFile { server, place, file } = *self;
+        let SavedFile { core, place, file } = *self;
         match (outcome, file) {
-            (Ok(()), Some(file)) => install(server, &place, file).inspect_err(file::report),
+            (Ok(()), Some(file)) => install(core, &place, file).inspect_err(file::report),
             (Err(SaveError::Cancelled), file) => {
                 let began = Instant::now();
                 drop(file);
                 let ms = began.elapsed().as_millis() as u64;
-                server.latency.record("rdb-unlink-temp-file", ms, server.config.read(LATENCY_MONITOR_THRESHOLD));
+                core.latency.record("rdb-unlink-temp-file", ms, core.config.read(LATENCY_MONITOR_THRESHOLD));
                 Err(SaveError::Cancelled)
             }
             (outcome, _) => outcome.inspect_err(file::report),
@@ -92,11 +92,11 @@ impl Destination for SavedFile {
 }
 
 /// Puts a complete dump in its place.
-fn install(server: &'static Server, place: &Place, file: DumpFile) -> Result<(), SaveError> {
+fn install(core: &'static DurableCore, place: &Place, file: DumpFile) -> Result<(), SaveError> {
     file.sync()?;
     file.let_go_of_cache();
     // Not while somebody cancels: afterwards nobody could tell which file is the newer one.
-    let status = server.persistence.status.lock();
+    let status = core.persistence.status.lock();
     if status.running.as_ref().is_none_or(|running| running.snapshot.is_cancelled()) {
         return Err(SaveError::Cancelled);
     }

@@ -9,17 +9,17 @@
 use super::aof_dir::{Told, reason, shown, tell};
 use super::writer::{Increment, Order, Writer};
 use super::{Aof, State};
-use crate::clock;
-use crate::config::tables::persistence::{
-    AOF_REWRITE_INCREMENTAL_FSYNC, AOF_USE_RDB_PREAMBLE, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
-};
-use crate::logging;
+use crate::DurableCore;
 use crate::persistence::file::{self, DumpFile, SaveError};
 use crate::persistence::form::Form;
 use crate::persistence::save::{self, Place};
 use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
-use crate::server::Server;
+use kvick_config::tables::persistence::{
+    AOF_REWRITE_INCREMENTAL_FSYNC, AOF_USE_RDB_PREAMBLE, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
+};
 use kvick_core::admission::Reasons;
+use kvick_runtime::clock;
+use kvick_runtime::logging;
 use kvick_store::Locked;
 use kvick_store::log::{Audience, Follower, encode};
 use std::fs::File;
@@ -50,9 +50,8 @@ pub struct Preface(Option<usize>);
 
 impl Preface {
     /// For what comes from here on. The world is held.
-    fn here(server: &Server) -> Preface {
-        let upstream = &server.replication.upstream;
-        Preface(upstream.is_replica().then(|| upstream.database.load(Ordering::Relaxed)))
+    fn here(core: &DurableCore) -> Preface {
+        Preface(core.replication_view().primary_database())
     }
 
     /// An increment that begins so.
@@ -89,37 +88,37 @@ pub struct ReceivedDump {
 /// The data have become those of a dump that was received into this file, and that the log goes on from in this database: the
 /// file becomes the base, if there are to be files and theirs may be dumps. The world is held. Whoever gets something to wait for
 /// has nobody put another file in the place of this one until it has come.
-pub fn adopt(server: &'static Server, path: PathBuf, database: usize) -> Option<Receiver<()>> {
-    let aof = &server.aof;
+pub fn adopt(core: &'static DurableCore, path: PathBuf, database: usize) -> Option<Receiver<()>> {
+    let aof = &core.aof;
     let mut status = aof.status.lock();
-    if status.state == State::Off || !server.config.read(AOF_USE_RDB_PREAMBLE) {
+    if status.state == State::Off || !core.config.read(AOF_USE_RDB_PREAMBLE) {
         return None;
     }
     // A rewrite that begins from here on is of the new data.
     (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
     drop(status);
-    snapshots::cancel(&server.persistence, Purpose::AofBase);
-    snapshots::base_is_wanted(&server.persistence, false);
-    let follower = server.keyspace.log.follow(Audience::DataOnly);
+    snapshots::cancel(&core.persistence, Purpose::AofBase);
+    snapshots::base_is_wanted(&core.persistence, false);
+    let follower = core.keyspace.log.follow(Audience::DataOnly);
     let (answer, adopted) = mpsc::channel();
     aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }, answer));
     Some(adopted)
 }
 
 /// Begins a rewrite of the data set as it is now.
-pub fn begin(server: &'static Server, global: &mut Locked) -> Result<(), Busy> {
+pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy> {
     // Only who holds the world begins a snapshot.
-    if let Some(running) = server.persistence.status().running {
+    if let Some(running) = core.persistence.status().running {
         return Err(Busy(running.purpose));
     }
-    let (aof, log) = (&server.aof, &server.keyspace.log);
+    let (aof, log) = (&core.aof, &core.keyspace.log);
     let mut status = aof.status.lock();
     status.last_rewrite += 1;
     let number = status.last_rewrite;
     let onward = match status.state {
         State::Off => Onward::Nowhere,
-        State::On => Onward::Increment(log.offset(), Preface::here(server)),
-        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly), Preface::here(server)),
+        State::On => Onward::Increment(log.offset(), Preface::here(core)),
+        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly), Preface::here(core)),
     };
     // Each file says itself which database it begins with.
     log.forget_selected();
@@ -128,29 +127,29 @@ pub fn begin(server: &'static Server, global: &mut Locked) -> Result<(), Busy> {
     drop(status);
     // Before the snapshot begins, which may be over soon.
     aof.order(Order::Begin(number, onward));
-    let form = Form::aof_base(server);
-    let base = Base { server, number, is_dump: form.is_dump(), file: None };
+    let form = Form::aof_base(core);
+    let base = Base { core, number, is_dump: form.is_dump(), file: None };
     let destinations: Vec<Box<dyn Destination>> = vec![Box::new(base)];
-    snapshots::begin(server, global, Request { purpose: Purpose::AofBase, form, destinations })?;
+    snapshots::begin(core, global, Request { purpose: Purpose::AofBase, form, destinations })?;
     logging::notice(format_args!("Background append only file rewriting started by pid {}", std::process::id()));
     Ok(())
 }
 
 /// Has a rewrite begin as soon as possible.
-pub fn schedule(server: &Server) {
-    server.aof.status.lock().scheduled = true;
-    snapshots::base_is_wanted(&server.persistence, true);
+pub fn schedule(core: &DurableCore) {
+    core.aof.status.lock().scheduled = true;
+    snapshots::base_is_wanted(&core.persistence, true);
 }
 
 /// The same by the user's wish, however often it failed.
-pub fn schedule_by_user(server: &Server) {
-    server.aof.status.lock().failures = 0;
-    schedule(server);
+pub fn schedule_by_user(core: &DurableCore) {
+    core.aof.status.lock().failures = 0;
+    schedule(core);
 }
 
 /// Has the rewrite that is under way, if any, come to nothing; whether there was one.
-pub fn cancel(server: &'static Server) -> bool {
-    let cancelled = snapshots::cancel(&server.persistence, Purpose::AofBase);
+pub fn cancel(core: &'static DurableCore) -> bool {
+    let cancelled = snapshots::cancel(&core.persistence, Purpose::AofBase);
     if cancelled {
         logging::notice(format_args!("Killing running AOF rewrite child: {}", std::process::id()));
     }
@@ -158,35 +157,35 @@ pub fn cancel(server: &'static Server) -> bool {
 }
 
 /// Begins a rewrite if one is due. Called from time to time by a worker that is in no batch.
-pub fn tick(server: &'static Server) {
-    if server.admission.has(Reasons::LOADING | Reasons::ENDING) || server.persistence.status().running.is_some() {
+pub fn tick(core: &'static DurableCore) {
+    if core.admission.has(Reasons::LOADING | Reasons::ENDING) || core.persistence.status().running.is_some() {
         return;
     }
-    let aof = &server.aof;
+    let aof = &core.aof;
     let status = aof.status();
-    let growth = (status.state == State::On && !status.scheduled).then(|| growth_percent(server)).flatten();
+    let growth = (status.state == State::On && !status.scheduled).then(|| growth_percent(core)).flatten();
     if !(status.scheduled || growth.is_some()) || (status.failures > 0 && is_paused(aof)) {
         return;
     }
     if let Some(percent) = growth {
         logging::notice(format_args!("Starting automatic rewriting of AOF on {percent}% growth"));
     }
-    let mut global = server.keyspace.lock_global();
-    if !server.admission.has(Reasons::LOADING) {
+    let mut global = core.keyspace.lock_global();
+    if !core.admission.has(Reasons::LOADING) {
         // Somebody else may have begun a snapshot just now: then later.
-        let _ = begin(server, &mut global);
+        let _ = begin(core, &mut global);
     }
 }
 
 /// By how much the files have grown, in percent, if that is enough for a rewrite.
-fn growth_percent(server: &'static Server) -> Option<u64> {
-    let values = server.config.values();
+fn growth_percent(core: &'static DurableCore) -> Option<u64> {
+    let values = core.config.values();
     let percentage = u64::from(values.read(AUTO_AOF_REWRITE_PERCENTAGE));
-    let size = server.aof.current_size.load(Ordering::Relaxed);
+    let size = core.aof.current_size.load(Ordering::Relaxed);
     if percentage == 0 || size <= values.read(AUTO_AOF_REWRITE_MIN_SIZE) {
         return None;
     }
-    let base = server.aof.base_size.load(Ordering::Relaxed).max(1);
+    let base = core.aof.base_size.load(Ordering::Relaxed).max(1);
     let growth = (size as u128 * 100 / base as u128).saturating_sub(100) as u64;
     (growth >= percentage).then_some(growth)
 }
@@ -215,13 +214,13 @@ fn is_paused(aof: &Aof) -> bool {
 }
 
 /// Where the base is written: the server's folder, until it is complete.
-fn place(server: &Server) -> Place {
-    Place::of(server, Default::default(), AOF_REWRITE_INCREMENTAL_FSYNC)
+fn place(core: &DurableCore) -> Place {
+    Place::of(core, Default::default(), AOF_REWRITE_INCREMENTAL_FSYNC)
 }
 
 /// The file of a base that is being written.
 struct Base {
-    server: &'static Server,
+    core: &'static DurableCore,
     number: u64,
     is_dump: bool,
     file: Option<DumpFile>,
@@ -230,7 +229,7 @@ struct Base {
 impl Destination for Base {
     fn open(&mut self) -> Result<(), SaveError> {
         let name = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
-        self.file = Some(place(self.server).create(self.server, &name)?);
+        self.file = Some(place(self.core).create(self.core, &name)?);
         Ok(())
     }
 
@@ -239,7 +238,7 @@ impl Destination for Base {
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
-        let Base { server, number, is_dump, file } = *self;
+        let Base { core, number, is_dump, file } = *self;
         let complete = outcome.and_then(|()| file.ok_or(SaveError::Cancelled)).and_then(|file| {
             file.sync()?;
             file.let_go_of_cache();
@@ -255,27 +254,27 @@ impl Destination for Base {
                 }
                 // Who sees that no rewrite is under way any more sees how it ended.
                 let (answer, noted) = mpsc::channel();
-                server.aof.order(Order::Abandon(number, failed, answer));
+                core.aof.order(Order::Abandon(number, failed, answer));
                 let _ = noted.recv();
                 return Err(error);
             }
         };
         logging::notice(format_args!("Background AOF rewrite terminated with success"));
         let (answer, outcome) = mpsc::channel();
-        server.aof.order(Order::Install(Finished { number, file, is_dump, answer }));
+        core.aof.order(Order::Install(Finished { number, file, is_dump, answer }));
         if outcome.recv().unwrap_or(false) { Ok(()) } else { Err(SaveError::Cancelled) }
     }
 }
 
 impl Writer {
-    /// Begins to write at the start of the server: to the last increment, or a new one behind a first base.
+    /// Begins to write at the start of the core: to the last increment, or a new one behind a first base.
     pub fn open(&mut self) -> Result<(), Told> {
         self.aof_dir.make()?;
         let mut manifest = self.aof_dir.manifest.clone();
         let file_name = self.aof_dir.file_name();
-        let mut global = self.server.keyspace.lock_global();
+        let mut global = self.core.keyspace.lock_global();
         if manifest.is_empty() {
-            let form = Form::aof_base(self.server);
+            let form = Form::aof_base(self.core);
             let name = manifest.new_base(&file_name, form.is_dump()).name.clone();
             self.write_base(&mut global, &form, &name)?;
             logging::notice(format_args!("Creating AOF base file {} on server start", shown(&name)));
@@ -289,7 +288,7 @@ impl Writer {
         self.aof_dir.put(manifest)?;
         let size = self.aof_dir.size(&name).map_err(|_| Told)?;
         self.clear_journal(&file)?;
-        let follower = self.server.keyspace.log.follow(Audience::DataOnly);
+        let follower = self.core.keyspace.log.follow(Audience::DataOnly);
         self.begin(follower, Increment::new(file, size));
         drop(global);
         self.aof.synced.store(self.aof.released.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -303,7 +302,7 @@ impl Writer {
 
     fn write_base(&self, global: &mut Locked, form: &Form, name: &[u8]) -> Result<(), Told> {
         let temporary = format!("temp-rewriteaof-{}.aof", std::process::id());
-        let written = save::write(self.server, global, form, &place(self.server), &temporary);
+        let written = save::write(self.core, global, form, &place(self.core), &temporary);
         let installed = written.and_then(|file| file.install(&self.aof_dir.path(name)));
         installed.map_err(|error| tell(format_args!("Write error writing append only file on disk: {error}")))
     }
@@ -325,7 +324,7 @@ impl Writer {
             Onward::Temporary(follower, preface) => self.collect_in_temporary(follower, preface),
         });
         if begun.is_err() {
-            snapshots::cancel(&self.server.persistence, Purpose::AofBase);
+            snapshots::cancel(&self.core.persistence, Purpose::AofBase);
             self.abandon(number, true);
         }
     }
@@ -414,7 +413,7 @@ impl Writer {
             }
             drop(status);
             // Before those who wait for the disk are answered: they find that no rewrite is under way.
-            snapshots::base_installed(&self.server.persistence);
+            snapshots::base_installed(&self.core.persistence);
             if !self.has_unsynced() {
                 self.publish_synced();
             }

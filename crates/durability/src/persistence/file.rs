@@ -1,9 +1,9 @@
 //! A dump's file: written under a temporary name in the folder of the dump, and renamed when it is complete and on the disk.
 //! The temporary file goes away with a [`DumpFile`] that was not put in its place.
 
-use crate::config::Refusal;
-use crate::fsync_dir;
-use crate::logging;
+use kvick_config::Refusal;
+use kvick_runtime::fsync_dir;
+use kvick_runtime::logging;
 use parking_lot::Mutex;
 use std::fmt;
 use std::fs::File;

@@ -2,35 +2,35 @@
 
 use super::status::Status;
 use super::{background, changes, now_s};
-use crate::config::shapes::SavePoint;
-use crate::config::tables::persistence::SAVE;
-use crate::logging;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::shapes::SavePoint;
+use kvick_config::tables::persistence::SAVE;
 use kvick_core::admission::Reasons;
+use kvick_runtime::logging;
 
 /// After a failure, so many seconds pass before the next try.
 const RETRY_S: i64 = 5;
 
 /// Begins a save if one is due. Called from time to time by a worker that is in no batch.
-pub fn tick(server: &'static Server) {
-    if server.admission.has(Reasons::LOADING | Reasons::ENDING) {
+pub fn tick(core: &'static DurableCore) {
+    if core.admission.has(Reasons::LOADING | Reasons::ENDING) {
         return;
     }
-    let (status, now_s) = (server.persistence.status(), now_s());
+    let (status, now_s) = (core.persistence.status(), now_s());
     if status.running.is_some() || !may_try(&status, now_s) {
         return;
     }
-    let unsaved = changes(server).saturating_sub(status.changes_saved);
-    let points = server.config.read(SAVE);
+    let unsaved = changes(core).saturating_sub(status.changes_saved);
+    let points = core.config.read(SAVE);
     let due = points.points().iter().find(|point| is_due(point, &status, unsaved, now_s));
     if let Some(SavePoint { seconds, changes }) = due {
         logging::notice(format_args!("{changes} changes in {seconds} seconds. Saving..."));
     }
     if due.is_some() || status.scheduled {
-        let mut global = server.keyspace.lock_global();
-        if !server.admission.has(Reasons::LOADING) {
+        let mut global = core.keyspace.lock_global();
+        if !core.admission.has(Reasons::LOADING) {
             // Somebody else may have begun one just now, which is as good.
-            let _ = background::begin(server, &mut global);
+            let _ = background::begin(core, &mut global);
         }
     }
 }

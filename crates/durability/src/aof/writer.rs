@@ -10,11 +10,11 @@ use super::gather::Gathering;
 use super::load::{self, Failed};
 use super::rewrite;
 use super::{Aof, State};
-use crate::config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
-use crate::config::words::AppendFsync;
-use crate::logging;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
+use kvick_config::words::AppendFsync;
 use kvick_core::admission::Reasons;
+use kvick_runtime::logging;
 use kvick_store::global_lock::Participant;
 use kvick_store::log::{Follower, Piece};
 use std::fs::File;
@@ -65,15 +65,15 @@ pub enum Order {
 }
 
 /// Starts the thread.
-pub fn start(server: &'static Server) -> io::Result<()> {
-    let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
-    let mut writer = Writer::new(server, participant);
+pub fn start(core: &'static DurableCore) -> io::Result<()> {
+    let participant = core.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
+    let mut writer = Writer::new(core, participant);
     let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
         kvick_runtime::memory::register_thread();
         writer.run()
     })?;
     // A second call would be a mistake of the caller alone.
-    let _ = server.aof.thread.set(thread.thread().clone());
+    let _ = core.aof.thread.set(thread.thread().clone());
     Ok(())
 }
 
@@ -120,7 +120,7 @@ impl Increment {
 
 /// See the module's documentation.
 pub(super) struct Writer {
-    pub server: &'static Server,
+    pub core: &'static DurableCore,
     pub aof: &'static Aof,
     pub participant: Participant,
     pub aof_dir: AofDir,
@@ -141,12 +141,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    fn new(server: &'static Server, participant: Participant) -> Writer {
+    fn new(core: &'static DurableCore, participant: Participant) -> Writer {
         Writer {
-            server,
-            aof: &server.aof,
+            core,
+            aof: &core.aof,
             participant,
-            aof_dir: AofDir::new(server),
+            aof_dir: AofDir::new(core),
             follower: None,
             increment: None,
             left: Vec::new(),
@@ -169,7 +169,7 @@ impl Writer {
             }
             let wrote = self.write_available(u64::MAX);
             self.sync_if_due();
-            self.aof.answer_waiting(self.server);
+            self.aof.answer_waiting(self.core);
             let due = self.tend_journal().unwrap_or(IDLE);
             if wrote && self.busy && !self.aof.is_always() {
                 std::thread::sleep(PAUSE);
@@ -248,7 +248,7 @@ impl Writer {
         if !self.left.is_empty() && !self.write_left() {
             return false;
         }
-        let goal = until.min(self.server.keyspace.log.offset());
+        let goal = until.min(self.core.keyspace.log.offset());
         let mut wrote = false;
         while let Some(piece) = self.next_piece(goal) {
             wrote = true;
@@ -338,7 +338,7 @@ impl Writer {
         let (began, size) = (Instant::now(), increment.size);
         let written = increment.write(bytes);
         self.aof.current_size.fetch_add(increment.size - size, Ordering::Relaxed);
-        let is_rewriting = self.server.persistence.status().running.is_some();
+        let is_rewriting = self.core.persistence.status().running.is_some();
         self.aof_dir.record(if is_rewriting { "aof-write-active-child" } else { "aof-write-alone" }, began);
         self.aof_dir.record("aof-write", began);
         Some(written)
@@ -371,7 +371,7 @@ impl Writer {
         let status = self.aof.status.lock();
         self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
         let fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
-        self.server.admission.set(Reasons::UNWRITTEN, fails);
+        self.core.admission.set(Reasons::UNWRITTEN, fails);
     }
 
     fn sync_if_due(&mut self) {
@@ -388,7 +388,7 @@ impl Writer {
             return;
         }
         let spared =
-            self.server.config.read(NO_APPENDFSYNC_ON_REWRITE) && self.server.persistence.status().running.is_some();
+            self.core.config.read(NO_APPENDFSYNC_ON_REWRITE) && self.core.persistence.status().running.is_some();
         if spared {
             if self.left.is_empty()
                 && let Some(follower) = &self.follower
@@ -422,7 +422,7 @@ impl Writer {
             self.aof.delayed_syncs.fetch_add(1, Ordering::Relaxed);
             logging::notice(format_args!(
                 "Asynchronous AOF fsync is taking too long (disk is busy?). What was to be written had to wait, which may \
-                 slow down the server."
+                 slow down the core."
             ));
         }
     }
@@ -471,7 +471,7 @@ impl Writer {
     fn wake_holders(&self) {
         for (worker, holds) in self.aof.holders.iter().enumerate() {
             if holds.load(Ordering::SeqCst) && holds.swap(false, Ordering::SeqCst) {
-                self.server.wake(worker);
+                self.core.wake(worker);
             }
         }
     }

@@ -19,9 +19,9 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-use crate::fsync_dir;
 use format::{BLOCK, Boot, FRAME_MAX, Frame, HALF_BLOCKS, Header, Identity};
 use keeper::{Checkpoint, Keeper};
+use kvick_runtime::fsync_dir;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -3,20 +3,20 @@
 
 use super::delay::Delay;
 use super::now_s;
-use crate::clock;
-use crate::config::Refusal;
-use crate::config::Values;
-use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
-use crate::config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDBCHECKSUM};
-use crate::config::tables::process::DIR;
-use crate::config::tables::replication::REPLICAOF;
-use crate::logging;
-use crate::scripting::libraries::Join;
-use crate::server::Server;
+use crate::DurableCore;
 use kvick_commands::dump::{value_options, version_check};
+use kvick_config::Refusal;
+use kvick_config::Values;
+use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use kvick_config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDBCHECKSUM};
+use kvick_config::tables::process::DIR;
+use kvick_config::tables::replication::REPLICAOF;
 use kvick_rdb::check::{CheckOptions, check_file};
 use kvick_rdb::{Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions};
+use kvick_runtime::clock;
+use kvick_runtime::logging;
 use kvick_runtime::logging::LogLevel;
+use kvick_scripting::libraries::Join;
 use kvick_store::global_lock::Participant;
 use kvick_store::log::{Batch, encode};
 use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value, WhenExpired};
@@ -174,16 +174,16 @@ pub struct Reload {
 
 /// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must not
 /// touch the data meanwhile: see [`LOADING`](super::Reasons::LOADING).
-pub(super) fn load_own(server: &'static Server, participant: Participant) -> Result<Option<Report>, LoadError> {
+pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
-    let Some(file) = open(&server.config.values())? else { return Ok(None) };
-    server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: false });
+    let Some(file) = open(&core.config.values())? else { return Ok(None) };
+    core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+    let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
     // A replica leaves it to its primary to say what has expired.
-    (loader.resumes, loader.keeps_expired) = (true, server.config.read(REPLICAOF).is_some());
+    (loader.resumes, loader.keeps_expired) = (true, core.config.read(REPLICAOF).is_some());
     let (report, ..) = loader.run(file).inspect_err(|error| {
         if error.is_damage() {
-            examine(server)
+            examine(core)
         }
     })?;
     report.log();
@@ -193,13 +193,13 @@ pub(super) fn load_own(server: &'static Server, participant: Participant) -> Res
 
 /// Loads the dump that an append-only file begins with, behind files of `before` bytes; what stands behind it, and where
 /// that begins. Keys whose time has come are kept, since what stands behind may be about them.
-pub(crate) fn load_base(
-    server: &'static Server,
+pub fn load_base(
+    core: &'static DurableCore,
     participant: Participant,
     file: File,
     before: u64,
 ) -> Result<(impl Read, u64), LoadError> {
-    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: false });
+    let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
     (loader.before, loader.keeps_expired) = (before, true);
     let (report, rest, offset) = loader.run(file)?;
     report.log();
@@ -207,11 +207,11 @@ pub(crate) fn load_base(
 }
 
 /// Loads the dump with the world held. On an error the log has told why, and part of the data may be there.
-pub fn reload(server: &'static Server, global: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
+pub fn reload(core: &'static DurableCore, global: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
     let mut load = || {
-        let Some(file) = open(&server.config.values())? else { return Ok(None) };
-        server.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-        let mut loader = Loader::new(server, Locking::Global(global), how);
+        let Some(file) = open(&core.config.values())? else { return Ok(None) };
+        core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+        let mut loader = Loader::new(core, Locking::Global(global), how);
         // They were there before, and replicas and the append-only file have yet to be told that they go.
         loader.keeps_expired = true;
         let (report, ..) = loader.run(file)?;
@@ -236,14 +236,14 @@ pub struct Received<'a, R> {
 
 /// Loads a dump that a primary sends; with what stands behind it.
 pub fn load_received<R: Read>(
-    server: &'static Server,
+    core: &'static DurableCore,
     participant: Participant,
     received: Received<'_, R>,
 ) -> Result<(Report, impl Read), LoadError> {
     let Received { input, bytes, alive, flush } = received;
-    server.persistence.loading.begin(bytes);
+    core.persistence.loading.begin(bytes);
     let in_place = flush.is_some();
-    let mut loader = Loader::new(server, Locking::Keys(participant), Reload { merge: false, flush: in_place });
+    let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: in_place });
     (loader.alive, loader.flush, loader.keeps_expired) = (Some(alive), flush, true);
     loader.into_staging = !in_place;
     let (report, rest, _) = loader.run(input)?;
@@ -258,8 +258,8 @@ pub fn is_there(values: &Values) -> bool {
 }
 
 /// Tells the log what a check says of a dump that cannot be loaded.
-fn examine(server: &Server) {
-    let values = server.config.values();
+fn examine(core: &DurableCore) {
+    let values = core.config.values();
     let options = CheckOptions {
         path: values.read(DIR).resolve(&values.read(DBFILENAME)),
         hide_user_data: values.read(HIDE_USER_DATA_FROM_LOG),
@@ -285,7 +285,7 @@ fn open(values: &Values) -> Result<Option<File>, LoadError> {
 
 impl Loading {
     /// A load of so many bytes begins.
-    pub(crate) fn begin(&self, total_bytes: u64) {
+    pub fn begin(&self, total_bytes: u64) {
         self.started_s.store(now_s(), Ordering::Relaxed);
         self.total_bytes.store(total_bytes, Ordering::Relaxed);
         [&self.loaded_bytes, &self.used_memory, &self.keys, &self.expired]
@@ -331,7 +331,7 @@ struct Pending {
 
 /// One load.
 struct Loader<'a> {
-    server: &'static Server,
+    core: &'static DurableCore,
     place: Place<'a>,
     how: Reload,
     /// Whether keys whose time has come are loaded.
@@ -369,13 +369,13 @@ struct Place<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn new(server: &'static Server, locking: Locking<'a>, how: Reload) -> Self {
-        let (values, now_ms) = (server.config.values(), clock::unix_ms());
+    fn new(core: &'static DurableCore, locking: Locking<'a>, how: Reload) -> Self {
+        let (values, now_ms) = (core.config.values(), clock::unix_ms());
         let access = super::access(&values, now_ms);
         let (counters, effects) = Default::default();
-        let place = Place { keyspace: server.keyspace, locking, access, now_ms, counters, effects };
+        let place = Place { keyspace: core.keyspace, locking, access, now_ms, counters, effects };
         Loader {
-            server,
+            core,
             place,
             how,
             keeps_expired: false,
@@ -387,7 +387,7 @@ impl<'a> Loader<'a> {
             pending: Vec::with_capacity(BATCH),
             names: Vec::with_capacity(BATCH),
             report: Report::default(),
-            delay: Delay::new(server, KEY_LOAD_DELAY),
+            delay: Delay::new(core, KEY_LOAD_DELAY),
             alive: None,
             flush: None,
             into_staging: false,
@@ -397,19 +397,19 @@ impl<'a> Loader<'a> {
     /// The number of the database that keys of this one in the dump go to.
     fn destination(&self, number: u64) -> usize {
         let number = number as usize;
-        if self.into_staging { self.server.keyspace.staging(number) } else { number }
+        if self.into_staging { self.core.keyspace.staging(number) } else { number }
     }
 
     /// Loads all; with what it found, what stands behind the dump in the input, and where that begins.
     fn run<R: Read>(mut self, input: R) -> Result<(Report, impl Read, u64), LoadError> {
-        let (server, before) = (self.server, self.before);
+        let (core, before) = (self.core, self.before);
         let mut alive = self.alive.take();
         let progress = move |offset| {
             let goes_on = alive.as_mut().is_none_or(|alive| alive());
-            server.persistence.loading.loaded_bytes.store(before + offset, Ordering::Relaxed);
-            if server.is_ending() || !goes_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            core.persistence.loading.loaded_bytes.store(before + offset, Ordering::Relaxed);
+            if core.is_ending() || !goes_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let options = read_options(server, (!self.keeps_expired).then_some(self.now_ms));
+        let options = read_options(core, (!self.keeps_expired).then_some(self.now_ms));
         let mut reader = Reader::with_progress(input, options, Box::new(progress))?;
         if self.how.flush {
             logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
@@ -423,8 +423,8 @@ impl<'a> Loader<'a> {
             match event {
                 Event::Entry(record) => self.enter(record, reader.key(), reader.offset())?,
                 Event::Aux { name, value } => self.note(&name, &value),
-                Event::SelectDb(number) if number >= server.keyspace.databases() as u64 => {
-                    let databases = server.keyspace.databases();
+                Event::SelectDb(number) if number >= core.keyspace.databases() as u64 => {
+                    let databases = core.keyspace.databases();
                     return Err(LoadError::Database { databases, offset: reader.offset() });
                 }
                 Event::SelectDb(number) => {
@@ -434,7 +434,7 @@ impl<'a> Loader<'a> {
                 }
                 // A claim, that is believed as far as the file's length allows it.
                 Event::ResizeDb { keys, .. } => {
-                    let keys = keys.min(server.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
+                    let keys = keys.min(core.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
                     self.place.reserve(self.destination(self.database), keys as usize);
                 }
                 Event::Function(source) => functions.push(source),
@@ -462,7 +462,7 @@ impl<'a> Loader<'a> {
             Reload { merge: true, .. } => Join::Replace,
             _ => Join::Append,
         };
-        let joined = self.server.scripting.join_libraries(self.server, sources, join);
+        let joined = self.core.scripting.join_libraries(self.core, sources, join);
         joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
     }
 
@@ -477,8 +477,8 @@ impl<'a> Loader<'a> {
             && id.len() == 40
         {
             let database = database.and_then(|number| usize::try_from(number).ok());
-            let database = database.filter(|number| *number < self.server.keyspace.databases());
-            self.server.go_on_from_dump(id, offset, database.unwrap_or(0));
+            let database = database.filter(|number| *number < self.core.keyspace.databases());
+            self.core.replication_view().resume_history(id, offset, database.unwrap_or(0));
             self.feeds = !self.keeps_expired;
         }
     }
@@ -495,12 +495,12 @@ impl<'a> Loader<'a> {
             replica_only: &[],
             aof_only: &[],
         };
-        self.server.keyspace.log.append(&batch);
+        self.core.keyspace.log.append(&batch);
     }
 
     /// Has a key entered soon, unless its time has come or it has no value.
     fn enter(&mut self, record: ReadRecord, key: &[u8], offset: u64) -> Result<(), LoadError> {
-        let loading = &self.server.persistence.loading;
+        let loading = &self.core.persistence.loading;
         match record.value {
             Loaded::Empty => {
                 self.report.empty += 1;
@@ -529,8 +529,8 @@ impl<'a> Loader<'a> {
                 }
             }
         }
-        let server = self.server;
-        self.delay.after(1, || server.is_ending());
+        let core = self.core;
+        self.delay.after(1, || core.is_ending());
         Ok(())
     }
 
@@ -541,16 +541,16 @@ impl<'a> Loader<'a> {
         if let Err(Pending { key, offset, .. }) =
             self.place.put_all(number, &mut self.pending, &mut self.names, self.how.merge)
         {
-            let shown = !self.server.config.read(HIDE_USER_DATA_FROM_LOG);
+            let shown = !self.core.config.read(HIDE_USER_DATA_FROM_LOG);
             return Err(LoadError::Duplicate { database: self.database, key: shown.then_some(key), offset });
         }
         self.report.keys += entered;
-        self.server.persistence.loading.keys.store(self.report.keys, Ordering::Relaxed);
+        self.core.persistence.loading.keys.store(self.report.keys, Ordering::Relaxed);
         Ok(())
     }
 
     fn name_empty(&self, key: &[u8]) {
-        if self.server.config.read(HIDE_USER_DATA_FROM_LOG) {
+        if self.core.config.read(HIDE_USER_DATA_FROM_LOG) {
             logging::notice(format_args!("rdbLoadObject skipping empty key"));
         } else {
             logging::notice(format_args!("rdbLoadObject skipping empty key: {}", String::from_utf8_lossy(key)));
@@ -572,7 +572,7 @@ impl<'a> Loader<'a> {
             "used-mem" => {
                 let bytes = number().unwrap_or(0);
                 logging::notice(format_args!("RDB memory usage when created {:.2} Mb", bytes as f64 / 1048576.0));
-                self.server.persistence.loading.used_memory.store(bytes.max(0) as u64, Ordering::Relaxed);
+                self.core.persistence.loading.used_memory.store(bytes.max(0) as u64, Ordering::Relaxed);
             }
             "aof-base" if number().is_some_and(|base| base != 0) => logging::notice(format_args!("RDB is base AOF")),
             "repl-stream-db" => replication.database = number(),
@@ -678,11 +678,11 @@ fn clock(usage: Usage, access: &Access) -> Option<u32> {
 }
 
 /// How the settings have dumps read, without fields that expired before this time.
-fn read_options(server: &Server, expired_before_ms: Option<i64>) -> ReadOptions {
-    let settings = &server.runtime_config().commands;
+fn read_options(core: &DurableCore, expired_before_ms: Option<i64>) -> ReadOptions {
+    let settings = &core.runtime_config().commands;
     ReadOptions {
         version_check: version_check(settings),
-        checksum: server.config.read(RDBCHECKSUM),
+        checksum: core.config.read(RDBCHECKSUM),
         skip_modules: false,
         values: ValueOptions { expire_fields_before_ms: expired_before_ms, ..value_options(settings) },
     }

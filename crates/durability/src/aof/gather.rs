@@ -86,7 +86,7 @@ fn held(aof: &Aof) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::words::AppendFsync;
+    use kvick_config::words::AppendFsync;
 
     /// A sync of what `clients` wait for.
     fn sync(gathering: &mut Gathering, aof: &Aof, clients: usize, took: Duration) {

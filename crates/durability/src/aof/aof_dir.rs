@@ -1,13 +1,13 @@
 //! The folder of the files, and its manifest.
 
-use crate::config::Refusal;
-use crate::config::tables::logging::LATENCY_MONITOR_THRESHOLD;
-use crate::config::tables::persistence::{AOF_DISABLE_AUTO_GC, APPENDDIRNAME, APPENDFILENAME};
-use crate::config::tables::process::DIR;
-use crate::fsync_dir;
-use crate::logging;
-use crate::server::Server;
+use crate::DurableCore;
+use kvick_config::Refusal;
+use kvick_config::tables::logging::LATENCY_MONITOR_THRESHOLD;
+use kvick_config::tables::persistence::{AOF_DISABLE_AUTO_GC, APPENDDIRNAME, APPENDFILENAME};
+use kvick_config::tables::process::DIR;
 use kvick_rdb::aof::Manifest;
+use kvick_runtime::fsync_dir;
+use kvick_runtime::logging;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ pub(super) struct Told;
 
 /// See the module's documentation.
 pub(super) struct AofDir {
-    server: &'static Server,
+    core: &'static DurableCore,
     /// What is on the disk.
     pub manifest: Manifest,
     /// Whether another manifest may be found there after a crash of the machine.
@@ -42,13 +42,13 @@ pub(super) fn shown(name: &[u8]) -> String {
 
 impl AofDir {
     /// A shelf whose manifest was not read.
-    pub fn new(server: &'static Server) -> AofDir {
-        AofDir { server, manifest: Manifest::default(), is_in_doubt: false }
+    pub fn new(core: &'static DurableCore) -> AofDir {
+        AofDir { core, manifest: Manifest::default(), is_in_doubt: false }
     }
 
     /// The folder.
     pub fn folder(&self) -> PathBuf {
-        let values = self.server.config.values();
+        let values = self.core.config.values();
         values.read(DIR).resolve(&values.read(APPENDDIRNAME))
     }
 
@@ -59,7 +59,7 @@ impl AofDir {
 
     /// `appendfilename`, with which the names of all files begin.
     pub fn file_name(&self) -> Vec<u8> {
-        self.server.config.read(APPENDFILENAME).to_vec()
+        self.core.config.read(APPENDFILENAME).to_vec()
     }
 
     /// The name of the increment that collects what is written until the first base is there.
@@ -81,7 +81,7 @@ impl AofDir {
         let folder = self.folder();
         match fs::create_dir(&folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => {
-                let (name, why) = (shown(&self.server.config.read(APPENDDIRNAME)), reason(&error));
+                let (name, why) = (shown(&self.core.config.read(APPENDDIRNAME)), reason(&error));
                 Err(tell(format_args!("Can't open or create append-only dir {name}: {why}")))
             }
             _ => Ok(()),
@@ -214,7 +214,7 @@ impl AofDir {
 
     /// Deletes what is history, unless the user keeps it.
     pub fn collect(&mut self) {
-        if self.manifest.history.is_empty() || self.server.config.read(AOF_DISABLE_AUTO_GC) {
+        if self.manifest.history.is_empty() || self.core.config.read(AOF_DISABLE_AUTO_GC) {
             return;
         }
         let mut manifest = self.manifest.clone();
@@ -240,7 +240,7 @@ impl AofDir {
 
     /// Takes in a single file of an old version, if there is one in the server's folder and nothing newer here.
     pub fn upgrade(&mut self) -> Result<(), Told> {
-        let values = self.server.config.values();
+        let values = self.core.config.values();
         let (name, old) = (self.file_name(), values.read(DIR).resolve(&self.file_name()));
         let interrupted = self.manifest.increments.is_empty()
             && self.manifest.base.as_ref().is_some_and(|base| base.name == name)
@@ -268,7 +268,7 @@ impl AofDir {
     /// Tells LATENCY of something that took time.
     pub fn record(&self, event: &'static str, began: Instant) {
         let ms = began.elapsed().as_millis() as u64;
-        self.server.latency.record(event, ms, self.server.config.read(LATENCY_MONITOR_THRESHOLD));
+        self.core.latency.record(event, ms, self.core.config.read(LATENCY_MONITOR_THRESHOLD));
     }
 }
 
