@@ -2,4 +2,5 @@
 
 pub mod listen;
 pub mod socket;
+pub mod supervise;
 pub mod tls;

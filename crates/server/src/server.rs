@@ -5,12 +5,11 @@ use crate::config::tables::security;
 use crate::config::words::ProtectedAction;
 use crate::defrag::Defrag;
 use crate::listen::{Listeners, Transport};
-use crate::migration::Migration;
 use crate::process::shutdown;
-use crate::replication::{Replication, history};
 use crate::session::Client;
-use crate::tls::Tls;
 use crate::watchdog::Watchdog;
+use crate::worker::apply::Applier;
+use crate::worker::blocking::unblock_all;
 use crate::worker::handlers::Handler;
 use crate::worker::output;
 use crate::worker::replay::Player;
@@ -25,6 +24,8 @@ use kvick_durability::DurableCore;
 use kvick_durability::aof::{self};
 use kvick_durability::persistence::{self};
 use kvick_net::socket::Socket;
+use kvick_replication::ReplicatedCore;
+use kvick_replication::history;
 use parking_lot::RwLock;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -33,8 +34,8 @@ use std::sync::{Arc, OnceLock};
 
 /// The server. There is one, and it lives as long as the process.
 pub struct Server {
-    /// The core with durability.
-    pub durable: &'static DurableCore,
+    /// The core with durability and replication.
+    pub replicated: &'static ReplicatedCore,
     /// Where the settings were read from, for CONFIG REWRITE.
     pub config_file: Option<PathBuf>,
     /// How the process was started.
@@ -49,14 +50,8 @@ pub struct Server {
     pub watchdog: Watchdog,
     /// Active defragmentation.
     pub defrag: Defrag,
-    /// MIGRATE.
-    pub migration: Migration,
-    /// TLS.
-    pub tls: Tls,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
-    /// Replicas, and the primary.
-    pub replication: Replication,
     /// Bytes that a worker writes to a connection at once; none when replies are to be [listed](output::list_replies).
     pub written_at_once: AtomicUsize,
     /// A signal's request that the server end.
@@ -66,10 +61,10 @@ pub struct Server {
 }
 
 impl Deref for Server {
-    type Target = DurableCore;
+    type Target = ReplicatedCore;
 
-    fn deref(&self) -> &DurableCore {
-        self.durable
+    fn deref(&self) -> &ReplicatedCore {
+        self.replicated
     }
 }
 
@@ -84,9 +79,10 @@ impl Server {
         let table: &'static CommandTable<Handler> = Box::leak(Box::new(table));
         let core: &'static Core = Box::leak(Box::new(Core::new(values, table.catalogue(), history::random_id())));
         let durable: &'static DurableCore = Box::leak(Box::new(DurableCore::new(core)));
+        let replicated = ReplicatedCore::leak(durable);
         let workers = core.workers();
         let server: &'static Server = Box::leak(Box::new(Server {
-            durable,
+            replicated,
             config_file,
             executable,
             table,
@@ -94,16 +90,13 @@ impl Server {
             connections: Handover::new(workers),
             watchdog: Watchdog::default(),
             defrag: Defrag::default(),
-            migration: Migration::new(workers),
-            tls: Tls::default(),
             listeners: OnceLock::new(),
-            replication: Replication::new(workers),
             written_at_once: AtomicUsize::new(output::WRITE),
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
         }));
-        core.set_interrupt_primary(move || server.replication.upstream.interrupt());
-        durable.set_replication(Box::new(crate::replication::view::View(server)));
+        replicated.set_applier(move |participant| Box::new(Applier::new(server, participant)));
+        replicated.set_unblock(unblock_all);
         durable.set_replayer(move |participant| Box::new(Player::new(server, participant)));
         server
     }
@@ -123,14 +116,6 @@ impl Server {
         *self.listening.write() = listeners.describe();
         self.send(0, Message::Listen);
         reopened
-    }
-
-    /// A worker has moved the write log: wakes those who follow it, but for that worker itself. True if replies do well to
-    /// wait: see [`Aof::log_moved`].
-    #[inline]
-    pub fn log_moved(&self, worker: usize) -> bool {
-        self.replication.wake_feeders(self, worker);
-        self.aof.log_moved()
     }
 
     /// Why a protected command may not run for this client.

@@ -1,7 +1,6 @@
 //! What a session command works with: the connection it came from, the server, and the keyspace under the locks that the
 //! command's rule asked for.
 
-use crate::replication::replicas::Replica;
 use crate::scripting::debugging::Mode;
 use crate::server::Server;
 use crate::worker::feeding::Feed;
@@ -15,6 +14,7 @@ use kvick_core::pubsub::subscriptions::Subscriptions;
 use kvick_core::pubsub::{Kind, PubSub};
 use kvick_core::stats::WorkerStats;
 use kvick_core::tracking::{Mode as TrackingMode, OwnTracking};
+use kvick_replication::replicas::Replica;
 use kvick_resp::{Args, Reply, Version};
 use kvick_store::{Access, Db, Effects, Env, Locked, Waiter, WhenExpired};
 use std::sync::Arc;

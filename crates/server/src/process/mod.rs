@@ -8,7 +8,6 @@ mod banner;
 mod daemon;
 pub mod limits;
 mod memory_test;
-pub mod oom_score;
 pub mod shutdown;
 mod start;
 mod system;

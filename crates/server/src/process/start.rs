@@ -1,7 +1,7 @@
 //! How a server begins and ends: one step after the other, in the order that each needs.
 
 use super::daemon::PidFile;
-use super::{banner, daemon, limits, oom_score, shutdown, system, title, version};
+use super::{banner, daemon, limits, shutdown, system, title, version};
 use crate::config::arguments::Sources;
 use crate::config::load::{Entry, Loaded, load};
 use crate::config::tables;
@@ -12,21 +12,25 @@ use crate::config::tables::process::{DIR, SUPERVISED};
 use crate::config::tables::replication::REPLICAOF;
 use crate::config::{Effect, Id, Refusal, Values};
 use crate::listen::{Listeners, Transport};
-use crate::replication::upstream::Target;
 use crate::server::Server;
 use crate::version::{KVICK, VALKEY};
 use crate::worker::Worker;
 use crate::worker::handlers::Handler;
-use crate::{crash, migration, replication, signals, supervise};
+use crate::{crash, signals};
 use kvick_acl::file::{self as acl_file, UserLine};
 use kvick_acl::rules::Reader;
 use kvick_commands::table::CommandTable;
 use kvick_config::process_settings;
 use kvick_core::admission::Reasons;
 use kvick_core::message::Message;
+use kvick_core::oom_score;
 use kvick_durability::aof;
 use kvick_durability::persistence::load::{self as dump, LoadError};
 use kvick_durability::persistence::snapshots::{self, Job};
+use kvick_net::supervise;
+use kvick_replication as replication;
+use kvick_replication::migration;
+use kvick_replication::upstream::Target;
 use kvick_runtime::affinity;
 use kvick_runtime::clock;
 use kvick_runtime::logging;

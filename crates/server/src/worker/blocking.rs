@@ -23,6 +23,8 @@ use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::commandlog::Executed;
 use kvick_core::inbox::{Delivery, Served};
 use kvick_core::stats::WorkerStats;
+use kvick_replication::ReplicatedCore;
+use kvick_replication::role::CHANGED;
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::collections::BTreeMap;
@@ -100,6 +102,27 @@ impl Blocked {
             None => reply.null_array(),
         }
         Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out, is_last: false }
+    }
+}
+
+/// Answers clients that wait for keys when the server becomes a replica; the caller holds the global lock.
+pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerStats) {
+    for client in core.clients.all() {
+        let Some(waiter) = client.waiter.lock().clone() else { continue };
+        let flags = client.flags();
+        if let Some(blocked) = Blocked::of(&waiter)
+            // Who takes what a replica has may as well wait for it there.
+            && (blocked.writes() || !flags.contains(ClientFlags::READONLY))
+            && blocked.leave(&waiter, global)
+        {
+            // One that follows redirections is told where to.
+            let primary = core.replication.upstream.target();
+            let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
+            let text = primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
+            let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
+            served.is_last = text.is_none();
+            core.answer(served);
+        }
     }
 }
 

@@ -1,11 +1,11 @@
-//! Keys that come back from the migrator: see [`crate::migration`].
+//! Keys that come back from the migrator: see [`kvick_replication::migration`].
 
 use super::Worker;
 use super::engine::Engine;
 use crate::clock::Ticks;
-use crate::migration::{MigrationJob, packed_key};
 use kvick_core::admission::Reasons;
 use kvick_core::inbox::Served;
+use kvick_replication::migration::{MigrationJob, packed_key};
 use kvick_resp::{OwnedArgs, Reply};
 use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;

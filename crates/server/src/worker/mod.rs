@@ -7,6 +7,7 @@
 //! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
 //! any other is put on the `ready` list and read again in the next turn.
 
+pub mod apply;
 pub mod batch;
 pub mod blocking;
 mod calling;
@@ -43,7 +44,6 @@ pub mod writable_replica_keys;
 use crate::clock::Ticks;
 use crate::listen::Listeners;
 use crate::mailbox::Mailbox;
-use crate::migration::MigrationJob;
 use crate::server::Server;
 use crate::session::{Client, Fate};
 use batch::Batch;
@@ -53,6 +53,7 @@ use kvick_acl::identity::Identity;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::message::Message;
 use kvick_net::socket::Socket;
+use kvick_replication::migration::MigrationJob;
 use kvick_runtime::affinity::{self, Role};
 use mio::{Poll, Token, Waker};
 use readiness::Events;

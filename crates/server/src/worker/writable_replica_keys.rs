@@ -5,43 +5,9 @@
 //! meanwhile is taken for one of these until it has no expiry any more.
 
 use super::engine::Engine;
-use crate::server::Server;
 use kvick_core::admission::Reasons;
 use kvick_resp::Args;
 use kvick_store::{Db, Env, WhenExpired};
-use parking_lot::Mutex;
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// See the module's documentation.
-#[derive(Default)]
-pub struct WritableReplicaKeys {
-    /// Whether they are remembered: the server is a replica that takes writes.
-    are_noted: AtomicBool,
-    /// Numbers of databases, and keys.
-    keys: Mutex<HashSet<(usize, Box<[u8]>)>>,
-}
-
-impl WritableReplicaKeys {
-    /// How many are remembered, with those that have no expiry and have yet to be looked at.
-    pub fn count(&self) -> usize {
-        self.keys.lock().len()
-    }
-}
-
-impl Server {
-    /// Begins or ends to note the keys that clients change, as the server's role and its settings have it.
-    pub fn note_writable_replica_keys(&self, takes_writes: bool) {
-        let own = &self.replication.writable_replica_keys;
-        let noted = takes_writes && self.replication.upstream.is_replica();
-        if own.are_noted.swap(noted, Ordering::Relaxed) != noted {
-            self.keyspace.tracking.set_noted(noted);
-            if !noted {
-                own.keys.lock().clear();
-            }
-        }
-    }
-}
 
 impl Engine {
     /// Takes note of a key that a command has changed.
@@ -49,17 +15,17 @@ impl Engine {
     pub(super) fn note_writable_replica_key(&self, database: usize, key: &[u8]) {
         let own = &self.server.replication.writable_replica_keys;
         // What the primary changes is applied by no worker.
-        if own.are_noted.load(Ordering::Relaxed) && self.worker < self.server.workers() {
-            own.keys.lock().insert((database, key.into()));
+        if own.are_noted() && self.worker < self.server.workers() {
+            own.add(database, key);
         }
     }
 
     /// Drops those whose time has come, and forgets those that have no expiry.
     pub(super) fn expire_writable_replica_keys(&mut self) {
         let own = &self.server.replication.writable_replica_keys;
-        let mut keys = std::mem::take(&mut *own.keys.lock());
+        let mut keys = own.take();
         keys.retain(|(database, key)| self.within_batch(|engine| engine.keeps_expiry(*database, key)));
-        own.keys.lock().extend(keys);
+        own.put_back(keys);
         self.within_batch(Self::settle_consequences);
     }
 

@@ -4,9 +4,10 @@
 use crate::config::tables::{logging, memory, network, persistence, process, replication, security, tls};
 use crate::config::{Id, Refusal, Values};
 use crate::listen::Transport;
-use crate::process::{limits, oom_score, title};
+use crate::process::{limits, title};
 use crate::server::Server;
 use kvick_core::eviction;
+use kvick_core::oom_score;
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];

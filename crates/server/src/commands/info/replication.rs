@@ -3,9 +3,9 @@
 use super::Subject;
 use super::page::Page;
 use crate::config::tables::replication as settings;
-use crate::replication::Replication;
-use crate::replication::upstream::LinkStage;
 use crate::server::Server;
+use kvick_replication::Replication;
+use kvick_replication::upstream::LinkStage;
 use std::sync::atomic::Ordering;
 
 pub fn write(subject: &Subject, page: &mut Page) {

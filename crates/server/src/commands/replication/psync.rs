@@ -3,15 +3,15 @@
 use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use crate::config::tables::replication::REPL_DISKLESS_SYNC;
 use crate::logging;
-use crate::replication::failover::State;
-use crate::replication::replicas::{Replica, Stage};
-use crate::replication::synchronise;
 use crate::session::{Session, SessionHandler};
 use crate::worker::feeding::Feed;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_core::clients::ClientFlags;
 use kvick_durability::persistence::form::Parts;
+use kvick_replication::failover::State;
+use kvick_replication::replicas::{Replica, Stage};
+use kvick_replication::synchronise;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::log::{Audience, Follower};

@@ -5,11 +5,11 @@
 
 use super::replicas::{Replica, Stage};
 use super::upstream::Target;
-use crate::logging;
-use crate::server::Server;
+use crate::ReplicatedCore;
 use kvick_core::message::Message;
 use kvick_core::pause::Hold;
 use kvick_core::stats::WorkerStats;
+use kvick_runtime::logging;
 use kvick_store::Locked;
 use parking_lot::Mutex;
 use std::fmt;
@@ -82,7 +82,7 @@ impl Failover {
     }
 }
 
-impl Server {
+impl ReplicatedCore {
     /// Begins a failover. The world is held, and none is under way.
     pub fn begin_failover(&self, plan: Plan) {
         logging::notice(format_args!("FAILOVER requested to {plan}."));
@@ -94,7 +94,7 @@ impl Server {
     }
 
     /// Goes on with a failover, if a replica has come as far as it has to. Called ten times a second.
-    pub(super) fn tick_failover(&self, now_ms: i64) {
+    pub(crate) fn tick_failover(&self, now_ms: i64) {
         if self.replication.failover.state() != State::WaitForSync {
             return;
         }

@@ -1,11 +1,11 @@
 //! What durability knows of replication.
 
-use crate::server::Server;
+use crate::ReplicatedCore;
 use kvick_durability::ReplicationView;
 use std::sync::atomic::Ordering;
 
 /// See the module's documentation.
-pub struct View(pub &'static Server);
+pub struct View(pub &'static ReplicatedCore);
 
 impl ReplicationView for View {
     fn stream(&self) -> Option<(String, usize)> {

@@ -6,15 +6,15 @@
 use super::replicas::{Replica, Stage};
 use super::through_file::ThroughFile;
 use super::transfer::{Ended, Reader, Transfer};
-use crate::config::tables::persistence::SAVE;
-use crate::config::tables::replication as settings;
-use crate::logging;
-use crate::server::Server;
+use crate::ReplicatedCore;
+use kvick_config::tables::persistence::SAVE;
+use kvick_config::tables::replication as settings;
 use kvick_core::admission::Reasons;
 use kvick_durability::persistence::file::{self, SaveError};
 use kvick_durability::persistence::form::{Form, Parts, kept_version};
 use kvick_durability::persistence::snapshots::{self, Destination, Purpose, Request};
 use kvick_rdb::{VERSION, VERSION_REDIS};
+use kvick_runtime::logging;
 use kvick_store::log::{Audience, Follower};
 use parking_lot::Mutex;
 use std::io;
@@ -91,9 +91,9 @@ impl PendingFullSyncs {
 
 /// Takes note of a replica that has to begin anew: has it join the dump that is under way, if that can be. The world is
 /// held.
-pub fn admit(server: &Server, replica: &Arc<Replica>) {
+pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
     if replica.is_dump_channel.load(Ordering::Relaxed) {
-        let is_empty = server.keyspace.log.backlog().is_empty();
+        let is_empty = core.keyspace.log.backlog().is_empty();
         logging::debug(format_args!(
             "Dual channel replication: Add rdb replica {} to waiting psync, with cid {}, {}",
             replica.name(),
@@ -101,15 +101,14 @@ pub fn admit(server: &Server, replica: &Arc<Replica>) {
             if is_empty { "no repl-backlog to track" } else { "tracking repl-backlog tail" }
         ));
     }
-    let Some(purpose) = server.persistence.status().running.map(|running| running.purpose) else {
-        if is_streamed(server, std::slice::from_ref(replica))
-            && server.config.read(settings::REPL_DISKLESS_SYNC_DELAY) > 0
+    let Some(purpose) = core.persistence.status().running.map(|running| running.purpose) else {
+        if is_streamed(core, std::slice::from_ref(replica)) && core.config.read(settings::REPL_DISKLESS_SYNC_DELAY) > 0
         {
             logging::notice(format_args!("Delay next BGSAVE for diskless SYNC"));
         }
         return;
     };
-    let present = server.replication.pending_full_syncs.present.lock();
+    let present = core.replication.pending_full_syncs.present.lock();
     match present.as_ref().filter(|_| purpose == Purpose::Replicas) {
         None => logging::notice(format_args!(
             "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
@@ -119,7 +118,7 @@ pub fn admit(server: &Server, replica: &Arc<Replica>) {
         }
         Some(present) => {
             let can =
-                if join(server, present, replica) { "" } else { "Can't attach the replica to the current BGSAVE. " };
+                if join(core, present, replica) { "" } else { "Can't attach the replica to the current BGSAVE. " };
             let which = if can.is_empty() { "end of" } else { "next" };
             logging::notice(format_args!("{can}Waiting for {which} BGSAVE for SYNC"));
         }
@@ -127,8 +126,8 @@ pub fn admit(server: &Server, replica: &Arc<Replica>) {
 }
 
 /// Has a replica join a dump that is being written to a file; false when it cannot.
-fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
-    let pending_full_syncs = &server.replication.pending_full_syncs;
+fn join(core: &ReplicatedCore, present: &Present, replica: &Arc<Replica>) -> bool {
+    let pending_full_syncs = &core.replication.pending_full_syncs;
     if Wanted::by(replica) != present.wanted
         || replica.wants_dump_only.load(Ordering::Relaxed)
         || present.transfer.readers() == 0
@@ -136,29 +135,29 @@ fn join(server: &Server, present: &Present, replica: &Arc<Replica>) -> bool {
         return false;
     }
     // Those that wait for it have the log kept from there on.
-    let Some(follower) = server.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
+    let Some(follower) = core.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
     let Some(reader) = present.transfer.reader() else { return false };
     let (history, offset, database) = (present.history.clone(), present.offset, present.database);
     let beginning = PendingFullSync { history, offset, database, reader, follower: Some(follower), is_streamed: false };
     present.replicas.lock().push(replica.clone());
     pending_full_syncs.waiting.lock().push((replica.client.id, beginning));
     replica.set_stage(Stage::Saving);
-    server.wake(replica.client.worker);
+    core.wake(replica.client.worker);
     true
 }
 
 /// A replica is gone: a dump that nobody waits for any more comes to nothing, unless it is as good as one that save points
 /// ask for.
-pub fn note_lost(server: &Server) {
-    let mut present = server.replication.pending_full_syncs.present.lock();
+pub fn note_lost(core: &ReplicatedCore) {
+    let mut present = core.replication.pending_full_syncs.present.lock();
     let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
-    if found.is_streamed || is_for_replicas_alone(server) {
+    if found.is_streamed || is_for_replicas_alone(core) {
         let (transfer, is_streamed) = (found.transfer.clone(), found.is_streamed);
         *present = None;
         drop(present);
-        if server.persistence.status().running_for(Purpose::Replicas).is_some() {
+        if core.persistence.status().running_for(Purpose::Replicas).is_some() {
             tell_abandoned(&transfer, is_streamed);
-            snapshots::cancel(&server.persistence, Purpose::Replicas);
+            snapshots::cancel(&core.persistence, Purpose::Replicas);
         }
     }
 }
@@ -173,59 +172,59 @@ pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
 }
 
 /// Whether nobody but replicas has a use for a dump's file.
-pub fn is_for_replicas_alone(server: &Server) -> bool {
-    server.config.read(SAVE).points().is_empty()
+pub fn is_for_replicas_alone(core: &ReplicatedCore) -> bool {
+    core.config.read(SAVE).points().is_empty()
 }
 
 /// Called ten times a second.
-pub fn tick(server: &'static Server) {
-    let mut waiting = server.replication.replicas.all();
+pub fn tick(core: &'static ReplicatedCore) {
+    let mut waiting = core.replication.replicas.all();
     waiting.retain(|replica| replica.stage() == Stage::Waiting);
     let Some(wanted) = waiting.first().map(|first| Wanted::by(first)) else { return };
     waiting.retain(|replica| Wanted::by(replica) == wanted);
-    if is_time(server, &waiting) {
-        begin(server, &waiting, wanted);
+    if is_time(core, &waiting) {
+        begin(core, &waiting, wanted);
     }
 }
 
 /// Whether those that wait have waited long enough for others to come.
-fn is_time(server: &Server, waiting: &[Arc<Replica>]) -> bool {
-    let values = server.config.values();
+fn is_time(core: &ReplicatedCore, waiting: &[Arc<Replica>]) -> bool {
+    let values = core.config.values();
     let delay_ms = i64::from(values.read(settings::REPL_DISKLESS_SYNC_DELAY)) * 1000;
     let enough = values.read(settings::REPL_DISKLESS_SYNC_MAX_REPLICAS) as usize;
-    let now_ms = crate::clock::unix_ms();
+    let now_ms = kvick_runtime::clock::unix_ms();
     let longest = waiting.iter().map(|replica| replica.silent_ms(now_ms)).max().unwrap_or(0);
-    let waits = values.read(settings::REPL_DISKLESS_SYNC) && is_streamed(server, waiting);
+    let waits = values.read(settings::REPL_DISKLESS_SYNC) && is_streamed(core, waiting);
     !waits || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
 }
 
 /// Takes a snapshot for these, which all want the same.
-fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
-    let mut global = server.keyspace.lock_global();
-    if server.admission.has(Reasons::LOADING) {
+fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted) {
+    let mut global = core.keyspace.lock_global();
+    if core.admission.has(Reasons::LOADING) {
         // DEBUG LOADAOF: not all is there, and replicas would not hear of the rest.
         return;
     }
     let transfer = Arc::new(Transfer::default());
     let readers: Vec<Reader> = waiting.iter().filter_map(|_| transfer.reader()).collect();
-    let is_streamed = is_streamed(server, waiting);
-    let (log, replicas) = (&server.keyspace.log, Arc::new(Mutex::new(waiting.to_vec())));
+    let is_streamed = is_streamed(core, waiting);
+    let (log, replicas) = (&core.keyspace.log, Arc::new(Mutex::new(waiting.to_vec())));
     let destination: Box<dyn Destination> = match is_streamed {
-        true => Box::new(ToReplicas { server, transfer: transfer.clone(), mark: super::history::random_id() }),
-        false => Box::new(ThroughFile::new(server, transfer.clone(), replicas.clone())),
+        true => Box::new(ToReplicas { core, transfer: transfer.clone(), mark: super::history::random_id() }),
+        false => Box::new(ThroughFile::new(core, transfer.clone(), replicas.clone())),
     };
-    let form = Form::for_replicas(server, wanted.version, wanted.parts);
+    let form = Form::for_replicas(core, wanted.version, wanted.parts);
     let request = Request { purpose: Purpose::Replicas, form, destinations: vec![destination] };
     // Replicas go on from the moment of the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
-    let mut present = server.replication.pending_full_syncs.present.lock();
-    let Ok(offset) = snapshots::begin(server, &mut global, request) else { return };
-    let history = server.replication.history.lock().id.clone();
-    let upstream = &server.replication.upstream;
+    let mut present = core.replication.pending_full_syncs.present.lock();
+    let Ok(offset) = snapshots::begin(core, &mut global, request) else { return };
+    let history = core.replication.history.lock().id.clone();
+    let upstream = &core.replication.upstream;
     let database = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
     *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, database, wanted, replicas });
     drop(present);
-    let mut pending_full_syncs = server.replication.pending_full_syncs.waiting.lock();
+    let mut pending_full_syncs = core.replication.pending_full_syncs.waiting.lock();
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
         let (history, mut follower) = (history.clone(), Some(follower));
         if replica.is_dump_channel.load(Ordering::Relaxed) {
@@ -240,7 +239,7 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
         pending_full_syncs
             .push((replica.client.id, PendingFullSync { history, offset, database, reader, follower, is_streamed }));
         replica.set_stage(Stage::Saving);
-        server.wake(replica.client.worker);
+        core.wake(replica.client.worker);
     }
     drop(pending_full_syncs);
     let target = if is_streamed { "replicas sockets" } else { "disk" };
@@ -258,16 +257,16 @@ fn begin(server: &'static Server, waiting: &[Arc<Replica>], wanted: Wanted) {
 
 /// Whether a dump goes straight to these: if it is to, or is none that the server should keep for itself, and all of them
 /// take one of unknown length.
-fn is_streamed(server: &Server, replicas: &[Arc<Replica>]) -> bool {
-    let kept = Wanted { version: kept_version(server), parts: Parts::ALL };
+fn is_streamed(core: &ReplicatedCore, replicas: &[Arc<Replica>]) -> bool {
+    let kept = Wanted { version: kept_version(core), parts: Parts::ALL };
     let is_kept = replicas.iter().all(|replica| Wanted::by(replica) == kept);
-    (server.config.read(settings::REPL_DISKLESS_SYNC) || !is_kept)
+    (core.config.read(settings::REPL_DISKLESS_SYNC) || !is_kept)
         && replicas.iter().all(|replica| replica.takes_streams.load(Ordering::Relaxed))
 }
 
 /// A dump on its way to replicas: its length is not known, so a mark stands before it and behind it.
 struct ToReplicas {
-    server: &'static Server,
+    core: &'static ReplicatedCore,
     transfer: Arc<Transfer>,
     mark: String,
 }
@@ -279,7 +278,7 @@ impl Destination for ToReplicas {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.transfer.write(bytes).inspect_err(|_| tell_abandoned(&self.transfer, true))?;
-        self.server.replication.wake_feeders(self.server, usize::MAX);
+        self.core.replication.wake_feeders(self.core, usize::MAX);
         Ok(())
     }
 
@@ -303,14 +302,14 @@ impl Destination for ToReplicas {
             }
         }
         self.transfer.end(if outcome.is_ok() { Ended::Complete } else { Ended::Failed });
-        self.server.replication.wake_feeders(self.server, usize::MAX);
+        self.core.replication.wake_feeders(self.core, usize::MAX);
         outcome
     }
 }
 
 /// Sees to the backlog: there is one from the first replica on, and for a while after the last.
-pub fn keep_backlog(server: &Server) {
-    let replication = &server.replication;
+pub fn keep_backlog(core: &ReplicatedCore) {
+    let replication = &core.replication;
     if !replication.has_backlog.swap(true, Ordering::SeqCst) {
         // What changed while nobody followed is in no log: these data are of no history that anybody knows.
         replication.history.lock().begin_anew();
@@ -319,6 +318,6 @@ pub fn keep_backlog(server: &Server) {
             "Replication backlog created, my new replication IDs are '{id}' and '{}'",
             "0".repeat(id.len())
         ));
-        server.keyspace.log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
+        core.keyspace.log.keep_backlog(core.config.read(settings::REPL_BACKLOG_SIZE));
     }
 }

@@ -26,25 +26,30 @@ pub mod failover;
 pub mod full_sync;
 pub mod history;
 pub mod link;
+pub mod migration;
 pub mod primary_connection;
 pub mod replicas;
+mod replicated_core;
 pub mod role;
 pub mod synchronise;
 pub mod through_file;
 pub mod transfer;
 pub mod two_channels;
 pub mod upstream;
-pub mod view;
+mod view;
+pub mod writable_replica_keys;
 
-use crate::server::Server;
-use crate::worker::writable_replica_keys::WritableReplicaKeys;
+use crate::writable_replica_keys::WritableReplicaKeys;
 use failover::Failover;
 use history::History;
+use kvick_core::Core;
 use parking_lot::Mutex;
 use replicas::Replicas;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use synchronise::PendingFullSyncs;
 use upstream::Upstream;
+
+pub use replicated_core::ReplicatedCore;
 
 /// How long the log is kept for a replica that has got its dump by another connection, in ms.
 const ORPHANS_LIVE_MS: i64 = 60_000;
@@ -117,7 +122,7 @@ impl Replication {
             writable_replica_keys: WritableReplicaKeys::default(),
             has_backlog: AtomicBool::new(false),
             feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
-            pinged_ms: AtomicI64::new(crate::clock::unix_ms()),
+            pinged_ms: AtomicI64::new(kvick_runtime::clock::unix_ms()),
             counts: Counts::default(),
             orphans_live_ms: AtomicI64::new(ORPHANS_LIVE_MS),
             pauses_after_fork: AtomicBool::new(false),
@@ -125,10 +130,10 @@ impl Replication {
     }
 
     /// Wakes the workers that have replicas, except for one: there is something to send to them.
-    pub fn wake_feeders(&self, server: &Server, except: usize) {
+    pub fn wake_feeders(&self, core: &Core, except: usize) {
         for (worker, feeds) in self.feeds.iter().enumerate() {
             if worker != except && feeds.load(Ordering::Relaxed) > 0 {
-                server.wake(worker);
+                core.wake(worker);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Telling a supervisor how the server is: systemd over its notification socket, upstart by stopping once.
 
-use crate::config::words::Supervised;
-use crate::logging;
+use kvick_config::words::Supervised;
+use kvick_runtime::logging;
 use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;

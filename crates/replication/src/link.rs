@@ -3,20 +3,20 @@
 //! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
 //! while it applies, except on the keys that are just being changed.
 
-use super::apply::{Applier, Ends, Superseded};
+use super::apply::{Apply, Ends, Superseded};
 use super::full_sync::FullSync;
 use super::primary_connection::{LinkError, PrimaryConnection, shown};
 use super::upstream::{LinkStage, Target};
-use crate::config::tables::tls::{TLS_PORT, TLS_REPLICATION};
-use crate::config::tables::{network, replication as settings};
-use crate::server::Server;
-use crate::tls::outgoing::Channel;
-use crate::version::VALKEY;
+use crate::ReplicatedCore;
+use kvick_config::tables::tls::{TLS_PORT, TLS_REPLICATION};
+use kvick_config::tables::{network, replication as settings};
 use kvick_durability::aof::State;
+use kvick_net::tls::outgoing::Channel;
 use kvick_resp::{Args, Limits, Parsed, Parser};
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::clock;
 use kvick_runtime::logging;
+use kvick_runtime::version::VALKEY;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::Ordering;
@@ -37,19 +37,23 @@ impl From<Superseded> for LinkError {
 }
 
 /// Starts the thread.
-pub fn start(server: &'static Server) -> io::Result<()> {
-    let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
+pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
+    let participant = core.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
     std::thread::Builder::new().name("replication".into()).spawn(move || {
         kvick_runtime::memory::register_thread();
         affinity::set(Role::Serving);
-        let mut applier = Applier::new(server, participant);
-        let upstream = &server.replication.upstream;
+        let Some(mut applier) = core.applier(participant) else {
+            return logging::warning(format_args!(
+                "Replication ends: there is nothing that executes the primary's commands"
+            ));
+        };
+        let upstream = &core.replication.upstream;
         loop {
             let (target, number) = upstream.wait_for_target();
             // While the world stands still, so does this.
-            server.keyspace.global_lock.enter(participant);
-            server.keyspace.global_lock.leave(participant);
-            let mut link = Link { server, number, applier: &mut applier, participant };
+            core.keyspace.global_lock.enter(participant);
+            core.keyspace.global_lock.leave(participant);
+            let mut link = Link { core, number, applier: &mut *applier, participant };
             let outcome = link.follow(&target);
             applier.end();
             upstream.forget_sockets();
@@ -79,12 +83,12 @@ enum Answer {
 const PAUSE_LOOK: Duration = Duration::from_millis(20);
 
 /// One attempt to follow a primary.
-pub(super) struct Link<'a> {
-    pub(super) server: &'static Server,
+pub(crate) struct Link<'a> {
+    pub(crate) core: &'static ReplicatedCore,
     /// The number of the wish.
-    pub(super) number: u64,
-    pub(super) applier: &'a mut Applier,
-    pub(super) participant: kvick_store::global_lock::Participant,
+    pub(crate) number: u64,
+    pub(crate) applier: &'a mut dyn Apply,
+    pub(crate) participant: kvick_store::global_lock::Participant,
 }
 
 impl Link<'_> {
@@ -92,13 +96,13 @@ impl Link<'_> {
     fn follow(&mut self, target: &Target) -> LinkError {
         match self.try_follow(target) {
             Ok(never) => never,
-            Err(_) if self.server.replication.upstream.number() != self.number => LinkError::Superseded,
+            Err(_) if self.core.replication.upstream.number() != self.number => LinkError::Superseded,
             Err(broken) => broken,
         }
     }
 
     fn try_follow(&mut self, target: &Target) -> Result<LinkError, LinkError> {
-        let upstream = &self.server.replication.upstream;
+        let upstream = &self.core.replication.upstream;
         logging::notice(format_args!("Connecting to PRIMARY {}:{}", target.host, target.port));
         upstream.set_stage(LinkStage::Connecting);
         let mut primary_connection = self.connect(target)?;
@@ -106,14 +110,14 @@ impl Link<'_> {
         upstream.set_stage(LinkStage::Handshake);
         self.introduce(&mut primary_connection)?;
         let answer = self.ask_to_synchronise(&mut primary_connection);
-        if self.server.is_handing_over() {
+        if self.core.is_handing_over() {
             self.end_failover(answer.is_ok())?;
         }
         match answer? {
             Answer::Full(id, offset) => {
-                let (server, number, participant) = (self.server, self.number, self.participant);
+                let (core, number, participant) = (self.core, self.number, self.participant);
                 let applier = &mut *self.applier;
-                let mut full_sync = FullSync { server, number, participant, applier, id: &id, offset };
+                let mut full_sync = FullSync { core, number, participant, applier, id: &id, offset };
                 let database = full_sync.run(&mut primary_connection)?;
                 self.applier.begin(number, database, &Ends::of(primary_connection.channel().socket()));
             }
@@ -125,22 +129,22 @@ impl Link<'_> {
     }
 
     /// Connects to a primary.
-    pub(super) fn connect(&self, target: &Target) -> Result<PrimaryConnection, LinkError> {
-        let timeout = Duration::from_secs(self.server.config.read(settings::REPL_TIMEOUT).into());
+    pub(crate) fn connect(&self, target: &Target) -> Result<PrimaryConnection, LinkError> {
+        let timeout = Duration::from_secs(self.core.config.read(settings::REPL_TIMEOUT).into());
         let failed = |error| LinkError::Io("Error condition on socket for SYNC", error);
         let mut failure = io::ErrorKind::NotFound.into();
         let source = self
-            .server
+            .core
             .config
             .read(network::BIND_SOURCE_ADDR)
             .map(|source| String::from_utf8_lossy(&source).into_owned());
         for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
-            match crate::dial::connect(address, source.as_deref(), timeout) {
+            match kvick_runtime::dial::connect(address, source.as_deref(), timeout) {
                 Ok(stream) => {
                     // Small packets have to go at once.
-                    let _ = stream.set_nodelay(!self.server.config.read(settings::REPL_DISABLE_TCP_NODELAY));
+                    let _ = stream.set_nodelay(!self.core.config.read(settings::REPL_DISABLE_TCP_NODELAY));
                     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
-                    let upstream = &self.server.replication.upstream;
+                    let upstream = &self.core.replication.upstream;
                     upstream.add_socket(stream.try_clone().map_err(failed)?);
                     upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
                     if upstream.number() != self.number {
@@ -148,7 +152,7 @@ impl Link<'_> {
                     }
                     logging::notice(format_args!("Non blocking connect for SYNC fired the event."));
                     let channel = self.shake_hands(stream, target, timeout).map_err(failed)?;
-                    return Ok(PrimaryConnection::new(self.server, channel, HANDSHAKE));
+                    return Ok(PrimaryConnection::new(self.core, channel, HANDSHAKE));
                 }
                 Err(error) => failure = error,
             }
@@ -158,10 +162,10 @@ impl Link<'_> {
 
     /// Begins TLS on a connection if `tls-replication` asks for it.
     fn shake_hands(&self, stream: TcpStream, target: &Target, timeout: Duration) -> io::Result<Channel> {
-        if !self.server.config.read(TLS_REPLICATION) {
+        if !self.core.config.read(TLS_REPLICATION) {
             return Ok(Channel::Plain(stream));
         }
-        let materials = self.server.tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
+        let materials = self.core.tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
         stream.set_read_timeout(Some(timeout))?;
         Channel::encrypted(stream, &target.host, &materials)
     }
@@ -175,7 +179,7 @@ impl Link<'_> {
             return Err(LinkError::Refused(format!("Error reply to PING from primary: '{}'", shown(&answer))));
         }
         logging::notice(format_args!("Primary replied to PING, replication can continue..."));
-        let values = self.server.config.values();
+        let values = self.core.config.values();
         self.authenticate(primary_connection)?;
         let announced = values.read(settings::REPLICA_ANNOUNCE_IP);
         let port = self.listening_port().to_string();
@@ -203,8 +207,8 @@ impl Link<'_> {
     }
 
     /// Logs in, if there is a password to do so with.
-    pub(super) fn authenticate(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
-        let values = self.server.config.values();
+    pub(crate) fn authenticate(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+        let values = self.core.config.values();
         let Some(password) = values.read(settings::PRIMARYAUTH) else { return Ok(()) };
         match values.read(settings::PRIMARYUSER) {
             Some(user) => primary_connection.send(&[b"AUTH", &user, &password])?,
@@ -218,8 +222,8 @@ impl Link<'_> {
     }
 
     /// The port at which this server is to be reached.
-    pub(super) fn listening_port(&self) -> u16 {
-        let values = self.server.config.values();
+    pub(crate) fn listening_port(&self) -> u16 {
+        let values = self.core.config.values();
         match values.read(settings::REPLICA_ANNOUNCE_PORT) {
             0 if values.read(TLS_REPLICATION) && values.read(TLS_PORT) != 0 => values.read(TLS_PORT),
             0 => values.read(network::PORT),
@@ -228,16 +232,16 @@ impl Link<'_> {
     }
 
     fn ask_to_synchronise(&self, primary_connection: &mut PrimaryConnection) -> Result<Answer, LinkError> {
-        let replication = &self.server.replication;
+        let replication = &self.core.replication;
         let history = replication.history.lock().clone();
-        let end = self.server.keyspace.log.offset();
+        let end = self.core.keyspace.log.offset();
         // Without a backlog changes may have been made that the log has not counted.
         let known = replication.has_backlog.load(Ordering::SeqCst);
         if known {
             let next = (end + 1).to_string();
             logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", history.id));
             let mut request: Vec<&[u8]> = vec![b"PSYNC", history.id.as_bytes(), next.as_bytes()];
-            if self.server.is_handing_over() {
+            if self.core.is_handing_over() {
                 request.push(b"FAILOVER");
             }
             primary_connection.send(&request)?;
@@ -272,23 +276,23 @@ impl Link<'_> {
 
     /// The replica that was to take over from this server has, or will not.
     fn end_failover(&self, taken_over: bool) -> Result<(), LinkError> {
-        let server = self.server;
-        let mut global = server.keyspace.lock_global();
-        if server.replication.upstream.number() != self.number {
+        let core = self.core;
+        let mut global = core.keyspace.lock_global();
+        if core.replication.upstream.number() != self.number {
             return Err(LinkError::Superseded);
         }
         if taken_over {
-            server.finish_failover(&mut global, &server.stats[server.workers()]);
+            core.finish_failover(&mut global, &core.stats[core.workers()]);
         } else {
-            server.abort_failover("Failover target rejected psync request");
+            core.abort_failover("Failover target rejected psync request");
         }
         Ok(())
     }
 
     /// The data are a part of the primary's history, which may go by another ID by now.
     fn go_on(&mut self, primary_connection: &PrimaryConnection, id: Option<&str>) {
-        let replication = &self.server.replication;
-        let end = self.server.keyspace.log.offset();
+        let replication = &self.core.replication;
+        let end = self.core.keyspace.log.offset();
         if let Some(id) = id {
             let mut history = replication.history.lock();
             if *id != history.id {
@@ -296,7 +300,7 @@ impl Link<'_> {
                 history.renamed(id, end);
                 drop(history);
                 // Replicas of this server have to hear of it.
-                self.server.disconnect_replicas();
+                self.core.disconnect_replicas();
             }
         }
         let database = replication.upstream.database.load(Ordering::Relaxed);
@@ -305,7 +309,7 @@ impl Link<'_> {
 
     /// Applies what the primary sends, and tells it how far this server is.
     fn apply(&mut self, primary_connection: &mut PrimaryConnection) -> Result<LinkError, LinkError> {
-        let server = self.server;
+        let core = self.core;
         let limits = Limits { replicated: true, ..Limits::default() };
         let mut parser = Parser::new();
         let (mut input, mut spans, mut big) = (primary_connection.take_unused(), Vec::new(), Vec::new());
@@ -347,7 +351,7 @@ impl Link<'_> {
                 return Err(LinkError::Refused("Connection with primary closed by a client's wish.".into()));
             }
             applied?;
-            server.log_moved(usize::MAX);
+            core.log_moved(usize::MAX);
             if let Some(error) = violation {
                 return Err(LinkError::Refused(format!(
                     "Protocol error from the primary: {}",
@@ -360,7 +364,7 @@ impl Link<'_> {
             }
             let n = primary_connection.read_behind(&mut input, ACK_EVERY.saturating_sub(acknowledged.elapsed()))?;
             if n > 0 {
-                server.stats[server.workers()].bytes_in.add(n as u64);
+                core.stats[core.workers()].bytes_in.add(n as u64);
             } else if self.is_silent_for(primary_connection.timeout()) {
                 return Err(LinkError::Refused("PRIMARY timeout: no data nor PING received...".into()));
             }
@@ -369,9 +373,9 @@ impl Link<'_> {
 
     /// While writes are paused, what comes is received and not applied.
     fn sit_out_pause(&self, primary_connection: &mut PrimaryConnection, input: &mut Vec<u8>) -> Result<(), LinkError> {
-        let (server, upstream) = (self.server, &self.server.replication.upstream);
+        let (core, upstream) = (self.core, &self.core.replication.upstream);
         let mut acknowledged = Instant::now();
-        while server.pause.is_there() && server.pause.state_or_forget(clock::unix_ms()).is_some() {
+        while core.pause.is_there() && core.pause.state_or_forget(clock::unix_ms()).is_some() {
             if upstream.number() != self.number {
                 return Err(LinkError::Superseded);
             }
@@ -379,7 +383,7 @@ impl Link<'_> {
                 upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
             }
             upstream.unapplied.store(input.len() as u64, Ordering::Relaxed);
-            let too_much = server.runtime_config().limits.query_buffer_exceeded(input.len());
+            let too_much = core.runtime_config().limits.query_buffer_exceeded(input.len());
             if too_much || self.applier.is_doomed() || self.is_silent_for(primary_connection.timeout()) {
                 upstream.unapplied.store(0, Ordering::Relaxed);
                 return Err(LinkError::Refused("Link with PRIMARY broken off while writes were paused.".into()));
@@ -394,16 +398,16 @@ impl Link<'_> {
     }
 
     fn is_silent_for(&self, timeout: Duration) -> bool {
-        let heard_ms = self.server.replication.upstream.heard_ms.load(Ordering::Relaxed);
+        let heard_ms = self.core.replication.upstream.heard_ms.load(Ordering::Relaxed);
         clock::unix_ms() - heard_ms > timeout.as_millis() as i64
     }
 
     /// Tells the primary how far this server is, and its files.
     fn acknowledge(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
-        let offset = self.server.keyspace.log.offset().to_string();
+        let offset = self.core.keyspace.log.offset().to_string();
         let mut words: Vec<&[u8]> = vec![b"REPLCONF", b"ACK", offset.as_bytes()];
-        let synced = self.server.aof.synced().to_string();
-        if self.server.aof.status().state != State::Off {
+        let synced = self.core.aof.synced().to_string();
+        if self.core.aof.status().state != State::Off {
             words.extend([&b"FACK"[..], synced.as_bytes()]);
         }
         primary_connection.send(&words)

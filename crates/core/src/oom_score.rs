@@ -1,10 +1,10 @@
 //! How ready the kernel is to kill this process when memory runs out: `oom-score-adj` and its values.
 
-use crate::config::tables::process::{OOM_SCORE_ADJ, OOM_SCORE_ADJ_VALUES};
-use crate::config::tables::replication::REPLICAOF;
-use crate::config::words::OomScoreAdj;
-use crate::config::{Refusal, Values};
-use crate::logging;
+use kvick_config::tables::process::{OOM_SCORE_ADJ, OOM_SCORE_ADJ_VALUES};
+use kvick_config::tables::replication::REPLICAOF;
+use kvick_config::words::OomScoreAdj;
+use kvick_config::{Refusal, Values};
+use kvick_runtime::logging;
 use parking_lot::Mutex;
 use std::fs;
 

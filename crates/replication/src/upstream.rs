@@ -4,7 +4,7 @@
 //! the thread applies nothing of a primary whose wish is not the present one any more: it compares while nobody can have the
 //! world.
 
-use crate::clock;
+use kvick_runtime::clock;
 use parking_lot::{Condvar, Mutex};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};

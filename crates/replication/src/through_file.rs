@@ -4,14 +4,14 @@
 use super::replicas::{Replica, Stage};
 use super::synchronise::{is_for_replicas_alone, tell_abandoned};
 use super::transfer::{Ended, Transfer};
-use crate::config::tables::persistence::RDB_DEL_SYNC_FILES;
-use crate::logging;
-use crate::server::Server;
+use crate::ReplicatedCore;
+use kvick_config::tables::persistence::RDB_DEL_SYNC_FILES;
 use kvick_durability::aof::State;
 use kvick_durability::persistence::background::SavedFile;
 use kvick_durability::persistence::file::SaveError;
 use kvick_durability::persistence::snapshots::Destination;
 use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::logging;
 use parking_lot::Mutex;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -24,14 +24,14 @@ const READ: usize = 64 * 1024;
 
 /// See the module's documentation.
 pub struct ThroughFile {
-    server: &'static Server,
+    core: &'static ReplicatedCore,
     file: Box<SavedFile>,
     sender: Sender,
 }
 
 /// What sends the file.
 struct Sender {
-    server: &'static Server,
+    core: &'static ReplicatedCore,
     transfer: Arc<Transfer>,
     /// Those that read, also such as have come since it began.
     replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
@@ -40,12 +40,12 @@ struct Sender {
 impl ThroughFile {
     /// For these replicas, which read the transfer.
     pub fn new(
-        server: &'static Server,
+        core: &'static ReplicatedCore,
         transfer: Arc<Transfer>,
         replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
     ) -> ThroughFile {
-        let sender = Sender { server, transfer, replicas };
-        ThroughFile { server, file: Box::new(SavedFile::new(server)), sender }
+        let sender = Sender { core, transfer, replicas };
+        ThroughFile { core, file: Box::new(SavedFile::new(core)), sender }
     }
 }
 
@@ -60,7 +60,7 @@ impl Destination for ThroughFile {
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
-        let ThroughFile { server, file, sender } = *self;
+        let ThroughFile { core, file, sender } = *self;
         let path: PathBuf = file.path().into();
         if let Err(error) = file.finish(outcome) {
             sender.end(Ended::Failed);
@@ -78,7 +78,7 @@ impl Destination for ThroughFile {
         });
         begun.map_err(|error| {
             logging::warning(format_args!("The dump for replicas cannot be sent: {error}"));
-            server.disconnect_replicas();
+            core.disconnect_replicas();
             SaveError::Write("replicas", error)
         })
     }
@@ -88,7 +88,7 @@ impl Sender {
     /// An error when nobody is left to send it to, and the file is of no other use.
     fn check(&self) -> io::Result<()> {
         match self.transfer.readers() {
-            0 if is_for_replicas_alone(self.server) => {
+            0 if is_for_replicas_alone(self.core) => {
                 Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone"))
             }
             _ => Ok(()),
@@ -109,12 +109,12 @@ impl Sender {
 
     /// Deletes the file, if nobody has a use for it.
     fn dispose_of(&self, path: &Path, file: &File) {
-        let server = self.server;
-        let is_kept = server.aof.status().state != State::Off || !is_for_replicas_alone(server);
+        let core = self.core;
+        let is_kept = core.aof.status().state != State::Off || !is_for_replicas_alone(core);
         // Another save may have put another one in its place.
         let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
         let is_it = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
-        if server.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
+        if core.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
             logging::notice(format_args!("Removing the RDB file used to feed replicas in a persistence-less instance"));
             // One that cannot be deleted does no harm.
             let _ = std::fs::remove_file(path);
@@ -142,12 +142,12 @@ impl Sender {
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.transfer.write(bytes)?;
-        self.server.replication.wake_feeders(self.server, usize::MAX);
+        self.core.replication.wake_feeders(self.core, usize::MAX);
         Ok(())
     }
 
     fn end(&self, how: Ended) {
         self.transfer.end(how);
-        self.server.replication.wake_feeders(self.server, usize::MAX);
+        self.core.replication.wake_feeders(self.core, usize::MAX);
     }
 }

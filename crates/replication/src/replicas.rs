@@ -1,9 +1,9 @@
-//! The replicas that are attached to this server, as everybody may see them.
+//! The replicas that are attached to this core, as everybody may see them.
 
 use super::upstream::Target;
-use crate::clock;
 use kvick_core::clients::ClientInfo;
 use kvick_durability::persistence::form::Parts;
+use kvick_runtime::clock;
 use kvick_store::log::Follower;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;

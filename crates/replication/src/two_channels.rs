@@ -5,17 +5,17 @@
 //! history the dump is of; then the first one goes on from that place as if it had been there. A thread reads it into
 //! memory, up to the limit that `client-output-buffer-limit` has for replicas; beyond that the primary keeps the rest.
 
-use super::apply::{Applier, Ends};
+use super::apply::{Apply, Ends};
 use super::full_sync::FullSync;
 use super::link::Link;
 use super::primary_connection::{LinkError, PrimaryConnection, shown};
 use super::upstream::Target;
-use crate::config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
-use crate::config::tables::replication as settings;
-use crate::logging;
-use crate::server::Server;
-use crate::supervise;
-use crate::version::VALKEY;
+use crate::ReplicatedCore;
+use kvick_config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
+use kvick_config::tables::replication as settings;
+use kvick_net::supervise;
+use kvick_runtime::logging;
+use kvick_runtime::version::VALKEY;
 use kvick_store::lazy_free::Garbage;
 use parking_lot::{Condvar, Mutex};
 use std::net::Shutdown;
@@ -36,7 +36,7 @@ struct Place {
 
 impl Link<'_> {
     /// Takes a dump over by a second connection, and comes back with the first one, by which the log comes.
-    pub(super) fn begin_anew_by_two(
+    pub(crate) fn begin_anew_by_two(
         &mut self,
         target: &Target,
         mut primary_connection: PrimaryConnection,
@@ -44,15 +44,15 @@ impl Link<'_> {
         logging::notice(format_args!("Dual channel replication: PSYNC is not possible, initialize RDB channel."));
         let mut dump_connection = self.connect(target)?;
         self.introduce_dump_channel(&mut dump_connection)?;
-        let place = ask_for_dump(self.server, &mut dump_connection)?;
-        let keeper = Keeper { server: self.server, state: Mutex::default(), changed: Condvar::new() };
-        let (server, number, participant) = (self.server, self.number, self.participant);
-        let applier: &mut Applier = self.applier;
+        let place = ask_for_dump(self.core, &mut dump_connection)?;
+        let keeper = Keeper { core: self.core, state: Mutex::default(), changed: Condvar::new() };
+        let (core, number, participant) = (self.core, self.number, self.participant);
+        let applier: &mut dyn Apply = self.applier;
         let (taken, kept) = std::thread::scope(|scope| {
             let (place, keeper, dump_socket) = (&place, &keeper, dump_connection.socket());
             let keep = move || {
                 kvick_runtime::memory::register_thread();
-                let kept = ask_for_log(server, &mut primary_connection, place, keeper)
+                let kept = ask_for_log(core, &mut primary_connection, place, keeper)
                     .and_then(|()| keeper.keep(primary_connection));
                 if kept.is_err()
                     && let Some(socket) = dump_socket
@@ -64,14 +64,14 @@ impl Link<'_> {
             };
             let keeping = std::thread::Builder::new().name("replica-log".into()).spawn_scoped(scope, keep);
             let keeping = keeping.map_err(|error| LinkError::Io("Keeping the primary's log", error))?;
-            let mut full_sync = FullSync { server, number, participant, applier, id: &place.id, offset: place.offset };
+            let mut full_sync = FullSync { core, number, participant, applier, id: &place.id, offset: place.offset };
             let taken = full_sync.run(&mut dump_connection);
             keeper.stop();
             Ok::<_, LinkError>((taken, keeping.join()))
         })?;
         // Others may have it too, to interrupt it. One that is closed already is as good.
         let _ = dump_connection.channel().socket().shutdown(Shutdown::Both);
-        server.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
+        core.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
         let kept = kept.unwrap_or_else(|_| Err(LinkError::Refused("The log could not be kept".into())));
         taken?;
         let primary_connection = kept?;
@@ -81,7 +81,7 @@ impl Link<'_> {
 
     /// Tells the primary what the second connection is for.
     fn introduce_dump_channel(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
-        let values = self.server.config.values();
+        let values = self.core.config.values();
         self.authenticate(primary_connection)?;
         let port = self.listening_port().to_string();
         primary_connection.send(&[
@@ -116,10 +116,10 @@ impl Link<'_> {
 }
 
 /// Asks for the dump; what it will be of.
-fn ask_for_dump(server: &Server, primary_connection: &mut PrimaryConnection) -> Result<Place, LinkError> {
+fn ask_for_dump(core: &ReplicatedCore, primary_connection: &mut PrimaryConnection) -> Result<Place, LinkError> {
     primary_connection.send(&[b"SYNC"])?;
     let answer = primary_connection.answer()?;
-    let place = place(&shown(&answer)).filter(|place| place.database < server.keyspace.databases());
+    let place = place(&shown(&answer)).filter(|place| place.database < core.keyspace.databases());
     place.ok_or_else(|| {
         LinkError::Refused(format!(
             "Dual channel replication: Received unexpected $ENDOFF response: {}",
@@ -140,7 +140,7 @@ fn place(answer: &str) -> Option<Place> {
 
 /// Has the log come by the first connection, from the dump's place on.
 fn ask_for_log(
-    server: &Server,
+    core: &ReplicatedCore,
     primary_connection: &mut PrimaryConnection,
     place: &Place,
     keeper: &Keeper,
@@ -151,7 +151,7 @@ fn ask_for_log(
     if !answer.starts_with(b"+") {
         return Err(refused(&answer));
     }
-    if server.replication.pauses_after_fork.load(Ordering::Relaxed) {
+    if core.replication.pauses_after_fork.load(Ordering::Relaxed) {
         supervise::stop_until_continued();
     }
     let next = (place.offset + 1).to_string();
@@ -173,7 +173,7 @@ fn ask_for_log(
 
 /// Keeps the log while a dump is loaded.
 struct Keeper {
-    server: &'static Server,
+    core: &'static ReplicatedCore,
     /// Whether it is to stop.
     state: Mutex<bool>,
     changed: Condvar,
@@ -187,11 +187,11 @@ impl Keeper {
 
     /// Reads until told to stop; the connection, which has what was read.
     fn keep(&self, mut primary_connection: PrimaryConnection) -> Result<PrimaryConnection, LinkError> {
-        let upstream = &self.server.replication.upstream;
+        let upstream = &self.core.replication.upstream;
         let (mut kept, mut sign, mut is_full) = (primary_connection.take_unused(), primary_connection.sign(), false);
         while !*self.state.lock() {
             sign.give();
-            let limit = self.server.config.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica.hard_bytes;
+            let limit = self.core.config.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica.hard_bytes;
             if limit > 0 && kept.len() as u64 >= limit {
                 if !std::mem::replace(&mut is_full, true) {
                     logging::notice(format_args!(
@@ -206,7 +206,7 @@ impl Keeper {
                 continue;
             }
             if let Err(broken) = primary_connection.read_behind(&mut kept, LOOK_EVERY) {
-                self.server.keyspace.lazy_free.dispose(Garbage::Other(Box::new(kept)));
+                self.core.keyspace.lazy_free.dispose(Garbage::Other(Box::new(kept)));
                 return Err(broken);
             }
             upstream.kept_bytes.store(kept.len() as u64, Ordering::Relaxed);

@@ -3,8 +3,8 @@
 //! Keys are seldom migrated alone, and a connection costs a round trip and, at the target, a client. A socket that is in
 //! use is not in the cache: who uses it puts it back when all that was asked for has been answered.
 
-use crate::tls::Materials;
-use crate::tls::outgoing::Channel;
+use kvick_net::tls::Materials;
+use kvick_net::tls::outgoing::Channel;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;

@@ -1,9 +1,9 @@
 //! A connection to a primary, as the thread that follows it uses it: blocking, with the time that may pass in silence.
 
-use crate::clock;
-use crate::config::tables::replication::REPL_TIMEOUT;
-use crate::server::Server;
-use crate::tls::outgoing::Channel;
+use crate::ReplicatedCore;
+use kvick_config::tables::replication::REPL_TIMEOUT;
+use kvick_net::tls::outgoing::Channel;
+use kvick_runtime::clock;
 use kvick_store::log::encode;
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
@@ -47,7 +47,7 @@ pub struct PrimaryConnection {
     buffer: Vec<u8>,
     at: usize,
     /// The server that has it.
-    pub server: &'static Server,
+    pub core: &'static ReplicatedCore,
     /// What the log is told when it does not come.
     pub awaited: &'static str,
 }
@@ -74,8 +74,8 @@ impl SignOfLife {
 
 impl PrimaryConnection {
     /// A connection that was made.
-    pub fn new(server: &'static Server, channel: Channel, awaited: &'static str) -> PrimaryConnection {
-        PrimaryConnection { server, channel: Arc::new(Mutex::new(channel)), buffer: Vec::new(), at: 0, awaited }
+    pub fn new(core: &'static ReplicatedCore, channel: Channel, awaited: &'static str) -> PrimaryConnection {
+        PrimaryConnection { core, channel: Arc::new(Mutex::new(channel)), buffer: Vec::new(), at: 0, awaited }
     }
 
     /// Sends a request.
@@ -118,8 +118,8 @@ impl PrimaryConnection {
         match read {
             Ok(0) => Err(LinkError::Refused("Connection with primary lost.".into())),
             Ok(n) => {
-                self.server.replication.upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
-                self.server.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
+                self.core.replication.upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+                self.core.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
                 Ok(n)
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Ok(0),
@@ -156,7 +156,7 @@ impl PrimaryConnection {
 
     /// How long the primary may be silent.
     pub fn timeout(&self) -> Duration {
-        Duration::from_secs(self.server.config.read(REPL_TIMEOUT).into())
+        Duration::from_secs(self.core.config.read(REPL_TIMEOUT).into())
     }
 
     /// The next line, without its end.

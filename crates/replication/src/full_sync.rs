@@ -5,21 +5,21 @@
 //! known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all is well;
 //! meanwhile the data are served if they are an earlier state of what comes.
 
-use super::apply::{Applier, PAUSE};
+use super::apply::{Apply, PAUSE};
 use super::primary_connection::{LinkError, PrimaryConnection, READ, shown};
 use super::synchronise::is_for_replicas_alone;
 use super::upstream::LinkStage;
-use crate::clock;
-use crate::config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES};
-use crate::config::tables::process::DIR;
-use crate::config::tables::replication as settings;
-use crate::config::words::DisklessLoad;
-use crate::logging;
-use crate::scripting::libraries::Join;
-use crate::server::Server;
+use crate::ReplicatedCore;
+use kvick_config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES};
+use kvick_config::tables::process::DIR;
+use kvick_config::tables::replication as settings;
+use kvick_config::words::DisklessLoad;
 use kvick_core::admission::Reasons;
 use kvick_durability::aof::{State, rewrite};
 use kvick_durability::persistence::{background, load};
+use kvick_runtime::clock;
+use kvick_runtime::logging;
+use kvick_scripting::libraries::Join;
 use kvick_store::global_lock::Participant;
 use std::cell::Cell;
 use std::fmt::Display;
@@ -53,14 +53,14 @@ enum Way {
 
 /// Takes one dump over.
 pub struct FullSync<'a> {
-    /// The server.
-    pub server: &'static Server,
+    /// The core.
+    pub core: &'static ReplicatedCore,
     /// The number of the wish that its primary is followed by.
     pub number: u64,
     /// The thread's place in the world lock.
     pub participant: Participant,
     /// Those who wait for keys are served by it.
-    pub applier: &'a mut Applier,
+    pub applier: &'a mut dyn Apply,
     /// The ID of the history that the dump is of.
     pub id: &'a str,
     /// The offset.
@@ -70,8 +70,8 @@ pub struct FullSync<'a> {
 impl FullSync<'_> {
     /// Takes it over; the database that the primary's log works in behind it.
     pub fn run(&mut self, primary_connection: &mut PrimaryConnection) -> Result<usize, LinkError> {
-        let server = self.server;
-        server.replication.upstream.set_stage(LinkStage::Receiving);
+        let core = self.core;
+        core.replication.upstream.set_stage(LinkStage::Receiving);
         primary_connection.awaited = AWAITED;
         let way = self.way();
         let delimited = self.wait_for_dump(primary_connection, way)?;
@@ -90,12 +90,12 @@ impl FullSync<'_> {
     /// The database that the primary's log works in behind a dump.
     fn database(&self, report: &load::Report) -> usize {
         let database = report.replication.database.and_then(|number| usize::try_from(number).ok());
-        database.filter(|number| *number < self.server.keyspace.databases()).unwrap_or(0)
+        database.filter(|number| *number < self.core.keyspace.databases()).unwrap_or(0)
     }
 
     fn way(&self) -> Way {
-        let keyspace = self.server.keyspace;
-        match self.server.config.read(settings::REPL_DISKLESS_LOAD) {
+        let keyspace = self.core.keyspace;
+        match self.core.config.read(settings::REPL_DISKLESS_LOAD) {
             DisklessLoad::Swapdb => Way::Beside,
             DisklessLoad::FlushBeforeLoad => Way::InPlace,
             DisklessLoad::OnEmptyDb if (0..keyspace.databases()).all(|number| keyspace.is_empty(number)) => {
@@ -106,13 +106,13 @@ impl FullSync<'_> {
     }
 
     fn is_superseded(&self) -> bool {
-        self.server.replication.upstream.number() != self.number
+        self.core.replication.upstream.number() != self.number
     }
 
     /// Waits until the dump begins; how it is delimited.
     fn wait_for_dump(&self, primary_connection: &mut PrimaryConnection, way: Way) -> Result<Delimited, LinkError> {
         let line = primary_connection.answer()?;
-        let upstream = &self.server.replication.upstream;
+        let upstream = &self.core.replication.upstream;
         upstream.dump_received.store(0, Ordering::Relaxed);
         let Some(rest) = line.strip_prefix(b"$") else {
             return Err(LinkError::Refused(format!("PRIMARY aborted replication with an error: {}", shown(&line))));
@@ -142,11 +142,11 @@ impl FullSync<'_> {
         primary_connection: &mut PrimaryConnection,
         mut from: From,
     ) -> Result<load::Report, LinkError> {
-        let server = self.server;
+        let core = self.core;
         // Replicas of this server have nothing to do with what it will hold.
-        server.disconnect_replicas();
+        core.disconnect_replicas();
         let reason = self.begin_loading(Reasons::LOADING)?;
-        let lazy = server.config.read(settings::REPLICA_LAZY_FLUSH);
+        let lazy = core.config.read(settings::REPLICA_LAZY_FLUSH);
         let flushed = Cell::new(false);
         let applier = &mut *self.applier;
         let flush = || {
@@ -154,12 +154,12 @@ impl FullSync<'_> {
             applier.drop_data(lazy);
         };
         // Nobody saves while this loads, so that the file stays what it is.
-        background::cancel(&server.persistence);
+        background::cancel(&core.persistence);
         let installed = if let From::File(received) = &mut from { received.install().map(Some) } else { Ok(None) };
         let outcome = match installed {
             Ok(file) => {
                 let loaded =
-                    load(server, (self.number, self.participant), primary_connection, from, Some(Box::new(flush)));
+                    load(core, (self.number, self.participant), primary_connection, from, Some(Box::new(flush)));
                 let outcome = loaded.and_then(|report| self.adopt(&report, file.clone()).map(|()| report));
                 file.inspect(|place| self.dispose_of(place));
                 outcome
@@ -174,7 +174,7 @@ impl FullSync<'_> {
                 logging::notice(format_args!("PRIMARY <-> REPLICA sync: Skipping flush, no new data was loaded."));
             }
         }
-        server.admission.set(reason, false);
+        core.admission.set(reason, false);
         outcome
     }
 
@@ -184,15 +184,15 @@ impl FullSync<'_> {
         primary_connection: &mut PrimaryConnection,
         from: From,
     ) -> Result<load::Report, LinkError> {
-        let server = self.server;
+        let core = self.core;
         // What is there is an earlier state of what comes, if it is of the same history.
-        let is_same = server.replication.history.lock().id == self.id;
+        let is_same = core.replication.history.lock().id == self.id;
         let reason = self.begin_loading(if is_same { Reasons::LOADING_BESIDE } else { Reasons::LOADING })?;
-        let loaded = load(server, (self.number, self.participant), primary_connection, from, None);
+        let loaded = load(core, (self.number, self.participant), primary_connection, from, None);
         let outcome = loaded.and_then(|report| self.exchange(report));
-        let mut global = server.keyspace.lock_global();
-        (0..server.keyspace.databases()).for_each(|number| _ = global.flush(server.keyspace.staging(number), true));
-        server.admission.set(reason, false);
+        let mut global = core.keyspace.lock_global();
+        (0..core.keyspace.databases()).for_each(|number| _ = global.flush(core.keyspace.staging(number), true));
+        core.admission.set(reason, false);
         drop(global);
         let which = if outcome.is_ok() { "old" } else { "temporary" };
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding {which} DB in background"));
@@ -201,18 +201,18 @@ impl FullSync<'_> {
 
     /// Has commands refused for this reason, if it is still this primary's dump that is wanted; the reason.
     fn begin_loading(&self, reason: Reasons) -> Result<Reasons, LinkError> {
-        let admission = &self.server.admission;
-        let mut global = self.server.keyspace.lock_global();
+        let admission = &self.core.admission;
+        let mut global = self.core.keyspace.lock_global();
         // DEBUG LOADAOF: another has the data for himself.
         while admission.has(Reasons::LOADING) {
             drop(global);
             std::thread::sleep(PAUSE);
-            global = self.server.keyspace.lock_global();
+            global = self.core.keyspace.lock_global();
         }
         if self.is_superseded() {
             return Err(LinkError::Superseded);
         }
-        self.server.persistence.loading.loaded_bytes.store(0, Ordering::Relaxed);
+        self.core.persistence.loading.loaded_bytes.store(0, Ordering::Relaxed);
         admission.set(reason, true);
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
         Ok(reason)
@@ -220,10 +220,10 @@ impl FullSync<'_> {
 
     /// Has what was loaded beside the data take their place.
     fn exchange(&mut self, report: load::Report) -> Result<load::Report, LinkError> {
-        let server = self.server;
-        server.disconnect_replicas();
+        let core = self.core;
+        core.disconnect_replicas();
         // Libraries are compiled before the data are exchanged, so that a failure costs nothing.
-        let joined = server.scripting.join_libraries(server, &report.functions, Join::Flush);
+        let joined = core.scripting.join_libraries(core, &report.functions, Join::Flush);
         joined.map_err(|error| LinkError::Refused(format!("Failed loading library, {}", error.0)))?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
         self.applier.exchange_staging();
@@ -233,18 +233,18 @@ impl FullSync<'_> {
 
     /// The data are those of the primary's history from here on, and perhaps those of a file.
     fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), LinkError> {
-        let server = self.server;
-        let global = server.keyspace.lock_global();
+        let core = self.core;
+        let global = core.keyspace.lock_global();
         if self.is_superseded() {
             return Err(LinkError::Superseded);
         }
-        let log = &server.keyspace.log;
+        let log = &core.keyspace.log;
         log.reset(self.offset);
         log.set_repeats(true);
-        server.replication.history.lock().adopt(self.id);
-        server.replication.has_backlog.store(true, Ordering::SeqCst);
-        log.keep_backlog(server.config.read(settings::REPL_BACKLOG_SIZE));
-        let adopted = file.and_then(|path| rewrite::adopt(server, path, self.database(report)));
+        core.replication.history.lock().adopt(self.id);
+        core.replication.has_backlog.store(true, Ordering::SeqCst);
+        log.keep_backlog(core.config.read(settings::REPL_BACKLOG_SIZE));
+        let adopted = file.and_then(|path| rewrite::adopt(core, path, self.database(report)));
         drop(global);
         // The thread that has the append-only file lasts as long as the process.
         adopted.inspect(|adopted| _ = adopted.recv());
@@ -253,8 +253,8 @@ impl FullSync<'_> {
 
     /// Deletes the file that a dump was received into, if nobody has a use for it.
     fn dispose_of(&self, path: &Path) {
-        let values = self.server.config.values();
-        let is_kept = self.server.aof.status().state != State::Off || !is_for_replicas_alone(self.server);
+        let values = self.core.config.values();
+        let is_kept = self.core.aof.status().state != State::Off || !is_for_replicas_alone(self.core);
         if values.read(RDB_DEL_SYNC_FILES) && !is_kept {
             logging::notice(format_args!(
                 "Removing the RDB file obtained from the primary. This replica has persistence disabled"
@@ -270,7 +270,7 @@ impl FullSync<'_> {
         primary_connection: &mut PrimaryConnection,
         delimited: &Delimited,
     ) -> Result<ReceivedFile, LinkError> {
-        let values = self.server.config.values();
+        let values = self.core.config.values();
         let place = values.read(DIR).resolve(&values.read(DBFILENAME));
         let temporary = place.with_file_name(format!("temp-{}.{}.rdb", clock::unix_ms() / 1000, std::process::id()));
         let mut received = ReceivedFile { temporary: Some(temporary.clone()), place, bytes: 0 };
@@ -287,7 +287,7 @@ impl FullSync<'_> {
     ) -> Result<u64, LinkError> {
         let failed = |error| LinkError::Io("Write error or short write writing to the DB dump file", error);
         let mut file = File::create(path).map_err(failed)?;
-        let upstream = &self.server.replication.upstream;
+        let upstream = &self.core.replication.upstream;
         let mut received = 0u64;
         // The last bytes that came, which may be the mark's beginning and are not written yet.
         let mut tail: Vec<u8> = Vec::new();
@@ -325,13 +325,13 @@ impl FullSync<'_> {
 
 /// Loads a dump: in place of the data if `flush` drops them, otherwise into the shadows.
 fn load<'f>(
-    server: &'static Server,
+    core: &'static ReplicatedCore,
     (number, participant): (u64, Participant),
     primary_connection: &mut PrimaryConnection,
     from: From,
     flush: Option<Box<dyn FnOnce() + 'f>>,
 ) -> Result<load::Report, LinkError> {
-    let (mut sign, upstream) = (primary_connection.sign(), &server.replication.upstream);
+    let (mut sign, upstream) = (primary_connection.sign(), &core.replication.upstream);
     let alive = move || {
         sign.give();
         upstream.number() == number
@@ -360,7 +360,7 @@ fn load<'f>(
             "Failed trying to load the PRIMARY synchronization DB from {place}, check server logs."
         ))
     };
-    let (report, mut rest) = load::load_received(server, participant, received).map_err(|error| failed(&error))?;
+    let (report, mut rest) = load::load_received(core, participant, received).map_err(|error| failed(&error))?;
     let mut behind = [0; MARK];
     if !mark.is_empty() && (rest.read_exact(&mut behind).is_err() || behind != mark) {
         return Err(failed(&"Replication stream EOF marker is broken"));
@@ -421,7 +421,7 @@ impl Read for Body<'_> {
         if wanted == 0 {
             return Ok(0);
         }
-        let received = &self.primary_connection.server.replication.upstream.dump_received;
+        let received = &self.primary_connection.core.replication.upstream.dump_received;
         let bytes = self.primary_connection.some(wanted).map_err(|broken| io::Error::other(broken.to_string()))?;
         into[..bytes.len()].copy_from_slice(bytes);
         self.left -= bytes.len() as u64;

@@ -19,11 +19,9 @@ use kvick_commands::spec::Flags;
 use kvick_commands::table::Resolved;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_replication::apply::{Apply, Ends, Superseded};
 use kvick_resp::Args;
 use kvick_store::global_lock::Participant;
-use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -36,7 +34,7 @@ const ERROR_SHOWN_MAX: usize = 4096;
 /// How often the log is told that what the primary sends cannot be kept.
 const DISK_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often to look whether a script has ended, or the append-only file has been replayed.
-pub(super) const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
 pub struct Applier {
@@ -48,30 +46,6 @@ pub struct Applier {
     /// The number of the wish that the primary is followed by.
     number: u64,
 }
-
-/// The ends of the connection to a primary, for those who look at clients.
-#[derive(Clone, Debug, Default)]
-pub struct Ends {
-    /// The primary's address and port.
-    pub peer: String,
-    /// This server's.
-    pub local: String,
-    /// The descriptor.
-    pub fd: i32,
-}
-
-impl Ends {
-    /// Those of a socket.
-    pub fn of(socket: &TcpStream) -> Ends {
-        let text =
-            |address: io::Result<SocketAddr>| address.map_or_else(|_| String::new(), |address| address.to_string());
-        Ends { peer: text(socket.peer_addr()), local: text(socket.local_addr()), fd: socket.as_raw_fd() }
-    }
-}
-
-/// Another primary is to be followed, or none.
-#[derive(Debug)]
-pub struct Superseded;
 
 impl Applier {
     /// For the thread with this place in the world lock.
@@ -86,52 +60,6 @@ impl Applier {
             told_of_disk: None,
             number: 0,
         }
-    }
-
-    /// Begins to apply what the primary sends that the wish of this number is for. The next record says, or the dump said, in
-    /// which database it works.
-    pub fn begin(&mut self, number: u64, database: usize, ends: &Ends) {
-        let server = self.engine.server;
-        self.client = primary(server.clients.next_id(), server.workers(), ends);
-        server.clients.add(self.client.info.clone());
-        self.client.select(database);
-        server.replication.upstream.database.store(database, Ordering::Relaxed);
-        self.number = number;
-    }
-
-    /// Exchanges all databases for their shadows: those who wait for keys, watch or cache them mean what is there now.
-    pub fn exchange_staging(&mut self) {
-        self.engine.change_databases(|db| db.exchange_staging());
-    }
-
-    /// Drops all data, in the background if asked to.
-    pub fn drop_data(&mut self, lazy: bool) {
-        let databases = self.engine.server.keyspace.databases();
-        self.engine.change_databases(|db| (0..databases).for_each(|number| _ = db.flush(number, lazy)));
-    }
-
-    /// The link has ended.
-    pub fn end(&mut self) {
-        self.engine.server.clients.remove(self.client.info.id);
-    }
-
-    /// Whether somebody wants the link closed.
-    pub fn is_doomed(&self) -> bool {
-        self.client.info.is_doomed()
-    }
-
-    /// Takes note of the time.
-    pub fn tick(&mut self) {
-        self.engine.update_clock();
-    }
-
-    /// Executes requests, and appends them to the log, as long as `next` gives them: each with its bytes as they came.
-    pub fn run<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
-        self.engine.enter();
-        let outcome = self.run_entered(next);
-        self.engine.broadcast_changes();
-        self.engine.leave();
-        outcome
     }
 
     fn run_entered<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
@@ -249,6 +177,46 @@ impl Applier {
         if panics && server.config.read(REPLICA_READ_ONLY) {
             panic!("This replica panicked sending an error to its primary after processing the command '{command}'");
         }
+    }
+}
+
+impl Apply for Applier {
+    fn begin(&mut self, number: u64, database: usize, ends: &Ends) {
+        let server = self.engine.server;
+        self.client = primary(server.clients.next_id(), server.workers(), ends);
+        server.clients.add(self.client.info.clone());
+        self.client.select(database);
+        server.replication.upstream.database.store(database, Ordering::Relaxed);
+        self.number = number;
+    }
+
+    fn exchange_staging(&mut self) {
+        self.engine.change_databases(|db| db.exchange_staging());
+    }
+
+    fn drop_data(&mut self, lazy: bool) {
+        let databases = self.engine.server.keyspace.databases();
+        self.engine.change_databases(|db| (0..databases).for_each(|number| _ = db.flush(number, lazy)));
+    }
+
+    fn end(&mut self) {
+        self.engine.server.clients.remove(self.client.info.id);
+    }
+
+    fn is_doomed(&self) -> bool {
+        self.client.info.is_doomed()
+    }
+
+    fn tick(&mut self) {
+        self.engine.update_clock();
+    }
+
+    fn run<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
+        self.engine.enter();
+        let outcome = self.run_entered(next);
+        self.engine.broadcast_changes();
+        self.engine.leave();
+        outcome
     }
 }
 

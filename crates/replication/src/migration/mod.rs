@@ -1,4 +1,4 @@
-//! MIGRATE: keys that go to another server.
+//! MIGRATE: keys that go to another core.
 //!
 //! ```text
 //! worker:    packs the keys under their locks, watches them -> Departure -> migrator: sends, reads the answers
@@ -24,7 +24,7 @@ pub mod packed_key;
 pub mod sockets;
 pub mod under_way;
 
-use crate::server::Server;
+use crate::ReplicatedCore;
 use kvick_core::clients::ClientInfo;
 use kvick_core::handover::Handover;
 use kvick_resp::Version;
@@ -134,21 +134,21 @@ impl Migration {
 }
 
 /// Starts the migrator.
-pub fn start(server: &'static Server) -> io::Result<()> {
+pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
     let (sender, jobs) = mpsc::channel::<Box<MigrationJob>>();
     std::thread::Builder::new().name("migrator".into()).spawn(move || {
         kvick_runtime::memory::register_thread();
         for mut job in jobs {
-            exchange::run(server, &mut job);
-            server.migration.returned.put(server, job.client.info.worker, job);
+            exchange::run(core, &mut job);
+            core.migration.returned.put(core, job.client.info.worker, job);
         }
     })?;
     // A second call would be a mistake of the caller alone; the first thread stays.
-    let _ = server.migration.jobs.set(sender);
+    let _ = core.migration.jobs.set(sender);
     Ok(())
 }
 
 /// Sends keys from this thread, which waits for the answers: for transactions.
-pub fn send_now(server: &Server, job: &mut MigrationJob) {
-    exchange::run(server, job);
+pub fn send_now(core: &ReplicatedCore, job: &mut MigrationJob) {
+    exchange::run(core, job);
 }

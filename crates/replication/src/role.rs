@@ -3,28 +3,27 @@
 use super::replicas::Stage;
 use super::synchronise;
 use super::upstream::Target;
-use crate::clock;
-use crate::config::Values;
-use crate::config::shapes::Primary;
-use crate::config::tables::replication::{
+use crate::ReplicatedCore;
+use kvick_config::Values;
+use kvick_config::shapes::Primary;
+use kvick_config::tables::replication::{
     MIN_REPLICAS_MAX_LAG, MIN_REPLICAS_TO_WRITE, REPL_BACKLOG_SIZE, REPL_BACKLOG_TTL, REPL_PING_REPLICA_PERIOD,
     REPL_TIMEOUT, REPLICA_READ_ONLY, REPLICAOF,
 };
-use crate::logging;
-use crate::process::oom_score;
-use crate::server::Server;
-use crate::worker::blocking::Blocked;
 use kvick_core::admission::Reasons;
-use kvick_core::clients::ClientFlags;
 use kvick_core::message::Message;
+use kvick_core::oom_score;
 use kvick_core::stats::WorkerStats;
+use kvick_runtime::clock;
+use kvick_runtime::logging;
 use kvick_store::Locked;
 use std::sync::atomic::Ordering;
 
 /// What those who wait are told when the server changes sides.
-const CHANGED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+pub const CHANGED: &str =
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
-impl Server {
+impl ReplicatedCore {
     /// Follows a primary from now on.
     pub fn become_replica(&self, target: Target, global: &mut Locked, stats: &WorkerStats) {
         self.turn_to_primary(target);
@@ -32,7 +31,7 @@ impl Server {
     }
 
     /// The same, but those who wait for a key go on waiting: it may yet turn out that the server remains the primary.
-    pub(super) fn turn_to_primary(&self, target: Target) {
+    pub(crate) fn turn_to_primary(&self, target: Target) {
         let replication = &self.replication;
         if !replication.upstream.is_replica() {
             logging::notice(format_args!(
@@ -104,26 +103,9 @@ impl Server {
     }
 
     /// Tells those who wait that the server is not what it was.
-    pub(super) fn end_waits(&self, global: &mut Locked, stats: &WorkerStats) {
+    pub(crate) fn end_waits(&self, global: &mut Locked, stats: &WorkerStats) {
         self.aof.end_waits(self, CHANGED);
-        for client in self.clients.all() {
-            let Some(waiter) = client.waiter.lock().clone() else { continue };
-            let flags = client.flags();
-            if let Some(blocked) = Blocked::of(&waiter)
-                // Who takes what a replica has may as well wait for it there.
-                && (blocked.writes() || !flags.contains(ClientFlags::READONLY))
-                && blocked.leave(&waiter, global)
-            {
-                // One that follows redirections is told where to.
-                let primary = self.replication.upstream.target();
-                let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
-                let text =
-                    primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
-                let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
-                served.is_last = text.is_none();
-                self.answer(served);
-            }
-        }
+        self.unblock(global, stats);
     }
 
     /// Refuses writes if fewer replicas are well than these settings want for them.

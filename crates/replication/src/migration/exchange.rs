@@ -13,10 +13,10 @@
 use super::packed_key::PackedKey;
 use super::sockets::Socket;
 use super::{MigrationJob, Request};
-use crate::clock;
-use crate::config::tables::tls::TLS_CLUSTER;
-use crate::server::Server;
-use crate::tls::outgoing::Channel;
+use crate::ReplicatedCore;
+use kvick_config::tables::tls::TLS_CLUSTER;
+use kvick_net::tls::outgoing::Channel;
+use kvick_runtime::clock;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
 /// An answer of more bytes is no answer.
@@ -55,10 +55,10 @@ fn timed_out(error: &io::Error) -> bool {
 }
 
 /// Sends keys, and takes note of which have arrived and of what went wrong.
-pub(super) fn run(server: &Server, job: &mut MigrationJob) {
-    let mut result = converse(server, job);
+pub(crate) fn run(core: &ReplicatedCore, job: &mut MigrationJob) {
+    let mut result = converse(core, job);
     if result.as_ref().is_err_and(Trouble::is_worth_a_try) {
-        result = converse(server, job);
+        result = converse(core, job);
     }
     if let Err(trouble) = result {
         job.failure.get_or_insert(trouble.text().into());
@@ -69,11 +69,11 @@ pub(super) fn run(server: &Server, job: &mut MigrationJob) {
     }
 }
 
-fn converse(server: &Server, job: &mut MigrationJob) -> Result<(), Trouble> {
+fn converse(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Trouble> {
     let MigrationJob { request, db, packed_keys, failure, .. } = job;
     // Between the nodes of a cluster, and so to whomever keys are migrated.
-    let tls = if server.config.read(TLS_CLUSTER) { server.tls.materials() } else { None };
-    let mut socket = server
+    let tls = if core.config.read(TLS_CLUSTER) { core.tls.materials() } else { None };
+    let mut socket = core
         .migration
         .sockets
         .take(&request.host, &request.port, request.timeout, tls.as_deref())
@@ -97,13 +97,13 @@ fn converse(server: &Server, job: &mut MigrationJob) -> Result<(), Trouble> {
     }
     // What it has sent beyond would be taken for the answer to something else.
     let in_step = answers.buffer().is_empty();
-    if !request.copy && request.database == *db as i64 && is_this_server(server, &socket) {
+    if !request.copy && request.database == *db as i64 && is_this_server(core, &socket) {
         packed_keys.iter_mut().for_each(|packed_key| packed_key.arrived = false);
         failure.get_or_insert("IOERR the target instance is this one".into());
     }
     socket.database = error.is_none().then_some(request.database);
     if in_step {
-        server.migration.sockets.keep(&request.host, &request.port, socket);
+        core.migration.sockets.keep(&request.host, &request.port, socket);
     }
     if let Some(text) = error {
         failure.get_or_insert(format!("ERR Target instance replied with error: {text}"));
@@ -179,10 +179,10 @@ fn refused(line: &[u8]) -> Option<String> {
 }
 
 /// Whether keys were sent to where they come from, and must stay. The target has answered, so that it knows its client.
-fn is_this_server(server: &Server, socket: &Socket) -> bool {
+fn is_this_server(core: &ReplicatedCore, socket: &Socket) -> bool {
     let Ok(local) = socket.channel.socket().local_addr() else { return false };
     let local = local.to_string();
-    server.clients.all().iter().any(|client| client.peer == local)
+    core.clients.all().iter().any(|client| client.peer == local)
 }
 
 #[cfg(test)]
