@@ -1,5 +1,10 @@
 //! The commands that run scripts and functions: where their code comes from.
 
+use kvick_commands::context::Error;
+
+/// There is no script by that sum.
+pub const UNKNOWN: Error = Error::text("NOSCRIPT No matching script.");
+
 /// What runs a script or a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Program {

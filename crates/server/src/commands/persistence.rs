@@ -1,12 +1,12 @@
 //! SAVE, BGSAVE and LASTSAVE: dumps on demand.
 
-use crate::logging;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_durability::persistence::snapshots::{Busy, Purpose};
 use kvick_durability::persistence::{background, save};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_runtime::logging;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[SAVE, BGSAVE, LASTSAVE];

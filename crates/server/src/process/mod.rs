@@ -14,7 +14,7 @@ mod system;
 pub mod title;
 pub mod version;
 
-use crate::config::arguments::Invocation;
+use kvick_config::arguments::Invocation;
 use std::process::ExitCode;
 
 /// Runs the program: what `main` does.

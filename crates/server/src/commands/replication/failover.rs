@@ -1,8 +1,8 @@
 //! FAILOVER: has one of the replicas take over.
 
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_replication::failover::{Plan, State};
 use kvick_replication::replicas::Stage;
 use kvick_replication::upstream::Target;
