@@ -13,6 +13,7 @@ pub mod inbox;
 pub mod latency;
 pub mod message;
 pub mod monitor;
+pub mod oom_score;
 pub mod pause;
 pub mod pubsub;
 pub mod rates;

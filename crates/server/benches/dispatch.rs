@@ -2,16 +2,16 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_commands::table::Resolved;
+use kvick_config::Values;
+use kvick_engine::session::Client;
+use kvick_engine::worker::batch::ResolvedCommand;
+use kvick_engine::worker::engine::Engine;
 use kvick_resp::OwnedArgs;
-use kvick_server::config::Values;
 use kvick_server::server::Server;
-use kvick_server::session::Client;
-use kvick_server::worker::batch::ResolvedCommand;
-use kvick_server::worker::engine::Engine;
 use std::hint::black_box;
 
 fn dispatch(c: &mut Criterion) {
-    kvick_server::clock::calibrate();
+    kvick_runtime::clock::calibrate();
     let values = Values::defaults().expect("a current directory");
     let server = Server::leak(values, None, "bench".into(), kvick_server::commands::table());
     let participant = server.keyspace.global_lock.join().expect("few threads");

@@ -8,13 +8,13 @@
 
 mod fatal;
 
-use crate::config::Values;
-use crate::config::tables::logging::CRASH_LOG_ENABLED;
-use crate::logging;
 use crate::process::version;
 use crate::server::Server;
-use crate::version::VALKEY;
+use kvick_config::Values;
+use kvick_config::tables::logging::CRASH_LOG_ENABLED;
+use kvick_runtime::logging;
 use kvick_runtime::logging::LogLevel;
+use kvick_runtime::version::VALKEY;
 use std::any::Any;
 use std::backtrace::Backtrace;
 use std::fmt::{self, Write};
@@ -111,7 +111,7 @@ fn message(payload: &dyn Any) -> &str {
 }
 
 fn describe(out: &mut String, thread: &str, message: &str, place: &str) -> fmt::Result {
-    let (version, pid) = (crate::version::KVICK, std::process::id());
+    let (version, pid) = (kvick_runtime::version::KVICK, std::process::id());
     writeln!(out, "\n\n{START}")?;
     writeln!(out, "Kvick {version} (Valkey {VALKEY}), pid {pid}, panicked in {thread}: {message}")?;
     writeln!(out, "at {place}")?;
@@ -132,7 +132,7 @@ fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Resu
         |read: fn(&kvick_core::stats::WorkerStats) -> u64| server.stats.iter().map(|stats| read(stats)).sum::<u64>();
     writeln!(out, "\n------ INFO OUTPUT ------")?;
     writeln!(out, "valkey_version:{VALKEY}")?;
-    writeln!(out, "kvick_version:{}", crate::version::KVICK)?;
+    writeln!(out, "kvick_version:{}", kvick_runtime::version::KVICK)?;
     writeln!(out, "git_sha1:{}\ngit_dirty:{}", version::GIT_SHA, version::GIT_DIRTY)?;
     writeln!(out, "build_id:{}", version::BUILD_ID)?;
     writeln!(out, "process_id:{}", std::process::id())?;

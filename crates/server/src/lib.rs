@@ -4,30 +4,10 @@
 //! [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`], those
 //! about data in `kvick-commands`.
 
-pub use kvick_runtime::allocator;
-pub mod aof;
-pub use kvick_runtime::clock;
 pub mod commands;
-pub use kvick_config as config;
 pub mod crash;
-pub mod defrag;
-pub use kvick_runtime::dial;
-pub use kvick_runtime::fsync_dir;
-pub use kvick_runtime::histogram;
-pub mod listen;
-pub use kvick_runtime::logging;
-pub use kvick_runtime::mailbox;
 pub mod memory;
-pub mod migration;
-pub mod persistence;
 pub mod process;
-pub mod replication;
-pub mod scripting;
 pub mod server;
-pub mod session;
 pub mod signals;
-pub mod supervise;
-pub mod tls;
-pub use kvick_runtime::version;
 pub mod watchdog;
-pub mod worker;

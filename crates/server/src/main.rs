@@ -1,6 +1,6 @@
 //! The server binary.
 
-use kvick_server::allocator::Allocator;
+use kvick_runtime::allocator::Allocator;
 use std::ffi::c_char;
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
 //! Where memory goes: the report behind INFO and MEMORY.
 
-use crate::server::Server;
 use kvick_core::clients::ClientFlags;
+use kvick_engine::services::Services;
 use kvick_runtime::memory::{Figures, excess, percent, ratio};
 use kvick_store::usage::Usage;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ pub struct Overview {
 
 impl Overview {
     /// Takes stock.
-    pub fn of(server: &'static Server) -> Self {
+    pub fn of(server: &'static Services) -> Self {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
         let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
         let (mut clients, mut replicas) = (0, 0);

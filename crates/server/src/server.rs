@@ -1,70 +1,35 @@
-//! The server: the core, and the subsystems that stand on it.
+//! The server: the engine's services, and the process around them.
 
-use crate::aof::{self, Aof};
-use crate::config::Values;
-use crate::config::tables::persistence::APPENDFSYNC;
-use crate::config::tables::security;
-use crate::config::words::ProtectedAction;
-use crate::defrag::Defrag;
-use crate::listen::{Listeners, Transport};
-use crate::migration::Migration;
-use crate::persistence::{self, Persistence};
 use crate::process::shutdown;
-use crate::replication::{Replication, history};
-use crate::scripting::Scripting;
-use crate::session::Client;
-use crate::tls::Tls;
 use crate::watchdog::Watchdog;
-use crate::worker::connection::Socket;
-use crate::worker::handlers::Handler;
-use crate::worker::output;
-use kvick_acl::Acl;
-use kvick_commands::context::Error;
-use kvick_commands::table::{CommandInfo, CommandTable};
+use kvick_commands::table::CommandTable;
+use kvick_config::Values;
 use kvick_core::Core;
-use kvick_core::clients::ClientInfo;
-use kvick_core::handover::Handover;
 use kvick_core::message::Message;
+use kvick_durability::{aof, persistence};
+use kvick_engine::services::{Process, Services};
+use kvick_engine::session::Session;
+use kvick_engine::worker::handlers::Handler;
+use kvick_net::listen::{Listeners, Transport};
+use kvick_replication::history;
 use parking_lot::RwLock;
+use std::any::Any;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// The server. There is one, and it lives as long as the process.
 pub struct Server {
-    /// What every subsystem may read.
-    pub core: &'static Core,
+    /// What the engine works with.
+    pub services: &'static Services,
     /// Where the settings were read from, for CONFIG REWRITE.
     pub config_file: Option<PathBuf>,
     /// How the process was started.
     pub executable: PathBuf,
-    /// All commands.
-    pub table: &'static CommandTable<Handler>,
-    /// Users and their rights.
-    pub acl: Acl,
-    /// Connections on their way to the workers that are to have them.
-    pub connections: Handover<(Socket, Arc<ClientInfo>)>,
     /// The software watchdog.
     pub watchdog: Watchdog,
-    /// Active defragmentation.
-    pub defrag: Defrag,
-    /// Dumps.
-    pub persistence: Persistence,
-    /// The append-only file.
-    pub aof: Aof,
-    /// MIGRATE.
-    pub migration: Migration,
-    /// TLS.
-    pub tls: Tls,
-    /// Scripts and functions.
-    pub scripting: Scripting,
     /// The sockets that are listened on.
     listeners: OnceLock<Listeners>,
-    /// Replicas, and the primary.
-    pub replication: Replication,
-    /// Bytes that a worker writes to a connection at once; none when replies are to be [listed](output::list_replies).
-    pub written_at_once: AtomicUsize,
     /// A signal's request that the server end.
     pub shutdown: shutdown::Request,
     /// Addresses that are listened on, for the banner and INFO.
@@ -72,10 +37,47 @@ pub struct Server {
 }
 
 impl Deref for Server {
-    type Target = Core;
+    type Target = Services;
 
-    fn deref(&self) -> &Core {
-        self.core
+    fn deref(&self) -> &Services {
+        self.services
+    }
+}
+
+impl Process for Server {
+    fn tick(&'static self) {
+        shutdown::poll(self);
+        persistence::schedule::tick(self.services);
+        self.services.tick_replication();
+        aof::rewrite::tick(self.services);
+        self.migration.sockets.close_idle();
+        self.defrag.tick(self);
+        self.tls.reload_if_due(&self.config.values());
+        self.sample();
+    }
+
+    /// Listeners close first, so that nobody can connect any more before a connection is closed.
+    fn end(&self) {
+        if let Some(listeners) = self.listeners.get() {
+            listeners.close();
+        }
+        Core::end(self);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The server that a session command runs on.
+pub trait Serving {
+    /// The server.
+    fn server(&self) -> &'static Server;
+}
+
+impl Serving for Session<'_> {
+    fn server(&self) -> &'static Server {
+        Server::of(self.server)
     }
 }
 
@@ -88,31 +90,27 @@ impl Server {
         table: CommandTable<Handler>,
     ) -> &'static Server {
         let table: &'static CommandTable<Handler> = Box::leak(Box::new(table));
-        let fsync = values.read(APPENDFSYNC);
         let core: &'static Core = Box::leak(Box::new(Core::new(values, table.catalogue(), history::random_id())));
-        let workers = core.workers();
         let server: &'static Server = Box::leak(Box::new(Server {
-            core,
+            services: Services::leak(core, table),
             config_file,
             executable,
-            table,
-            acl: Acl::default(),
-            connections: Handover::new(workers),
             watchdog: Watchdog::default(),
-            defrag: Defrag::default(),
-            persistence: Persistence::default(),
-            aof: Aof::new(workers, fsync),
-            migration: Migration::new(workers),
-            tls: Tls::default(),
-            scripting: Scripting::new(core.keyspace),
             listeners: OnceLock::new(),
-            replication: Replication::new(workers),
-            written_at_once: AtomicUsize::new(output::WRITE),
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
         }));
-        core.set_interrupt_primary(|| server.replication.upstream.interrupt());
+        server.services.set_process(server);
         server
+    }
+
+    /// The server around these services.
+    ///
+    /// # Panics
+    /// If there is none: session commands of this crate run on servers alone.
+    pub fn of(services: &'static Services) -> &'static Server {
+        let process = services.process().and_then(|process| process.as_any().downcast_ref());
+        process.expect("the services of a server")
     }
 
     /// Tells the sockets that are listened on, once.
@@ -132,63 +130,14 @@ impl Server {
         reopened
     }
 
-    /// A worker has moved the write log: wakes those who follow it, but for that worker itself. True if replies do well to
-    /// wait: see [`Aof::log_moved`].
-    #[inline]
-    pub fn log_moved(&self, worker: usize) -> bool {
-        self.replication.wake_feeders(self, worker);
-        self.aof.log_moved()
-    }
-
-    /// Why a protected command may not run for this client.
-    pub fn protected_refusal(&self, client: &Client, command: &CommandInfo) -> Option<Error> {
-        let (setting, directive) = match command.full_name.split('|').next() {
-            Some("debug") => (self.config.read(security::ENABLE_DEBUG_COMMAND), "enable-debug-command"),
-            _ => (self.config.read(security::ENABLE_MODULE_COMMAND), "enable-module-command"),
-        };
-        let allowed = match setting {
-            ProtectedAction::Yes => true,
-            ProtectedAction::No => false,
-            ProtectedAction::Local => client.is_local(),
-        };
-        (!allowed).then(|| {
-            let name = command.full_name.split('|').next().unwrap_or_default().to_uppercase();
-            Error::new(format!(
-                "ERR {name} command not allowed. If the {directive} option is set to \"local\", you can run it from a \
-                 local connection, otherwise you need to set this option in the configuration file, and then restart \
-                 the server."
-            ))
-        })
-    }
-
-    /// Does the periodic work of the whole server. The first worker calls it several times a second.
-    pub fn tick(&'static self) {
-        shutdown::poll(self);
-        persistence::schedule::tick(self);
-        self.tick_replication();
-        aof::rewrite::tick(self);
-        self.migration.sockets.close_idle();
-        self.defrag.tick(self);
-        self.tls.reload_if_due(&self.config.values());
-        self.sample();
-    }
-
     /// Resets the counters that CONFIG RESETSTAT resets. The caller holds the global lock, so that no command runs.
     pub fn reset_stats(&self) {
-        self.core.reset_stats();
+        Core::reset_stats(self);
         self.acl.log.reset_counts();
         self.persistence.reset_stats();
         self.scripting.reset_stats();
         aof::reset_stats(&self.aof);
         self.defrag.reset();
         self.replication.counts.reset();
-    }
-
-    /// Ends the server. Listeners close first, so that nobody can connect any more before a connection is closed.
-    pub fn end(&self) {
-        if let Some(listeners) = self.listeners.get() {
-            listeners.close();
-        }
-        self.core.end();
     }
 }

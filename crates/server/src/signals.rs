@@ -4,8 +4,9 @@
 //! handler. The mask is inherited: [`block`] is called before any other thread exists. Crashes are another matter, see
 //! [`crash`](crate::crash).
 
+use crate::crash;
 use crate::server::Server;
-use crate::{crash, logging};
+use kvick_runtime::logging;
 use std::io;
 
 /// The signals that are waited for.

@@ -2,12 +2,12 @@
 //!
 //! A worker comes round its loop several times in a second even if it has nothing to do. While the watchdog is on, a thread
 //! looks whether each of them does, and when one does not, has the log tell so, with the server's state. It tells of each
-//! time once. A worker that runs a script and [attends](crate::worker) to others meanwhile does come round.
+//! time once. A worker that runs a script and [attends](kvick_engine::worker) to others meanwhile does come round.
 
-use crate::config::Values;
-use crate::config::tables::process::{HZ, WATCHDOG_PERIOD};
 use crate::crash;
 use crate::server::Server;
+use kvick_config::Values;
+use kvick_config::tables::process::{HZ, WATCHDOG_PERIOD};
 use kvick_runtime::affinity::{self, Role};
 use parking_lot::{Condvar, Mutex};
 use std::io;

@@ -1,15 +1,15 @@
 //! BGREWRITEAOF, WAIT and WAITAOF: the append-only file on demand, and waiting for what was written to be elsewhere.
 
-use crate::aof::waiting::{DISABLED, Place, Waiting};
-use crate::aof::{State, rewrite};
-use crate::logging;
-use crate::persistence::snapshots::{Busy, Purpose};
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_commands::timeout::until_ms;
+use kvick_durability::aof::waiting::{DISABLED, Place, Waiting};
+use kvick_durability::aof::{State, rewrite};
+use kvick_durability::persistence::snapshots::{Busy, Purpose};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_runtime::logging;
 use kvick_store::{Kind, Waiter};
 
 /// The family.

@@ -1,8 +1,8 @@
 //! CLUSTER, CLUSTERSCAN and ASKING, as a server answers them that is no node of a cluster.
 
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_store::slot::slot;
 

@@ -1,10 +1,10 @@
 //! COMMANDLOG, and SLOWLOG, which is the older name of one of its logs.
 
 use super::help;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
 use kvick_core::commandlog::{Entry, Kind};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 

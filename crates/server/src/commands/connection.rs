@@ -2,17 +2,17 @@
 //! is in [`client`](super::client).
 
 use super::client::names;
-use crate::config::tables::{cluster, process};
-use crate::session::{Client, Fate, ReplyMode, Session, SessionHandler};
-use crate::version;
 use kvick_acl::identity::{Identity, note};
 use kvick_acl::log::{Cause, Context, Event};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec, is_database};
+use kvick_config::tables::{cluster, process};
 use kvick_core::clients::ClientFlags;
 use kvick_core::clients::DEFAULT_USER;
+use kvick_engine::session::{Client, Fate, ReplyMode, Session, SessionHandler};
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Version};
+use kvick_runtime::version;
 use smallvec::smallvec;
 
 /// The family.

@@ -1,6 +1,6 @@
 //! The reply of a session container's HELP: the same as that of the data containers.
 
-use crate::session::Session;
+use kvick_engine::session::Session;
 
 /// Replies with the subcommands of `container`: see [`kvick_commands::help::reply`].
 pub fn reply(cx: &mut Session<'_>, container: &str, lines: &[&str]) {

@@ -1,15 +1,15 @@
 //! LATENCY: events that took long, and how long commands take.
 
 use super::help;
-use crate::config::tables::{logging, process};
-use crate::histogram::Distribution;
-use crate::server::Server;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
 use kvick_commands::table::CommandInfo;
+use kvick_config::tables::{logging, process};
 use kvick_core::latency::{Sample, Series, graph};
+use kvick_engine::services::Services;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_runtime::histogram::Distribution;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[LATENCY];
@@ -138,7 +138,7 @@ fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 }
 
 /// The events that took long, and what may be done about them.
-fn diagnosis(server: &Server, now: i64) -> String {
+fn diagnosis(server: &Services, now: i64) -> String {
     let (all, values) = (server.latency.all(), server.config.values());
     let threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
     if all.is_empty() {
@@ -227,7 +227,7 @@ fn histogram(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// How long a command took on all workers.
-pub fn durations(server: &Server, command: &CommandInfo) -> Distribution {
+pub fn durations(server: &Services, command: &CommandInfo) -> Distribution {
     Distribution::of(server.stats.iter().map(|stats| &stats.commands[command.id as usize].durations))
 }
 

@@ -1,12 +1,12 @@
 //! LOLWUT: a maze of two characters, and the version.
 
-use crate::config::tables::process;
-use crate::session::{Session, SessionHandler};
-use crate::version;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
+use kvick_config::tables::process;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_runtime::version;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[LOLWUT];
@@ -37,7 +37,7 @@ fn lolwut(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Some(text) => parse_i64(text).map(|size| size.clamp(1, max)).ok_or(Error::NOT_INTEGER),
     };
     let (columns, rows) = (size(0, COLUMNS, COLUMNS_MAX)?, size(1, ROWS, ROWS_MAX)?);
-    let mut art = maze(columns, rows, crate::clock::unix_us() as u64);
+    let mut art = maze(columns, rows, kvick_runtime::clock::unix_us() as u64);
     art += &signature(cx.server.config.read(process::EXTENDED_REDIS_COMPATIBILITY));
     cx.reply.verbatim(art.as_bytes(), "txt");
     Ok(())

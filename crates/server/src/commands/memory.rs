@@ -2,9 +2,9 @@
 
 use super::help;
 use crate::memory::Overview;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 

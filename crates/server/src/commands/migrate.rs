@@ -1,12 +1,12 @@
-//! MIGRATE: what is asked for, and the beginning of the way: see [`crate::migration`].
+//! MIGRATE: what is asked for, and the beginning of the way: see [`kvick_replication::migration`].
 
-use crate::migration::packed_key::{self, pack};
-use crate::migration::{self, Credentials, MigrationJob, Request, Waiting};
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{
     Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, Spec,
 };
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_replication::migration::packed_key::{self, pack};
+use kvick_replication::migration::{self, Credentials, MigrationJob, Request, Waiting};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::{Kind, Waiter, Watcher};

@@ -25,10 +25,10 @@ pub mod shutdown;
 pub mod time;
 pub mod transactions;
 
-use crate::session::SessionHandler;
-use crate::worker::handlers::Handler;
 use kvick_commands::spec::Command;
 use kvick_commands::table::{Class, CommandTable};
+use kvick_engine::session::SessionHandler;
+use kvick_engine::worker::handlers::Handler;
 
 /// The table of all commands.
 pub fn table() -> CommandTable<Handler> {

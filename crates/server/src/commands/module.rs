@@ -1,11 +1,11 @@
 //! MODULE: there are no modules, and none can be loaded. The commands are there for those who ask what is loaded.
 
 use crate::commands::help;
-use crate::logging;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_runtime::logging;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[MODULE];

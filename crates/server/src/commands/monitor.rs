@@ -1,8 +1,8 @@
 //! MONITOR: has a connection shown every command that is executed.
 
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 /// The family.

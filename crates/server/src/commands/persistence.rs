@@ -1,12 +1,12 @@
 //! SAVE, BGSAVE and LASTSAVE: dumps on demand.
 
-use crate::logging;
-use crate::persistence::snapshots::{Busy, Purpose};
-use crate::persistence::{background, save};
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_durability::persistence::snapshots::{Busy, Purpose};
+use kvick_durability::persistence::{background, save};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_runtime::logging;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[SAVE, BGSAVE, LASTSAVE];
@@ -52,18 +52,6 @@ pub const LASTSAVE: Command<SessionHandler> = Command::new(
         .tips(&["nondeterministic_output"]),
     last_save,
 );
-
-impl From<Busy> for Error {
-    fn from(Busy(purpose): Busy) -> Self {
-        Error::text(match purpose {
-            Purpose::Save => "ERR Background save already in progress",
-            _ => {
-                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
-                 schedule a BGSAVE whenever possible."
-            }
-        })
-    }
-}
 
 fn save_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     cx.server.persistence.begin_save()?;

@@ -1,13 +1,14 @@
 //! SHUTDOWN: ends the server, or withdraws a signal's request to do so.
 
-use crate::config::tables::cluster::CLUSTER_ENABLED;
-use crate::config::words::ShutdownFlags;
-use crate::logging;
 use crate::process::shutdown::{self, Asker, Begun};
-use crate::session::{Fate, Session, SessionHandler};
+use crate::server::Serving;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_config::tables::cluster::CLUSTER_ENABLED;
+use kvick_config::words::ShutdownFlags;
+use kvick_engine::session::{Fate, Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_runtime::logging;
 use kvick_store::{Kind, Waiter};
 
 /// The family.
@@ -54,7 +55,7 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let wish = Wish::parse(args)?;
     let flags = match wish {
         Wish::Abort => {
-            if !shutdown::abort(cx.server) {
+            if !shutdown::abort(cx.server()) {
                 return Err(Error::text("ERR No shutdown in progress."));
             }
             logging::notice(format_args!("Shutdown manually aborted."));
@@ -66,7 +67,7 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
         return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
     }
-    let begun = shutdown::begin(cx.server, cx.locked, flags, Some(&cx.client.info))
+    let begun = shutdown::begin(cx.server(), cx.locked, flags, Some(&cx.client.info))
         .map_err(|shutdown::Refused| Error::text(shutdown::REFUSED))?;
     match begun {
         Begun::Ending => cx.client.fate = Fate::Close,
@@ -74,7 +75,7 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             // It waits for no key.
             let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
             let (client, version) = (cx.client.info.clone(), cx.client.version);
-            shutdown::join(cx.server, Asker { client, ticket: waiter.ticket(), version });
+            shutdown::join(cx.server(), Asker { client, ticket: waiter.ticket(), version });
             *cx.waits = Some(waiter);
         }
     }

@@ -1,8 +1,8 @@
 //! TIME: what the server's clock shows.
 
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 /// The family.
@@ -21,7 +21,7 @@ pub const TIME: Command<SessionHandler> = Command::new(
 
 fn time(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     // For a script, time stands still.
-    let now_us = cx.script_us.unwrap_or_else(crate::clock::unix_us);
+    let now_us = cx.script_us.unwrap_or_else(kvick_runtime::clock::unix_us);
     cx.reply.array(2);
     cx.reply.bulk_int(now_us / MICROSECONDS);
     cx.reply.bulk_int(now_us % MICROSECONDS);

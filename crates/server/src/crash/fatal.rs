@@ -6,8 +6,8 @@
 //! gives every thread, for a stack that overflowed; it is reset before it runs, so that a second fault ends the process.
 
 use super::{CRASHING, ENABLED, END, START};
-use crate::logging;
-use crate::version::{KVICK, VALKEY};
+use kvick_runtime::logging;
+use kvick_runtime::version::{KVICK, VALKEY};
 use libc::{c_int, c_void, siginfo_t};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

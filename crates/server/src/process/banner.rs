@@ -1,15 +1,15 @@
 //! What the server says of itself when it starts.
 
 use super::version::{GIT_DIRTY, GIT_SHA};
-use crate::config::Values;
-use crate::config::tables::cluster::CLUSTER_ENABLED;
-use crate::config::tables::logging::{LOGFILE, SYSLOG_ENABLED};
-use crate::config::tables::network::{IO_THREADS, PORT};
-use crate::config::tables::process::ALWAYS_SHOW_LOGO;
-use crate::config::tables::tls::TLS_PORT;
-use crate::logging;
-use crate::version::{KVICK, VALKEY};
+use kvick_config::Values;
+use kvick_config::tables::cluster::CLUSTER_ENABLED;
+use kvick_config::tables::logging::{LOGFILE, SYSLOG_ENABLED};
+use kvick_config::tables::network::{IO_THREADS, PORT};
+use kvick_config::tables::process::ALWAYS_SHOW_LOGO;
+use kvick_config::tables::tls::TLS_PORT;
+use kvick_runtime::logging;
 use kvick_runtime::logging::LogLevel;
+use kvick_runtime::version::{KVICK, VALKEY};
 use std::io::IsTerminal;
 
 /// Shows the logo if `always-show-logo` asks for it or a person looks on; else one line that tools read.

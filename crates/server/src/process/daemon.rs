@@ -3,10 +3,10 @@
 //! What must hold: [`fork_to_background`] is called while the process has one thread. A forked process has only the
 //! thread that forked, and locks that others held would stay locked in it for ever.
 
-use crate::config::Refusal;
-use crate::config::Values;
-use crate::config::tables::process::{DAEMONIZE, DIR, PIDFILE};
-use crate::logging;
+use kvick_config::Refusal;
+use kvick_config::Values;
+use kvick_config::tables::process::{DAEMONIZE, DIR, PIDFILE};
+use kvick_runtime::logging;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;

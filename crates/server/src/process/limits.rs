@@ -1,7 +1,7 @@
 //! The limit of open files, and how many clients it allows.
 
-use crate::config::Refusal;
-use crate::logging;
+use kvick_config::Refusal;
+use kvick_runtime::logging;
 use std::io;
 
 /// Descriptors beside those of clients: listeners, log, files of the data set, standard streams.

@@ -8,14 +8,13 @@ mod banner;
 mod daemon;
 pub mod limits;
 mod memory_test;
-pub mod oom_score;
 pub mod shutdown;
 mod start;
 mod system;
 pub mod title;
 pub mod version;
 
-use crate::config::arguments::Invocation;
+use kvick_config::arguments::Invocation;
 use std::process::ExitCode;
 
 /// Runs the program: what `main` does.

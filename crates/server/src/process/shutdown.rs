@@ -6,23 +6,24 @@
 //! the workers are told, and the rest is up to the main thread, which waits for them. What was saved last is what the
 //! clients were told: no command runs between the save and the end.
 
-use crate::aof::{self, State};
-use crate::clock;
-use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
-use crate::config::tables::persistence::SAVE;
-use crate::config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM, SHUTDOWN_TIMEOUT};
-use crate::config::words::ShutdownFlags;
-use crate::persistence::snapshots::Purpose;
-use crate::persistence::{background, save};
-use crate::replication::replicas::{Replica, Stage};
 use crate::server::Server;
-use crate::{logging, supervise};
+use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use kvick_config::tables::persistence::SAVE;
+use kvick_config::tables::process::{SHUTDOWN_ON_SIGINT, SHUTDOWN_ON_SIGTERM, SHUTDOWN_TIMEOUT};
+use kvick_config::words::ShutdownFlags;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Served;
 use kvick_core::message::Message;
 use kvick_core::pause::Hold;
+use kvick_durability::aof::{self, State};
+use kvick_durability::persistence::snapshots::Purpose;
+use kvick_durability::persistence::{background, save};
+use kvick_net::supervise;
+use kvick_replication::replicas::{Replica, Stage};
 use kvick_resp::{Reply, Version};
+use kvick_runtime::clock;
+use kvick_runtime::logging;
 use kvick_store::Locked;
 use parking_lot::Mutex;
 use std::sync::Arc;

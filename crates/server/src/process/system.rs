@@ -7,10 +7,11 @@
 //! the first byte of one is used. That takes a tenth of a millisecond at best, and several where a virtual machine has to
 //! get the memory from its host first; the worker that needs the byte waits for it.
 
-use crate::config::Values;
-use crate::config::tables::network::TCP_BACKLOG;
-use crate::config::tables::process::DISABLE_THP;
-use crate::{clock, logging};
+use kvick_config::Values;
+use kvick_config::tables::network::TCP_BACKLOG;
+use kvick_config::tables::process::DISABLE_THP;
+use kvick_runtime::clock;
+use kvick_runtime::logging;
 use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};

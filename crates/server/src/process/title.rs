@@ -6,8 +6,8 @@
 //! What must hold: [`prepare`] is called while the process has one thread and after the arguments have been read, since
 //! they are overwritten later; it leaves no environment variable in that memory.
 
-use crate::config::tables::process::{PROC_TITLE_TEMPLATE, SET_PROC_TITLE};
-use crate::config::{Values, proc_title};
+use kvick_config::tables::process::{PROC_TITLE_TEMPLATE, SET_PROC_TITLE};
+use kvick_config::{Values, proc_title};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Which version this is, and how the program is used.
 
-use crate::version::{KVICK, VALKEY};
+use kvick_runtime::version::{KVICK, VALKEY};
 
 /// The commit it was built from, in eight hexadecimal digits; zeroes if that is not known.
 pub const GIT_SHA: &str = env!("KVICK_GIT_SHA");

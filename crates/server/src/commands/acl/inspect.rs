@@ -2,13 +2,13 @@
 
 use super::manage::redact;
 use super::wrong_number;
-use crate::session::Session;
 use kvick_acl::User;
 use kvick_acl::check::Request;
 use kvick_acl::user::Selector;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Categories;
 use kvick_commands::table::Resolved;
+use kvick_engine::session::Session;
 use kvick_resp::{Args, Reply};
 
 /// ACL LIST

@@ -1,8 +1,8 @@
 //! ACL LOG.
 
 use super::wrong_number;
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 

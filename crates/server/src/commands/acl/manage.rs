@@ -2,15 +2,15 @@
 
 use super::revoke;
 use super::wrong_number;
-use crate::config::Refusal;
-use crate::logging;
-use crate::session::{Client, Session};
 use kvick_acl::file::{self, reader};
 use kvick_acl::rules::has_blanks;
 use kvick_commands::context::Error;
+use kvick_config::Refusal;
 use kvick_core::clients::DEFAULT_USER;
+use kvick_engine::session::{Client, Session};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_runtime::logging;
 use std::path::PathBuf;
 
 /// Bits of a password, if it is not said how many, and at most.

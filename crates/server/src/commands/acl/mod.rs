@@ -6,9 +6,9 @@ mod manage;
 mod revoke;
 
 use super::help;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 /// The family.

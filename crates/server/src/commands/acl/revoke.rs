@@ -4,24 +4,24 @@
 //! Called while the world is held, so that nobody logs in or subscribes meanwhile: when whoever took the rights away is
 //! replied to, nothing is executed any more of the clients concerned.
 
-use crate::server::Server;
-use crate::session::{Client, Fate};
 use kvick_acl::user::{User, matches_channel};
 use kvick_core::clients::ClientInfo;
 use kvick_core::message::Message;
 use kvick_core::pubsub::Kind;
+use kvick_engine::services::Services;
+use kvick_engine::session::{Client, Fate};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Ends the connections of a user that is gone. `me` is the client that asked, whose connection ends after the reply.
-pub fn end_connections_of(server: &'static Server, me: &mut Client, user: &[u8]) {
+pub fn end_connections_of(server: &'static Services, me: &mut Client, user: &[u8]) {
     end(server, me, |info| *info.names.lock().user == *user);
 }
 
 /// Ends those connections of a user that are subscribed to what it could listen to before and cannot any more. Nobody is
 /// looked at if everything that was allowed still is.
-pub fn end_forbidden_subscriptions(server: &'static Server, me: &mut Client, before: &User, after: &User) {
+pub fn end_forbidden_subscriptions(server: &'static Services, me: &mut Client, before: &User, after: &User) {
     let channels = |user: &User| -> Vec<Box<[u8]>> {
         user.all_selectors().flat_map(|selector| selector.channels.iter().cloned()).collect()
     };
@@ -41,7 +41,7 @@ pub fn end_forbidden_subscriptions(server: &'static Server, me: &mut Client, bef
     });
 }
 
-fn end(server: &'static Server, me: &mut Client, is_meant: impl Fn(&ClientInfo) -> bool) {
+fn end(server: &'static Services, me: &mut Client, is_meant: impl Fn(&ClientInfo) -> bool) {
     for info in server.clients.all() {
         if is_meant(&info) {
             end_one(server, me, info);
@@ -49,7 +49,7 @@ fn end(server: &'static Server, me: &mut Client, is_meant: impl Fn(&ClientInfo) 
     }
 }
 
-fn end_one(server: &'static Server, me: &mut Client, info: Arc<ClientInfo>) {
+fn end_one(server: &'static Services, me: &mut Client, info: Arc<ClientInfo>) {
     if info.id == me.info.id {
         me.fate = Fate::CloseAfterReply;
     } else if !info.doomed.swap(true, Ordering::SeqCst) {

@@ -3,11 +3,10 @@
 //! A filter is a list of conditions that must all hold. Most conditions also come negated, with `NOT-` before their name;
 //! then they must not hold. Of a condition that is given twice, the latter counts, but `ID` and `NOT-ID` gather numbers.
 
-use super::list;
-use crate::server::Server;
 use kvick_acl::Acl;
 use kvick_commands::context::Error;
 use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_engine::services::Services;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use std::collections::BTreeSet;
@@ -93,7 +92,7 @@ impl Kind {
 }
 
 /// What a filter may name at a server.
-pub fn known(server: &Server) -> Known<'_> {
+pub fn known(server: &Services) -> Known<'_> {
     Known { databases: server.keyspace.databases(), acl: &server.acl }
 }
 

@@ -5,10 +5,10 @@
 
 use super::arguments;
 use super::filter::{Filter, known};
-use crate::session::{Fate, Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_core::message::Message;
+use kvick_engine::session::{Fate, Session, SessionHandler};
 use kvick_resp::Args;
 use std::sync::atomic::Ordering;
 

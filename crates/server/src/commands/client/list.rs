@@ -6,10 +6,10 @@
 
 use super::arguments;
 use super::filter::{Filter, known};
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_core::clients::line::describe;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 /// CLIENT INFO

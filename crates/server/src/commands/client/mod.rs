@@ -22,9 +22,9 @@ pub mod pause;
 pub mod tracking;
 
 use super::help;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 /// The family.

@@ -1,10 +1,10 @@
 //! How a connection is treated: CLIENT REPLY, NO-EVICT, NO-TOUCH, IMPORT-SOURCE, CAPA.
 
 use super::{ON_OFF, on_or_off};
-use crate::session::{ReplyMode, Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_core::clients::ClientFlags;
+use kvick_engine::session::{ReplyMode, Session, SessionHandler};
 use kvick_resp::Args;
 
 /// CLIENT REPLY ON | OFF | SKIP

@@ -2,9 +2,9 @@
 //!
 //! Names appear in the lines of CLIENT LIST, which are split at blanks: they consist of printable ASCII characters.
 
-use crate::session::{Client, Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_engine::session::{Client, Session, SessionHandler};
 use kvick_resp::Args;
 
 /// CLIENT ID

@@ -1,10 +1,10 @@
 //! Holding clients up and letting them go: CLIENT PAUSE, UNPAUSE, UNBLOCK.
 
-use crate::session::{Session, SessionHandler};
-use crate::worker::blocking::Blocked;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_core::message::Message;
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_engine::worker::blocking::Blocked;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::Waiter;

@@ -1,11 +1,11 @@
 //! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. How it works is told in [`kvick_core::tracking`].
 
-use crate::session::{Client, Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_core::clients::ClientFlags;
 use kvick_core::tracking::prefixes::first_overlap;
 use kvick_core::tracking::{Mode, OwnTracking};
+use kvick_engine::session::{Client, Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use std::ops::Bound;

@@ -1,10 +1,10 @@
 //! COMMAND DOCS.
 
 use super::{reply_field, reply_words};
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, ArgKind, Categories, Command, Flags, Group, Spec};
 use kvick_commands::table::{Catalogue, CommandInfo};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::{Args, Reply};
 
 /// COMMAND DOCS [command-name [command-name ...]]

@@ -1,10 +1,10 @@
 //! COMMAND and COMMAND INFO: arity, flags, categories, tips, and where the keys are.
 
 use super::{reply_field, reply_words};
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_commands::table::{Catalogue, CommandInfo};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::{Args, Reply};
 
 /// COMMAND INFO [command-name [command-name ...]]

@@ -1,10 +1,10 @@
 //! COMMAND GETKEYS and COMMAND GETKEYSANDFLAGS: the keys in a request.
 
 use super::{info, reply_words};
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeyPositions, Spec};
 use kvick_commands::table::Resolved;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 const ARGS: &[Arg] = &[Arg::string("command"), Arg::string("arg").optional().multiple()];

@@ -1,8 +1,8 @@
 //! COMMAND LIST.
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_commands::table::CommandInfo;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::glob;
 

@@ -14,9 +14,9 @@ pub mod keys;
 pub mod list;
 
 use super::help;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::{Args, Reply};
 
 /// The family.

@@ -1,12 +1,13 @@
 //! What changes in the running server when a setting does. Settings that are not named here are read when they are
 //! needed, through [`RuntimeConfig`](crate::server::RuntimeConfig) or from the configuration itself.
 
-use crate::config::tables::{logging, memory, network, persistence, process, replication, security, tls};
-use crate::config::{Id, Refusal, Values};
-use crate::listen::Transport;
-use crate::process::{limits, oom_score, title};
+use crate::process::{limits, title};
 use crate::server::Server;
+use kvick_config::tables::{logging, memory, network, persistence, process, replication, security, tls};
+use kvick_config::{Id, Refusal, Values};
 use kvick_core::eviction;
+use kvick_core::oom_score;
+use kvick_net::listen::Transport;
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];
@@ -39,7 +40,7 @@ const TLS: [Id; 18] = [
 /// Settings of how many replicas writes want.
 const REPLICAS: [Id; 2] = [replication::MIN_REPLICAS_TO_WRITE.id(), replication::MIN_REPLICAS_MAX_LAG.id()];
 
-/// Puts one setting into effect, as [`Apply`](crate::config::Apply) asks.
+/// Puts one setting into effect, as [`Apply`](kvick_config::Apply) asks.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
     if id == process::DIR.id() {
         return Ok(std::env::set_current_dir(values.read(process::DIR).path())?);
@@ -77,7 +78,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     } else if id == replication::REPL_BACKLOG_SIZE.id() {
         server.resize_backlog(values.read(replication::REPL_BACKLOG_SIZE));
     } else if LOG.contains(&id) {
-        crate::logging::configure(&kvick_config::process_settings::log(values));
+        kvick_runtime::logging::configure(&kvick_config::process_settings::log(values));
     } else if id == logging::CRASH_LOG_ENABLED.id() {
         crate::crash::configure(values);
     } else if id == persistence::APPENDFSYNC.id() || id == persistence::AOF_JOURNAL.id() {
@@ -94,7 +95,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
 fn warn_of_eviction(server: &'static Server, limit: u64) {
     let excess = eviction::excess(server, limit);
     if limit > 0 && excess > 0 {
-        crate::logging::warning(format_args!(
+        kvick_runtime::logging::warning(format_args!(
             "WARNING: the new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage \
              ({}). This will result in key eviction and/or the inability to accept new write commands depending on the \
              maxmemory-policy.",
@@ -124,7 +125,7 @@ fn listen(
 ) -> Result<(), Refusal> {
     for transport in transports {
         server.listen_anew(values, *transport).map_err(|error| {
-            crate::logging::warning(format_args!("{error}"));
+            kvick_runtime::logging::warning(format_args!("{error}"));
             Refusal::new(refusal)
         })?;
     }

@@ -3,17 +3,18 @@
 mod apply;
 
 use super::help;
-use crate::aof;
-use crate::config::rewrite::{Add, Extras, rewrite};
-use crate::config::{Caller, ConfigError, Directive, Refusal, directive, tables};
-use crate::logging;
 use crate::server::Server;
-use crate::session::{Session, SessionHandler};
+use crate::server::Serving;
 use kvick_acl as acl;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
+use kvick_config::rewrite::{Add, Extras, rewrite};
+use kvick_config::{Caller, ConfigError, Directive, Refusal, directive, tables};
 use kvick_core::admission::Reasons;
+use kvick_durability::aof;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_runtime::logging;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[CONFIG];
@@ -119,7 +120,7 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let server = cx.server;
     let is_loading = server.admission.has(Reasons::LOADING | Reasons::LOADING_BESIDE);
     let caller = Caller { is_local: cx.client.is_local(), is_loading };
-    let mut apply = |id, values: &_| apply::apply(server, id, values);
+    let mut apply = |id, values: &_| apply::apply(Server::of(server), id, values);
     match server.config.set_many(caller, &pairs, &mut apply) {
         Ok(_) => {
             if sets(args, b"aof-disable-auto-gc") {
@@ -143,7 +144,7 @@ fn resetstat(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 }
 
 fn config_rewrite(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    rewrite_file(cx.server, Add::Changed)?;
+    rewrite_file(cx.server(), Add::Changed)?;
     cx.reply.ok();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! DEBUG MALLCTL and MALLCTL-STR: the allocator's own controls, to be read.
 
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
 
 /// DEBUG MALLCTL name: a control that is a number.

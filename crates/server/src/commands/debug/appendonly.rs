@@ -1,9 +1,9 @@
 //! DEBUG LOADAOF and AOF-FLUSH-SLEEP: the append-only file.
 
-use crate::aof;
-use crate::session::Session;
 use kvick_commands::context::Error;
 use kvick_core::admission::Reasons;
+use kvick_durability::aof;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::{Kind, Waiter};

@@ -1,7 +1,7 @@
 //! Ways to end badly, for tests of what happens then.
 
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
 use std::alloc::{Layout, handle_alloc_error};
 
@@ -13,7 +13,7 @@ pub fn assertion(_: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// A panic.
 pub fn panic(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    panic!("DEBUG PANIC called at Unix time {}", crate::clock::unix_ms() / 1000);
+    panic!("DEBUG PANIC called at Unix time {}", kvick_runtime::clock::unix_ms() / 1000);
 }
 
 /// An allocation that nobody can serve.

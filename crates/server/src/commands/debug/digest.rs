@@ -5,8 +5,8 @@
 //! own SHA-1, so that the order counts. A key's digest mixes key, type and value and adds a mark if there is an expiry;
 //! that of all data mixes the number of each database that is not empty and adds its keys' digests.
 
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::format_double;
 use kvick_store::collections::list::Side;

@@ -1,7 +1,7 @@
 //! The tables of keys, and many keys at once.
 
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::Expiry;

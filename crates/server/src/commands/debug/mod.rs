@@ -13,18 +13,19 @@ mod values;
 use super::commandlog::wrong_number;
 use super::config::rewrite_file;
 use super::help;
-use crate::config::rewrite::Add;
-use crate::logging;
-use crate::session::{Session, SessionHandler};
-use crate::tls;
-use crate::worker::output;
-use crate::worker::rejection;
+use crate::server::Serving;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
+use kvick_config::rewrite::Add;
 use kvick_core::admission::Reasons;
 use kvick_core::message::Message;
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_engine::worker::output;
+use kvick_engine::worker::rejection;
+use kvick_net::tls;
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
+use kvick_runtime::logging;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -214,7 +215,7 @@ fn log(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    rewrite_file(cx.server, Add::All)?;
+    rewrite_file(cx.server(), Add::All)?;
     cx.reply.ok();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! DEBUG PROTOCOL: a reply of each type, for tests of clients.
 
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_engine::session::Session;
 use kvick_resp::{Args, Version};
 
 const TYPES: &str = "string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false";

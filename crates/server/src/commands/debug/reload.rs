@@ -1,11 +1,11 @@
 //! DEBUG RELOAD: the data set to a file and back.
 
-use crate::logging;
-use crate::persistence::load::{self, Reload};
-use crate::persistence::save;
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_durability::persistence::load::{self, Reload};
+use kvick_durability::persistence::save;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
+use kvick_runtime::logging;
 
 /// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]
 pub fn reload(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {

@@ -1,14 +1,14 @@
 //! What tests of replication need.
 
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use std::sync::atomic::Ordering;
 
 /// DEBUG CHANGE-REPL-ID: the data are of another history from here on.
 pub fn change_id(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    crate::logging::notice(format_args!("Changing replication IDs after receiving change-repl-id"));
+    kvick_runtime::logging::notice(format_args!("Changing replication IDs after receiving change-repl-id"));
     cx.server.replication.history.lock().begin_anew();
     cx.reply.ok();
     Ok(())

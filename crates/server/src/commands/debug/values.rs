@@ -1,9 +1,9 @@
 //! How the value of one key is stored.
 
-use crate::config::numbers;
-use crate::config::tables::persistence::RDBCOMPRESSION;
-use crate::session::Session;
 use kvick_commands::context::Error;
+use kvick_config::numbers;
+use kvick_config::tables::persistence::RDBCOMPRESSION;
+use kvick_engine::session::Session;
 use kvick_rdb::{ValueRef, WriteOptions, value_len};
 use kvick_resp::Args;
 use kvick_store::encodings::listpack::View;

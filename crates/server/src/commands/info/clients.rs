@@ -2,8 +2,8 @@
 
 use super::Subject;
 use super::page::Page;
-use crate::worker::blocking::Blocked;
 use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_engine::worker::blocking::Blocked;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

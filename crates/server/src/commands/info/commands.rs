@@ -2,9 +2,9 @@
 
 use super::Subject;
 use super::page::{Page, safe};
-use crate::clock::ticks_to_us;
 use crate::commands::latency::durations;
-use crate::config::tables::logging;
+use kvick_config::tables::logging;
+use kvick_runtime::clock::ticks_to_us;
 use std::collections::BTreeMap;
 
 /// What one command did on all workers.

@@ -2,12 +2,12 @@
 
 use super::Subject;
 use super::page::{Page, human};
-use crate::config::tables::memory as settings;
 use crate::memory::Overview;
 use crate::process::version;
-use crate::scripting::{Interpreters, Scripting};
+use kvick_config::tables::memory as settings;
 use kvick_core::eviction;
 use kvick_script::Kind;
+use kvick_scripting::{Interpreters, Scripting};
 
 /// The version of the interface between the reference and its engines, which tools are shown.
 const ENGINE_ABI_VERSION: u32 = 4;

@@ -15,9 +15,10 @@ mod server;
 mod stats;
 
 use crate::server::Server;
-use crate::session::{Session, SessionHandler};
+use crate::server::Serving;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use page::Page;
 
@@ -82,7 +83,7 @@ const SECTIONS: [Section; 16] = [
 
 fn info(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names: Vec<&[u8]> = args.slice_from(1).iter().collect();
-    let subject = Subject { server: cx.server, now_ms: cx.now_ms };
+    let subject = Subject { server: cx.server(), now_ms: cx.now_ms };
     let mut page = Page::default();
     for section in SECTIONS.iter().filter(|section| is_asked_for(section, &names)) {
         (section.write)(&subject, &mut page);

@@ -2,12 +2,12 @@
 
 use super::Subject;
 use super::page::Page;
-use crate::aof::{self, State};
-use crate::clock;
-use crate::persistence::load::Loading;
-use crate::persistence::snapshots::Purpose;
-use crate::persistence::status::Status;
 use kvick_core::admission::Reasons;
+use kvick_durability::aof::{self, State};
+use kvick_durability::persistence::load::Loading;
+use kvick_durability::persistence::snapshots::Purpose;
+use kvick_durability::persistence::status::Status;
+use kvick_runtime::clock;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub fn write(subject: &Subject, page: &mut Page) {

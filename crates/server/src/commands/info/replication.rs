@@ -2,10 +2,10 @@
 
 use super::Subject;
 use super::page::Page;
-use crate::config::tables::replication as settings;
-use crate::replication::Replication;
-use crate::replication::upstream::LinkStage;
 use crate::server::Server;
+use kvick_config::tables::replication as settings;
+use kvick_replication::Replication;
+use kvick_replication::upstream::LinkStage;
 use std::sync::atomic::Ordering;
 
 pub fn write(subject: &Subject, page: &mut Page) {
@@ -14,7 +14,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.section("Replication");
     page.field("role", if replication.upstream.is_replica() { "slave" } else { "master" });
     write_upstream(server, page);
-    let now_ms = crate::clock::unix_ms();
+    let now_ms = kvick_runtime::clock::unix_ms();
     page.field("connected_slaves", replication.replicas.count());
     let (least, lag_s) = (values.read(settings::MIN_REPLICAS_TO_WRITE), values.read(settings::MIN_REPLICAS_MAX_LAG));
     if least > 0 && lag_s > 0 {
@@ -42,7 +42,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
 fn write_upstream(server: &Server, page: &mut Page) {
     let (upstream, values) = (&server.replication.upstream, server.config.values());
     let Some(primary) = upstream.target() else { return };
-    let (stage, now_ms) = (upstream.stage(), crate::clock::unix_ms());
+    let (stage, now_ms) = (upstream.stage(), kvick_runtime::clock::unix_ms());
     page.field("master_host", &primary.host);
     page.field("master_port", primary.port);
     page.field("master_link_status", if upstream.is_connected() { "up" } else { "down" });

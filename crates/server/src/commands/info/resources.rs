@@ -4,7 +4,7 @@
 
 use super::Subject;
 use super::page::{Page, seconds};
-use crate::config::tables::network::IO_THREADS;
+use kvick_config::tables::network::IO_THREADS;
 use libc::{RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD, c_int, rusage, timeval};
 
 pub fn write(subject: &Subject, page: &mut Page) {

@@ -2,13 +2,15 @@
 
 use super::Subject;
 use super::page::Page;
-use crate::config::Values;
-use crate::config::tables::{cluster, network, process};
-use crate::listen::Transport;
 use crate::process::version as build;
-use crate::tls::Materials;
-use crate::tls::certificate::Summary;
-use crate::{clock, supervise, version};
+use kvick_config::Values;
+use kvick_config::tables::{cluster, network, process};
+use kvick_net::listen::Transport;
+use kvick_net::supervise;
+use kvick_net::tls::Materials;
+use kvick_net::tls::certificate::Summary;
+use kvick_runtime::clock;
+use kvick_runtime::version;
 use std::sync::OnceLock;
 
 const SECONDS_PER_DAY: u64 = 24 * 3600;

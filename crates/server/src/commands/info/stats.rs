@@ -2,11 +2,11 @@
 
 use super::Subject;
 use super::page::Page;
-use crate::clock::ticks_to_us;
 use crate::server::Server;
 use kvick_acl::log::Cause;
 use kvick_core::pubsub::Kind;
 use kvick_core::stats::Totals;
+use kvick_runtime::clock::ticks_to_us;
 use std::sync::atomic::Ordering;
 
 const BYTES_PER_KB: f64 = 1024.0;

@@ -1,10 +1,10 @@
 //! PUBSUB: who listens to what.
 
 use crate::commands::help;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
 use kvick_core::pubsub::Kind;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 const ASKING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE];

@@ -10,8 +10,8 @@ pub mod inspect;
 pub mod publish;
 pub mod subscribe;
 
-use crate::session::SessionHandler;
 use kvick_commands::spec::{Command, Flags};
+use kvick_engine::session::SessionHandler;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[

@@ -1,9 +1,9 @@
 //! Sending messages to those who listen.
 
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Channels, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_core::pubsub::publication::Address;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
 const PUBLISHING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::MAY_REPLICATE];

@@ -1,11 +1,11 @@
 //! Beginning and ending to listen. Each name is answered by a push of its own, and there is no reply beside.
 
 use super::LISTENING;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Channels, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_commands::table::CommandInfo;
 use kvick_core::pubsub::{Kind, Name};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use std::sync::atomic::Ordering;
 

@@ -1,11 +1,11 @@
 //! FAILOVER: has one of the replicas take over.
 
-use crate::replication::failover::{Plan, State};
-use crate::replication::replicas::Stage;
-use crate::replication::upstream::Target;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_replication::failover::{Plan, State};
+use kvick_replication::replicas::Stage;
+use kvick_replication::upstream::Target;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 

@@ -6,8 +6,8 @@ mod replconf;
 mod replicaof;
 mod role;
 
-use crate::session::SessionHandler;
 use kvick_commands::spec::Command;
+use kvick_engine::session::SessionHandler;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[

@@ -1,19 +1,19 @@
 //! PSYNC and SYNC: a replica asks to be synchronised.
 
-use crate::config::tables::logging::HIDE_USER_DATA_FROM_LOG;
-use crate::config::tables::replication::REPL_DISKLESS_SYNC;
-use crate::logging;
-use crate::persistence::form::Parts;
-use crate::replication::failover::State;
-use crate::replication::replicas::{Replica, Stage};
-use crate::replication::synchronise;
-use crate::session::{Session, SessionHandler};
-use crate::worker::feeding::Feed;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use kvick_config::tables::replication::REPL_DISKLESS_SYNC;
 use kvick_core::clients::ClientFlags;
+use kvick_durability::persistence::form::Parts;
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_engine::worker::feeding::Feed;
+use kvick_replication::failover::State;
+use kvick_replication::replicas::{Replica, Stage};
+use kvick_replication::synchronise;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_runtime::logging;
 use kvick_store::log::{Audience, Follower};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,11 +1,11 @@
 //! REPLCONF: what a replica tells of itself, before it is synchronised and while it is.
 
-use crate::config::tables::replication::DUAL_CHANNEL_REPLICATION_ENABLED;
-use crate::persistence::form::Parts;
-use crate::replication::replicas::Replica;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
+use kvick_config::tables::replication::DUAL_CHANNEL_REPLICATION_ENABLED;
+use kvick_durability::persistence::form::Parts;
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_replication::replicas::Replica;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_resp::split_args;

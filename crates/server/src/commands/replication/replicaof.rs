@@ -1,13 +1,13 @@
 //! REPLICAOF and its old name: whom the server follows.
 
-use crate::logging;
-use crate::replication::failover::State;
-use crate::replication::upstream::Target;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_replication::failover::State;
+use kvick_replication::upstream::Target;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_runtime::logging;
 
 const FLAGS: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT, Flags::STALE];
 const CATEGORIES: &[Categories] = &[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW];

@@ -1,9 +1,9 @@
 //! ROLE: what the server is in replication.
 
-use crate::replication::replicas::Stage;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
+use kvick_engine::session::{Session, SessionHandler};
+use kvick_replication::replicas::Stage;
 use kvick_resp::Args;
 use std::sync::atomic::Ordering;
 

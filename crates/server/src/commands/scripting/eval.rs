@@ -1,8 +1,8 @@
 //! EVAL, EVALSHA and FCALL with their read-only variants: what is known of them. The engine runs them itself, since they
-//! call other commands (see [`crate::worker::program`]).
+//! call other commands (see [`kvick_engine::worker::program`]).
 
-use crate::worker::program::{Program, Source};
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_engine::worker::program::{Program, Source};
 
 /// The family.
 pub static COMMANDS: &[Command<Program>] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FCALL, FCALL_RO];

@@ -2,16 +2,16 @@
 
 use super::script::wrong_subcommand;
 use crate::commands::help;
-use crate::config::tables::persistence::RDBCOMPRESSION;
-use crate::scripting::functions::{Function, LOAD_TIME_MAX, Library};
-use crate::scripting::libraries::Join;
-use crate::scripting::running::Kind;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_config::tables::persistence::RDBCOMPRESSION;
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_rdb::{VERSION, VersionCheck, WriteOptions, dump_functions, restore_functions};
 use kvick_resp::Args;
 use kvick_resp::glob;
+use kvick_scripting::functions::{Function, LOAD_TIME_MAX, Library};
+use kvick_scripting::libraries::Join;
+use kvick_scripting::running::Kind;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[FUNCTION];

@@ -1,19 +1,17 @@
 //! SCRIPT: the scripts that the server knows.
 
 use crate::commands::help;
-use crate::scripting::debugging::Mode;
-use crate::scripting::running::Kind;
-use crate::scripting::scripts::Sum;
-use crate::session::{Session, SessionHandler};
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_scripting::debugging::Mode;
+use kvick_scripting::program::UNKNOWN;
+use kvick_scripting::running::Kind;
+use kvick_scripting::scripts::Sum;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[SCRIPT];
-
-/// There is no script by that sum.
-pub const UNKNOWN: Error = Error::text("NOSCRIPT No matching script.");
 
 const ALL_SUCCEEDED: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 

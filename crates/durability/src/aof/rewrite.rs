@@ -1,0 +1,494 @@
+//! Rewrites: a new base for the append-only file, and what becomes of the files before it.
+//!
+//! [`begin`] takes a snapshot for the base, and has the [writer](super::writer) go over to a new increment at the offset of
+//! the log that the snapshot is of. When the base is complete, it takes its place together with the manifest that lists it;
+//! everything older becomes history and is deleted. A rewrite that fails leaves nothing but one increment more.
+//!
+//! Where there were no files, the increment has a temporary name until the base is there.
+
+use super::aof_dir::{Told, reason, shown, tell};
+use super::writer::{Increment, Order, Writer};
+use super::{Aof, State};
+use crate::DurableCore;
+use crate::persistence::file::{self, DumpFile, SaveError};
+use crate::persistence::form::Form;
+use crate::persistence::save::{self, Place};
+use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
+use kvick_config::tables::persistence::{
+    AOF_REWRITE_INCREMENTAL_FSYNC, AOF_USE_RDB_PREAMBLE, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
+};
+use kvick_core::admission::Reasons;
+use kvick_runtime::clock;
+use kvick_runtime::logging;
+use kvick_store::Locked;
+use kvick_store::log::{Audience, Follower, encode};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+/// Failures after which rewrites that begin by themselves pause.
+const FAILURES_MAX: u32 = 3;
+/// The longest pause.
+const PAUSE_MINUTES_MAX: i64 = 60;
+
+/// Where the log goes from the moment on that the new base is of.
+pub enum Onward {
+    /// Nowhere: there are no files but what a rewrite makes.
+    Nowhere,
+    /// To a new increment, from this offset on.
+    Increment(u64, Preface),
+    /// To a temporary increment, as this follower reads it.
+    Temporary(Follower, Preface),
+}
+
+/// The database that an increment begins in, where the log does not say so itself: a replica's is its primary's, which may
+/// have said it long ago.
+#[derive(Clone, Copy, Debug)]
+pub struct Preface(Option<usize>);
+
+impl Preface {
+    /// For what comes from here on. The world is held.
+    fn here(core: &DurableCore) -> Preface {
+        Preface(core.replication_view().primary_database())
+    }
+
+    /// An increment that begins so.
+    fn begin(self, file: File) -> io::Result<Increment> {
+        let mut increment = Increment::new(file, 0);
+        if let Some(database) = self.0 {
+            let mut select = Vec::new();
+            encode(&mut select, [&b"SELECT"[..], database.to_string().as_bytes()].into_iter());
+            increment.file.write_all(&select)?;
+            // Nothing else may come for long, and until then all is on the disk.
+            increment.file.sync_data()?;
+            (increment.size, increment.synced) = (select.len() as u64, select.len() as u64);
+        }
+        Ok(increment)
+    }
+}
+
+/// A base that is complete.
+pub struct Finished {
+    number: u64,
+    file: DumpFile,
+    is_dump: bool,
+    /// Whether it has taken its place.
+    answer: Sender<bool>,
+}
+
+/// A dump's file that was received from a primary, and what reads the log from there on.
+pub struct ReceivedDump {
+    path: PathBuf,
+    follower: Follower,
+    preface: Preface,
+}
+
+/// The data have become those of a dump that was received into this file, and that the log goes on from in this database: the
+/// file becomes the base, if there are to be files and theirs may be dumps. The world is held. Whoever gets something to wait for
+/// has nobody put another file in the place of this one until it has come.
+pub fn adopt(core: &'static DurableCore, path: PathBuf, database: usize) -> Option<Receiver<()>> {
+    let aof = &core.aof;
+    let mut status = aof.status.lock();
+    if status.state == State::Off || !core.config.read(AOF_USE_RDB_PREAMBLE) {
+        return None;
+    }
+    // A rewrite that begins from here on is of the new data.
+    (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
+    drop(status);
+    snapshots::cancel(&core.persistence, Purpose::AofBase);
+    snapshots::base_is_wanted(&core.persistence, false);
+    let follower = core.keyspace.log.follow(Audience::DataOnly);
+    let (answer, adopted) = mpsc::channel();
+    aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }, answer));
+    Some(adopted)
+}
+
+/// Begins a rewrite of the data set as it is now.
+pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy> {
+    // Only who holds the world begins a snapshot.
+    if let Some(running) = core.persistence.status().running {
+        return Err(Busy(running.purpose));
+    }
+    let (aof, log) = (&core.aof, &core.keyspace.log);
+    let mut status = aof.status.lock();
+    status.last_rewrite += 1;
+    let number = status.last_rewrite;
+    let onward = match status.state {
+        State::Off => Onward::Nowhere,
+        State::On => Onward::Increment(log.offset(), Preface::here(core)),
+        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly), Preface::here(core)),
+    };
+    // Each file says itself which database it begins with.
+    log.forget_selected();
+    (status.scheduled, status.started_s) = (false, clock::unix_ms() / 1000);
+    status.rewrites += 1;
+    drop(status);
+    // Before the snapshot begins, which may be over soon.
+    aof.order(Order::Begin(number, onward));
+    let form = Form::aof_base(core);
+    let base = Base { core, number, is_dump: form.is_dump(), file: None };
+    let destinations: Vec<Box<dyn Destination>> = vec![Box::new(base)];
+    snapshots::begin(core, global, Request { purpose: Purpose::AofBase, form, destinations })?;
+    logging::notice(format_args!("Background append only file rewriting started by pid {}", std::process::id()));
+    Ok(())
+}
+
+/// Has a rewrite begin as soon as possible.
+pub fn schedule(core: &DurableCore) {
+    core.aof.status.lock().scheduled = true;
+    snapshots::base_is_wanted(&core.persistence, true);
+}
+
+/// The same by the user's wish, however often it failed.
+pub fn schedule_by_user(core: &DurableCore) {
+    core.aof.status.lock().failures = 0;
+    schedule(core);
+}
+
+/// Has the rewrite that is under way, if any, come to nothing; whether there was one.
+pub fn cancel(core: &'static DurableCore) -> bool {
+    let cancelled = snapshots::cancel(&core.persistence, Purpose::AofBase);
+    if cancelled {
+        logging::notice(format_args!("Killing running AOF rewrite child: {}", std::process::id()));
+    }
+    cancelled
+}
+
+/// Begins a rewrite if one is due. Called from time to time by a worker that is in no batch.
+pub fn tick(core: &'static DurableCore) {
+    if core.admission.has(Reasons::LOADING | Reasons::ENDING) || core.persistence.status().running.is_some() {
+        return;
+    }
+    let aof = &core.aof;
+    let status = aof.status();
+    let growth = (status.state == State::On && !status.scheduled).then(|| growth_percent(core)).flatten();
+    if !(status.scheduled || growth.is_some()) || (status.failures > 0 && is_paused(aof)) {
+        return;
+    }
+    if let Some(percent) = growth {
+        logging::notice(format_args!("Starting automatic rewriting of AOF on {percent}% growth"));
+    }
+    let mut global = core.keyspace.lock_global();
+    if !core.admission.has(Reasons::LOADING) {
+        // Somebody else may have begun a snapshot just now: then later.
+        let _ = begin(core, &mut global);
+    }
+}
+
+/// By how much the files have grown, in percent, if that is enough for a rewrite.
+fn growth_percent(core: &'static DurableCore) -> Option<u64> {
+    let values = core.config.values();
+    let percentage = u64::from(values.read(AUTO_AOF_REWRITE_PERCENTAGE));
+    let size = core.aof.current_size.load(Ordering::Relaxed);
+    if percentage == 0 || size <= values.read(AUTO_AOF_REWRITE_MIN_SIZE) {
+        return None;
+    }
+    let base = core.aof.base_size.load(Ordering::Relaxed).max(1);
+    let growth = (size as u128 * 100 / base as u128).saturating_sub(100) as u64;
+    (growth >= percentage).then_some(growth)
+}
+
+/// Whether rewrites have failed so often that the next one has to wait: for a minute, and twice as long each time.
+fn is_paused(aof: &Aof) -> bool {
+    let (mut status, now_s) = (aof.status.lock(), clock::unix_ms() / 1000);
+    if status.failures < FAILURES_MAX {
+        (status.pause_minutes, status.pause_until_s) = (0, 0);
+        return false;
+    }
+    if status.pause_until_s != 0 {
+        let is_over = now_s >= status.pause_until_s;
+        if is_over {
+            status.pause_until_s = 0;
+        }
+        return !is_over;
+    }
+    status.pause_minutes = (status.pause_minutes * 2).clamp(1, PAUSE_MINUTES_MAX);
+    status.pause_until_s = now_s + status.pause_minutes * 60;
+    logging::warning(format_args!(
+        "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {} minutes",
+        status.pause_minutes
+    ));
+    true
+}
+
+/// Where the base is written: the server's folder, until it is complete.
+fn place(core: &DurableCore) -> Place {
+    Place::of(core, Default::default(), AOF_REWRITE_INCREMENTAL_FSYNC)
+}
+
+/// The file of a base that is being written.
+struct Base {
+    core: &'static DurableCore,
+    number: u64,
+    is_dump: bool,
+    file: Option<DumpFile>,
+}
+
+impl Destination for Base {
+    fn open(&mut self) -> Result<(), SaveError> {
+        let name = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
+        self.file = Some(place(self.core).create(self.core, &name)?);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+        let Base { core, number, is_dump, file } = *self;
+        let complete = outcome.and_then(|()| file.ok_or(SaveError::Cancelled)).and_then(|file| {
+            file.sync()?;
+            file.let_go_of_cache();
+            Ok(file)
+        });
+        let file = match complete {
+            Ok(file) => file,
+            Err(error) => {
+                let failed = !matches!(error, SaveError::Cancelled);
+                if failed {
+                    file::report(&error);
+                    logging::warning(format_args!("Background AOF rewrite terminated with error"));
+                }
+                // Who sees that no rewrite is under way any more sees how it ended.
+                let (answer, noted) = mpsc::channel();
+                core.aof.order(Order::Abandon(number, failed, answer));
+                let _ = noted.recv();
+                return Err(error);
+            }
+        };
+        logging::notice(format_args!("Background AOF rewrite terminated with success"));
+        let (answer, outcome) = mpsc::channel();
+        core.aof.order(Order::Install(Finished { number, file, is_dump, answer }));
+        if outcome.recv().unwrap_or(false) { Ok(()) } else { Err(SaveError::Cancelled) }
+    }
+}
+
+impl Writer {
+    /// Begins to write at the start of the core: to the last increment, or a new one behind a first base.
+    pub fn open(&mut self) -> Result<(), Told> {
+        self.aof_dir.make()?;
+        let mut manifest = self.aof_dir.manifest.clone();
+        let file_name = self.aof_dir.file_name();
+        let mut global = self.core.keyspace.lock_global();
+        if manifest.is_empty() {
+            let form = Form::aof_base(self.core);
+            let name = manifest.new_base(&file_name, form.is_dump()).name.clone();
+            self.write_base(&mut global, &form, &name)?;
+            logging::notice(format_args!("Creating AOF base file {} on server start", shown(&name)));
+        }
+        let is_new = manifest.increments.is_empty();
+        let name = match manifest.increments.last() {
+            Some(part) => part.name.clone(),
+            None => manifest.new_increment(&file_name).name.clone(),
+        };
+        let file = self.aof_dir.open(&name, false)?;
+        self.aof_dir.put(manifest)?;
+        let size = self.aof_dir.size(&name).map_err(|_| Told)?;
+        self.clear_journal(&file)?;
+        let follower = self.core.keyspace.log.follow(Audience::DataOnly);
+        self.begin(follower, Increment::new(file, size));
+        drop(global);
+        self.aof.synced.store(self.aof.released.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.measure();
+        self.aof.status.lock().state = State::On;
+        let verb = if is_new { "Creating" } else { "Opening" };
+        logging::notice(format_args!("{verb} AOF incr file {} on server start", shown(&name)));
+        self.aof_dir.collect();
+        Ok(())
+    }
+
+    fn write_base(&self, global: &mut Locked, form: &Form, name: &[u8]) -> Result<(), Told> {
+        let temporary = format!("temp-rewriteaof-{}.aof", std::process::id());
+        let written = save::write(self.core, global, form, &place(self.core), &temporary);
+        let installed = written.and_then(|file| file.install(&self.aof_dir.path(name)));
+        installed.map_err(|error| tell(format_args!("Write error writing append only file on disk: {error}")))
+    }
+
+    /// Takes note of the sizes of the files that are there.
+    fn measure(&self) {
+        let sizes = self.aof_dir.manifest.parts().filter_map(|(_, part)| self.aof_dir.size(&part.name).ok());
+        self.aof.current_size.store(sizes.sum(), Ordering::Relaxed);
+        let base = self.aof_dir.manifest.base.as_ref().and_then(|base| self.aof_dir.size(&base.name).ok());
+        self.aof.base_size.store(base.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// A rewrite begins.
+    pub fn begin_rewrite(&mut self, number: u64, onward: Onward) {
+        self.rewriting = Some(number);
+        let begun = self.aof_dir.make().and_then(|()| match onward {
+            Onward::Nowhere => Ok(()),
+            Onward::Increment(at, preface) => self.go_over(at, preface),
+            Onward::Temporary(follower, preface) => self.collect_in_temporary(follower, preface),
+        });
+        if begun.is_err() {
+            snapshots::cancel(&self.core.persistence, Purpose::AofBase);
+            self.abandon(number, true);
+        }
+    }
+
+    /// Writes what comes from this offset on to a new increment, which the manifest lists.
+    fn go_over(&mut self, at: u64, preface: Preface) -> Result<(), Told> {
+        self.write_available(at);
+        let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
+        if self.increment.is_none() || !is_whole {
+            return Err(tell(format_args!("The AOF cannot be rewritten while it cannot be written")));
+        }
+        // Only the last file may be cut off, so this one is to be whole before there is another.
+        self.sync_increment()?;
+        let mut manifest = self.aof_dir.manifest.clone();
+        let name = manifest.new_increment(&self.aof_dir.file_name()).name.clone();
+        let next = begin_increment(self.aof_dir.open(&name, true)?, preface)?;
+        self.aof_dir.put(manifest)?;
+        self.increment = Some(next);
+        tell_of_increment(&name);
+        Ok(())
+    }
+
+    fn collect_in_temporary(&mut self, follower: Follower, preface: Preface) -> Result<(), Told> {
+        let name = self.aof_dir.temporary_name();
+        let increment = begin_increment(self.aof_dir.open(&name, true)?, preface)?;
+        self.begin(follower, increment);
+        tell_of_increment(&name);
+        Ok(())
+    }
+
+    /// Makes a dump that was received from a primary the base.
+    pub fn adopt(&mut self, dump: ReceivedDump) {
+        self.close();
+        if self.try_adopt(dump).is_err() {
+            self.begin_anew();
+        }
+    }
+
+    fn try_adopt(&mut self, ReceivedDump { path, follower, preface }: ReceivedDump) -> Result<(), Told> {
+        self.aof_dir.make()?;
+        let file_name = self.aof_dir.file_name();
+        let mut manifest = self.aof_dir.manifest.clone();
+        let base = manifest.new_base(&file_name, true).name.clone();
+        let base_path = self.aof_dir.path(&base);
+        std::fs::rename(&path, &base_path).map_err(|error| {
+            tell(format_args!(
+                "Error trying to rename the RDB file {} into {}: {}",
+                path.display(),
+                shown(&base),
+                reason(&error)
+            ))
+        })?;
+        manifest.retire_increments(0);
+        let name = manifest.new_increment(&file_name).name.clone();
+        let opened = self.aof_dir.open(&name, true).and_then(|file| begin_increment(file, preface));
+        let put = opened.and_then(|increment| self.aof_dir.put(manifest).map(|()| increment));
+        let increment = put.inspect_err(|Told| {
+            self.aof_dir.drop_unlisted(&base);
+            self.aof_dir.drop_unlisted(&name);
+        })?;
+        self.begin(follower, increment);
+        self.measure();
+        if !self.has_unsynced() {
+            self.publish_synced();
+        }
+        logging::notice(format_args!("Reused RDB file from primary sync as AOF base file: {}", shown(&base)));
+        self.aof_dir.collect();
+        Ok(())
+    }
+
+    /// Has a base take its place.
+    pub fn install(&mut self, finished: Finished) {
+        let Finished { number, file, is_dump, answer } = finished;
+        if self.rewriting != Some(number) {
+            // Whoever ended it has said so.
+            let _ = answer.send(false);
+            return;
+        }
+        let installed = self.try_install(file, is_dump);
+        if installed.is_ok() {
+            self.rewriting = None;
+            let mut status = self.aof.status.lock();
+            status.rewrite_ended(true);
+            if status.state == State::Waiting {
+                status.state = State::On;
+            }
+            drop(status);
+            // Before those who wait for the disk are answered: they find that no rewrite is under way.
+            snapshots::base_installed(&self.core.persistence);
+            if !self.has_unsynced() {
+                self.publish_synced();
+            }
+            logging::notice(format_args!("Background AOF rewrite finished successfully"));
+        } else {
+            self.abandon(number, true);
+        }
+        // The snapshot thread waits for it.
+        let _ = answer.send(installed.is_ok());
+    }
+
+    fn try_install(&mut self, file: DumpFile, is_dump: bool) -> Result<(), Told> {
+        let file_name = self.aof_dir.file_name();
+        let mut manifest = self.aof_dir.manifest.clone();
+        let base = manifest.new_base(&file_name, is_dump).name.clone();
+        let from = file.name();
+        file.install(&self.aof_dir.path(&base)).map_err(|error| tell(format_args!("{error}")))?;
+        logging::notice(format_args!("Successfully renamed the temporary AOF base file {from} into {}", shown(&base)));
+        let state = self.aof.status.lock().state;
+        let mut increment = None;
+        let put = (|| {
+            if state == State::Waiting {
+                let name = manifest.new_increment(&file_name).name.clone();
+                self.aof_dir.rename(&self.aof_dir.path(&self.aof_dir.temporary_name()), &name, "incr")?;
+                increment = Some(name);
+            }
+            manifest.retire_increments(usize::from(self.increment.is_some()));
+            self.aof_dir.put(manifest)
+        })();
+        if put.is_err() {
+            self.aof_dir.drop_unlisted(&base);
+            increment.iter().for_each(|name| self.aof_dir.drop_unlisted(name));
+            return put;
+        }
+        let written = self.increment.as_ref().map_or(0, |increment| increment.size);
+        let size = self.aof_dir.size(&base).unwrap_or(0) + written;
+        if self.increment.is_some() {
+            self.aof.current_size.store(size, Ordering::Relaxed);
+            self.aof.base_size.store(size, Ordering::Relaxed);
+        }
+        self.aof_dir.collect();
+        Ok(())
+    }
+
+    /// A rewrite came to nothing.
+    pub fn abandon(&mut self, number: u64, failed: bool) {
+        if self.rewriting != Some(number) {
+            return;
+        }
+        self.rewriting = None;
+        let state = self.aof.status.lock().state;
+        if state == State::Waiting {
+            self.close();
+        }
+        let mut status = self.aof.status.lock();
+        if failed {
+            status.rewrite_ended(false);
+        }
+        // There are no files without a base.
+        status.scheduled |= state == State::Waiting;
+    }
+}
+
+impl super::Status {
+    fn rewrite_ended(&mut self, well: bool) {
+        self.last_duration_s = clock::unix_ms() / 1000 - self.started_s;
+        self.last_rewrite_ok = well;
+        self.failures = if well { 0 } else { self.failures.saturating_add(1) };
+    }
+}
+
+fn begin_increment(file: File, preface: Preface) -> Result<Increment, Told> {
+    preface.begin(file).map_err(|error| tell(format_args!("Error writing to the AOF file: {}", reason(&error))))
+}
+
+fn tell_of_increment(name: &[u8]) {
+    logging::notice(format_args!("Creating AOF incr file {} on background rewrite", shown(name)));
+}

@@ -1,0 +1,537 @@
+//! The thread that has the files: writes what the log holds, syncs it, carries out orders.
+//!
+//! Under load it does not want to be woken by every turn of a worker: when it finds that it hardly slept, it pauses for a
+//! moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always` replies wait
+//! for it, and it pauses only for more of them to come.
+
+use super::aof_dir::{AofDir, Told, reason, tell};
+use super::commit::Commits;
+use super::gather::Gathering;
+use super::load::{self, Failed};
+use super::rewrite;
+use super::{Aof, State};
+use crate::DurableCore;
+use kvick_config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
+use kvick_config::words::AppendFsync;
+use kvick_core::admission::Reasons;
+use kvick_runtime::logging;
+use kvick_store::global_lock::Participant;
+use kvick_store::log::{Follower, Piece};
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// A sleep shorter than this means that there is a load.
+const SHORT_SLEEP: Duration = Duration::from_micros(60);
+/// The pause between writes then.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often `everysec` syncs.
+const SYNC_PERIOD: Duration = Duration::from_secs(1);
+/// A sync that takes longer counts as one that held writing up.
+const SYNC_DELAY: Duration = Duration::from_secs(2);
+/// How soon a write or a sync that failed is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+/// How often the log tells of write errors.
+const TELL_PERIOD: Duration = Duration::from_secs(30);
+/// The longest sleep.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// What the thread is asked for. Whoever waits for an answer gets one.
+pub enum Order {
+    /// Read the manifest, and nothing else.
+    Look(Sender<Result<(), Failed>>),
+    /// Replay the files, if there are any.
+    Load(Sender<Result<(), Failed>>),
+    /// Begin to write, with the data set as it is.
+    Open(Sender<Result<(), Failed>>),
+    /// Replay the files in place of the data that there was, and answer a client.
+    Reload(load::Reload),
+    /// The rewrite of this number begins.
+    Begin(u64, rewrite::Onward),
+    /// The base of a rewrite is complete.
+    Install(rewrite::Finished),
+    /// The rewrite of this number came to nothing: whether by failure, and who is told when that is noted.
+    Abandon(u64, bool, Sender<()>),
+    /// Take a dump that was received for a base, and tell somebody when its file is no longer where it was received.
+    Adopt(rewrite::ReceivedDump, Sender<()>),
+    /// Write all, and wait for the disk; whether that went well.
+    Flush(Sender<bool>),
+    /// The same, and write no more.
+    Stop(Sender<bool>),
+    /// Delete what is history, if it need not be kept.
+    CollectHistory(Sender<()>),
+}
+
+/// Starts the thread.
+pub fn start(core: &'static DurableCore) -> io::Result<()> {
+    let participant = core.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
+    let mut writer = Writer::new(core, participant);
+    let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
+        kvick_runtime::memory::register_thread();
+        writer.run()
+    })?;
+    // A second call would be a mistake of the caller alone.
+    let _ = core.aof.thread.set(thread.thread().clone());
+    Ok(())
+}
+
+/// The file that is written to.
+pub(super) struct Increment {
+    pub file: File,
+    /// Bytes in it.
+    pub size: u64,
+    /// Bytes of these that are on the disk, in it or in the [journal](super::journal).
+    pub synced: u64,
+    /// Whether the journal takes what is committed to it.
+    pub is_journaled: bool,
+}
+
+impl Increment {
+    /// One that is in the file up to `size`, and on the disk.
+    pub fn new(file: File, size: u64) -> Increment {
+        Increment { file, size, synced: size, is_journaled: false }
+    }
+
+    /// Appends all, or nothing if that can be helped: otherwise the error comes with the bytes that are there for good.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let error = match self.file.write(&bytes[done..]) {
+                Ok(0) => io::Error::from_raw_os_error(libc::ENOSPC),
+                Ok(written) => {
+                    done += written;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            if done > 0 && self.file.set_len(self.size).is_ok() {
+                done = 0;
+            }
+            self.size += done as u64;
+            return Err((done, error));
+        }
+        self.size += done as u64;
+        Ok(())
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Writer {
+    pub core: &'static DurableCore,
+    pub aof: &'static Aof,
+    pub participant: Participant,
+    pub aof_dir: AofDir,
+    pub follower: Option<Follower>,
+    pub increment: Option<Increment>,
+    /// What was read from the log and could not be written.
+    pub left: Vec<u8>,
+    /// The number of the rewrite whose base is being written.
+    pub rewriting: Option<u64>,
+    synced_at: Instant,
+    told_at: Option<Instant>,
+    /// The second that is to be told before what comes next.
+    annotation: Option<i64>,
+    /// Whether the last sleep was short.
+    busy: bool,
+    gathering: Gathering,
+    pub commits: Commits,
+}
+
+impl Writer {
+    fn new(core: &'static DurableCore, participant: Participant) -> Writer {
+        Writer {
+            core,
+            aof: &core.aof,
+            participant,
+            aof_dir: AofDir::new(core),
+            follower: None,
+            increment: None,
+            left: Vec::new(),
+            rewriting: None,
+            synced_at: Instant::now(),
+            told_at: None,
+            annotation: None,
+            busy: false,
+            gathering: Gathering::new(),
+            commits: Commits::default(),
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            while self.carry_out_order() {}
+            if self.aof.holds_all() {
+                self.gathering.wait(self.aof);
+                self.gathering.begin(self.aof);
+            }
+            let wrote = self.write_available(u64::MAX);
+            self.sync_if_due();
+            self.aof.answer_waiting(self.core);
+            let due = self.tend_journal().unwrap_or(IDLE);
+            if wrote && self.busy && !self.aof.is_always() {
+                std::thread::sleep(PAUSE);
+            } else {
+                self.sleep(due);
+            }
+        }
+    }
+
+    /// Sleeps until somebody wakes it, or something is due: at the latest after `due`.
+    fn sleep(&mut self, due: Duration) {
+        let began = Instant::now();
+        let timeout = self.timeout().min(due);
+        self.aof.asleep.store(true, Ordering::Relaxed);
+        // Whoever moves the log sees that it sleeps, or this sees that the log has moved.
+        fence(Ordering::SeqCst);
+        let has_moved = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.lag() > 0);
+        if !has_moved && self.aof.orders.lock().is_empty() {
+            std::thread::park_timeout(timeout);
+        }
+        self.aof.asleep.store(false, Ordering::Relaxed);
+        self.busy = began.elapsed() < SHORT_SLEEP;
+    }
+
+    /// How long there is nothing to do unless somebody asks for something.
+    fn timeout(&self) -> Duration {
+        let mut timeout = self.aof.until_deadline().unwrap_or(IDLE);
+        if !self.left.is_empty() {
+            timeout = timeout.min(RETRY);
+        }
+        if self.has_unsynced() && self.aof.policy() == AppendFsync::Everysec {
+            timeout = timeout.min(SYNC_PERIOD.saturating_sub(self.synced_at.elapsed()).max(PAUSE));
+        }
+        timeout
+    }
+
+    pub fn has_unsynced(&self) -> bool {
+        self.increment.as_ref().is_some_and(|increment| increment.synced < increment.size)
+    }
+
+    /// Carries out the next order, if there is one.
+    fn carry_out_order(&mut self) -> bool {
+        let Some(order) = self.aof.orders.lock().pop_front() else { return false };
+        // Whoever asked is there, or has no more use for the answer.
+        match order {
+            Order::Look(answer) => _ = answer.send(self.aof_dir.read().map_err(|Told| Failed)),
+            Order::Load(answer) => _ = answer.send(load::load_own(self)),
+            Order::Open(answer) => _ = answer.send(self.open().map_err(|Told| Failed)),
+            Order::Reload(reload) => load::reload(self, reload),
+            Order::Begin(number, onward) => self.begin_rewrite(number, onward),
+            Order::Install(finished) => self.install(finished),
+            Order::Abandon(number, failed, answer) => {
+                self.abandon(number, failed);
+                let _ = answer.send(());
+            }
+            Order::Adopt(dump, answer) => {
+                self.adopt(dump);
+                let _ = answer.send(());
+            }
+            Order::Flush(answer) => _ = answer.send(self.flush()),
+            Order::Stop(answer) => {
+                let flushed = self.flush();
+                self.close();
+                let _ = answer.send(flushed);
+            }
+            Order::CollectHistory(answer) => {
+                self.aof_dir.collect();
+                let _ = answer.send(());
+            }
+        }
+        true
+    }
+
+    /// Writes what the log holds before `until`, as far as it has come when this begins; whether there was something.
+    pub fn write_available(&mut self, until: u64) -> bool {
+        if !self.left.is_empty() && !self.write_left() {
+            return false;
+        }
+        let goal = until.min(self.core.keyspace.log.offset());
+        let mut wrote = false;
+        while let Some(piece) = self.next_piece(goal) {
+            wrote = true;
+            if !self.write_piece(&piece) {
+                return false;
+            }
+        }
+        if let Some(follower) = &self.follower {
+            self.aof.written.store(follower.offset(), Ordering::SeqCst);
+        }
+        wrote
+    }
+
+    /// The next bytes of the log before `goal`, none of which belong to another second than the first.
+    fn next_piece(&mut self, goal: u64) -> Option<Piece> {
+        let follower = self.follower.as_mut()?;
+        loop {
+            let mark = self.aof.marks.lock().front().copied();
+            if let Some((at, second)) = mark
+                && at <= follower.offset()
+            {
+                self.annotation = Some(second);
+                self.aof.marks.lock().pop_front();
+                continue;
+            }
+            let end = mark.map_or(goal, |(at, _)| goal.min(at));
+            match follower.next(end) {
+                Ok(Some(piece)) => return Some(piece),
+                // What stood before the mark was not for files.
+                Ok(None) if mark.is_some_and(|(at, _)| at <= follower.offset()) => {}
+                Ok(None) => return None,
+                Err(_) => {
+                    self.begin_anew();
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn write_piece(&mut self, piece: &[u8]) -> bool {
+        if let Some(second) = self.annotation.take() {
+            self.left.extend_from_slice(format!("#TS:{second}\r\n").as_bytes());
+        }
+        if !self.left.is_empty() {
+            self.left.extend_from_slice(piece);
+            return self.write_left();
+        }
+        let Some(written) = self.try_write(piece) else { return true };
+        match written {
+            Ok(()) => true,
+            Err((done, error)) => {
+                self.left.extend_from_slice(&piece[done..]);
+                self.write_failed(done, piece.len(), &error);
+                false
+            }
+        }
+    }
+
+    /// Writes what could not be written before; whether that went well.
+    fn write_left(&mut self) -> bool {
+        let mut left = std::mem::take(&mut self.left);
+        match self.try_write(&left) {
+            None | Some(Ok(())) => {
+                if self.aof.status.lock().write_error.take().is_some() {
+                    logging::notice(format_args!("AOF write error looks solved. The server can write again."));
+                    self.update_admission();
+                }
+                left.clear();
+                self.left = left;
+                true
+            }
+            Some(Err((done, error))) => {
+                self.write_failed(done, left.len(), &error);
+                left.drain(..done);
+                self.left = left;
+                false
+            }
+        }
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> Option<Result<(), (usize, io::Error)>> {
+        let increment = self.increment.as_mut()?;
+        let sleep_us = self.aof.flush_sleep_us.load(Ordering::Relaxed);
+        if sleep_us > 0 {
+            std::thread::sleep(Duration::from_micros(sleep_us));
+        }
+        let (began, size) = (Instant::now(), increment.size);
+        let written = increment.write(bytes);
+        self.aof.current_size.fetch_add(increment.size - size, Ordering::Relaxed);
+        let is_rewriting = self.core.persistence.status().running.is_some();
+        self.aof_dir.record(if is_rewriting { "aof-write-active-child" } else { "aof-write-alone" }, began);
+        self.aof_dir.record("aof-write", began);
+        Some(written)
+    }
+
+    #[cold]
+    fn write_failed(&mut self, done: usize, wanted: usize, error: &io::Error) {
+        if self.told_at.is_none_or(|at| at.elapsed() > TELL_PERIOD) {
+            self.told_at = Some(Instant::now());
+            match done {
+                0 => logging::warning(format_args!("Error writing to the AOF file: {}", reason(error))),
+                _ => logging::warning(format_args!(
+                    "Short write while writing to the AOF file: (nwritten={done}, expected={wanted}), and it could not be \
+                     undone. The server may refuse to load the AOF the next time it starts."
+                )),
+            }
+        }
+        if self.aof.is_always() {
+            // Clients were told, or are about to be, of changes that cannot be taken back.
+            end_process(format_args!(
+                "Can't recover from AOF write error when the AOF fsync policy is 'always'. Exiting..."
+            ));
+        }
+        self.aof.status.lock().write_error = Some(error.raw_os_error().unwrap_or(libc::EIO));
+        self.update_admission();
+    }
+
+    /// Has writes refused as long as they cannot be kept.
+    fn update_admission(&self) {
+        let status = self.aof.status.lock();
+        self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
+        let fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
+        self.core.admission.set(Reasons::UNWRITTEN, fails);
+    }
+
+    fn sync_if_due(&mut self) {
+        let policy = self.aof.policy();
+        if policy != AppendFsync::Always {
+            self.wake_holders();
+        }
+        let is_due = match policy {
+            AppendFsync::Always => true,
+            AppendFsync::Everysec => self.synced_at.elapsed() >= SYNC_PERIOD,
+            AppendFsync::No => return,
+        };
+        if !is_due || self.increment.is_none() {
+            return;
+        }
+        let spared =
+            self.core.config.read(NO_APPENDFSYNC_ON_REWRITE) && self.core.persistence.status().running.is_some();
+        if spared {
+            if self.left.is_empty()
+                && let Some(follower) = &self.follower
+            {
+                self.aof.released.store(follower.offset(), Ordering::SeqCst);
+            }
+            return self.wake_holders();
+        }
+        if self.has_unsynced() {
+            self.sync(policy);
+        }
+        if !self.has_unsynced() {
+            self.publish_synced();
+        }
+    }
+
+    fn sync(&mut self, policy: AppendFsync) {
+        let began = Instant::now();
+        self.aof.sync_pending.store(policy == AppendFsync::Everysec, Ordering::Relaxed);
+        match policy {
+            AppendFsync::Always => self.commit(),
+            // The log has told of an error, and it is tried again.
+            _ => _ = self.sync_increment(),
+        }
+        self.aof.sync_pending.store(false, Ordering::Relaxed);
+        self.synced_at = began;
+        if policy == AppendFsync::Always {
+            self.aof_dir.record("aof-fsync-always", began);
+            self.gathering.end(self.aof, began.elapsed());
+        } else if began.elapsed() > SYNC_DELAY {
+            self.aof.delayed_syncs.fetch_add(1, Ordering::Relaxed);
+            logging::notice(format_args!(
+                "Asynchronous AOF fsync is taking too long (disk is busy?). What was to be written had to wait, which may \
+                 slow down the core."
+            ));
+        }
+    }
+
+    /// Waits until the disk has what was written. With `always` an error ends the process, whatever this was for: a kernel
+    /// tells of what it could not write once, and the next sync may go well without it.
+    pub fn sync_increment(&mut self) -> Result<(), Told> {
+        self.end_if_lost();
+        let has_unsynced = self.has_unsynced();
+        let Some(increment) = &mut self.increment else { return Ok(()) };
+        let synced = match increment.file.sync_data() {
+            Ok(()) => {
+                increment.synced = increment.size;
+                self.note_synced();
+                Ok(())
+            }
+            Err(error) if (has_unsynced || increment.is_journaled) && self.aof.is_always() => {
+                self.note_sync_failed();
+                end_process(format_args!(
+                    "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
+                    reason(&error)
+                ))
+            }
+            Err(error) => Err(tell(format_args!("Fail to fsync the AOF file: {}", reason(&error)))),
+        };
+        let failed = self.has_unsynced();
+        let before = std::mem::replace(&mut self.aof.status.lock().sync_failed, failed);
+        if before != failed {
+            self.update_admission();
+        }
+        synced
+    }
+
+    /// Tells that all that was read from the log is on the disk.
+    pub fn publish_synced(&mut self) {
+        let Some(follower) = self.follower.as_ref().filter(|_| self.left.is_empty()) else { return };
+        let offset = follower.offset();
+        if self.aof.status.lock().state == State::On {
+            self.aof.synced.store(offset, Ordering::SeqCst);
+        }
+        self.aof.released.store(offset, Ordering::SeqCst);
+        self.wake_holders();
+    }
+
+    /// Wakes the workers that have replies which wait.
+    fn wake_holders(&self) {
+        for (worker, holds) in self.aof.holders.iter().enumerate() {
+            if holds.load(Ordering::SeqCst) && holds.swap(false, Ordering::SeqCst) {
+                self.core.wake(worker);
+            }
+        }
+    }
+
+    /// Writes all that the log holds, and waits for the disk.
+    pub fn flush(&mut self) -> bool {
+        self.write_available(u64::MAX);
+        if self.increment.is_none() {
+            return true;
+        }
+        if self.sync_increment().is_err() {
+            return false;
+        }
+        self.give_up_journal();
+        self.publish_synced();
+        self.left.is_empty()
+    }
+
+    /// Begins to write what this follower reads.
+    pub fn begin(&mut self, follower: Follower, increment: Increment) {
+        let offset = follower.offset();
+        self.aof.written.store(offset, Ordering::SeqCst);
+        self.aof.released.store(offset, Ordering::SeqCst);
+        self.aof.marks.lock().clear();
+        (self.follower, self.increment) = (Some(follower), Some(increment));
+        self.left.clear();
+        self.synced_at = Instant::now();
+        self.aof.follows.store(true, Ordering::SeqCst);
+    }
+
+    /// Another history has begun, with other data: the files are of the old one until there is a base of the new one.
+    #[cold]
+    pub fn begin_anew(&mut self) {
+        self.close();
+        let mut status = self.aof.status.lock();
+        (status.state, status.scheduled) = (State::Waiting, true);
+    }
+
+    /// Writes no more.
+    pub fn close(&mut self) {
+        if self.aof.status.lock().state == State::Waiting && self.increment.is_some() {
+            self.aof_dir.remove_temporary();
+        }
+        self.aof.follows.store(false, Ordering::SeqCst);
+        (self.follower, self.increment, self.rewriting) = (None, None, None);
+        self.left.clear();
+        self.annotation = None;
+        self.aof.marks.lock().clear();
+        self.aof.synced.store(0, Ordering::SeqCst);
+        let mut status = self.aof.status.lock();
+        (status.write_error, status.sync_failed) = (None, false);
+        drop(status);
+        self.update_admission();
+        self.wake_holders();
+    }
+}
+
+/// Ends the process at once: to go on would be to break a promise.
+pub(super) fn end_process(why: std::fmt::Arguments<'_>) -> ! {
+    logging::warning(why);
+    logging::stop();
+    std::process::exit(1)
+}

@@ -1,0 +1,115 @@
+//! The core with the state of durability, and what durability needs of the layers above.
+
+use crate::aof::Aof;
+use crate::persistence::Persistence;
+use crate::replay::Replayer;
+use kvick_config::tables::persistence::APPENDFSYNC;
+use kvick_core::Core;
+use kvick_scripting::Scripting;
+use kvick_store::global_lock::Participant;
+use std::ops::Deref;
+use std::sync::OnceLock;
+
+/// A place in the replication stream.
+#[derive(Clone, Debug)]
+pub struct StreamPosition {
+    /// The database that the stream selects.
+    pub database: i64,
+    /// The replication ID.
+    pub id: String,
+    /// The offset.
+    pub offset: i64,
+}
+
+/// What durability needs to know of replication.
+pub trait ReplicationView: Send + Sync {
+    /// The replication ID and the selected database, while there is a backlog. The caller holds the global lock.
+    fn stream(&self) -> Option<(String, usize)>;
+
+    /// Continues the history that a dump belongs to: its ID, offset and selected database.
+    fn resume_history(&self, id: &str, offset: u64, database: usize);
+
+    /// The database that the primary has selected, on a replica.
+    fn primary_database(&self) -> Option<usize>;
+
+    /// Replicas that have acknowledged `offset`: in memory, or on their disks.
+    fn replicas_at(&self, offset: u64, on_disk: bool) -> usize;
+}
+
+/// A server without replication.
+struct Alone;
+
+impl ReplicationView for Alone {
+    fn stream(&self) -> Option<(String, usize)> {
+        None
+    }
+
+    fn resume_history(&self, _: &str, _: u64, _: usize) {}
+
+    fn primary_database(&self) -> Option<usize> {
+        None
+    }
+
+    fn replicas_at(&self, _: u64, _: bool) -> usize {
+        0
+    }
+}
+
+type MakeReplayer = Box<dyn Fn(Participant) -> Box<dyn Replayer> + Send + Sync>;
+
+/// The core, with dumps, the append-only file, and the scripts and functions that both of them hold.
+pub struct DurableCore {
+    core: &'static Core,
+    /// Dumps.
+    pub persistence: Persistence,
+    /// The append-only file.
+    pub aof: Aof,
+    /// Scripts and functions.
+    pub scripting: Scripting,
+    replication: OnceLock<Box<dyn ReplicationView>>,
+    make_replayer: OnceLock<MakeReplayer>,
+}
+
+impl Deref for DurableCore {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        self.core
+    }
+}
+
+impl DurableCore {
+    /// On a core, with neither a dump nor an append-only file loaded.
+    pub fn new(core: &'static Core) -> Self {
+        DurableCore {
+            core,
+            persistence: Persistence::default(),
+            aof: Aof::new(core.workers(), core.config.read(APPENDFSYNC)),
+            scripting: Scripting::new(core.keyspace),
+            replication: OnceLock::new(),
+            make_replayer: OnceLock::new(),
+        }
+    }
+
+    /// Sets what durability knows of replication, once; until then the server is without.
+    pub fn set_replication(&self, replication: Box<dyn ReplicationView>) {
+        // A second call would be a mistake of the process's start alone; the first stays.
+        let _ = self.replication.set(replication);
+    }
+
+    /// Sets what executes the commands of an append-only file, once.
+    pub fn set_replayer(&self, make: impl Fn(Participant) -> Box<dyn Replayer> + Send + Sync + 'static) {
+        // As above.
+        let _ = self.make_replayer.set(Box::new(make));
+    }
+
+    /// What is known of replication.
+    pub fn replication_view(&self) -> &dyn ReplicationView {
+        self.replication.get().map_or(&Alone, |replication| &**replication)
+    }
+
+    /// Something that executes the commands of an append-only file; `None` before it was set.
+    pub fn replayer(&self, participant: Participant) -> Option<Box<dyn Replayer>> {
+        self.make_replayer.get().map(|make| make(participant))
+    }
+}

@@ -1,0 +1,8 @@
+//! The data set on disk: RDB files ([`persistence`]) and the append-only file ([`aof`]).
+
+pub mod aof;
+mod durable_core;
+pub mod persistence;
+pub mod replay;
+
+pub use durable_core::{DurableCore, ReplicationView, StreamPosition};

@@ -1,0 +1,108 @@
+//! BGSAVE: a dump behind the backs of the workers, from a [snapshot](super::snapshots).
+
+use super::Persistence;
+use super::file::{self, DumpFile, SaveError};
+use super::form::Form;
+use super::save::Place;
+use super::snapshots::{self, Busy, Destination, Purpose, Request};
+use crate::DurableCore;
+use kvick_config::tables::logging::LATENCY_MONITOR_THRESHOLD;
+use kvick_runtime::logging;
+use kvick_store::Locked;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+/// Begins a background save of the data set as it is now.
+pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy> {
+    let destinations: Vec<Box<dyn Destination>> = vec![Box::new(SavedFile::new(core))];
+    snapshots::begin(core, global, Request { purpose: Purpose::Save, form: Form::dump(core), destinations })?;
+    logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
+    Ok(())
+}
+
+/// Has a background save begin when what runs now is over.
+pub fn schedule(persistence: &Persistence) -> Result<(), Busy> {
+    let mut status = persistence.status.lock();
+    if status.is_saving() {
+        return Err(Busy(Purpose::Save));
+    }
+    status.scheduled = true;
+    status.scheduled_for(Purpose::Save);
+    Ok(())
+}
+
+/// Withdraws the wish for one; whether there was one.
+pub fn unschedule(persistence: &Persistence) -> bool {
+    let mut status = persistence.status.lock();
+    status.unscheduled_for(Purpose::Save);
+    std::mem::take(&mut status.scheduled)
+}
+
+/// Has the save that is under way, if any, come to nothing; whether there was one. Its file will not take the place of
+/// the dump when this has returned.
+pub fn cancel(persistence: &Persistence) -> bool {
+    snapshots::cancel(persistence, Purpose::Save)
+}
+
+/// The dump's file, written in the background.
+pub struct SavedFile {
+    core: &'static DurableCore,
+    place: Place,
+    file: Option<DumpFile>,
+}
+
+impl SavedFile {
+    /// One that is not written yet.
+    pub fn new(core: &'static DurableCore) -> SavedFile {
+        SavedFile { core, place: Place::new(core), file: None }
+    }
+
+    /// Where it will be.
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+}
+
+impl Destination for SavedFile {
+    fn open(&mut self) -> Result<(), SaveError> {
+        let name = format!("temp-bg-{}.rdb", std::process::id());
+        self.file = Some(self.place.create(self.core, &name)?);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+        let SavedFile { core, place, file } = *self;
+        match (outcome, file) {
+            (Ok(()), Some(file)) => install(core, &place, file).inspect_err(file::report),
+            (Err(SaveError::Cancelled), file) => {
+                let began = Instant::now();
+                drop(file);
+                let ms = began.elapsed().as_millis() as u64;
+                core.latency.record("rdb-unlink-temp-file", ms, core.config.read(LATENCY_MONITOR_THRESHOLD));
+                Err(SaveError::Cancelled)
+            }
+            (outcome, _) => outcome.inspect_err(file::report),
+        }
+    }
+}
+
+/// Puts a complete dump in its place.
+fn install(core: &'static DurableCore, place: &Place, file: DumpFile) -> Result<(), SaveError> {
+    file.sync()?;
+    file.let_go_of_cache();
+    // Not while somebody cancels: afterwards nobody could tell which file is the newer one.
+    let status = core.persistence.status.lock();
+    if status.running.as_ref().is_none_or(|running| running.snapshot.is_cancelled()) {
+        return Err(SaveError::Cancelled);
+    }
+    file.install(&place.path)?;
+    drop(status);
+    file::sync_directory(&place.folder)?;
+    logging::notice(format_args!("DB saved on disk"));
+    Ok(())
+}

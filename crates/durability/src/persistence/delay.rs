@@ -1,0 +1,77 @@
+//! Slowness that tests ask for: `rdb-key-save-delay` and `key-load-delay`.
+
+use crate::DurableCore;
+use kvick_config::Key;
+use std::time::{Duration, Instant};
+
+/// So often it is looked whether to go on waiting.
+const SLICE: Duration = Duration::from_millis(5);
+/// Shorter delays are saved up, since no sleep is that short.
+const DUE: Duration = Duration::from_micros(200);
+
+/// Delays that are earned key by key, as a setting says. Above zero it is microseconds for each key; below zero, the
+/// number of keys for each microsecond.
+pub struct Delay {
+    core: &'static DurableCore,
+    setting: Key<i32>,
+    /// What the setting was, as of a generation of the configuration: reading it for each key would take longer than
+    /// what is done with the key.
+    known: (u64, i32),
+    owed_ns: u64,
+}
+
+impl Delay {
+    /// The delay that this setting asks for.
+    pub fn new(core: &'static DurableCore, setting: Key<i32>) -> Self {
+        let known = (core.config_generation(), core.config.read(setting));
+        Delay { core, setting, known, owed_ns: 0 }
+    }
+
+    /// `keys` more keys were dealt with: waits when enough has come together, until the setting is 0 or `give_up` says so.
+    #[inline]
+    pub fn after(&mut self, keys: u64, give_up: impl Fn() -> bool) {
+        let setting = self.setting();
+        if setting != 0 {
+            self.owed_ns = self.owed_ns.saturating_add(keys.saturating_mul(of_each_ns(setting)));
+            if Duration::from_nanos(self.owed_ns) >= DUE {
+                self.wait(give_up);
+            }
+        }
+    }
+
+    fn setting(&mut self) -> i32 {
+        let generation = self.core.config_generation();
+        if self.known.0 != generation {
+            self.known = (generation, self.core.config.read(self.setting));
+        }
+        self.known.1
+    }
+
+    #[cold]
+    fn wait(&mut self, give_up: impl Fn() -> bool) {
+        let began = Instant::now();
+        while self.setting() != 0 && !give_up() {
+            let Some(left) = Duration::from_nanos(self.owed_ns).checked_sub(began.elapsed()) else { break };
+            std::thread::sleep(left.min(SLICE));
+        }
+        self.owed_ns = 0;
+    }
+}
+
+/// Nanoseconds for each key.
+fn of_each_ns(setting: i32) -> u64 {
+    match u64::try_from(setting) {
+        Ok(us) => us * 1000,
+        Err(_) => 1000 / u64::from(setting.unsigned_abs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_microseconds_or_keys_for_one() {
+        assert_eq!([3, 0, -1, -10, i32::MIN].map(of_each_ns), [3000, 0, 1000, 100, 0]);
+    }
+}

@@ -1,0 +1,317 @@
+//! What a data set is written as: a dump, or the commands that rebuild it. Read from the settings when a snapshot begins:
+//! later changes are for the next one.
+
+use super::access;
+use super::file::{Inexpressible, SaveError, write_error};
+use crate::{DurableCore, StreamPosition};
+use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use kvick_config::tables::memory::MAXMEMORY_POLICY;
+use kvick_config::tables::persistence::{
+    AOF_TIMESTAMP_ENABLED, AOF_USE_RDB_PREAMBLE, RDB_SAVE_VERSION, RDBCHECKSUM, RDBCOMPRESSION,
+};
+use kvick_config::words::{EvictionPolicy, RdbSaveVersion};
+use kvick_rdb::aof::commands;
+use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOptions, Writer, save_record};
+use kvick_runtime::clock;
+use kvick_runtime::version::VALKEY;
+use kvick_store::snapshot::Piece;
+use kvick_store::{Access, Entry};
+use std::convert::Infallible;
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+
+/// Bytes of commands that are passed on at once.
+const COMMANDS_BUFFER: usize = 64 * 1024;
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub struct Form {
+    kind: Kind,
+    /// Function libraries, as the last dump had them.
+    functions: Vec<Arc<[u8]>>,
+    /// Whether entries are written at all.
+    has_keys: bool,
+    created_s: i64,
+}
+
+/// What of the data set a dump holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parts {
+    /// The keys of all databases.
+    pub keys: bool,
+    /// The function libraries.
+    pub functions: bool,
+}
+
+impl Parts {
+    /// Everything.
+    pub const ALL: Parts = Parts { keys: true, functions: true };
+}
+
+/// How entries are written.
+#[derive(Clone)]
+pub(super) enum Kind {
+    /// As records of a dump.
+    Dump {
+        /// Version, compression, sum.
+        options: WriteOptions,
+        /// By what the dump tells how a key was used, if eviction goes by that.
+        access: Option<Access>,
+        /// Memory that the server uses, in bytes.
+        used_memory: usize,
+        /// Whether it is the base of an append-only file.
+        aof_base: bool,
+        /// The place in the replication stream that it is of.
+        replication: Option<StreamPosition>,
+        /// Whether the log is to name no keys.
+        hides_keys: bool,
+    },
+    /// As the commands that rebuild them.
+    Commands {
+        /// Whether the first line says when it was written.
+        timestamp: bool,
+    },
+}
+
+/// The place of the data set in the replication stream, while there is a backlog. The caller holds the global lock.
+fn stream_position(core: &DurableCore) -> Option<StreamPosition> {
+    let stream = core.replication_view().stream();
+    // The next record says which database it is for, unless it repeats what another server says.
+    core.keyspace.log.forget_selected();
+    let (id, database) = stream?;
+    Some(StreamPosition { database: database as i64, id, offset: core.keyspace.log.offset() as i64 })
+}
+
+/// The version of the dumps that the user keeps.
+pub fn kept_version(core: &DurableCore) -> u16 {
+    match core.config.read(RDB_SAVE_VERSION) {
+        RdbSaveVersion::Valkey9 => VERSION,
+        RdbSaveVersion::Redis72 => VERSION_REDIS,
+    }
+}
+
+impl Form {
+    /// A dump that the user keeps.
+    pub fn dump(core: &DurableCore) -> Form {
+        Form::new(core, Form::dump_kind(core, kept_version(core), false))
+    }
+
+    /// The base of an append-only file.
+    pub fn aof_base(core: &DurableCore) -> Form {
+        let values = core.config.values();
+        let kind = match values.read(AOF_USE_RDB_PREAMBLE) {
+            true => Form::dump_kind(core, VERSION, true),
+            false => Kind::Commands { timestamp: values.read(AOF_TIMESTAMP_ENABLED) },
+        };
+        Form::new(core, kind)
+    }
+
+    /// A dump for replicas, in a version that all of them read, with what they want of the data set.
+    pub fn for_replicas(core: &DurableCore, version: u16, parts: Parts) -> Form {
+        let mut form = Form::new(core, Form::dump_kind(core, version, false));
+        form.has_keys = parts.keys;
+        if !parts.functions {
+            form.functions.clear();
+        }
+        form
+    }
+
+    fn new(core: &DurableCore, kind: Kind) -> Form {
+        let functions = core.scripting.library_sources();
+        Form { kind, functions, has_keys: true, created_s: clock::unix_ms() / 1000 }
+    }
+
+    fn dump_kind(core: &DurableCore, version: u16, aof_base: bool) -> Kind {
+        let values = core.config.values();
+        let by_usage = matches!(
+            values.read(MAXMEMORY_POLICY),
+            EvictionPolicy::AllkeysLru
+                | EvictionPolicy::VolatileLru
+                | EvictionPolicy::AllkeysLfu
+                | EvictionPolicy::VolatileLfu
+        );
+        Kind::Dump {
+            options: WriteOptions {
+                version,
+                compress: values.read(RDBCOMPRESSION),
+                checksum: values.read(RDBCHECKSUM),
+            },
+            access: by_usage.then(|| access(&values, clock::unix_ms())),
+            used_memory: kvick_runtime::memory::in_use(),
+            aof_base,
+            replication: stream_position(core),
+            hides_keys: values.read(HIDE_USER_DATA_FROM_LOG),
+        }
+    }
+
+    /// Whether it is a dump.
+    pub fn is_dump(&self) -> bool {
+        matches!(self.kind, Kind::Dump { .. })
+    }
+
+    /// Whether entries are written at all.
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_keys
+    }
+
+    /// How entries are written.
+    pub(super) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// Begins to write to `to`.
+    pub(super) fn begin<W: Write>(&self, to: W) -> Result<Output<W>, SaveError> {
+        self.begin_raw(to).map_err(write_error)
+    }
+
+    fn begin_raw<W: Write>(&self, to: W) -> io::Result<Output<W>> {
+        match &self.kind {
+            Kind::Dump { options, used_memory, aof_base, replication, .. } => {
+                let mut writer = Writer::new(to, *options)?;
+                writer.preface(&Preface {
+                    valkey_version: VALKEY,
+                    created_s: self.created_s as u64,
+                    used_memory: *used_memory as u64,
+                    replication: replication.as_ref().map(|at| (at.database, at.id.as_str(), at.offset)),
+                    aof_base: *aof_base,
+                })?;
+                self.functions.iter().try_for_each(|library| writer.function(library))?;
+                Ok(Output::Dump(writer))
+            }
+            Kind::Commands { timestamp } => {
+                let mut writer = BufWriter::with_capacity(COMMANDS_BUFFER, to);
+                if *timestamp {
+                    write!(writer, "#TS:{}\r\n", self.created_s)?;
+                }
+                let mut loads = Vec::new();
+                self.functions
+                    .iter()
+                    .for_each(|library| commands::request(&mut loads, &[b"FUNCTION", b"LOAD", library]));
+                writer.write_all(&loads)?;
+                Ok(Output::Commands(writer))
+            }
+        }
+    }
+}
+
+impl Kind {
+    /// Appends an entry of a database.
+    pub(super) fn append(&self, bytes: &mut Vec<u8>, database: usize, entry: Entry<'_>) -> Result<(), Inexpressible> {
+        match self {
+            Kind::Dump { options, access, hides_keys, .. } => {
+                save_record(bytes, &record(entry, access.as_ref()), options)
+                    .map_err(|error| inexpressible(error, database, entry, options, *hides_keys))
+            }
+            Kind::Commands { .. } => {
+                commands::rebuild(bytes, &Record::new(entry));
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins an entry of a database whose value comes in pieces.
+    pub(super) fn begin(
+        &self,
+        bytes: &mut Vec<u8>,
+        database: usize,
+        entry: Entry<'_>,
+    ) -> Result<Gradual, Inexpressible> {
+        match self {
+            Kind::Dump { options, access, hides_keys, .. } => {
+                kvick_rdb::Gradual::begin(bytes, &record(entry, access.as_ref()), options)
+                    .map(Gradual::Dump)
+                    .map_err(|error| inexpressible(error, database, entry, options, *hides_keys))
+            }
+            Kind::Commands { .. } => Ok(Gradual::Commands(commands::Gradual::begin(&Record::new(entry)))),
+        }
+    }
+}
+
+/// An entry that is written in pieces.
+pub(super) enum Gradual {
+    /// As a record of a dump.
+    Dump(kvick_rdb::Gradual),
+    /// As the commands that rebuild it.
+    Commands(commands::Gradual),
+}
+
+impl Gradual {
+    /// Appends a piece.
+    pub fn piece(&mut self, bytes: &mut Vec<u8>, piece: Piece<'_>) {
+        match self {
+            Gradual::Dump(record) => record.piece(bytes, piece),
+            Gradual::Commands(requests) => requests.piece(bytes, piece),
+        }
+    }
+
+    /// Appends what stands behind the pieces.
+    pub fn end(self, bytes: &mut Vec<u8>) {
+        match self {
+            Gradual::Dump(record) => record.end(bytes),
+            Gradual::Commands(requests) => requests.end(bytes),
+        }
+    }
+}
+
+/// What is written of an entry.
+fn record<'a>(entry: Entry<'a>, access: Option<&Access>) -> Record<'a> {
+    match access {
+        Some(access) => Record::with_usage(entry, access),
+        None => Record::new(entry),
+    }
+}
+
+/// Why an entry of a database could not be written.
+fn inexpressible(
+    error: WriteError<Infallible>,
+    database: usize,
+    entry: Entry<'_>,
+    options: &WriteOptions,
+    hides_keys: bool,
+) -> Inexpressible {
+    match error {
+        WriteError::Inexpressible => {
+            let key = (!hides_keys).then(|| entry.key().into());
+            Inexpressible { key, database, version: options.version }
+        }
+        WriteError::Sink(never) => match never {},
+    }
+}
+
+/// A data set as far as it is written.
+pub(super) enum Output<W: Write> {
+    /// As a dump.
+    Dump(Writer<W>),
+    /// As commands.
+    Commands(BufWriter<W>),
+}
+
+impl<W: Write> Output<W> {
+    /// The database of the entries that follow, with the number of its keys and of those that expire.
+    pub fn select(&mut self, number: usize, keys: u64, volatile: u64) -> io::Result<()> {
+        match self {
+            Output::Dump(writer) => writer.select_db(number as u64, keys, volatile),
+            Output::Commands(writer) => {
+                let mut request = Vec::new();
+                commands::request(&mut request, &[b"SELECT", number.to_string().as_bytes()]);
+                writer.write_all(&request)
+            }
+        }
+    }
+
+    /// Entries that [`Form::append`] wrote.
+    pub fn write(&mut self, entries: &[u8]) -> io::Result<()> {
+        match self {
+            Output::Dump(writer) => writer.captured(entries),
+            Output::Commands(writer) => writer.write_all(entries),
+        }
+    }
+
+    /// Ends it, and returns where it went.
+    pub fn finish(self) -> io::Result<W> {
+        match self {
+            Output::Dump(writer) => writer.finish().map(|(to, _)| to),
+            Output::Commands(writer) => writer.into_inner().map_err(io::IntoInnerError::into_error),
+        }
+    }
+}

@@ -1,0 +1,689 @@
+//! Loading a dump: at the start, key by key under partition locks, while the workers answer that the data set is not there
+//! yet; or for DEBUG RELOAD, with the world held.
+
+use super::delay::Delay;
+use super::now_s;
+use crate::DurableCore;
+use kvick_commands::dump::{value_options, version_check};
+use kvick_config::Refusal;
+use kvick_config::Values;
+use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use kvick_config::tables::persistence::{DBFILENAME, KEY_LOAD_DELAY, RDBCHECKSUM};
+use kvick_config::tables::process::DIR;
+use kvick_config::tables::replication::REPLICAOF;
+use kvick_rdb::check::{CheckOptions, check_file};
+use kvick_rdb::{Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Reader, Usage, ValueOptions};
+use kvick_runtime::clock;
+use kvick_runtime::logging;
+use kvick_runtime::logging::LogLevel;
+use kvick_scripting::libraries::Join;
+use kvick_store::global_lock::Participant;
+use kvick_store::log::{Batch, encode};
+use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value, WhenExpired};
+use smallvec::SmallVec;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Keys without a value are named in the log up to this many.
+const EMPTY_KEYS_NAMED: u64 = 10;
+
+/// How far a load has come; what the last one found.
+#[derive(Default)]
+pub struct Loading {
+    /// When it began, Unix time in seconds.
+    pub started_s: AtomicI64,
+    /// Bytes of the file.
+    pub total_bytes: AtomicU64,
+    /// Bytes that were read.
+    pub loaded_bytes: AtomicU64,
+    /// Memory that whoever wrote the dump used, in bytes.
+    pub used_memory: AtomicU64,
+    /// Keys that were loaded.
+    pub keys: AtomicU64,
+    /// Keys that were left out because their time had come.
+    pub expired: AtomicU64,
+}
+
+/// What a load found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Keys that were loaded.
+    pub keys: u64,
+    /// Keys that were left out because their time had come.
+    pub expired: u64,
+    /// Keys without a value, which were left out.
+    pub empty: u64,
+    /// Hashes that were left out because the time of all their fields had come.
+    pub all_fields_expired: u64,
+    /// What the dump says of replication.
+    pub replication: Replication,
+    /// The sources of its function libraries, if these are yet to be loaded.
+    pub functions: Vec<Vec<u8>>,
+}
+
+/// What a dump says of replication: each only if it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replication {
+    /// The database that the stream selects.
+    pub database: Option<i64>,
+    /// The replication ID.
+    pub id: Option<String>,
+    /// The offset.
+    pub offset: Option<i64>,
+}
+
+/// Why a dump was not loaded. Displays lines for the log.
+#[derive(Debug)]
+pub enum LoadError {
+    /// The file cannot be opened.
+    Open(PathBuf, io::Error),
+    /// It cannot be read, or makes no sense.
+    Read(kvick_rdb::Error),
+    /// A key is there already.
+    Duplicate {
+        /// The number of its database.
+        database: u64,
+        /// The key, if the log may show it.
+        key: Option<Vec<u8>>,
+        /// Where in the file.
+        offset: u64,
+    },
+    /// A database of a number that this server does not have.
+    Database {
+        /// Databases that it has.
+        databases: usize,
+        /// Where in the file.
+        offset: u64,
+    },
+    /// A function library cannot be loaded, for this reason.
+    Functions(String),
+}
+
+impl LoadError {
+    /// Whether nothing is wrong but that the server ends.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, LoadError::Read(kvick_rdb::Error { kind: ErrorKind::Cancelled, .. }))
+    }
+
+    /// Whether the file was understood as far as it could be read, and a check of it can tell more.
+    fn is_damage(&self) -> bool {
+        let LoadError::Read(error) = self else { return false };
+        matches!(error.kind, ErrorKind::Truncated | ErrorKind::Corrupt(_) | ErrorKind::Checksum { .. })
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl From<kvick_rdb::Error> for LoadError {
+    fn from(error: kvick_rdb::Error) -> Self {
+        LoadError::Read(error)
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Open(path, error) => {
+                let plain = Refusal::from(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0)));
+                write!(f, "Fatal error: can't open the RDB file {} for reading: {plain}", path.display())
+            }
+            LoadError::Read(error) => match &error.kind {
+                ErrorKind::Signature(_) | ErrorKind::Version(_) | ErrorKind::Foreign { .. } => error.fmt(f),
+                ErrorKind::UnknownType { .. } => {
+                    write!(f, "Unknown type or opcode when loading DB. Unrecoverable error, aborting now. {error}")
+                }
+                ErrorKind::Checksum { expected, found } => write!(
+                    f,
+                    "Wrong RDB checksum expected: ({expected:x}) but got ({found:x}). Aborting now. {}",
+                    error.for_log()
+                ),
+                _ => write!(f, "Short read or OOM loading DB. Unrecoverable error, aborting now. {}", error.for_log()),
+            },
+            LoadError::Duplicate { database, key, offset } => {
+                f.write_str("RDB has duplicated key ")?;
+                if let Some(key) = key {
+                    write!(f, "'{}' ", String::from_utf8_lossy(key))?;
+                }
+                write!(f, "in DB {database} (at offset {offset})")
+            }
+            LoadError::Functions(reason) => {
+                write!(f, "Failed loading library, {}", reason.trim_start_matches("ERR "))
+            }
+            LoadError::Database { databases, offset } => write!(
+                f,
+                "FATAL: Data file was created with a server configured to handle more than {databases} databases (at \
+                 offset {offset}). Exiting"
+            ),
+        }
+    }
+}
+
+/// How DEBUG RELOAD loads.
+#[derive(Clone, Copy, Debug)]
+pub struct Reload {
+    /// Keys of the dump replace those that are there; otherwise that is an error.
+    pub merge: bool,
+    /// What is there is dropped when the dump's version turned out to be one that can be read.
+    pub flush: bool,
+}
+
+/// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must not
+/// touch the data meanwhile: see [`LOADING`](super::Reasons::LOADING).
+pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> Result<Option<Report>, LoadError> {
+    let began = Instant::now();
+    let Some(file) = open(&core.config.values())? else { return Ok(None) };
+    core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+    let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
+    // A replica leaves it to its primary to say what has expired.
+    (loader.resumes, loader.keeps_expired) = (true, core.config.read(REPLICAOF).is_some());
+    let (report, ..) = loader.run(file).inspect_err(|error| {
+        if error.is_damage() {
+            examine(core)
+        }
+    })?;
+    report.log();
+    logging::notice(format_args!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64()));
+    Ok(Some(report))
+}
+
+/// Loads the dump that an append-only file begins with, behind files of `before` bytes; what stands behind it, and where
+/// that begins. Keys whose time has come are kept, since what stands behind may be about them.
+pub fn load_base(
+    core: &'static DurableCore,
+    participant: Participant,
+    file: File,
+    before: u64,
+) -> Result<(impl Read, u64), LoadError> {
+    let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
+    (loader.before, loader.keeps_expired) = (before, true);
+    let (report, rest, offset) = loader.run(file)?;
+    report.log();
+    Ok((rest, offset))
+}
+
+/// Loads the dump with the world held. On an error the log has told why, and part of the data may be there.
+pub fn reload(core: &'static DurableCore, global: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
+    let mut load = || {
+        let Some(file) = open(&core.config.values())? else { return Ok(None) };
+        core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
+        let mut loader = Loader::new(core, Locking::Global(global), how);
+        // They were there before, and replicas and the append-only file have yet to be told that they go.
+        loader.keeps_expired = true;
+        let (report, ..) = loader.run(file)?;
+        report.log();
+        Ok(Some(report))
+    };
+    load().inspect_err(|error| logging::warning(format_args!("{error}")))
+}
+
+/// A dump that a primary sends.
+pub struct Received<'a, R> {
+    /// The dump, and perhaps something behind it.
+    pub input: R,
+    /// Bytes that it has; 0 when that is not known.
+    pub bytes: u64,
+    /// Called again and again, to tell the primary that this server is there; says whether to go on.
+    pub alive: Box<dyn FnMut() -> bool + 'a>,
+    /// Drops what is there, once the dump turned out to be one that can be read: then that is loaded in its place. Without
+    /// it, databases are loaded into their shadows, and function libraries are left to the caller.
+    pub flush: Option<Box<dyn FnOnce() + 'a>>,
+}
+
+/// Loads a dump that a primary sends; with what stands behind it.
+pub fn load_received<R: Read>(
+    core: &'static DurableCore,
+    participant: Participant,
+    received: Received<'_, R>,
+) -> Result<(Report, impl Read), LoadError> {
+    let Received { input, bytes, alive, flush } = received;
+    core.persistence.loading.begin(bytes);
+    let in_place = flush.is_some();
+    let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: in_place });
+    (loader.alive, loader.flush, loader.keeps_expired) = (Some(alive), flush, true);
+    loader.into_staging = !in_place;
+    let (report, rest, _) = loader.run(input)?;
+    report.log();
+    Ok((report, rest))
+}
+
+/// Whether there is a dump to load, or something in its place that cannot be looked at.
+pub fn is_there(values: &Values) -> bool {
+    let found = std::fs::metadata(values.read(DIR).resolve(&values.read(DBFILENAME)));
+    !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Tells the log what a check says of a dump that cannot be loaded.
+fn examine(core: &DurableCore) {
+    let values = core.config.values();
+    let options = CheckOptions {
+        path: values.read(DIR).resolve(&values.read(DBFILENAME)),
+        hide_user_data: values.read(HIDE_USER_DATA_FROM_LOG),
+        ..CheckOptions::default()
+    };
+    let mut told = Vec::new();
+    if let Err(error) = check_file(&options, &mut told) {
+        logging::warning(format_args!("The RDB file could not be checked: {error}"));
+    }
+    logging::raw(LogLevel::Warning, &String::from_utf8_lossy(&told));
+    logging::warning(format_args!("Terminating server after rdb file reading failure."));
+}
+
+/// Opens the dump; `None` when there is none.
+fn open(values: &Values) -> Result<Option<File>, LoadError> {
+    let path = values.read(DIR).resolve(&values.read(DBFILENAME));
+    match File::open(&path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(LoadError::Open(path, error)),
+    }
+}
+
+impl Loading {
+    /// A load of so many bytes begins.
+    pub fn begin(&self, total_bytes: u64) {
+        self.started_s.store(now_s(), Ordering::Relaxed);
+        self.total_bytes.store(total_bytes, Ordering::Relaxed);
+        [&self.loaded_bytes, &self.used_memory, &self.keys, &self.expired]
+            .into_iter()
+            .for_each(|field| field.store(0, Ordering::Relaxed));
+    }
+}
+
+impl Report {
+    fn log(&self) {
+        let Report { keys, expired, empty, all_fields_expired, .. } = self;
+        let skipped = if *empty > 0 { format!("empty keys skipped: {empty}, ") } else { String::new() };
+        logging::notice(format_args!(
+            "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, {skipped}all fields expired hashes: \
+             {all_fields_expired}."
+        ));
+    }
+}
+
+/// How keys are locked.
+enum Locking<'a> {
+    /// One by one, by this participant.
+    Keys(Participant),
+    /// Everything is.
+    Global(&'a mut Locked),
+}
+
+/// Keys that are entered together: enough to ask for the memory of the last ones while the first are entered.
+const BATCH: usize = 32;
+
+/// Bytes of a dump that a key takes at least: its type, its length and its value's.
+const KEY_BYTES_MIN: u64 = 3;
+
+/// A key that was read.
+struct Pending {
+    key: Vec<u8>,
+    value: Value,
+    expiry_ms: Option<i64>,
+    usage: Usage,
+    /// Where in the file it ends.
+    offset: u64,
+}
+
+/// One load.
+struct Loader<'a> {
+    core: &'static DurableCore,
+    place: Place<'a>,
+    how: Reload,
+    /// Whether keys whose time has come are loaded.
+    keeps_expired: bool,
+    /// Whether the server goes on with the history that the dump is of.
+    resumes: bool,
+    /// Whether replicas are to hear of keys that are left out.
+    feeds: bool,
+    /// Bytes of what was loaded before the file.
+    before: u64,
+    now_ms: i64,
+    database: u64,
+    /// Keys of the database that are to be entered.
+    pending: Vec<Pending>,
+    /// Buffers for the names of those that come.
+    names: Vec<Vec<u8>>,
+    report: Report,
+    delay: Delay,
+    /// Called as the dump is read; says whether to go on.
+    alive: Option<Box<dyn FnMut() -> bool + 'a>>,
+    /// Drops what is there when it is to go.
+    flush: Option<Box<dyn FnOnce() + 'a>>,
+    /// Whether keys go to the shadows of their databases, and functions nowhere yet.
+    into_staging: bool,
+}
+
+/// Where keys go.
+struct Place<'a> {
+    keyspace: &'static Keyspace,
+    locking: Locking<'a>,
+    access: Access,
+    now_ms: i64,
+    counters: Counters,
+    effects: Effects,
+}
+
+impl<'a> Loader<'a> {
+    fn new(core: &'static DurableCore, locking: Locking<'a>, how: Reload) -> Self {
+        let (values, now_ms) = (core.config.values(), clock::unix_ms());
+        let access = super::access(&values, now_ms);
+        let (counters, effects) = Default::default();
+        let place = Place { keyspace: core.keyspace, locking, access, now_ms, counters, effects };
+        Loader {
+            core,
+            place,
+            how,
+            keeps_expired: false,
+            resumes: false,
+            feeds: false,
+            before: 0,
+            now_ms,
+            database: 0,
+            pending: Vec::with_capacity(BATCH),
+            names: Vec::with_capacity(BATCH),
+            report: Report::default(),
+            delay: Delay::new(core, KEY_LOAD_DELAY),
+            alive: None,
+            flush: None,
+            into_staging: false,
+        }
+    }
+
+    /// The number of the database that keys of this one in the dump go to.
+    fn destination(&self, number: u64) -> usize {
+        let number = number as usize;
+        if self.into_staging { self.core.keyspace.staging(number) } else { number }
+    }
+
+    /// Loads all; with what it found, what stands behind the dump in the input, and where that begins.
+    fn run<R: Read>(mut self, input: R) -> Result<(Report, impl Read, u64), LoadError> {
+        let (core, before) = (self.core, self.before);
+        let mut alive = self.alive.take();
+        let progress = move |offset| {
+            let goes_on = alive.as_mut().is_none_or(|alive| alive());
+            core.persistence.loading.loaded_bytes.store(before + offset, Ordering::Relaxed);
+            if core.is_ending() || !goes_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let options = read_options(core, (!self.keeps_expired).then_some(self.now_ms));
+        let mut reader = Reader::with_progress(input, options, Box::new(progress))?;
+        if self.how.flush {
+            logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
+            match self.flush.take() {
+                Some(flush) => flush(),
+                None => self.place.flush(),
+            }
+        }
+        let mut functions = Vec::new();
+        while let Some(event) = reader.next_event()? {
+            match event {
+                Event::Entry(record) => self.enter(record, reader.key(), reader.offset())?,
+                Event::Aux { name, value } => self.note(&name, &value),
+                Event::SelectDb(number) if number >= core.keyspace.databases() as u64 => {
+                    let databases = core.keyspace.databases();
+                    return Err(LoadError::Database { databases, offset: reader.offset() });
+                }
+                Event::SelectDb(number) => {
+                    self.go_on_with_history();
+                    self.enter_pending()?;
+                    self.database = number;
+                }
+                // A claim, that is believed as far as the file's length allows it.
+                Event::ResizeDb { keys, .. } => {
+                    let keys = keys.min(core.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
+                    self.place.reserve(self.destination(self.database), keys as usize);
+                }
+                Event::Function(source) => functions.push(source),
+                Event::End(Checksum::Absent) => {
+                    logging::notice(format_args!("RDB file was saved with checksum disabled: no check performed."))
+                }
+                Event::SlotInfo { .. } | Event::SlotImport { .. } | Event::ModuleAux(_) | Event::End(_) => {}
+            }
+        }
+        self.go_on_with_history();
+        self.enter_pending()?;
+        if self.into_staging {
+            self.report.functions = functions;
+        } else {
+            self.load_functions(&functions)?;
+        }
+        let offset = reader.offset();
+        Ok((self.report, reader.into_rest(), offset))
+    }
+
+    /// Loads function libraries, in place of those that there are if these are to go.
+    fn load_functions(&self, sources: &[Vec<u8>]) -> Result<(), LoadError> {
+        let join = match self.how {
+            Reload { flush: true, .. } => Join::Flush,
+            Reload { merge: true, .. } => Join::Replace,
+            _ => Join::Append,
+        };
+        let joined = self.core.scripting.join_libraries(self.core, sources, join);
+        joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
+    }
+
+    /// Goes on with the history that the dump says it is of: before its first key, so that what is left out is a change
+    /// that comes after the dump's offset.
+    fn go_on_with_history(&mut self) {
+        if !std::mem::take(&mut self.resumes) {
+            return;
+        }
+        let Replication { id: Some(id), offset: Some(offset), database } = &self.report.replication else { return };
+        if let Ok(offset) = u64::try_from(*offset)
+            && id.len() == 40
+        {
+            let database = database.and_then(|number| usize::try_from(number).ok());
+            let database = database.filter(|number| *number < self.core.keyspace.databases());
+            self.core.replication_view().resume_history(id, offset, database.unwrap_or(0));
+            self.feeds = !self.keeps_expired;
+        }
+    }
+
+    /// Tells replicas of a key that is left out because its time has come.
+    fn feed_deletion(&self, key: &[u8]) {
+        let mut record = Vec::new();
+        encode(&mut record, [&b"DEL"[..], key].into_iter());
+        let database = self.database as usize;
+        let batch = Batch {
+            databases: (database, database),
+            records: &record,
+            record_count: 1,
+            replica_only: &[],
+            aof_only: &[],
+        };
+        self.core.keyspace.log.append(&batch);
+    }
+
+    /// Has a key entered soon, unless its time has come or it has no value.
+    fn enter(&mut self, record: ReadRecord, key: &[u8], offset: u64) -> Result<(), LoadError> {
+        let loading = &self.core.persistence.loading;
+        match record.value {
+            Loaded::Empty => {
+                self.report.empty += 1;
+                if self.report.empty <= EMPTY_KEYS_NAMED {
+                    self.name_empty(key);
+                }
+            }
+            Loaded::Expired => self.report.all_fields_expired += 1,
+            Loaded::Module(module) => {
+                return Err(kvick_rdb::Error { offset, kind: ErrorKind::Module(module) }.into());
+            }
+            Loaded::Value(_) if !self.keeps_expired && record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
+                self.report.expired += 1;
+                loading.expired.store(self.report.expired, Ordering::Relaxed);
+                if self.feeds {
+                    self.feed_deletion(key);
+                }
+            }
+            Loaded::Value(value) => {
+                let mut name = self.names.pop().unwrap_or_default();
+                name.extend_from_slice(key);
+                let (expiry_ms, usage) = (record.expiry_ms, record.usage);
+                self.pending.push(Pending { key: name, value, expiry_ms, usage, offset });
+                if self.pending.len() == BATCH {
+                    self.enter_pending()?;
+                }
+            }
+        }
+        let core = self.core;
+        self.delay.after(1, || core.is_ending());
+        Ok(())
+    }
+
+    /// Enters the keys that were read.
+    fn enter_pending(&mut self) -> Result<(), LoadError> {
+        let number = self.destination(self.database);
+        let entered = self.pending.len() as u64;
+        if let Err(Pending { key, offset, .. }) =
+            self.place.put_all(number, &mut self.pending, &mut self.names, self.how.merge)
+        {
+            let shown = !self.core.config.read(HIDE_USER_DATA_FROM_LOG);
+            return Err(LoadError::Duplicate { database: self.database, key: shown.then_some(key), offset });
+        }
+        self.report.keys += entered;
+        self.core.persistence.loading.keys.store(self.report.keys, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn name_empty(&self, key: &[u8]) {
+        if self.core.config.read(HIDE_USER_DATA_FROM_LOG) {
+            logging::notice(format_args!("rdbLoadObject skipping empty key"));
+        } else {
+            logging::notice(format_args!("rdbLoadObject skipping empty key: {}", String::from_utf8_lossy(key)));
+        }
+    }
+
+    /// Takes note of what a dump says about itself.
+    fn note(&mut self, name: &[u8], value: &[u8]) {
+        let (name, text) = (String::from_utf8_lossy(name).to_ascii_lowercase(), String::from_utf8_lossy(value));
+        let number = || text.parse::<i64>().ok();
+        let replication = &mut self.report.replication;
+        match &*name {
+            "redis-ver" => logging::notice(format_args!("Loading RDB produced by Redis version {text}")),
+            "valkey-ver" => logging::notice(format_args!("Loading RDB produced by Valkey version {text}")),
+            "ctime" => {
+                let age_s = now_s().saturating_sub(number().unwrap_or(0)).max(0);
+                logging::notice(format_args!("RDB age {age_s} seconds"));
+            }
+            "used-mem" => {
+                let bytes = number().unwrap_or(0);
+                logging::notice(format_args!("RDB memory usage when created {:.2} Mb", bytes as f64 / 1048576.0));
+                self.core.persistence.loading.used_memory.store(bytes.max(0) as u64, Ordering::Relaxed);
+            }
+            "aof-base" if number().is_some_and(|base| base != 0) => logging::notice(format_args!("RDB is base AOF")),
+            "repl-stream-db" => replication.database = number(),
+            "repl-id" => replication.id = Some(text.into_owned()),
+            "repl-offset" => replication.offset = number(),
+            "redis-bits" | "aof-base" | "aof-preamble" | "lua" | "slot-info" => {}
+            name if name.starts_with('%') => logging::notice(format_args!("RDB '{name}': {text}")),
+            name => logging::debug(format_args!("Unrecognized RDB AUX field: '{name}'")),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Enters keys and leaves their names' buffers in `names`; the first that is there already and is not to be replaced
+    /// is returned.
+    fn put_all(
+        &mut self,
+        number: usize,
+        pending: &mut Vec<Pending>,
+        names: &mut Vec<Vec<u8>>,
+        replace: bool,
+    ) -> Result<(), Pending> {
+        let keyspace = self.keyspace;
+        let hashes: SmallVec<[u64; BATCH]> = pending.iter().map(|pending| keyspace.key(&pending.key).hash).collect();
+        let participant = if let Locking::Keys(participant) = &self.locking { Some(*participant) } else { None };
+        participant.inspect(|participant| keyspace.global_lock.enter(*participant));
+        keyspace.prefetch(number, &hashes, None);
+        let mut result = Ok(());
+        for (mut pending, hash) in pending.drain(..).zip(hashes) {
+            if !self.put(number, hash, &mut pending, replace) {
+                result = Err(pending);
+                break;
+            }
+            pending.key.clear();
+            names.push(pending.key);
+        }
+        participant.inspect(|participant| keyspace.global_lock.leave(*participant));
+        result
+    }
+
+    /// Enters a key; false when it is there already and is not to be replaced.
+    fn put(&mut self, number: usize, hash: u64, pending: &mut Pending, replace: bool) -> bool {
+        let (keyspace, access) = (self.keyspace, &self.access);
+        let key = Key { bytes: &pending.key, hash };
+        let env = Env {
+            now_ms: self.now_ms,
+            access,
+            touch: false,
+            lazy_expire: false,
+            lazy_overwrite: false,
+            // Keys whose time came since the load began are as good as others.
+            when_expired: WhenExpired::ImportSource,
+            counters: &self.counters,
+            effects: &mut self.effects,
+        };
+        let (value, expiry) = (std::mem::replace(&mut pending.value, Value::Int(0)), pending.expiry_ms);
+        let put = |mut db: Db<'_>| {
+            if replace {
+                db.put(key, value, expiry);
+            } else if !db.put_new(key, value, expiry) {
+                return false;
+            }
+            if let Some(clock) = clock(pending.usage, access) {
+                db.restore_clock(key, clock);
+            }
+            true
+        };
+        match &mut self.locking {
+            Locking::Global(global) => put(Db::new(global, number, env)),
+            Locking::Keys(_) => {
+                put(Db::new(&mut keyspace.lock_one(keyspace.address_of_hash(number, hash)), number, env))
+            }
+        }
+    }
+
+    /// Makes room for so many keys of a database.
+    fn reserve(&mut self, number: usize, keys: usize) {
+        match &mut self.locking {
+            Locking::Global(global) => global.reserve(number, keys),
+            Locking::Keys(participant) => {
+                self.keyspace.global_lock.enter(*participant);
+                self.keyspace.lock_nothing().reserve(number, keys);
+                self.keyspace.global_lock.leave(*participant);
+            }
+        }
+    }
+
+    /// Drops everything. The world is held.
+    fn flush(&mut self) {
+        if let Locking::Global(global) = &mut self.locking {
+            (0..self.keyspace.databases()).for_each(|number| _ = global.flush(number, false));
+        }
+    }
+}
+
+/// The access clock of a key that was used like this, if that is what clocks tell.
+fn clock(usage: Usage, access: &Access) -> Option<u32> {
+    match usage {
+        Usage::IdleSeconds(seconds) if !access.lfu => Some(access.idle_since(seconds)),
+        Usage::Frequency(frequency) if access.lfu => Some(access.used_as_often(frequency)),
+        _ => None,
+    }
+}
+
+/// How the settings have dumps read, without fields that expired before this time.
+fn read_options(core: &DurableCore, expired_before_ms: Option<i64>) -> ReadOptions {
+    let settings = &core.runtime_config().commands;
+    ReadOptions {
+        version_check: version_check(settings),
+        checksum: core.config.read(RDBCHECKSUM),
+        skip_modules: false,
+        values: ValueOptions { expire_fields_before_ms: expired_before_ms, ..value_options(settings) },
+    }
+}

@@ -1,0 +1,112 @@
+//! Where dumps go, and the foreground save.
+
+use super::delay::Delay;
+use super::file::{self, DumpFile, SaveError, write_error};
+use super::form::Form;
+use super::{background, changes, now_s};
+use crate::DurableCore;
+use kvick_config::Key;
+use kvick_config::tables::persistence::{DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE_INCREMENTAL_FSYNC};
+use kvick_config::tables::process::DIR;
+use kvick_core::admission::Reasons;
+use kvick_runtime::logging;
+use kvick_store::{Access, Counters, Db, Effects, Entry, Env, Locked, WhenExpired};
+use std::path::PathBuf;
+
+/// Where a data set is written to, read from the settings when that begins.
+#[derive(Clone)]
+pub struct Place {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The file in it, when it is complete.
+    pub path: PathBuf,
+    sync_often: bool,
+}
+
+impl Place {
+    /// The place of dumps.
+    pub fn new(core: &DurableCore) -> Place {
+        let values = core.config.values();
+        let path = values.read(DIR).resolve(&values.read(DBFILENAME));
+        Place::of(core, path, RDB_SAVE_INCREMENTAL_FSYNC)
+    }
+
+    /// A place in the server's folder. This setting says whether the file is synced bit by bit.
+    pub fn of(core: &DurableCore, path: PathBuf, sync_often: Key<bool>) -> Place {
+        let values = core.config.values();
+        Place { folder: values.read(DIR).path().into(), path, sync_often: values.read(sync_often) }
+    }
+
+    /// Creates the file, under this name until it is complete.
+    pub fn create(&self, core: &'static DurableCore, name: &str) -> Result<DumpFile, SaveError> {
+        core.persistence.temporary.create(&self.folder, name, self.sync_often)
+    }
+}
+
+/// Saves the data set while the world is held. `uncounted` changes were made that no worker has counted yet. On an error
+/// the log has told why. A background save that is under way comes to nothing: its dump would be the older one.
+pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
+    background::cancel(&core.persistence);
+    let place = Place::new(core);
+    let name = format!("temp-{}.rdb", std::process::id());
+    let written = write(core, global, &Form::dump(core), &place, &name).and_then(|file| {
+        file.install(&place.path)?;
+        file::sync_directory(&place.folder)
+    });
+    written.inspect_err(file::report)?;
+    logging::notice(format_args!("DB saved on disk"));
+    core.persistence.status.lock().saved(changes(core) + uncounted);
+    core.admission.set(Reasons::UNSAVED, false);
+    Ok(())
+}
+
+/// Writes the data set, while the world is held, to a file that still has a temporary name.
+pub fn write(
+    core: &'static DurableCore,
+    global: &mut Locked,
+    form: &Form,
+    place: &Place,
+    name: &str,
+) -> Result<DumpFile, SaveError> {
+    let mut output = form.begin(place.create(core, name)?)?;
+    let mut delay = Delay::new(core, RDB_KEY_SAVE_DELAY);
+    let mut bytes = Vec::new();
+    for number in 0..core.keyspace.databases() {
+        let keyspace = core.keyspace;
+        if keyspace.is_empty(number) {
+            continue;
+        }
+        let (keys, volatile) = (keyspace.len(number) as u64, keyspace.volatile(number) as u64);
+        output.select(number, keys, volatile).map_err(write_error)?;
+        let mut outcome = Ok(());
+        for_each(global, number, |entry| {
+            if outcome.is_ok() {
+                bytes.clear();
+                outcome = match form.kind().append(&mut bytes, number, entry) {
+                    Ok(()) => output.write(&bytes).map_err(write_error),
+                    Err(what) => Err(SaveError::Inexpressible(what)),
+                };
+                delay.after(1, || false);
+            }
+        });
+        outcome?;
+    }
+    let file = output.finish().map_err(write_error)?;
+    file.sync()?;
+    Ok(file)
+}
+
+/// Calls `visit` with every entry of a database, also those whose time has come: whoever loads them decides.
+fn for_each(global: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
+    let env = Env {
+        now_ms: now_s() * 1000,
+        access: &Access::default(),
+        touch: false,
+        lazy_expire: false,
+        lazy_overwrite: false,
+        when_expired: WhenExpired::ImportSource,
+        counters: &Counters::default(),
+        effects: &mut Effects::default(),
+    };
+    Db::new(global, number, env).for_each(visit);
+}

@@ -1,0 +1,67 @@
+//! Save points: background saves that begin by themselves.
+
+use super::status::Status;
+use super::{background, changes, now_s};
+use crate::DurableCore;
+use kvick_config::shapes::SavePoint;
+use kvick_config::tables::persistence::SAVE;
+use kvick_core::admission::Reasons;
+use kvick_runtime::logging;
+
+/// After a failure, so many seconds pass before the next try.
+const RETRY_S: i64 = 5;
+
+/// Begins a save if one is due. Called from time to time by a worker that is in no batch.
+pub fn tick(core: &'static DurableCore) {
+    if core.admission.has(Reasons::LOADING | Reasons::ENDING) {
+        return;
+    }
+    let (status, now_s) = (core.persistence.status(), now_s());
+    if status.running.is_some() || !may_try(&status, now_s) {
+        return;
+    }
+    let unsaved = changes(core).saturating_sub(status.changes_saved);
+    let points = core.config.read(SAVE);
+    let due = points.points().iter().find(|point| is_due(point, &status, unsaved, now_s));
+    if let Some(SavePoint { seconds, changes }) = due {
+        logging::notice(format_args!("{changes} changes in {seconds} seconds. Saving..."));
+    }
+    if due.is_some() || status.scheduled {
+        let mut global = core.keyspace.lock_global();
+        if !core.admission.has(Reasons::LOADING) {
+            // Somebody else may have begun one just now, which is as good.
+            let _ = background::begin(core, &mut global);
+        }
+    }
+}
+
+fn may_try(status: &Status, now_s: i64) -> bool {
+    status.last_ok || now_s - status.last_try_s > RETRY_S
+}
+
+fn is_due(point: &SavePoint, status: &Status, unsaved: u64, now_s: i64) -> bool {
+    unsaved >= u64::from(point.changes) && now_s - status.last_save_s > point.seconds as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_is_due_when_time_and_changes_are() {
+        let status = Status { last_save_s: 100, ..Status::default() };
+        let point = SavePoint { seconds: 10, changes: 3 };
+        assert!(is_due(&point, &status, 3, 111));
+        assert!(!is_due(&point, &status, 2, 111));
+        assert!(!is_due(&point, &status, 3, 110));
+    }
+
+    #[test]
+    fn a_failure_is_followed_by_a_pause() {
+        let mut status = Status { last_try_s: 100, ..Status::default() };
+        assert!(may_try(&status, 101));
+        status.last_ok = false;
+        assert!(!may_try(&status, 105));
+        assert!(may_try(&status, 106));
+    }
+}

@@ -1,0 +1,338 @@
+//! Point-in-time snapshots for whoever wants the data set as bytes: background saves, the base of the append-only file,
+//! replicas.
+//!
+//! [`begin`] takes a [snapshot](kvick_store::snapshot) under the world lock and hands its walk to the snapshot thread, of
+//! which there is one as long as the process lives. The thread captures entries step by step; what a worker is about to
+//! change it captures itself, as bytes, and goes on. The thread passes all bytes on to the [`Destination`]s of the
+//! [`Request`]. The moment that the snapshot is of is an offset of the write log, the one at which it stands while the
+//! world is held: what is appended from there on is what the snapshot does not hold.
+//!
+//! One snapshot is under way at a time. Those who want the same one, of the same moment and in the same [`Form`], ask for
+//! it with one request that has several destinations; others are told [`Busy`] and ask again when it is over. A
+//! destination that fails is left out from there on, and the snapshot ends when none is left.
+//!
+//! The thread also loads the data set at the start, so that it is the one participant in the world lock besides the
+//! workers.
+
+use super::capture::{Captured, Databases, Handle, Progress, WALKS};
+use super::delay::Delay;
+use super::file::{SaveError, write_error};
+use super::form::Form;
+use super::load::{self, LoadError};
+use super::status::Running;
+use super::{Persistence, changes, now_s};
+use crate::DurableCore;
+use kvick_commands::context::Error;
+use kvick_config::tables::persistence::RDB_KEY_SAVE_DELAY;
+use kvick_core::admission::Reasons;
+use kvick_runtime::affinity::{self, Role};
+use kvick_store::Locked;
+use kvick_store::global_lock::Participant;
+use kvick_store::snapshot::Walk;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+
+/// What a snapshot is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// BGSAVE and save points.
+    Save,
+    /// The base of the append-only file.
+    AofBase,
+    /// What replicas begin with.
+    Replicas,
+}
+
+/// Where the bytes of a snapshot go. The snapshot thread calls all of this, in the order in which it stands here; what takes
+/// long keeps nobody waiting but other destinations.
+pub trait Destination: Send {
+    /// Gets ready for the first bytes.
+    fn open(&mut self) -> Result<(), SaveError>;
+
+    /// Takes the next bytes.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// There are no more: all was written, or it came to an end for a reason, perhaps before it was opened. What is returned
+    /// is what became of it, and was logged if it is the destination's own failure.
+    fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError>;
+}
+
+/// What somebody wants.
+pub struct Request {
+    /// What for.
+    pub purpose: Purpose,
+    /// As what.
+    pub form: Form,
+    /// Where to: at least one.
+    pub destinations: Vec<Box<dyn Destination>>,
+}
+
+/// A snapshot is under way, for this purpose.
+#[derive(Debug)]
+pub struct Busy(pub Purpose);
+
+impl From<Busy> for Error {
+    fn from(Busy(purpose): Busy) -> Self {
+        Error::text(match purpose {
+            Purpose::Save => "ERR Background save already in progress",
+            _ => {
+                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
+                 schedule a BGSAVE whenever possible."
+            }
+        })
+    }
+}
+
+/// What the snapshot thread is asked for.
+pub enum Job {
+    /// Load the data set; the answer is how that went, `None` when there is none.
+    Load(mpsc::Sender<Result<Option<load::Report>, LoadError>>),
+    /// Walk through the snapshot that this began.
+    Walk(Box<Begun>),
+}
+
+/// A snapshot that begins.
+pub struct Begun {
+    walk: Walk,
+    captured: Arc<Captured>,
+    request: Request,
+    /// Keys, and keys that expire, by database.
+    sizes: Vec<(u64, u64)>,
+}
+
+/// Starts the snapshot thread.
+pub fn start(core: &'static DurableCore) -> io::Result<()> {
+    let participant = core.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
+    let (sender, jobs) = mpsc::channel();
+    std::thread::Builder::new().name("snapshot".into()).spawn(move || {
+        affinity::set(Role::Saving);
+        kvick_runtime::memory::register_thread();
+        WALKS.set(true);
+        for job in jobs {
+            match job {
+                // Whoever asked waits for the answer.
+                Job::Load(answer) => _ = answer.send(load::load_own(core, participant)),
+                Job::Walk(begun) => run(core, participant, *begun),
+            }
+        }
+    })?;
+    // A second call would be a mistake of the caller alone; the first thread stays.
+    let _ = core.persistence.jobs.set(sender);
+    Ok(())
+}
+
+/// Begins a snapshot of the data set as it is now; the offset of the write log that it is of.
+pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) -> Result<u64, Busy> {
+    let (persistence, keyspace) = (&core.persistence, core.keyspace);
+    let mut status = persistence.status.lock();
+    if let Some(running) = &status.running {
+        return Err(Busy(running.purpose));
+    }
+    let progress = Arc::new(Progress::default());
+    let sizes: Vec<_> = (0..keyspace.databases())
+        .map(|number| (keyspace.len(number) as u64, keyspace.volatile(number) as u64))
+        .collect();
+    let captured = Arc::new(Captured::new(&request.form, progress.clone(), &core.snapshot_bytes));
+    let walk = Walk::begin(global, Box::new(Handle(captured.clone())));
+    let offset = keyspace.log.offset();
+    status.began(Running {
+        purpose: request.purpose,
+        snapshot: walk.snapshot().clone(),
+        is_cancelled: false,
+        progress,
+        started_s: now_s(),
+        changes: changes(core),
+        keys: sizes.iter().map(|(keys, _)| keys).sum(),
+    });
+    persistence.ask(Job::Walk(Box::new(Begun { walk, captured, request, sizes })));
+    Ok(offset)
+}
+
+/// Has what is under way for this purpose, if anything, come to nothing; whether there was something. Its bytes will not
+/// take the place of others when this has returned.
+pub fn cancel(persistence: &Persistence, purpose: Purpose) -> bool {
+    let mut status = persistence.status.lock();
+    let running = status.running.as_mut().filter(|running| running.purpose == purpose && !running.is_cancelled);
+    let cancelled = running.map(|running| {
+        running.is_cancelled = true;
+        running.snapshot.cancel();
+    });
+    cancelled.is_some()
+}
+
+/// A base of the append-only file is wanted as soon as nothing else is under way, or no longer.
+pub fn base_is_wanted(persistence: &Persistence, is_wanted: bool) {
+    let mut status = persistence.status.lock();
+    match is_wanted {
+        true => status.scheduled_for(Purpose::AofBase),
+        false => status.unscheduled_for(Purpose::AofBase),
+    }
+}
+
+/// The base that a snapshot was for has taken its place: the snapshot is over for everybody who learns of that. Called by
+/// the base's destination while it finishes.
+pub fn base_installed(persistence: &Persistence) {
+    let mut status = persistence.status.lock();
+    if status.running_for(Purpose::AofBase).is_some() {
+        status.snapshot_ended();
+    }
+}
+
+/// Walks through a snapshot, and takes note of how that went.
+fn run(core: &'static DurableCore, participant: Participant, mut begun: Begun) {
+    let mut fan = Fan(std::mem::take(&mut begun.request.destinations).into_iter().map(Branch::new).collect());
+    let outcome = write(core, participant, &mut begun, &mut fan);
+    if outcome.is_err() {
+        // Partitions are part of the snapshot until the walk has passed.
+        begun.walk.snapshot().cancel();
+        while begun.walk.step(participant) {}
+    }
+    let outcome = fan.finish(outcome);
+    let mut status = core.persistence.status.lock();
+    if !status.running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.snapshot, begun.walk.snapshot())) {
+        // Its end was noted, and another one may have begun.
+        return;
+    }
+    let Some(running) = status.snapshot_ended() else { return };
+    if running.purpose == Purpose::Save
+        && let Some(saved) = status.save_ended(&running, &outcome)
+    {
+        core.admission.set(Reasons::UNSAVED, !saved);
+    }
+}
+
+fn write(
+    core: &'static DurableCore,
+    participant: Participant,
+    begun: &mut Begun,
+    fan: &mut Fan,
+) -> Result<(), SaveError> {
+    fan.open()?;
+    let output = begun.request.form.begin(&mut *fan)?;
+    let mut databases = Databases::new(output, &mut begun.sizes);
+    let snapshot = begun.walk.snapshot().clone();
+    let (mut delay, mut delayed_for) = (Delay::new(core, RDB_KEY_SAVE_DELAY), 0);
+    loop {
+        let more = begun.walk.step(participant);
+        begun.captured.move_to(&mut databases)?;
+        if snapshot.is_cancelled() {
+            return Err(SaveError::Cancelled);
+        }
+        let keys = begun.captured.progress.keys.load(Ordering::Relaxed);
+        delay.after(keys - delayed_for, || snapshot.is_cancelled());
+        delayed_for = keys;
+        if !more {
+            break;
+        }
+    }
+    databases.output.finish().map_err(write_error)?;
+    Ok(())
+}
+
+/// Passes the same bytes on to several destinations.
+struct Fan(Vec<Branch>);
+
+struct Branch {
+    destination: Box<dyn Destination>,
+    failure: Option<SaveError>,
+}
+
+impl Branch {
+    fn new(destination: Box<dyn Destination>) -> Self {
+        Branch { destination, failure: None }
+    }
+}
+
+impl Fan {
+    fn open(&mut self) -> Result<(), SaveError> {
+        for branch in &mut self.0 {
+            branch.failure = branch.destination.open().err();
+        }
+        self.check()
+    }
+
+    /// Whether a destination is left.
+    fn check(&self) -> Result<(), SaveError> {
+        if self.0.iter().all(|branch| branch.failure.is_some()) { Err(SaveError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Ends all; well if one of them has got everything, otherwise why the first has not.
+    fn finish(self, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+        let mut last = Err(SaveError::Cancelled);
+        for branch in self.0.into_iter().rev() {
+            let own = match (branch.failure, &outcome) {
+                (Some(failure), _) => Err(failure),
+                (None, Ok(())) => Ok(()),
+                (None, Err(error)) => Err(error.again()),
+            };
+            let ended = branch.destination.finish(own);
+            if last.is_err() {
+                last = ended;
+            }
+        }
+        last
+    }
+}
+
+impl Write for Fan {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for branch in self.0.iter_mut().filter(|branch| branch.failure.is_none()) {
+            branch.failure = branch.destination.write(bytes).err().map(write_error);
+        }
+        self.check().map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    /// Takes so many bytes, and tells how it ended.
+    struct Limited {
+        room: usize,
+        told: Arc<Mutex<Vec<(usize, bool)>>>,
+    }
+
+    impl Destination for Limited {
+        fn open(&mut self) -> Result<(), SaveError> {
+            if self.room == 0 { Err(write_error(io::ErrorKind::StorageFull.into())) } else { Ok(()) }
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.room = self.room.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(())
+        }
+
+        fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+            self.told.lock().push((self.room, outcome.is_ok()));
+            outcome
+        }
+    }
+
+    fn run(rooms: &[usize]) -> (bool, Vec<(usize, bool)>) {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let limited = |room: &usize| Branch::new(Box::new(Limited { room: *room, told: told.clone() }));
+        let mut fan = Fan(rooms.iter().map(limited).collect());
+        let written =
+            fan.open().and_then(|()| fan.write_all(b"1234").and_then(|()| fan.write_all(b"5")).map_err(write_error));
+        let well = fan.finish(written).is_ok();
+        let mut told = told.lock().clone();
+        told.sort();
+        (well, told)
+    }
+
+    #[test]
+    fn a_destination_that_fails_does_not_harm_the_others() {
+        assert_eq!(run(&[9, 4, 0]), (true, vec![(0, false), (0, false), (4, true)]));
+        assert_eq!(run(&[9, 9]), (true, vec![(4, true), (4, true)]));
+        assert_eq!(run(&[3, 4]), (false, vec![(0, false), (3, false)]));
+    }
+}

@@ -1,0 +1,348 @@
+//! Commands that wait for a key, and how they are served.
+//!
+//! A command that finds nothing asks to wait ([`Block`]). Its request is kept in a [`Waiter`] that joins the queues of
+//! its keys while their locks are still held, and its connection is stopped. Whoever changes such a key serves those who
+//! wait, after its own command: it takes the locks of the waiter's command and runs that again. When it replies, the
+//! waiter leaves its queues under the same locks, and the reply goes to the worker that has the connection.
+//!
+//! What else can end a wait (its time, CLIENT UNBLOCK, a connection that closes) has to take the waiter out of its queues
+//! under the locks as well. Only who succeeds with that answers, so a waiter is answered once.
+
+use super::Worker;
+use super::engine::{Call, Engine};
+use super::output::Run;
+use crate::session::Fate;
+use kvick_acl::check::Request;
+use kvick_acl::log::Context as AclContext;
+use kvick_commands::context::{Block, Error};
+use kvick_commands::spec::Flags;
+use kvick_commands::table::CommandInfo;
+use kvick_core::admission::Reasons;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::commandlog::Executed;
+use kvick_core::inbox::{Delivery, Served};
+use kvick_core::stats::WorkerStats;
+use kvick_replication::ReplicatedCore;
+use kvick_replication::role::CHANGED;
+use kvick_resp::{OwnedArgs, Reply, Version};
+use kvick_runtime::clock::Ticks;
+use kvick_store::{Key, Keyspace, Locked, Waiter};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a blocked client waits to have done.
+pub struct Blocked {
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    command: &'static CommandInfo,
+    request: OwnedArgs,
+    /// The arguments that are the keys it waits for.
+    keys: Vec<usize>,
+    /// The database of the keys.
+    pub db: usize,
+    version: Version,
+    until_ms: Option<i64>,
+    /// The gate's rights epoch in which the request was allowed.
+    rights: u32,
+}
+
+impl Blocked {
+    /// The purpose of a waiter that a worker made.
+    pub fn of(waiter: &Waiter) -> Option<&Blocked> {
+        waiter.purpose.downcast_ref()
+    }
+
+    /// The names of the keys that it waits for.
+    pub fn key_names(&self) -> impl Iterator<Item = &[u8]> {
+        let args = self.request.args();
+        self.keys.iter().filter_map(move |index| args.get(*index))
+    }
+
+    /// Bytes that its request takes.
+    pub fn memory(&self) -> usize {
+        self.request.memory()
+    }
+
+    /// Whether its time is limited.
+    pub fn is_limited(&self) -> bool {
+        self.until_ms.is_some()
+    }
+
+    fn keys(&self, keyspace: &'static Keyspace) -> impl Iterator<Item = Key<'_>> {
+        self.key_names().map(|bytes| keyspace.key(bytes))
+    }
+
+    /// Takes the waiter out of its queues, whose locks (or the world) are held; false when it was served already.
+    pub fn leave(&self, waiter: &Waiter, locked: &mut Locked) -> bool {
+        let keyspace = locked.keyspace();
+        locked.leave_queues(self.db, self.keys(keyspace), waiter)
+    }
+
+    /// Whether its command may change something.
+    pub fn writes(&self) -> bool {
+        self.command.spec.flags.contains(Flags::WRITE)
+    }
+
+    /// Counts the command of a waiter that has left its queues unserved, and answers: with an error that is not the
+    /// command's own, or that its time was up.
+    pub fn end(&self, waiter: &Waiter, error: Option<&str>, stats: &WorkerStats) -> Served {
+        let command = &stats.commands[self.command.id as usize];
+        command.calls.add(1);
+        stats.requests.add(1);
+        let mut out = Vec::new();
+        let mut reply = Reply::new(&mut out, self.version);
+        match error {
+            Some(text) => {
+                command.rejected.add(1);
+                stats.count_error(text.as_bytes());
+                reply.error(text);
+            }
+            None => reply.null_array(),
+        }
+        Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out, is_last: false }
+    }
+}
+
+/// Answers clients that wait for keys when the server becomes a replica; the caller holds the global lock.
+pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerStats) {
+    for client in core.clients.all() {
+        let Some(waiter) = client.waiter.lock().clone() else { continue };
+        let flags = client.flags();
+        if let Some(blocked) = Blocked::of(&waiter)
+            // Who takes what a replica has may as well wait for it there.
+            && (blocked.writes() || !flags.contains(ClientFlags::READONLY))
+            && blocked.leave(&waiter, global)
+        {
+            // One that follows redirections is told where to.
+            let primary = core.replication.upstream.target();
+            let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
+            let text = primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
+            let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
+            served.is_last = text.is_none();
+            core.answer(served);
+        }
+    }
+}
+
+/// Whose time is up when.
+#[derive(Default)]
+pub struct Deadlines(BTreeMap<(i64, u64), Arc<Waiter>>);
+
+impl Deadlines {
+    /// Takes note of a waiter, if its time is limited.
+    pub fn add(&mut self, waiter: &Arc<Waiter>) {
+        if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
+            self.0.insert((until_ms, waiter.ticket()), waiter.clone());
+        }
+    }
+
+    /// Forgets one that does not wait any more.
+    pub fn remove(&mut self, waiter: &Waiter) {
+        if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
+            self.0.remove(&(until_ms, waiter.ticket()));
+        }
+    }
+
+    /// How long until the next one's time is up.
+    pub fn wait(&self, now_ms: i64) -> Option<Duration> {
+        let ((until_ms, _), _) = self.0.first_key_value()?;
+        // One that is due within this millisecond is waited for a whole one, not polled for.
+        Some(Duration::from_millis(until_ms.saturating_sub(now_ms).max(1) as u64))
+    }
+
+    fn pop_due(&mut self, now_ms: i64) -> Option<Arc<Waiter>> {
+        let entry = self.0.first_entry()?;
+        (entry.key().0 <= now_ms).then(|| entry.remove())
+    }
+}
+
+impl Engine {
+    /// Has a request wait, under the locks of its keys.
+    pub(super) fn begin_waiting(&mut self, call: &Call<'_>, block: Block, locked: &mut Locked) -> Arc<Waiter> {
+        let request = block.rewritten.unwrap_or_else(|| OwnedArgs::from(call.args));
+        let (kind, heeds_loss, rivals) = (block.kind, block.heeds_loss, block.rivals);
+        let blocked = Blocked {
+            client: call.client.info.clone(),
+            command: call.command,
+            request,
+            keys: block.keys,
+            db: call.client.db,
+            version: call.client.version,
+            until_ms: block.until_ms,
+            rights: call.client.identity.epoch(),
+        };
+        let waiter = Waiter::new(kind, heeds_loss, rivals, Box::new(blocked));
+        if let Some(blocked) = Blocked::of(&waiter) {
+            let keyspace = self.server.keyspace;
+            blocked.keys(keyspace).for_each(|key| locked.join_queue(blocked.db, key, &waiter));
+        }
+        waiter
+    }
+
+    /// Serves those who wait for keys that commands have changed. Their own commands may change some that others wait for.
+    /// Called within a batch and without locks.
+    pub(super) fn serve_awaited(&mut self) {
+        for (db, key) in self.effects.take_awaited() {
+            self.serve_key(db, &key);
+        }
+    }
+
+    fn serve_key(&mut self, db: usize, key: &[u8]) {
+        let keyspace = self.server.keyspace;
+        let key = keyspace.key(key);
+        let (mut after, mut fruitless) = (0, Vec::new());
+        loop {
+            let locked = self.lock_patiently(|_| vec![keyspace.address(db, key)]);
+            let kind = locked.kind_at(db, key, self.now_ms);
+            let Some(waiter) = locked.next_waiter(db, key, after, kind, &fruitless) else { return };
+            drop(locked);
+            after = waiter.ticket();
+            // One that found nothing here speaks for all that look for the same.
+            if !self.serve(&waiter) && waiter.rivals != 0 {
+                fruitless.push(waiter.rivals);
+            }
+        }
+    }
+
+    /// Runs a waiter's command again; false when it goes on waiting.
+    fn serve(&mut self, waiter: &Waiter) -> bool {
+        let Some(blocked) = Blocked::of(waiter) else { return true };
+        let (keyspace, args) = (self.server.keyspace, blocked.request.args());
+        let Some(handler) = blocked.command.data else { return true };
+        let mut locked = self.lock_keys_patiently(blocked.db, blocked.command, args);
+        if waiter.has_left() {
+            return true;
+        }
+        if self.server.admission.has(Reasons::LOADING) {
+            // What is there now is not what the key will be.
+            return false;
+        }
+        if blocked.client.is_doomed() {
+            // What it would be given would be lost.
+            blocked.leave(waiter, &mut locked);
+            return true;
+        }
+        let (mut reply, began) = (Vec::new(), Ticks::now());
+        if let Some(error) = self.denied_meanwhile(blocked) {
+            blocked.leave(waiter, &mut locked);
+            drop(locked);
+            self.stats.commands[blocked.command.id as usize].rejected.add(1);
+            self.stats.count_error(error.0.as_bytes());
+            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+            let (client, ticket) = (blocked.client.clone(), waiter.ticket());
+            self.answer_waiter(Served { client, ticket, reply, is_last: false });
+            return true;
+        }
+        let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
+        let author = self.effects.set_author(blocked.client.unheeded_author());
+        let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
+        self.effects.set_author(author);
+        self.remember_reads(&blocked.client, blocked.db, (blocked.command, args), &mut locked);
+        if self.block.take().is_some() {
+            self.effects.commit(&keyspace.log, args);
+            return false;
+        }
+        if let Err(error) = &result {
+            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+        }
+        blocked.leave(waiter, &mut locked);
+        self.effects.commit(&keyspace.log, args);
+        drop(locked);
+        let ticks = self.count(blocked.command, began, &result);
+        let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
+        self.offer_to_logs(executed, blocked.command, ticks, reply.len());
+        let (client, ticket) = (blocked.client.clone(), waiter.ticket());
+        self.answer_waiter(Served { client, ticket, reply, is_last: false });
+        true
+    }
+
+    /// Why a request that waited may not run any more, if rights have changed since and this is among what they forbid.
+    fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
+        if self.server.admission.rights() == blocked.rights {
+            return None;
+        }
+        let name = blocked.client.names.lock().user.clone();
+        let (command, args) = (blocked.command, blocked.request.args());
+        // Whose user is gone is gone himself.
+        let user = self.server.acl.find(&name)?;
+        let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
+        let denied = user.check(&request).err()?;
+        self.note_denied(&blocked.client, &user, (denied, AclContext::TopLevel), (command, args));
+        Some(denied.error(&user, command))
+    }
+
+    /// Has the worker that has the client answer it.
+    pub(super) fn answer_waiter(&mut self, served: Served) {
+        self.server.deliver(self.worker, served.client.worker, Delivery::Served(served));
+    }
+
+    /// Takes a waiter out of its queues; false when somebody has served it.
+    fn withdraw(&mut self, waiter: &Waiter) -> bool {
+        let Some(blocked) = Blocked::of(waiter) else { return false };
+        self.within_batch(|engine| {
+            let mut locked = engine.lock_keys_patiently(blocked.db, blocked.command, blocked.request.args());
+            blocked.leave(waiter, &mut locked)
+        })
+    }
+}
+
+impl Worker {
+    /// Stops a connection whose request waits.
+    pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let info = &connection.client.info;
+        info.waiting_memory.store(Blocked::of(&waiter).map_or(0, Blocked::memory), Ordering::Relaxed);
+        *info.waiter.lock() = Some(waiter.clone());
+        self.timers.deadlines.add(&waiter);
+        connection.waiter = Some(waiter);
+        self.stop(token, ClientFlags::BLOCKED);
+    }
+
+    /// Takes a connection's request, if one waits, out of its queues: the connection is about to be closed.
+    pub(super) fn stop_waiting(&mut self, waiter: Option<Arc<Waiter>>) {
+        if let Some(waiter) = waiter {
+            self.timers.deadlines.remove(&waiter);
+            self.engine.withdraw(&waiter);
+        }
+    }
+
+    /// Answers those whose time is up.
+    pub(super) fn end_waits(&mut self) {
+        let now_ms = self.engine.now_ms;
+        while let Some(waiter) = self.timers.deadlines.pop_due(now_ms) {
+            if self.engine.withdraw(&waiter)
+                && let Some(blocked) = Blocked::of(&waiter)
+            {
+                let served = blocked.end(&waiter, None, &self.engine.stats);
+                self.deliver(served);
+            }
+        }
+    }
+
+    /// Gives a client its answer, and has its connection go on.
+    pub(super) fn deliver(&mut self, served: Served) {
+        let token = served.client.token.load(Ordering::Relaxed);
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        // The token may belong to another connection by now.
+        let Some(waiter) = connection.waiter.take_if(|waiter| waiter.ticket() == served.ticket) else { return };
+        self.timers.deadlines.remove(&waiter);
+        let client = &mut connection.client;
+        client.info.set_flags(ClientFlags::BLOCKED, false);
+        *client.info.waiter.lock() = None;
+        client.info.waiting_memory.store(0, Ordering::Relaxed);
+        client.commands += 1;
+        client.write_offset = self.server.keyspace.log.offset();
+        connection.stopped = false;
+        let start = self.replies.len();
+        self.replies.extend_from_slice(&served.reply);
+        self.engine.finish(client, start, &mut self.replies);
+        if served.is_last {
+            client.fate = Fate::CloseAfterReply;
+        }
+        client.publish();
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.queue(token);
+    }
+}

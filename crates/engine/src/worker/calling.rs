@@ -1,0 +1,376 @@
+//! Calls handlers: gets their locks, gives them what they work with, commits what they did, and keeps the books.
+//!
+//! Here and in the [lane](super::fast_path) alone handlers are called and locks are taken for them.
+
+use super::engine::{Call, Called, Engine, Keys, LONG_US};
+use super::handlers::Handler;
+use super::permission::{Admitted, wrong_arity};
+use super::program::Yield;
+use super::transaction::Control;
+use crate::session::{Client, Session, SessionHandler};
+use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
+use kvick_commands::spec::{Flags, LockRule};
+use kvick_commands::table::CommandInfo;
+use kvick_core::admission::Reasons;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::commandlog::{Executed, TakenArgument};
+use kvick_durability::persistence;
+use kvick_resp::{Args, Reply, Version};
+use kvick_runtime::clock::{self, Ticks};
+use kvick_store::{Db, Env, Key, Locked, WhenExpired};
+
+impl Engine {
+    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for. False when a
+    /// script has that, or the request is no longer admitted.
+    #[inline]
+    pub(super) fn call_keyed(
+        &mut self,
+        client: &mut Client,
+        admission: Admitted,
+        handler: DataHandler,
+        hash: u64,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
+        let Some(mut locked) = self.lock_hash(admission, client.db, hash) else { return false };
+        let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
+        let known = (args, &[Key { bytes, hash }][..]);
+        let result = self.run_data(client, handler, known, None, &mut locked, out);
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
+        drop(locked);
+        self.account(client.executed(args, None), command, out.len() - start, result);
+        client.commands += 1;
+        client.redacted = 0;
+        true
+    }
+
+    /// Takes the locks that the command asks for, and runs it.
+    #[inline(never)]
+    pub(super) fn call(
+        &mut self,
+        client: &mut Client,
+        admission: Admitted,
+        args: Args<'_>,
+        taken: &mut Option<Vec<u8>>,
+        yielder: &mut dyn Yield,
+        out: &mut Vec<u8>,
+    ) -> Called {
+        let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
+        if let Some(Handler::Control(control)) = self.table.handler(command) {
+            let Some(result) = self.control(client, control, admission, args, yielder, out) else {
+                return Called::Held;
+            };
+            let result = self.answer(client, result, out);
+            if control != Control::Exec {
+                self.show(client, command, args);
+            }
+            self.account(client.executed(args, None), command, out.len() - start, result);
+            client.commands += 1;
+            return Called::Done;
+        }
+        self.confine(client, command, args);
+        let global = self.needs_global_lock(command, args);
+        let Some(scripts) = self.settle_scripts(command, global) else { return Called::Held };
+        let keys = if global { Keys::new() } else { self.keys_of(command, args) };
+        let locked = match global {
+            true => self.lock_global(admission),
+            false => self.lock_hashed(admission, client.db, &keys),
+        };
+        let Some(mut locked) = locked else { return Called::Held };
+        let taken_head = self.remember_taken(command, taken.as_deref());
+        let result = match self.handler(command) {
+            Some(Handler::Data(handler)) => {
+                self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
+            }
+            Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, yielder, out),
+            // A container that has nothing to do by itself.
+            Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
+        };
+        if client.tracking.is_some() {
+            self.remember_reads(&client.info, client.db, (command, args), &mut locked);
+        }
+        let block = self.block.take();
+        let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
+        let waiter = waiter.or_else(|| self.waits.take());
+        if self.effects.commit(&keyspace.log, args) {
+            client.write_offset = keyspace.log.offset();
+        }
+        self.after_flushall(command, &result, &mut locked);
+        if self.handler(command).is_some() {
+            self.show(client, command, args);
+        }
+        drop(locked);
+        drop(scripts);
+        if global {
+            self.enter();
+        }
+        if let Some(waiter) = waiter {
+            client.redacted = 0;
+            return Called::Waits(waiter);
+        }
+        let executed = client.executed(args, taken_head.as_ref());
+        self.account(executed, command, out.len() - start, result);
+        client.commands += 1;
+        client.redacted = 0;
+        if client.is_reset {
+            self.end_reset(client);
+        }
+        Called::Done
+    }
+
+    /// What the logs need of a large argument that the command may keep.
+    #[inline]
+    fn remember_taken(&self, command: &CommandInfo, taken: Option<&[u8]>) -> Option<TakenArgument> {
+        Some(TakenArgument::new(command.spec.takes?, taken?))
+    }
+
+    pub(super) fn needs_global_lock(&self, command: &CommandInfo, args: Args<'_>) -> bool {
+        match command.spec.lock {
+            // SHUTDOWN: a script that takes too long may have the world.
+            _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
+            LockRule::Keys => false,
+            LockRule::Global => true,
+            LockRule::GlobalIf(decide) => decide(args),
+        }
+    }
+
+    /// The keys that a command names.
+    pub(super) fn keys_of<'k>(&self, command: &CommandInfo, args: Args<'k>) -> Keys<'k> {
+        if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
+            return Keys::new();
+        }
+        if let Some(index) = command.single_key {
+            return args.get(index).map(|key| self.server.keyspace.key(key)).into_iter().collect();
+        }
+        // Arguments that do not say where the keys are make the handler answer an error before it looks at any.
+        let positions = command.spec.key_positions(args).unwrap_or_default();
+        let keys = positions.iter().filter_map(|position| args.get(position.index));
+        keys.map(|key| self.server.keyspace.key(key)).collect()
+    }
+
+    #[inline]
+    pub(super) fn run_data(
+        &mut self,
+        client: &Client,
+        handler: DataHandler,
+        (args, hashed): (Args<'_>, &[Key<'_>]),
+        taken: Option<Vec<u8>>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let for_client = (client.info.as_ref(), client.db, client.version);
+        let result = self.run_handler(for_client, handler, (args, hashed), taken, locked, out);
+        self.answer(client, result, out)
+    }
+
+    /// Runs a handler for a client with a selected database and a protocol, whether the request came just now or waited.
+    #[inline]
+    pub(super) fn run_handler(
+        &mut self,
+        (client, db, version): (&ClientInfo, usize, Version),
+        handler: DataHandler,
+        (args, hashed): (Args<'_>, &[Key<'_>]),
+        taken: Option<Vec<u8>>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let (heard, is_logged, flags) = (self.heard(), self.is_logged(client), client.flags());
+        self.effects.begin(is_logged, heard, db);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
+            lazy_expire: self.runtime_config.commands.lazy_expire,
+            lazy_overwrite: self.runtime_config.commands.lazy_server_del,
+            when_expired: self.when_expired(client),
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
+        };
+        let db = Db::new(locked, db, env).with_hashed(hashed);
+        let reply = Reply::new(out, version);
+        let settings = &self.runtime_config.commands;
+        let (may_block, in_script, reads_every_key) =
+            (!self.in_transaction, self.script_us.is_some(), self.reads_every_key);
+        let receiver = if in_script {
+            Receiver::Server
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            Receiver::Subscriber
+        } else {
+            Receiver::Client
+        };
+        let from_log = flags.contains(ClientFlags::FROM_LOG);
+        let mut context = Context {
+            db,
+            reply,
+            taken,
+            settings,
+            receiver,
+            may_block,
+            in_script,
+            from_log,
+            reads_every_key,
+            block: None,
+            remark: None,
+        };
+        let result = handler(&mut context, args);
+        if result.is_err()
+            && let Some(remark) = context.remark.take()
+        {
+            kvick_runtime::logging::verbose(format_args!("{remark}"));
+        }
+        if let Some(block) = context.block {
+            self.block = Some(block);
+        }
+        result
+    }
+
+    pub(super) fn run_session(
+        &mut self,
+        client: &mut Client,
+        handler: SessionHandler,
+        args: Args<'_>,
+        locked: &mut Locked,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, heard, client.db);
+        let when_expired = self.when_expired(&client.info);
+        let mut session = Session {
+            server: self.server,
+            reply: Reply::new(out, client.version),
+            client,
+            locked,
+            effects: &mut self.effects,
+            now_ms: self.now_ms,
+            access: &self.access,
+            when_expired,
+            settings: &self.runtime_config.commands,
+            in_transaction: self.in_transaction,
+            script_us: self.script_us,
+            worker: self.worker,
+            stats: &self.stats,
+            waits: &mut self.waits,
+        };
+        let result = handler(&mut session, args);
+        // CONFIG SET holds from itself on.
+        self.update_settings();
+        self.answer(client, result, out)
+    }
+
+    /// Has dumps know of FLUSHALL.
+    #[inline]
+    pub(super) fn after_flushall(&self, command: &CommandInfo, result: &Result<(), Error>, locked: &mut Locked) {
+        if command.spec.flags.contains(Flags::FLUSHES) && result.is_ok() && !self.server.admission.has(Reasons::LOADING)
+        {
+            persistence::after_flushall(self.server, locked, self.effects.dirty());
+        }
+    }
+
+    /// Answers the error, if it is one.
+    #[inline]
+    pub(super) fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
+        if let Err(error) = &result {
+            Reply::new(out, client.version).error(error.0.as_bytes());
+        }
+        result
+    }
+
+    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    pub fn commit_verbatim(&mut self) {
+        self.effects.commit_verbatim(&self.server.keyspace.log);
+    }
+
+    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    #[inline]
+    pub(super) fn is_logged(&self, client: &ClientInfo) -> bool {
+        self.server.keyspace.log.has_readers() && !client.is_from_log()
+    }
+
+    /// What becomes of expired keys that a command of this client meets.
+    #[inline]
+    pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
+        if client.is_from_log() {
+            return WhenExpired::ImportSource;
+        }
+        if self.server.replication.upstream.is_replica() {
+            // The primary says when keys go.
+            return WhenExpired::Import;
+        }
+        if self.runtime_config.import_mode {
+            let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
+            return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
+        }
+        if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
+    }
+
+    /// Statistics, and the logs of slow commands.
+    #[inline]
+    pub(super) fn account(
+        &mut self,
+        executed: Executed<'_>,
+        command: &CommandInfo,
+        reply_bytes: usize,
+        result: Result<(), Error>,
+    ) {
+        let ticks = self.count(command, self.last, &result);
+        self.offer_to_logs(executed, command, ticks, reply_bytes);
+    }
+
+    /// Looks whether a command that was executed is one that the logs are for.
+    #[inline]
+    pub(super) fn offer_to_logs(
+        &mut self,
+        executed: Executed<'_>,
+        command: &CommandInfo,
+        ticks: u64,
+        reply_bytes: usize,
+    ) {
+        if ticks >= self.runtime_config.slow_ticks {
+            self.slow(executed, command, clock::ticks_to_us(ticks));
+        }
+        if reply_bytes >= self.runtime_config.large_reply_bytes
+            || executed.bytes_max() >= self.runtime_config.large_request_bytes
+        {
+            self.large(executed, command, reply_bytes);
+        }
+    }
+
+    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    #[inline]
+    pub(super) fn count(&mut self, command: &CommandInfo, began: Ticks, result: &Result<(), Error>) -> u64 {
+        let now = Ticks::now();
+        let ticks = now.since(began);
+        self.last = now;
+        self.stats.count(command.id, ticks, self.effects.dirty(), self.runtime_config.latency_tracking);
+        if let Err(error) = result {
+            let is_counted = std::mem::take(&mut self.error_is_counted);
+            self.stats.count_failure(command.id, (!is_counted).then_some(error.0.as_bytes()));
+        }
+        ticks
+    }
+
+    #[cold]
+    fn slow(&mut self, executed: Executed<'_>, command: &CommandInfo, us: u64) {
+        if us >= LONG_US && self.script_us.is_none() {
+            self.update_date();
+        }
+        if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
+            self.server.commandlog.offer_slow(us, executed, &self.runtime_config.commandlog);
+        }
+        let event = if command.spec.flags.contains(Flags::FAST) { "fast-command" } else { "command" };
+        self.server.latency.record(event, us / 1000, self.runtime_config.latency_threshold_ms);
+    }
+
+    #[cold]
+    fn large(&self, executed: Executed<'_>, command: &CommandInfo, reply_bytes: usize) {
+        if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
+            let (log, thresholds) = (&self.server.commandlog, &self.runtime_config.commandlog);
+            log.offer_request(executed, thresholds);
+            log.offer_reply(reply_bytes, executed, thresholds);
+        }
+    }
+}

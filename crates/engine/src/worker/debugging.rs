@@ -1,0 +1,232 @@
+//! EVAL in the debugger: who debugs speaks over the connection itself, while its script runs.
+//!
+//! In both [modes](Mode) the script runs as any other, on its worker and in the server's interpreter; the debugger asks a
+//! [`Console`] what to do, which reads and writes the connection until the session is over. Then the connection is closed,
+//! which tells the client so.
+//!
+//! - [`Mode::Sync`]: the script is one that takes long. After `busy-reply-threshold` others are told so, and it can be
+//!   ended.
+//! - [`Mode::Beside`]: the process is [copied](kvick_scripting::debugging), and the copy runs the script, has nobody hear
+//!   of it and ends. In the server the connection is just forgotten.
+
+use super::connection::Connection;
+use super::engine::Engine;
+use super::program::{Program, Yield};
+use crate::session::{Client, Fate};
+use kvick_commands::context::Error;
+use kvick_config::shapes::KeyspaceEvents;
+use kvick_core::admission::Reasons;
+use kvick_core::runtime_config::RuntimeConfig;
+use kvick_net::socket::Socket;
+use kvick_resp::{Args, Reply};
+use kvick_runtime::logging;
+use kvick_script::{Console, Debugger, Failure, Heard};
+use kvick_scripting::Scripting;
+use kvick_scripting::debugging::{self, Copied, Mode};
+use kvick_store::{EventClass, Locked, Reach};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes read at once.
+const READ: usize = 4096;
+/// How long a client may take none of what it is sent.
+const UNREAD_AT_MOST: Duration = Duration::from_secs(5);
+/// How long is waited for input before it is looked whether the session is to go on.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Whoever sits at the other end of a connection whose EVAL is being executed.
+pub(super) struct Seat<'a>(pub(super) &'a mut dyn Yield);
+
+impl Console for Seat<'_> {
+    fn send(&mut self, bytes: &[u8]) {
+        // Who does not read what it is sent is gone, as reading from it will show.
+        let _ = self.0.connection().map(|connection| say(connection, bytes));
+    }
+
+    /// Nobody is asked any more when the script has ended.
+    fn receive(&mut self, _: &mut Vec<u8>) -> Heard {
+        Heard::Nobody
+    }
+}
+
+impl Seat<'_> {
+    /// Waits a moment for input and appends what came; the bytes, or `None` if none can come any more.
+    pub(super) fn listen(&mut self, into: &mut Vec<u8>) -> Option<usize> {
+        let connection = self.0.connection()?;
+        let start = into.len();
+        into.resize(start + READ, 0);
+        let read = match connection.socket.read(&mut into[start..]) {
+            Ok(0) => None,
+            Ok(n) => Some(n),
+            Err(error) if is_passing(&error) => {
+                wait(&connection.socket, libc::POLLIN, LOOK_EVERY);
+                Some(0)
+            }
+            Err(_) => None,
+        };
+        into.truncate(start + read.unwrap_or(0));
+        read
+    }
+
+    /// Whether the other end has closed the connection.
+    pub(super) fn is_deserted(&mut self) -> bool {
+        self.0.connection().is_none_or(|connection| wait(&connection.socket, libc::POLLRDHUP, Duration::ZERO))
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Waits for a socket to be ready; whether it is, or has an error to tell of.
+fn wait(socket: &Socket, for_what: libc::c_short, at_most: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: socket.fd(), events: for_what, revents: 0 };
+    let ms = libc::c_int::try_from(at_most.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: there is one entry, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, ms) > 0 }
+}
+
+/// Writes all of this, after what waits to be written.
+fn say(connection: &mut Connection, bytes: &[u8]) -> io::Result<()> {
+    let Connection { socket, output, .. } = connection;
+    let mut rest = bytes;
+    while !output.is_empty() || !rest.is_empty() || socket.held_output() > 0 {
+        let written = match output.is_empty() {
+            false => output.flush(socket, usize::MAX).map(|written| (written, 0)),
+            true if rest.is_empty() => socket.flush().map(|()| (0, 0)),
+            true => socket.write(rest).map(|written| (written, written)),
+        };
+        let (moved, of_rest) = match written {
+            Ok(written) => written,
+            Err(error) if is_passing(&error) => (0, 0),
+            Err(error) => return Err(error),
+        };
+        rest = &rest[of_rest..];
+        if moved == 0
+            && (!output.is_empty() || !rest.is_empty() || socket.held_output() > 0)
+            && !wait(socket, libc::POLLOUT, UNREAD_AT_MOST)
+        {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Runs the script of an EVAL in the debugger. The caller has taken the turn.
+    pub(super) fn debug_program(
+        &mut self,
+        client: &mut Client,
+        mode: Mode,
+        (program, args): (Program, Args<'_>),
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        if self.in_transaction {
+            return Err(Error::text("ERR EVAL cannot be debugged inside a transaction"));
+        }
+        if yielder.connection().is_none_or(|connection| connection.held > 0) {
+            return Err(Error::text("ERR EVAL cannot be debugged while replies to other commands are held back"));
+        }
+        match mode {
+            Mode::Sync => {
+                logging::notice(format_args!("Synchronous debugging eval session started"));
+                let result = self.debug_here(client, (program, args), (locked, yielder), out);
+                logging::notice(format_args!("Synchronous debugging eval session ended"));
+                client.fate = Fate::CloseAfterReply;
+                result
+            }
+            Mode::Beside => {
+                if !locked.is_global() {
+                    locked.add_global(self.participant);
+                }
+                let mute = Arc::new(self.mute_tunables());
+                let copied = self.server.scripting.sessions.copy();
+                let copied = copied.map_err(|error| {
+                    Error::new(format!("ERR Fork() failed: can't run EVAL in debugging mode: {error}"))
+                })?;
+                match copied {
+                    Copied::Server => {
+                        client.fate = Fate::Close;
+                        let connection = yielder.connection();
+                        if let Some(Socket::Tls(stream)) = connection.map(|connection| &mut connection.socket) {
+                            stream.let_go();
+                        }
+                        Ok(())
+                    }
+                    Copied::Session => self.debug_in_copy(client, mute, (program, args), (locked, yielder)),
+                }
+            }
+        }
+    }
+
+    /// Settings under which a copy of the process keeps to itself what it does.
+    fn mute_tunables(&self) -> RuntimeConfig {
+        let mut runtime_config = RuntimeConfig::read(&self.server.config.values(), self.runtime_config.generation);
+        runtime_config.keyspace_events = KeyspaceEvents::empty();
+        runtime_config.heard_events = EventClass::empty();
+        runtime_config.slow_ticks = u64::MAX;
+        runtime_config.large_request_bytes = usize::MAX;
+        runtime_config.large_reply_bytes = usize::MAX;
+        runtime_config
+    }
+
+    /// Runs the script in this process, a copy, and ends it.
+    fn debug_in_copy(
+        &mut self,
+        client: &mut Client,
+        mute: Arc<RuntimeConfig>,
+        request: (Program, Args<'_>),
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
+    ) -> ! {
+        let Some(connection) = yielder.connection() else { debugging::leave() };
+        debugging::settle_in(connection.socket.fd());
+        self.runtime_config = mute;
+        self.is_copy = true;
+        self.effects.begin_group();
+        self.effects.set_reach(Reach::Nobody);
+        self.server.admission.set(Reasons::MONITORED, false);
+        let mut reply = Vec::new();
+        if let Err(error) = self.debug_here(client, request, (locked, &mut *yielder), &mut reply) {
+            Reply::new(&mut reply, client.version).error(error.0.as_bytes());
+        }
+        Seat(&mut *yielder).send(&reply);
+        if let Some(Connection { socket: Socket::Tls(stream), .. }) = yielder.connection() {
+            stream.say_goodbye();
+        }
+        debugging::leave()
+    }
+
+    /// Runs the script, from the beginning of its session to the end. An error that is not the script's has not been
+    /// answered.
+    fn debug_here(
+        &mut self,
+        client: &mut Client,
+        (program, args): (Program, Args<'_>),
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let scripting: &'static Scripting = &self.server.scripting;
+        let mut interpreters = scripting.interpreters().ok_or(super::program::SCRIPT_IN_SCRIPT)?;
+        let mut debugger = Debugger::new(&args[1]);
+        let run = self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
+            self.check_flags(client, program, code.flags())?;
+            let session = Some(&mut debugger);
+            let code = (&code, session);
+            Ok(self.run_code(client, program, code, request, &mut interpreters, (&mut *locked, &mut *yielder), out))
+        });
+        debugger.end(&mut Seat(yielder));
+        match run {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => Err(self.note_failure(&failure)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The error that a script ended with, which counts as one if no command's was it.
+    fn note_failure(&mut self, failure: &Failure) -> Error {
+        self.error_is_counted = failure.is_counted();
+        Error::new(failure.to_string())
+    }
+}

@@ -1,0 +1,481 @@
+//! What a worker executes with, and the way of one request through it: may it run (`permission`), its locks (`locking`), its
+//! handler, the write log and statistics (`calling`), and its reply.
+
+use super::batch::ResolvedCommand;
+use super::cross_protocol;
+use super::evicting::Evicting;
+use super::handlers::Handler;
+use super::permission::{Admitted, MUST_LOG_IN, unknown_command, unknown_subcommand};
+use super::program::{Scratch, Yield};
+use crate::services::Services;
+use crate::session::{Client, Fate, ReplyMode};
+use crate::worker::rejection;
+use kvick_commands::context::Block;
+use kvick_commands::spec::Flags;
+use kvick_commands::table::{CommandInfo, CommandTable, Resolved};
+use kvick_core::admission::Reasons;
+use kvick_core::inbox::Inbox;
+use kvick_core::monitor::Lines;
+use kvick_core::pubsub::events::Publisher;
+use kvick_core::runtime_config::RuntimeConfig;
+use kvick_core::stats::WorkerStats;
+use kvick_core::tracking::broadcast::Changed;
+use kvick_resp::Args;
+use kvick_runtime::clock::{self, Ticks};
+use kvick_scripting::scripts::RecentSum;
+use kvick_store::global_lock::{BiasOwner, Exclusive, Participant};
+use kvick_store::{Access, Effects, EventClass, Key, Waiter};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The keys of one command.
+pub(super) type Keys<'k> = SmallVec<[Key<'k>; 4]>;
+
+/// Arguments of a command that others may wait for.
+const BRIEF: usize = 64;
+
+/// A command that takes longer than this makes the worker read the clock again.
+pub(super) const LONG_US: u64 = 500;
+/// Turns within this time share what they know of the date.
+const DATE_US: u64 = 100;
+
+/// What a worker executes with.
+pub struct Engine {
+    /// The server.
+    pub server: &'static Services,
+    /// All commands.
+    pub table: &'static CommandTable<Handler>,
+    /// The worker's number.
+    pub worker: usize,
+    /// Its counters.
+    pub stats: Arc<WorkerStats>,
+    /// Its flag in the world lock.
+    pub participant: Participant,
+    /// What it knows of visitors, if it is the only worker.
+    pub(super) bias_owner: Option<BiasOwner>,
+    /// Whether nobody else is in a batch.
+    pub(super) exclusive: Option<Exclusive>,
+    /// Its copy of the settings.
+    pub runtime_config: Arc<RuntimeConfig>,
+    /// Unix time in ms, as of the turn's beginning or the last long command.
+    pub now_ms: i64,
+    /// How access to keys is recorded.
+    pub access: Access,
+    pub(super) effects: Effects,
+    /// A request was not executed because its [admission](Admitted) was outdated when its keys were locked.
+    pub(super) outdated: bool,
+    /// Publishes keyspace events.
+    events: Arc<Publisher>,
+    /// What the present command waits for, if it asked to.
+    pub(super) block: Option<Block>,
+    /// What the client of the present session command waits for, if it does.
+    pub(super) waits: Option<Arc<Waiter>>,
+    /// The keys that commands have changed, for clients that are told of prefixes.
+    pub(super) changed: Changed,
+    /// Most keys of which it was forgotten in the last turn who has read them, as there were too many.
+    pub(super) forgotten_in_turn: usize,
+    /// Lines for monitors that are not ready to be shown.
+    pub(super) shown: Lines,
+    /// Whether a transaction or a script is being executed, in which no command may wait.
+    pub(super) in_transaction: bool,
+    /// What TIME tells the script that is being executed, as Unix time in microseconds: when it began, and later when others
+    /// were last attended to.
+    pub(super) script_us: Option<i64>,
+    /// Requests of this worker that wait for a script to end.
+    pub(super) held: usize,
+    /// Whether a script has ended just now that others knew of: what it held may be waited for.
+    pub(super) ended_long_script: bool,
+    /// Whether the error of the present command was counted already, as that of one that its script called.
+    pub(super) error_is_counted: bool,
+    /// The script of EVAL that came last, with its sum.
+    pub(super) recent_sum: RecentSum,
+    /// Buffers for the commands that scripts call.
+    pub(super) scratch: Scratch,
+    /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
+    pub(super) reads_every_key: bool,
+    /// Whether this process is a copy of the server in which a script is debugged.
+    pub(super) is_copy: bool,
+    /// Whether the worker is within a batch, and so nobody has the world.
+    pub(super) in_batch: bool,
+    /// What it does about limits of memory.
+    pub(super) evicting: Evicting,
+    pub(super) last: Ticks,
+    /// When `now_ms` was read.
+    dated: Ticks,
+    /// [`DATE_US`] and [`LONG_US`] in ticks.
+    date_ticks: u64,
+    long_ticks: u64,
+}
+
+/// A request that is being executed.
+pub(super) struct Call<'a> {
+    pub(super) client: &'a Client,
+    pub(super) command: &'static CommandInfo,
+    pub(super) args: Args<'a>,
+}
+
+/// Whether a request was executed.
+pub enum Outcome {
+    /// It was, or answered an error.
+    Done,
+    /// It is to be executed once more, after what is in the worker's inbox is delivered.
+    Again,
+    /// It has to wait for the end of CLIENT PAUSE.
+    Paused,
+    /// It has to wait for a script that holds what it needs.
+    Held,
+    /// This request, which came after that command, may run a script: it has to be
+    /// [executed](Engine::execute_program) apart from the worker.
+    Program(Admitted, u32),
+    /// It waits for a key, and will be answered later.
+    Waits(Arc<Waiter>),
+}
+
+/// What became of a command.
+pub(super) enum Called {
+    /// It ran.
+    Done,
+    /// A script holds what it needs; nothing has happened.
+    Held,
+    /// It waits for a key.
+    Waits(Arc<Waiter>),
+}
+
+impl Engine {
+    /// A worker's engine.
+    pub fn new(server: &'static Services, worker: usize, stats: Arc<WorkerStats>, participant: Participant) -> Self {
+        let events = Arc::new(Publisher::new(server, worker));
+        let mut engine = Engine {
+            server,
+            table: server.table,
+            worker,
+            stats,
+            participant,
+            bias_owner: None,
+            exclusive: None,
+            runtime_config: server.runtime_config(),
+            now_ms: 0,
+            access: Access::default(),
+            effects: Effects::with_listener(events.clone()),
+            outdated: false,
+            events,
+            block: None,
+            waits: None,
+            changed: Changed::default(),
+            forgotten_in_turn: 0,
+            shown: Lines::default(),
+            in_transaction: false,
+            script_us: None,
+            held: 0,
+            ended_long_script: false,
+            error_is_counted: false,
+            recent_sum: RecentSum::default(),
+            scratch: Scratch::default(),
+            reads_every_key: true,
+            is_copy: false,
+            in_batch: false,
+            evicting: Evicting::new(worker),
+            last: Ticks::now(),
+            dated: Ticks::now(),
+            date_ticks: clock::us_to_ticks(DATE_US),
+            long_ticks: clock::us_to_ticks(LONG_US),
+        };
+        engine.apply_settings();
+        engine.update_date();
+        engine
+    }
+
+    /// A command's handler; `None` for a container that does nothing by itself.
+    #[inline]
+    pub(super) fn handler(&self, command: &CommandInfo) -> Option<Handler> {
+        command.data.map(Handler::Data).or_else(|| self.table.handler(command))
+    }
+
+    /// Reads the clock, and the settings if they changed; the present point in time.
+    pub fn update_clock(&mut self) -> Ticks {
+        self.last = Ticks::now();
+        if self.last.since(self.dated) >= self.date_ticks {
+            self.update_date();
+        }
+        self.update_settings();
+        self.last
+    }
+
+    /// Reads what time it is for keys that expire.
+    pub(super) fn update_date(&mut self) {
+        self.dated = Ticks::now();
+        self.now_ms = clock::unix_ms();
+        self.access.set_now(self.now_ms);
+    }
+
+    /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
+    /// sent hold for them.
+    pub fn begin_batch(&mut self) {
+        let now = Ticks::now();
+        if now.since(self.last) >= self.long_ticks {
+            self.update_date();
+        }
+        self.last = now;
+        self.evicting.begin_batch();
+        self.update_settings();
+    }
+
+    #[inline]
+    pub(super) fn update_settings(&mut self) {
+        if self.runtime_config.generation != self.server.config_generation() {
+            self.runtime_config = self.server.runtime_config();
+            self.apply_settings();
+        }
+    }
+
+    fn apply_settings(&mut self) {
+        self.access.lfu = self.runtime_config.commands.lfu;
+        self.access.lfu_log_factor = self.runtime_config.lfu_log_factor;
+        self.access.lfu_decay_minutes = self.runtime_config.lfu_decay_minutes;
+        self.events.set_channels(self.runtime_config.keyspace_events);
+        self.renew_eviction();
+    }
+
+    /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
+    #[inline]
+    pub(super) fn heard(&self) -> EventClass {
+        self.server.heard(self.runtime_config.heard_events)
+    }
+
+    /// What the worker has yet to deliver.
+    #[inline]
+    pub(super) fn inbox(&self) -> &'static Inbox {
+        self.server.inboxes.of(self.worker)
+    }
+
+    /// Scratch space for background work between batches.
+    pub fn effects(&mut self) -> &mut Effects {
+        &mut self.effects
+    }
+
+    /// Runs a request and appends its reply to `out`. `taken` is the large argument that the command keeps.
+    #[inline]
+    pub fn execute(
+        &mut self,
+        client: &mut Client,
+        args: Args<'_>,
+        resolved: ResolvedCommand,
+        taken: &mut Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let start = out.len();
+        let is_brief = args.len() <= BRIEF && matches!(resolved, ResolvedCommand::For(command, _) if command.brief);
+        if !is_brief {
+            // It may take long.
+            self.yield_bias();
+        }
+        let (command, hash) = match resolved {
+            ResolvedCommand::For(command, hash) => (command, hash),
+            _ => match self.resolve(client, args, resolved, out) {
+                Some(command) => (command, None),
+                None => return self.finish(client, start, out),
+            },
+        };
+        let previous = std::mem::replace(&mut client.last_command, command.id);
+        let admitted = self.admit_plain(client, command, args);
+        let plain = admitted.is_some();
+        let admission = if let Some(admission) = admitted {
+            admission
+        } else {
+            self.yield_bias();
+            if self.server.admission.has(Reasons::ENDING) {
+                // What it did would be in no dump.
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            // When a script has had the world for too long, what needs nothing of that goes on without a batch.
+            let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
+            if self.is_held_by_script(client, command) {
+                return Outcome::Held;
+            }
+            if shut_out {
+                return self.conclude(client, (command, args), Called::Held, start, out);
+            }
+            let gone = !client.renew_rights(self.server);
+            let limited = self.server.admission.has(Reasons::LIMITED) && !self.is_busy();
+            if gone || limited && !self.mind_memory(client, args, taken.as_deref()) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            if client.tracking.is_some() && self.effects.concern_others() && !self.is_busy() {
+                // What was evicted just now is not what the command will read, and has to be told before.
+                self.settle_consequences();
+                client.last_command = previous;
+                return Outcome::Again;
+            }
+            if self.server.is_handing_over()
+                && rejection::redirects(self.server, &client.info, self.flags_asked(client, command, args))
+            {
+                // Where to is known when the replica has taken over.
+                return Outcome::Paused;
+            }
+            if client.feed.is_some() && super::feeding::is_out_of_place(client, command) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            match self.admit(client, command, args) {
+                Ok(admission) => admission,
+                Err(error) if rejection::is_soon_over(self.server, &error) => {
+                    client.last_command = previous;
+                    return Outcome::Paused;
+                }
+                Err(error) => {
+                    self.refuse(client, Some((command, args)), &error, out);
+                    return self.finish(client, start, out);
+                }
+            }
+        };
+        if !plain && client.is_primary() {
+            // What the primary did is done.
+        } else if self.server.pause.is_there() && self.is_paused(client, command, args) {
+            return Outcome::Paused;
+        }
+        if !plain && client.is_queueing(command) {
+            self.queue(client, command, args, taken.take(), out);
+            return self.finish(client, start, out);
+        }
+        let called = match (hash, command.data) {
+            (Some(hash), Some(handler)) if taken.is_none() && (plain || self.is_unobserved(client)) => {
+                match self.call_keyed(client, admission, handler, hash, args, out) {
+                    true => Called::Done,
+                    false => Called::Held,
+                }
+            }
+            _ if Self::may_run_program(client, command) => return Outcome::Program(admission, previous),
+            _ if client.tracking.is_none() => self.call(client, admission, args, taken, &mut (), out),
+            _ => self.call_tracked(client, previous, (admission, args), taken, &mut (), out),
+        };
+        self.conclude(client, (command, args), called, start, out)
+    }
+
+    /// Executes a request that may run a script. `yielder` serves others while a script takes long.
+    pub fn execute_program(
+        &mut self,
+        client: &mut Client,
+        (mut admission, previous): (Admitted, u32),
+        args: Args<'_>,
+        yielder: &mut dyn Yield,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let (start, command) = (out.len(), admission.command());
+        loop {
+            let called = match client.tracking {
+                None => self.call(client, admission, args, &mut None, yielder, out),
+                Some(_) => self.call_tracked(client, previous, (admission, args), &mut None, yielder, out),
+            };
+            match self.conclude(client, (command, args), called, start, out) {
+                Outcome::Again => {}
+                outcome => return outcome,
+            }
+            if self.server.admission.has(Reasons::ENDING) || !client.renew_rights(self.server) {
+                client.fate = Fate::Close;
+                return self.finish(client, start, out);
+            }
+            admission = match self.admit(client, command, args) {
+                Ok(admission) => admission,
+                Err(error) => {
+                    self.refuse(client, Some((command, args)), &error, out);
+                    return self.finish(client, start, out);
+                }
+            };
+            if !client.is_primary() && self.server.pause.is_there() && self.is_paused(client, command, args) {
+                return Outcome::Paused;
+            }
+        }
+    }
+
+    /// What is to be done after a command.
+    #[inline]
+    fn conclude(
+        &mut self,
+        client: &mut Client,
+        (command, args): (&'static CommandInfo, Args<'_>),
+        called: Called,
+        start: usize,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        match called {
+            Called::Done if self.ended_long_script => self.end_long_script(),
+            Called::Done => {}
+            // What it was allowed on has changed while it waited.
+            Called::Held if std::mem::take(&mut self.outdated) => return Outcome::Again,
+            Called::Held => match self.busy_error() {
+                Some(error)
+                    if !command.spec.flags.contains(Flags::ALLOW_BUSY)
+                        && !client.is_primary()
+                        && !self.is_held_by_script(client, command) =>
+                {
+                    self.refuse(client, Some((command, args)), &error, out);
+                }
+                _ => return Outcome::Held,
+            },
+            Called::Waits(waiter) => return Outcome::Waits(waiter),
+        }
+        if self.effects.concern_others() {
+            self.settle_consequences();
+        }
+        self.finish(client, start, out)
+    }
+
+    /// Has the workers go on with the requests that had to wait for a script. Called without its locks.
+    #[cold]
+    fn end_long_script(&mut self) {
+        self.ended_long_script = false;
+        self.server.send_all(|| kvick_core::message::Message::Resume);
+    }
+
+    /// Finds out what a request asks for that could not be told from its first word, or answers that it is nothing.
+    #[inline(never)]
+    fn resolve(
+        &mut self,
+        client: &mut Client,
+        args: Args<'_>,
+        resolved: ResolvedCommand,
+        out: &mut Vec<u8>,
+    ) -> Option<&'static CommandInfo> {
+        if let ResolvedCommand::Broken(error) = resolved {
+            self.break_off(client, error, out);
+            return None;
+        }
+        let error = match self.server.catalogue.resolve(args) {
+            Resolved::Command(command) => return Some(command),
+            Resolved::Unknown if cross_protocol::is_http(args) => {
+                cross_protocol::warn(client, self.now_ms);
+                client.fate = Fate::Close;
+                return None;
+            }
+            // Who has not logged in learns nothing about commands.
+            _ if client.must_log_in(self.server) => MUST_LOG_IN,
+            Resolved::Unknown => unknown_command(args),
+            Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
+        };
+        self.refuse(client, None, &error, out);
+        None
+    }
+
+    /// Applies CLIENT REPLY to what was written since `start`.
+    #[inline]
+    pub(super) fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
+        // Pushes are no replies, and are sent even if those are not.
+        let pushed = std::mem::take(&mut client.answered_by_pushes);
+        let silenced = if pushed { out.len() } else { start };
+        match client.reply_mode {
+            ReplyMode::On => {}
+            ReplyMode::Off => out.truncate(silenced),
+            ReplyMode::Skip => {
+                out.truncate(silenced);
+                client.reply_mode = ReplyMode::On;
+            }
+            ReplyMode::SkipNext => client.reply_mode = ReplyMode::Skip,
+        }
+        if client.fate == Fate::Close {
+            out.truncate(start);
+        }
+        Outcome::Done
+    }
+}

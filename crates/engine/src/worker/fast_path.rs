@@ -1,0 +1,176 @@
+//! The lane: requests of one connection, one behind the other, that each work on one key, or on nothing, and ask nothing else
+//! of the server.
+//!
+//! Nearly all requests are of this kind, and come many at a time. What they have in common is looked at and set up once for
+//! all of them: who sends them and what he may do, where replies go, how expired keys are seen. For each that is left is its
+//! key's lock, its handler and its share of the statistics, and a look at the few words by which others would say that
+//! something is different from now on.
+//!
+//! **What always holds**: a request that takes the lane has the same effect and the same reply as one that
+//! [`Engine::execute`] is given. What is unusual is left to that: the lane ends in front of it. Anything that ends the lane
+//! for good is seen before the next request takes a lock.
+
+use super::batch::{Batch, Request, ResolvedCommand};
+use super::engine::Engine;
+use crate::session::{Client, ReplyMode};
+use kvick_commands::context::{Context, Error, Receiver};
+use kvick_commands::table::{CommandInfo, FastPath};
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
+use kvick_core::commandlog::Executed;
+use kvick_resp::{Args, Reply};
+use kvick_runtime::clock::Ticks;
+use kvick_store::{Db, Env, Key};
+
+/// Why the lane ended behind a request that took it.
+enum End<'a> {
+    /// It was the last, or the next one is not for the lane.
+    Nothing,
+    /// It failed.
+    Failed(&'static CommandInfo, Error),
+    /// It is one that the logs of slow and large commands may be for: its ticks, and the bytes of its reply.
+    Remarkable(&'static CommandInfo, Args<'a>, u64, usize),
+    /// What it did concerns other clients.
+    ConcernsOthers,
+}
+
+impl Engine {
+    /// The gate's word and the balance of memory under which a client's requests may take the lane, if they may now.
+    #[inline]
+    fn fast_path_for(&self, client: &Client) -> Option<(u64, i64)> {
+        let word = self.server.admission.word();
+        let balance_max = match word ^ client.free_word() {
+            0 => i64::MAX,
+            // There is a limit of memory, and nothing has to be done for that yet.
+            bits if bits == Reasons::LIMITED.word() => self.balance_without_care()?,
+            _ => return None,
+        };
+        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
+        let plain = self.in_batch & self.script_us.is_none() & (client.reply_mode == ReplyMode::On) & !client.is_reset;
+        (plain && !unusual).then_some((word, balance_max))
+    }
+
+    /// Executes requests from the first on, as long as they are for the lane and their replies end before `replies_max`; how
+    /// many.
+    #[inline(never)]
+    pub(super) fn take_fast_path(
+        &mut self,
+        client: &mut Client,
+        requests: &[Request],
+        (batch, shared): (&Batch, &[u8]),
+        replies_max: usize,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some((word, balance_max)) = self.fast_path_for(client) else { return 0 };
+        let (server, runtime_config, stats) = (self.server, &*self.runtime_config, &*self.stats);
+        let (admission, pause, inbox) = (&server.admission, &server.pause, self.inbox());
+        let (flags, is_logged, when_expired) =
+            (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
+        let mut locked = server.keyspace.lock_nothing();
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: !flags.contains(ClientFlags::NO_TOUCH),
+            lazy_expire: runtime_config.commands.lazy_expire,
+            lazy_overwrite: runtime_config.commands.lazy_server_del,
+            when_expired,
+            counters: &stats.keyspace,
+            effects: &mut self.effects,
+        };
+        let mut context = Context {
+            db: Db::new(&mut locked, client.db, env),
+            reply: Reply::new(out, client.version),
+            taken: None,
+            settings: &runtime_config.commands,
+            receiver: if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client },
+            may_block: !self.in_transaction,
+            in_script: false,
+            from_log: flags.contains(ClientFlags::FROM_LOG),
+            reads_every_key: true,
+            block: None,
+            remark: None,
+        };
+        let is_limited = balance_max != i64::MAX;
+        let (mut done, mut last, mut end) = (0, self.last, End::Nothing);
+        for request in requests {
+            let ResolvedCommand::For(command, hash) = request.resolved else { break };
+            let Some((fast_path, handler)) = command.fast_path else { break };
+            let args = batch.args(request, shared);
+            let start = context.reply.position();
+            let changed = (admission.word() != word) | pause.is_there() | inbox.has_deliveries();
+            if changed
+                || start > replies_max
+                || client.info.is_doomed()
+                || (is_limited && kvick_runtime::memory::own_balance() >= balance_max)
+            {
+                break;
+            }
+            match (fast_path, hash) {
+                (FastPath::Key(index), Some(hash)) => {
+                    debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
+                    let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
+                    let heard = || server.heard(runtime_config.heard_events);
+                    if !context.db.begin_keyed(key, self.exclusive.as_ref(), is_logged, heard) {
+                        break;
+                    }
+                }
+                (FastPath::Nothing, _) if command.spec.accepts(args.len()) => context.db.begin_keyless(),
+                _ => break,
+            }
+            let result = handler(&mut context, args);
+            if context.db.end_keyed(args) {
+                client.write_offset = server.keyspace.log.offset();
+            }
+            done += 1;
+            client.last_command = command.id;
+            let now = Ticks::now();
+            let ticks = now.since(last);
+            last = now;
+            let effects = context.db.effects();
+            let (dirty, concerns_others) = (effects.dirty(), effects.concern_others());
+            stats.count(command.id, ticks, dirty, runtime_config.latency_tracking);
+            if let Err(error) = result {
+                context.reply.error(error.0.as_bytes());
+                end = End::Failed(command, error);
+                break;
+            }
+            let reply_bytes = context.reply.position() - start;
+            if ticks >= runtime_config.slow_ticks
+                || reply_bytes >= runtime_config.large_reply_bytes
+                || Executed::bytes_max_of(args) >= runtime_config.large_request_bytes
+            {
+                end = End::Remarkable(command, args, ticks, reply_bytes);
+                break;
+            }
+            if concerns_others {
+                end = End::ConcernsOthers;
+                break;
+            }
+        }
+        debug_assert!(context.block.is_none(), "commands with one key do not wait");
+        if let Some(remark) = context.remark.take() {
+            kvick_runtime::logging::verbose(format_args!("{remark}"));
+        }
+        drop(context);
+        self.last = last;
+        client.commands += done as u64;
+        self.leave_fast_path(client, end);
+        done
+    }
+
+    /// Does what is left to do after the last request that took the lane.
+    #[inline]
+    fn leave_fast_path(&mut self, client: &Client, end: End<'_>) {
+        match end {
+            End::Nothing => return,
+            End::Failed(command, error) => self.stats.count_failure(command.id, Some(error.0.as_bytes())),
+            End::Remarkable(command, args, ticks, reply_bytes) => {
+                self.offer_to_logs(client.executed(args, None), command, ticks, reply_bytes);
+            }
+            End::ConcernsOthers => {}
+        }
+        if self.effects.concern_others() {
+            self.settle_consequences();
+        }
+    }
+}

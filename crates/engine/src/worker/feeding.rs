@@ -1,0 +1,406 @@
+//! Sending replicas what they are to have: the dump that they begin with, and the log.
+//!
+//! A replica's connection reads and answers like any other. Beside that it is fed, when no answer waits to be written: first
+//! with the chunks of a dump, if it begins anew, then with the bytes of the log as they stand there. Nothing is copied;
+//! what the socket does not take stays where it is, and how much that may be is what `client-output-buffer-limit` says of
+//! replicas.
+
+use super::Worker;
+use super::connection::Connection;
+use crate::services::Services;
+use crate::session::Client;
+use kvick_commands::spec::Flags;
+use kvick_commands::table::CommandInfo;
+use kvick_core::clients::ClientFlags;
+use kvick_core::stats::WorkerStats;
+use kvick_net::supervise;
+use kvick_replication::replicas::{Replica, Stage};
+use kvick_replication::synchronise::{self, PendingFullSync};
+use kvick_replication::transfer::{Ended, Next, Reader};
+use kvick_runtime::clock::{self, Ticks};
+use kvick_runtime::logging;
+use kvick_store::log::{Follower, Piece};
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes written to a replica in a turn.
+const TURN_BYTES: usize = 4 * 1024 * 1024;
+/// A busy worker feeds its replicas no more often than this: each time costs a system call, however little there is.
+const FEED_EVERY_US: u64 = 250;
+/// How long replicas wait at most for what a worker has for them when it has nothing else to do.
+pub(super) const OWED_AT_MOST: Duration = Duration::from_millis(1);
+
+/// What a replica is fed with.
+pub struct Feed {
+    /// The replica.
+    pub replica: Arc<Replica>,
+    food: FeedSource,
+    /// When it was last told that it is to wait.
+    told: Instant,
+    /// What is being written, and how much of it is.
+    plate: Option<(PendingChunk, usize)>,
+}
+
+enum FeedSource {
+    /// Nothing until a snapshot begins.
+    Nothing,
+    /// A dump, and the log behind it.
+    Dump(Box<Dump>),
+    /// The log, once the replica says that it has loaded the dump; nothing more if it wants the dump only.
+    Loading(Option<Follower>),
+    /// The log.
+    Log(Follower),
+}
+
+struct Dump {
+    reader: Reader,
+    /// Nothing for one that wants the dump only.
+    follower: Option<Follower>,
+    /// Whether the replica says when it has loaded it.
+    is_streamed: bool,
+    /// Whether any of it has come.
+    has_begun: bool,
+}
+
+enum PendingChunk {
+    Chunk(Arc<[u8]>),
+    Piece(Piece),
+}
+
+impl Deref for PendingChunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            PendingChunk::Chunk(chunk) => chunk,
+            PendingChunk::Piece(piece) => piece,
+        }
+    }
+}
+
+/// What became of an attempt to feed.
+enum Fed {
+    /// There is nothing more for now, or the socket takes no more.
+    Enough,
+    /// There is more, and a turn's share was written.
+    More,
+    /// The connection cannot go on.
+    Broken,
+}
+
+impl Feed {
+    /// A replica that waits for a snapshot.
+    pub fn waiting(replica: Arc<Replica>) -> Self {
+        Feed { replica, food: FeedSource::Nothing, told: Instant::now(), plate: None }
+    }
+
+    /// A replica that goes on where it was.
+    pub fn of_log(replica: Arc<Replica>, follower: Follower) -> Self {
+        Feed { replica, food: FeedSource::Log(follower), told: Instant::now(), plate: None }
+    }
+
+    /// Bytes of the log that it has not been sent.
+    pub fn lag(&self) -> u64 {
+        let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
+        match &self.food {
+            FeedSource::Nothing => 0,
+            FeedSource::Dump(dump) => self.lag_behind(dump.follower.as_ref()),
+            FeedSource::Loading(follower) => self.lag_behind(follower.as_ref()),
+            FeedSource::Log(follower) => follower.lag() + unwritten,
+        }
+    }
+
+    /// Bytes of the log that wait for the dump to be loaded.
+    fn lag_behind(&self, follower: Option<&Follower>) -> u64 {
+        match follower {
+            Some(follower) => follower.lag(),
+            None => self.replica.pin.lock().as_ref().map_or(0, Follower::lag),
+        }
+    }
+
+    /// The replica says how far it is: a dump that was sent to it is loaded.
+    pub fn heard(&mut self, server: &Services) {
+        self.go_online(server);
+    }
+
+    fn go_online(&mut self, server: &Services) {
+        self.food = match std::mem::replace(&mut self.food, FeedSource::Nothing) {
+            FeedSource::Loading(Some(follower)) => {
+                self.put_online(server);
+                FeedSource::Log(follower)
+            }
+            FeedSource::Log(follower) => {
+                if self.replica.stage() == Stage::Keeping {
+                    self.put_online(server);
+                }
+                FeedSource::Log(follower)
+            }
+            food => food,
+        }
+    }
+
+    fn put_online(&self, server: &Services) {
+        self.replica.set_stage(Stage::Online);
+        self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+        server.require_replicas(&server.config.values());
+        logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
+    }
+
+    /// Whether the dump has been sent as a whole, and is to be followed by nothing.
+    fn is_dump_channel_done(&self) -> bool {
+        matches!(self.food, FeedSource::Loading(None))
+    }
+
+    /// Whether a replica that waits for its dump is to be told that this server is there: from time to time.
+    fn is_to_be_told(&mut self) -> bool {
+        const TELL_EVERY: Duration = Duration::from_secs(1);
+        let waits = match &self.food {
+            FeedSource::Nothing => true,
+            FeedSource::Dump(dump) => !dump.has_begun,
+            FeedSource::Loading(_) | FeedSource::Log(_) => false,
+        };
+        let is_due = waits && self.told.elapsed() >= TELL_EVERY;
+        if is_due {
+            self.told = Instant::now();
+        }
+        is_due
+    }
+
+    /// Takes the next helping; false when there is none yet, `None` when there will be none.
+    fn help_itself(&mut self, server: &Services) -> Option<bool> {
+        let plate = match &mut self.food {
+            FeedSource::Nothing | FeedSource::Loading(_) => return Some(false),
+            FeedSource::Log(follower) => match follower.next(u64::MAX) {
+                Ok(Some(piece)) => PendingChunk::Piece(piece),
+                Ok(None) => return Some(false),
+                Err(_) => return None,
+            },
+            FeedSource::Dump(dump) => match dump.reader.take() {
+                Next::Chunk(chunk) => {
+                    dump.has_begun = true;
+                    PendingChunk::Chunk(chunk)
+                }
+                Next::Later => return Some(false),
+                Next::Ended(Ended::Failed) => return None,
+                Next::Ended(Ended::Complete) => {
+                    if let FeedSource::Dump(dump) = std::mem::replace(&mut self.food, FeedSource::Nothing) {
+                        if dump.follower.is_none() {
+                            logging::notice(format_args!(
+                                "RDB transfer completed, rdb only replica ({}) should be disconnected asap",
+                                self.replica.name()
+                            ));
+                        }
+                        self.food = FeedSource::Loading(dump.follower);
+                        if dump.is_streamed {
+                            self.replica.set_stage(Stage::Receiving);
+                        } else {
+                            // It knows by itself where the dump ends.
+                            self.go_online(server);
+                        }
+                    }
+                    return Some(!matches!(self.food, FeedSource::Loading(_)) && self.help_itself(server)?);
+                }
+            },
+        };
+        self.plate = Some((plate, 0));
+        Some(true)
+    }
+}
+
+/// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The log
+/// is told.
+#[cold]
+pub(super) fn is_out_of_place(client: &Client, command: &CommandInfo) -> bool {
+    if command.spec.flags.contains(Flags::FROM_REPLICA) {
+        return false;
+    }
+    if command.spec.flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE) {
+        logging::warning(format_args!(
+            "== CRITICAL == This primary is sending an error to its replica: '-ERR Replica can't interact with the \
+             keyspace' after processing the command '{}'",
+            command.full_name
+        ));
+    }
+    logging::warning(format_args!(
+        "Replica generated a reply to command '{}', disconnecting it: {}",
+        command.full_name,
+        client.info.described(true)
+    ));
+    true
+}
+
+impl Connection {
+    /// Writes to a replica what is there for it.
+    fn feed(&mut self, server: &Services, stats: &WorkerStats) -> Fed {
+        let Some(feed) = &mut self.client.feed else { return Fed::Enough };
+        let mut left = TURN_BYTES;
+        while left > 0 {
+            let Some((plate, written)) = &mut feed.plate else {
+                match feed.help_itself(server) {
+                    Some(true) => continue,
+                    Some(false) => return Fed::Enough,
+                    None => return Fed::Broken,
+                }
+            };
+            match self.socket.write(&plate[*written..]) {
+                Ok(0) => return Fed::Broken,
+                Ok(n) => {
+                    feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
+                    stats.writes.add(1);
+                    self.client.info.bytes_out.add(n as u64);
+                    server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
+                    *written += n;
+                    left = left.saturating_sub(n);
+                    if *written == plate.len() {
+                        feed.plate = None;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let now_ms = clock::unix_ms();
+                    // Since when it is known already, unless it is not.
+                    let stuck = &feed.replica.stuck_since_ms;
+                    let _ = stuck.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+                    return Fed::Enough;
+                }
+                Err(_) => return Fed::Broken,
+            }
+        }
+        Fed::More
+    }
+}
+
+impl Worker {
+    /// Takes note of a connection that has become a replica's.
+    pub(super) fn begin_feeding(&mut self, token: usize) {
+        if !self.feeds.contains(&token) {
+            self.feeds.push(token);
+            self.server.replication.set_feeds(self.number, self.feeds.len());
+        }
+    }
+
+    /// A replica's connection is closed.
+    pub(super) fn stop_feeding(&mut self, token: usize, feed: Box<Feed>) {
+        self.feeds.retain(|fed| *fed != token);
+        self.server.replication.set_feeds(self.number, self.feeds.len());
+        let (replica, is_done) = (feed.replica.clone(), feed.is_dump_channel_done());
+        drop(feed);
+        // What was prepared for it would never be read, and its dump would wait for it.
+        drop(self.server.replication.pending_full_syncs.take(replica.client.id));
+        if self.server.replication.replicas.detach(&replica) {
+            self.server.require_replicas(&self.server.config.values());
+            logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
+        }
+        let is_unwanted = replica.client.is_doomed() || replica.client.flags().contains(ClientFlags::CLOSE_ASAP);
+        if is_done && !is_unwanted && replica.pin.lock().is_some() {
+            logging::notice(format_args!(
+                "Dual channel replication: Postpone RDB client id={} ({}) free for {} seconds",
+                replica.client.id,
+                replica.name(),
+                self.server.replication.orphans_live_ms.load(Ordering::Relaxed) / 1000
+            ));
+            self.server.replication.replicas.keep_orphan(replica);
+        } else {
+            *replica.pin.lock() = None;
+        }
+        synchronise::note_lost(self.server);
+    }
+
+    /// Feeds this worker's replicas after a turn, in which it may have been `busy`. Then what comes within a moment goes
+    /// together, unless somebody waits for that.
+    pub(super) fn feed_in_time(&mut self, busy: bool) {
+        if self.feeds.is_empty() {
+            return;
+        }
+        let now = Ticks::now();
+        let is_awaited = self.server.aof.is_awaited() || self.server.pause.is_there();
+        self.has_pending = busy && !is_awaited && now.us_since(self.fed_at) < FEED_EVERY_US;
+        if !self.has_pending {
+            self.fed_at = now;
+            self.feed_replicas();
+        }
+    }
+
+    /// Feeds this worker's replicas.
+    fn feed_replicas(&mut self) {
+        for at in (0..self.feeds.len()).rev() {
+            if let Some(token) = self.feeds.get(at).copied() {
+                self.feed(token);
+            }
+        }
+    }
+
+    /// Feeds a replica.
+    pub(super) fn feed(&mut self, token: usize) {
+        let pauses = self.server.replication.pauses_after_fork.load(Ordering::Relaxed);
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        if Self::is_doomed(connection) {
+            // Whoever wants it closed counts on its getting nothing more.
+            return self.close(token);
+        }
+        if let Some(Feed { food: food @ FeedSource::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
+            && !(pauses && self.server.replication.pending_full_syncs.is_incomplete(replica.client.id))
+            && let Some(beginning) = self.server.replication.pending_full_syncs.take(replica.client.id)
+        {
+            let PendingFullSync { history, offset, database, .. } = &beginning;
+            if replica.is_dump_channel.load(Ordering::Relaxed) {
+                let id = replica.client.id;
+                logging::notice(format_args!(
+                    "Dual channel replication: Sending to replica {} RDB end offset {offset} and client-id {id}",
+                    replica.name()
+                ));
+                connection.output.push(format!("$ENDOFF:{offset} {history} {database} {id}\r\n").as_bytes());
+            } else if !replica.is_old.load(Ordering::Relaxed) {
+                connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
+            }
+            let PendingFullSync { reader, follower, is_streamed, .. } = beginning;
+            *food = FeedSource::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
+            return self.write_waiting(token);
+        }
+        if connection.client.feed.as_deref_mut().is_some_and(Feed::is_to_be_told) {
+            connection.output.push(b"\n");
+            return self.write_waiting(token);
+        }
+        // Replies that wait for the disk come first as well.
+        if !connection.output.is_empty() || connection.held > 0 {
+            return;
+        }
+        let is_done =
+            |connection: &Connection| connection.client.feed.as_ref().is_some_and(|feed| feed.is_dump_channel_done());
+        let was_done = is_done(connection);
+        let fed = connection.feed(self.server, &self.engine.stats);
+        if !was_done
+            && is_done(connection)
+            && let Some(feed) = &connection.client.feed
+        {
+            feed.replica.dump_sent_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            if pauses {
+                supervise::stop_until_continued();
+            }
+        }
+        match fed {
+            Fed::Enough => {}
+            Fed::More => {
+                connection.unwritten = true;
+                self.queue(token);
+            }
+            Fed::Broken => return self.close(token),
+        }
+        self.enforce_output_limit(token);
+    }
+
+    /// Has a connection show that it is a replica's.
+    pub(super) fn note_new_feed(&mut self, token: usize) {
+        let Some(connection) = self.connections.get(token) else { return };
+        if let Some(feed) = &connection.client.feed
+            && !connection.client.info.flags().contains(ClientFlags::REPLICA)
+        {
+            connection.client.info.set_flags(ClientFlags::REPLICA, true);
+            self.server.replication.replicas.attach(feed.replica.clone());
+            self.begin_feeding(token);
+        }
+    }
+}

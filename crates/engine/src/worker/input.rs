@@ -1,0 +1,774 @@
+//! Reading and parsing: from sockets into a batch.
+
+use super::Worker;
+use super::batch::{Batch, Request, ResolvedCommand, Source};
+use super::connection::{Connection, Deferred};
+use super::engine::Outcome;
+use super::long_script::Rest;
+use super::output::{RUNS_MAX, Run};
+use super::program;
+use super::violation;
+use crate::services::Services;
+use crate::session::Fate;
+use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
+use kvick_net::socket::Socket;
+use kvick_resp::format::parse_i64;
+use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
+use kvick_store::global_lock::Exclusive;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// Bytes read from one connection in a turn.
+const READ: usize = 32 * 1024;
+/// The input buffer that connections share, in bytes: as much as a batch reads.
+pub const SHARED: usize = 8 * READ;
+/// Requests in a batch; one more connection may take it beyond.
+const REQUESTS: usize = 64;
+/// Bytes of replies to one connection after which its further requests wait for the next turn.
+const REPLIES_MAX: usize = 1024 * 1024;
+/// Bytes of replies after which they are written before the batch goes on with another connection.
+const REPLIES_WRITTEN: usize = 256 * 1024;
+/// Bytes read straight into a large argument in a turn.
+const BIG_READ: usize = 1024 * 1024;
+/// Keys of a script that are asked for before it runs.
+const DECLARED_MAX: usize = 4;
+
+/// What became of an attempt to read.
+enum Read {
+    /// This much came, and there may be more.
+    More(usize),
+    /// This much came, and the socket is empty now.
+    Drained(usize),
+    /// The other end has closed, or the connection broke.
+    Ended,
+}
+
+impl Worker {
+    /// Serves the connections that were ready when the turn began, batch by batch.
+    pub(super) fn serve_ready(&mut self) {
+        let mut left = self.ready.len();
+        if left == 0 {
+            return;
+        }
+        // Where a script has had the world for too long, requests are answered without a batch.
+        self.engine.enter();
+        while left > 0 {
+            left -= 1;
+            let Some(token) = self.ready.pop_front() else { break };
+            self.read_connection(token);
+            let full = self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS;
+            if full && left > 0 {
+                self.execute_batch();
+                if !self.server.aof.holds_all() {
+                    // Whoever is answered now can go on while others are served.
+                    self.engine.leave();
+                    self.write_replies();
+                    self.engine.enter();
+                }
+            }
+        }
+        // Fewer may have been ready than there were: one that is closed meanwhile is no more.
+        self.execute_batch();
+        self.engine.leave();
+        self.write_replies();
+    }
+
+    /// Reads once from a connection and parses what came.
+    fn read_connection(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        if connection.away {
+            // It is queued again when it comes back.
+            return;
+        }
+        connection.queued = false;
+        if Self::is_doomed(connection) {
+            return self.close(token);
+        }
+        if std::mem::take(&mut connection.unwritten) {
+            self.write_waiting(token);
+        }
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        if connection.stopped {
+            if connection.socket.is_handshaking() {
+                connection.queued = true;
+                return self.handshakes.push(token);
+            }
+            // Nobody waits for what it would be told.
+            return if connection.read_closed {
+                self.close(token)
+            };
+        }
+        if !connection.deferred.is_empty() {
+            return self.serve_deferred_behind_batch(token);
+        }
+        let runtime_config = &self.engine.runtime_config;
+        let trusted = !connection.client.must_log_in(self.server);
+        let limits = Limits { authenticated: trusted, ..runtime_config.limits };
+        let read = if connection.parser.spare().is_empty() {
+            if connection.pending.len() <= READ {
+                self.read_shared(token, &limits)
+            } else {
+                self.read_held(token, &limits)
+            }
+        } else {
+            self.read_big(token, &limits)
+        };
+        self.after_read(token, read, &limits);
+    }
+
+    fn after_read(&mut self, token: usize, read: Read, limits: &Limits) {
+        let stats = &self.engine.stats;
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let (n, more) = match read {
+            Read::More(n) => (n, true),
+            // Only a read that finds nothing tells that nothing is left, not even the end.
+            Read::Drained(n) => (n, connection.read_closed && n > 0),
+            Read::Ended if connection.held > 0 && connection.client.fate != Fate::Close => {
+                // What it asked for was done, and its replies are on their way.
+                connection.client.fate = Fate::CloseAfterReply;
+                return;
+            }
+            Read::Ended => return self.close(token),
+        };
+        stats.bytes_in.add(n as u64);
+        stats.reads.add(1);
+        let info = &connection.client.info;
+        info.bytes_in.add(n as u64);
+        info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
+        let held = connection.buffered_input();
+        if held > 0 || info.input.load(Ordering::Relaxed) > 0 {
+            connection.publish_input();
+        }
+        if limits.query_buffer_exceeded(held) {
+            stats.input_limit_disconnections.add(1);
+            kvick_runtime::logging::warning(format_args!(
+                "Closing client that reached max query buffer length: id={} addr={} qbuf={held}",
+                info.id, info.peer
+            ));
+            return self.close(token);
+        }
+        if more {
+            self.queue(token);
+        }
+        self.account_client(token);
+    }
+
+    /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
+    /// afterwards takes no more memory than it needs.
+    fn read_shared(&mut self, token: usize, limits: &Limits) -> Read {
+        let connection = &mut self.connections[token];
+        let (start, behind) = (self.shared_used, self.shared_used + connection.pending.len());
+        let read = match connection.unparsed {
+            true => Read::More(0),
+            false => {
+                let read = connection.socket.read(&mut self.shared[behind..behind + READ]);
+                outcome(&connection.socket, read, READ)
+            }
+        };
+        let (Read::More(n) | Read::Drained(n)) = read else { return read };
+        if !connection.pending.is_empty() {
+            self.shared[start..behind].copy_from_slice(&connection.pending);
+        }
+        let end = behind + n;
+        let input = &self.shared[start..end];
+        let exclusive = self.engine.exclusive.as_ref();
+        let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+        let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
+        let parsed = parse.all(Source::Shared(start, end), input);
+        let rest = &input[parsed.bytes..];
+        let holds_any = !rest.is_empty() || !connection.pending.is_empty();
+        if holds_any && (rest.len() != connection.pending.len() || parsed.bytes > 0) {
+            connection.pending = rest.to_vec();
+        }
+        connection.unparsed = parsed.more;
+        self.shared_used = end;
+        if parsed.more { Read::More(n) } else { read }
+    }
+
+    /// Reads behind the beginning of a request that came earlier and is long.
+    fn read_held(&mut self, token: usize, limits: &Limits) -> Read {
+        let connection = &mut self.connections[token];
+        let mut held = std::mem::take(&mut connection.pending);
+        Connection::reserve_input(&mut held, READ);
+        let room = (held.capacity() - held.len()).min(READ);
+        let read = match connection.unparsed {
+            true => Read::More(0),
+            false => {
+                let read = connection.socket.read_behind(&mut held, room);
+                outcome(&connection.socket, read, room)
+            }
+        };
+        let number = self.batch.held.len();
+        let exclusive = self.engine.exclusive.as_ref();
+        let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+        let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
+        let parsed = parse.all(Source::Held(number), &held);
+        if parsed.requests {
+            self.batch.held.push((token, held, parsed.bytes));
+        } else {
+            held.drain(..parsed.bytes);
+            if !held.is_empty() {
+                connection.pending = held;
+            }
+        }
+        connection.unparsed = parsed.more;
+        match read {
+            Read::Drained(n) if parsed.more => Read::More(n),
+            read => read,
+        }
+    }
+
+    /// Reads straight into a large argument's own buffer.
+    fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
+        let connection = &mut self.connections[token];
+        let mut total = 0;
+        let (missing, more) = loop {
+            let spare = connection.parser.spare();
+            let room = spare.len();
+            let read = connection.socket.read_uninitialised(spare);
+            let (n, more) = match outcome(&connection.socket, read, room) {
+                Read::Ended => return Read::Ended,
+                Read::More(n) => (n, true),
+                Read::Drained(n) => (n, false),
+            };
+            total += n;
+            // SAFETY: the socket wrote n bytes to what `spare` returned.
+            let missing = unsafe { connection.parser.filled(n) };
+            if missing == 0 || !more || total >= BIG_READ {
+                break (missing, more);
+            }
+        };
+        // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
+        if missing == 0 && !limits.query_buffer_exceeded(connection.buffered_input()) {
+            let exclusive = self.engine.exclusive.as_ref();
+            let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+            let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
+            parse.all(Source::Shared(0, 0), &[]);
+        }
+        if more { Read::More(total) } else { Read::Drained(total) }
+    }
+
+    /// Executes the batch and puts the inputs it held back.
+    fn execute_batch(&mut self) {
+        if self.batch.requests.len() == 1 && self.execute_only() {
+            return;
+        }
+        self.execute_whole_batch();
+    }
+
+    /// Executes the batch's only request if it takes the [lane](super::fast_path) and needs no care otherwise, as is usual where
+    /// clients wait for each reply: what serves to tell many apart, and to ask for memory in advance, is left out. Whether it
+    /// did.
+    #[inline]
+    fn execute_only(&mut self) -> bool {
+        let Worker { engine, batch, connections, replies, shared, server, .. } = self;
+        let is_plain = batch.requests[0].is_for_fast_path() && batch.big.is_empty() && batch.held.is_empty();
+        let token = batch.requests[0].connection;
+        if !is_plain || engine.inbox().has_deliveries() || !self.deliveries.is_empty() || server.inboxes.is_congested()
+        {
+            return false;
+        }
+        let Some(connection) = connections.get_mut(token).filter(|connection| connection.client.fate == Fate::Open)
+        else {
+            return false;
+        };
+        engine.begin_batch();
+        let start = replies.len();
+        let (replies_max, given) = (start + REPLIES_MAX, (&*batch, &shared[..]));
+        if engine.take_fast_path(&mut connection.client, &batch.requests, given, replies_max, replies) == 0 {
+            return false;
+        }
+        connection.client.publish();
+        batch.clear();
+        self.shared_used = 0;
+        let start = if self.engine.inbox().has_deliveries() { self.deliver_between(token, start) } else { start };
+        self.account_client(token);
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.write_many_replies();
+        true
+    }
+
+    #[inline(never)]
+    fn execute_whole_batch(&mut self) {
+        self.engine.begin_batch();
+        // What was published or changed before these requests were sent is heard of before they are answered.
+        if self.engine.inbox().has_deliveries() {
+            self.make_deliveries();
+        }
+        if self.engine.runtime_config.prefetches {
+            let keys = self.batch.prefetch(self.server.keyspace, self.engine.exclusive.as_ref());
+            if keys > 0 {
+                self.engine.stats.prefetched_batches.add(1);
+                self.engine.stats.prefetched_keys.add(keys as u64);
+            }
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        let shared = std::mem::take(&mut self.shared);
+        let requests = std::mem::take(&mut batch.requests);
+        let mut at = 0;
+        while at < requests.len() {
+            let token = requests[at].connection;
+            let count = requests[at..].iter().take_while(|request| request.connection == token).count();
+            if self.execute_run(token, &requests[at..], count, &mut batch, &shared) {
+                break;
+            }
+            at += count;
+        }
+        self.shared = shared;
+        batch.requests = requests;
+        for (token, held, parsed) in batch.held.drain(..) {
+            if let Some(connection) = self.connections.get_mut(token) {
+                connection.keep_input(held, parsed);
+            }
+        }
+        batch.clear();
+        self.batch = batch;
+        self.shared_used = 0;
+    }
+
+    /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put off.
+    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
+        let requests = &all[..count];
+        if self.holds_back(token) {
+            if let Some(connection) = self.connections.get_mut(token) {
+                defer(connection, requests, batch, shared);
+            }
+            return false;
+        }
+        self.catch_up(token);
+        let Some(mut connection) = self.connections.get_mut(token) else { return false };
+        let mut put_off = false;
+        let mut start = self.replies.len();
+        let may_take = !batch.big.is_empty() && !self.server.keyspace.log.has_readers();
+        let mut next = 0;
+        while next < requests.len() {
+            if !may_take && requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
+                let (replies_max, given) = (start + REPLIES_MAX, (&*batch, shared));
+                let left = &requests[next..];
+                next += self.engine.take_fast_path(&mut connection.client, left, given, replies_max, &mut self.replies);
+                if self.engine.inbox().has_deliveries() {
+                    start = self.deliver_between(token, start);
+                    let Some(same) = self.connections.get_mut(token) else { return put_off };
+                    connection = same;
+                }
+                if next == requests.len() {
+                    break;
+                }
+            }
+            let (number, request) = (next, &requests[next]);
+            next += 1;
+            if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
+                break;
+            }
+            if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
+                defer(connection, &requests[number..], batch, shared);
+                self.queue(token);
+                break;
+            }
+            let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
+            let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
+            let (mut outcome, args) = loop {
+                let args = batch.args(request, shared);
+                let client = &mut connection.client;
+                match self.engine.execute(client, args, request.resolved, &mut taken, &mut self.replies) {
+                    Outcome::Again => {}
+                    outcome => break (outcome, args),
+                }
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
+                connection = same;
+            };
+            if let Outcome::Program(admission, previous) = outcome {
+                self.push_run(token, start);
+                let rest = Rest { requests: &all[number + 1..], batch, shared };
+                let Some(ran) = self.run_apart(token, (admission, previous), args, rest) else { return false };
+                (outcome, put_off) = (ran.outcome, ran.put_off);
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
+                connection = same;
+            }
+            match outcome {
+                Outcome::Done | Outcome::Again | Outcome::Program(..) => {}
+                Outcome::Held => {
+                    if let Some(buffer) = taken {
+                        batch.big[place] = buffer;
+                    }
+                    defer(connection, &requests[number..], batch, shared);
+                    self.hold_for_script(token);
+                    break;
+                }
+                Outcome::Paused => {
+                    if let Some(buffer) = taken {
+                        batch.big[place] = buffer;
+                    }
+                    defer(connection, &requests[number..], batch, shared);
+                    self.pause(token);
+                    break;
+                }
+                Outcome::Waits(waiter) => {
+                    if !put_off {
+                        defer(connection, &requests[number + 1..], batch, shared);
+                    }
+                    self.begin_to_wait(token, waiter);
+                    break;
+                }
+            }
+            if self.engine.inbox().has_deliveries() {
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return put_off };
+                connection = same;
+            }
+            if put_off {
+                break;
+            }
+        }
+        if let Some(connection) = self.connections.get(token) {
+            connection.client.publish();
+            if connection.client.feed.is_some() {
+                self.note_new_feed(token);
+            }
+        }
+        self.account_client(token);
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.write_many_replies();
+        put_off
+    }
+
+    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
+    /// the command that caused them; where the next replies begin.
+    fn deliver_between(&mut self, token: usize, start: usize) -> usize {
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.make_deliveries();
+        self.replies.len()
+    }
+
+    /// Writes the batch's replies if they are many.
+    fn write_many_replies(&mut self) {
+        self.publish_scratch();
+        if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
+            self.write_replies();
+        }
+    }
+
+    /// Executes what was read in this turn, and then a connection's requests that had to wait: among these may be a script,
+    /// beside which the worker reads anew.
+    fn serve_deferred_behind_batch(&mut self, token: usize) {
+        if !self.batch.is_empty() {
+            self.execute_batch();
+        }
+        // Others may have closed or stopped it; whoever has it go on has it served.
+        if self.connections.get(token).is_some_and(|connection| !connection.away && !connection.stopped) {
+            self.serve_deferred(token);
+        }
+    }
+
+    /// Executes requests that had to wait, as many as a turn allows.
+    fn serve_deferred(&mut self, token: usize) {
+        if self.holds_back(token) {
+            return;
+        }
+        self.catch_up(token);
+        let Some(mut connection) = self.connections.get_mut(token) else { return };
+        let mut start = self.replies.len();
+        self.engine.begin_batch();
+        let (mut waiter, mut paused, mut held) = (None, false, false);
+        while let Some(deferred) = connection.deferred.pop_front() {
+            let (args, resolved) = match &deferred {
+                Deferred::Request(owned) => (owned.args(), ResolvedCommand::Unresolved),
+                Deferred::Broken(error) => (Args::new(&[], &[], &[]), ResolvedCommand::Broken(*error)),
+            };
+            let mut outcome = self.engine.execute(&mut connection.client, args, resolved, &mut None, &mut self.replies);
+            if let Outcome::Program(admission, previous) = outcome {
+                self.push_run(token, start);
+                let nothing = Batch::default();
+                let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
+                let Some(ran) = self.run_apart(token, (admission, previous), args, rest) else { return };
+                outcome = ran.outcome;
+                start = self.replies.len() - ran.reply_bytes;
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            }
+            match outcome {
+                Outcome::Done | Outcome::Program(..) => {}
+                Outcome::Again => connection.deferred.push_front(deferred),
+                Outcome::Held => {
+                    connection.deferred.push_front(deferred);
+                    held = true;
+                    break;
+                }
+                Outcome::Paused => {
+                    connection.deferred.push_front(deferred);
+                    paused = true;
+                    break;
+                }
+                Outcome::Waits(new) => {
+                    waiter = Some(new);
+                    break;
+                }
+            }
+            if self.engine.inbox().has_deliveries() {
+                start = self.deliver_between(token, start);
+                let Some(same) = self.connections.get_mut(token) else { return };
+                connection = same;
+            }
+            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
+            if connection.client.fate != Fate::Open || is_much {
+                break;
+            }
+        }
+        if connection.deferred.is_empty() {
+            connection.deferred = VecDeque::new();
+        }
+        connection.client.publish();
+        let becomes_replica = connection.client.feed.is_some();
+        self.account_client(token);
+        let resumed = !paused && !held && waiter.is_none();
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.write_many_replies();
+        if becomes_replica {
+            self.note_new_feed(token);
+        }
+        if resumed {
+            self.queue(token);
+        }
+        if paused {
+            self.pause(token);
+        }
+        if held {
+            self.hold_for_script(token);
+        }
+        if let Some(waiter) = waiter {
+            self.begin_to_wait(token, waiter);
+        }
+    }
+
+    /// Stops a connection until a pause ends.
+    fn pause(&mut self, token: usize) {
+        self.paused.push(token);
+        if self.server.admission.has(Reasons::LOADING) {
+            self.timers.look_soon();
+        }
+        self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
+    }
+
+    /// Stops a connection, which shows in its client's flags: its requests wait.
+    pub(super) fn stop(&mut self, token: usize, flags: ClientFlags) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        connection.stopped = true;
+        connection.client.info.set_flags(flags, true);
+        if connection.read_closed {
+            // It is closed when the replies to what it sent before are written.
+            self.queue(token);
+        }
+    }
+}
+
+/// Keeps requests for later.
+pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
+    connection.deferred.extend(requests.iter().map(|request| match request.resolved {
+        ResolvedCommand::Broken(error) => Deferred::Broken(error),
+        _ => Deferred::Request(OwnedArgs::from(batch.args(request, shared))),
+    }));
+}
+
+/// What the last request began with, of whichever connection, whose first argument is its key, and that has no other.
+#[derive(Default)]
+pub(super) struct RequestTemplate {
+    repeat: Repeat,
+    /// Its command.
+    command: Option<&'static CommandInfo>,
+}
+
+/// Parsing what one connection sent.
+struct Parse<'a> {
+    server: &'static Services,
+    template: &'a mut RequestTemplate,
+    /// Proof that nobody else touches the keyspace meanwhile, if that is so.
+    exclusive: Option<&'a Exclusive>,
+    batch: &'a mut Batch,
+    connection: &'a mut Connection,
+    token: usize,
+    limits: &'a Limits,
+}
+
+/// The request before.
+#[derive(Default)]
+struct Last<'a> {
+    /// Its command, and the name it was called by.
+    command: Option<(&'a [u8], &'static CommandInfo)>,
+}
+
+/// What parsing found.
+struct Found {
+    /// Bytes that are done with.
+    bytes: usize,
+    /// Whether requests were added to the batch.
+    requests: bool,
+    /// Whether there is more to parse in the input, which has to wait for what was found.
+    more: bool,
+}
+
+impl Parse<'_> {
+    /// Parses all requests in `input`; but before authentication only one, because what may follow depends on it.
+    #[inline]
+    fn all(&mut self, source: Source, input: &[u8]) -> Found {
+        if input.first() == Some(&violation::TLS_HANDSHAKE) && violation::is_tls(input) && self.is_new() {
+            return self.turn_away(input.len());
+        }
+        let (mut pos, before) = (0, self.batch.requests.len());
+        let mut last = Last::default();
+        let mut more = false;
+        // Before authentication what comes is looked at more closely.
+        let mut may_repeat = self.limits.authenticated && !self.connection.parser.is_partial();
+        loop {
+            let (first_span, start) = (self.batch.spans.len(), pos);
+            let Batch { spans, big, .. } = &mut *self.batch;
+            if may_repeat
+                && let Some(command) = self.template.command
+                && let Some(end) = self.template.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
+            {
+                pos = end;
+                self.add_keyed(source, input, first_span, command);
+                if pos == input.len() {
+                    break;
+                }
+                continue;
+            }
+            match self.connection.parser.parse(input, &mut pos, spans, big, self.limits) {
+                Parsed::Request => {
+                    let keyed = self.add(source, input, first_span, &mut last);
+                    if may_repeat && let Some(command) = keyed {
+                        self.template.repeat.learn(input, start, &self.batch.spans[first_span..]);
+                        self.template.command = Some(command);
+                    }
+                    may_repeat = self.limits.authenticated;
+                }
+                Parsed::Incomplete => break,
+                Parsed::Big { .. } => {
+                    pos = input.len();
+                    break;
+                }
+                Parsed::Error(error) => {
+                    violation::log(self.server, &self.connection.client.info, error, &input[pos..]);
+                    pos = input.len();
+                    self.push(source, first_span, ResolvedCommand::Broken(error));
+                    break;
+                }
+            }
+            if !self.limits.authenticated || pos == input.len() {
+                more = pos < input.len();
+                break;
+            }
+        }
+        Found { bytes: pos, requests: self.batch.requests.len() > before, more }
+    }
+
+    /// Whether the connection has executed nothing yet.
+    fn is_new(&self) -> bool {
+        self.connection.client.commands == 0
+    }
+
+    /// Has the connection closed in the next turn, after a word to the client.
+    #[cold]
+    fn turn_away(&mut self, bytes: usize) -> Found {
+        violation::log_tls(&self.connection.client.info);
+        self.connection.output.push(violation::NO_TLS);
+        self.connection.unwritten = true;
+        self.connection.client.fate = Fate::CloseAfterReply;
+        Found { bytes, requests: false, more: true }
+    }
+
+    /// Adds a request; its command if its first argument is its key, and it has no other.
+    #[inline]
+    fn add<'i>(
+        &mut self,
+        source: Source,
+        input: &'i [u8],
+        first_span: usize,
+        last: &mut Last<'i>,
+    ) -> Option<&'static CommandInfo> {
+        let args = Args::new(input, &self.batch.spans[first_span..], &self.batch.big);
+        let span = self.batch.spans[first_span];
+        // A pipeline mostly repeats the command before, and comparing is quicker than looking up.
+        let command = match (input.get(span.start..span.start + span.len), last.command) {
+            (Some(name), Some((known, command))) if known == name => Some(command),
+            (Some(name), _) => {
+                let command = self.server.catalogue.find(name);
+                last.command = command.map(|command| (name, command));
+                command
+            }
+            // The name of an inline request lies in a buffer of its own.
+            (None, _) => args.get(0).and_then(|name| self.server.catalogue.find(name)),
+        };
+        let mut keyed = None;
+        let resolved = match command {
+            Some(command) if command.subcommands.is_empty() => {
+                let key = command.single_key.and_then(|index| args.get(index));
+                let key = key.filter(|_| command.spec.accepts(args.len()));
+                keyed = key.and(command.single_key.filter(|index| *index == 1)).map(|_| command);
+                let hash = key.map(|key| self.hash(key));
+                if command.class == Class::Script {
+                    let declared = self.declared(args);
+                    self.batch.declared.extend(declared);
+                }
+                ResolvedCommand::For(command, hash)
+            }
+            _ => ResolvedCommand::Unresolved,
+        };
+        self.push(source, first_span, resolved);
+        keyed
+    }
+
+    /// The database and the hashes of the first keys that a script declares, which are on their way from memory from now on.
+    #[inline(never)]
+    fn declared(&self, args: Args<'_>) -> SmallVec<[(usize, u64); DECLARED_MAX]> {
+        let count = args.get(program::KEYS_COUNT).and_then(parse_i64);
+        let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0).min(DECLARED_MAX);
+        let keys = (program::FIRST_KEY..).map_while(|index| args.get(index)).take(count);
+        keys.map(|key| (self.connection.client.db, self.hash(key))).collect()
+    }
+
+    /// Adds a request that has as many arguments as the one before, for the same command.
+    #[inline]
+    fn add_keyed(&mut self, source: Source, input: &[u8], first_span: usize, command: &'static CommandInfo) {
+        let key = self.batch.spans[first_span + 1];
+        let key = input.get(key.start..key.start + key.len).unwrap_or_default();
+        let hash = self.hash(key);
+        self.push(source, first_span, ResolvedCommand::For(command, Some(hash)));
+    }
+
+    /// The hash of a key. What stands first on the way to it is on its own way from memory until the request is executed.
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        let hash = self.server.keyspace.key(key).hash;
+        self.server.keyspace.prefetch_bucket(self.connection.client.db, hash, self.exclusive);
+        hash
+    }
+
+    #[inline]
+    fn push(&mut self, source: Source, first_span: usize, resolved: ResolvedCommand) {
+        let (spans, db) = (first_span..self.batch.spans.len(), self.connection.client.db);
+        self.batch.requests.push(Request { connection: self.token, source, spans, resolved, db });
+    }
+}
+
+fn outcome(socket: &Socket, read: io::Result<usize>, room: usize) -> Read {
+    match read {
+        Ok(0) => Read::Ended,
+        Ok(n) if n == room || socket.has_more() => Read::More(n),
+        Ok(n) => Read::Drained(n),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            if socket.has_more() {
+                Read::More(0)
+            } else {
+                Read::Drained(0)
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Read::More(0),
+        Err(_) => Read::Ended,
+    }
+}

@@ -1,0 +1,97 @@
+//! Keys that come back from the migrator: see [`kvick_replication::migration`].
+
+use super::Worker;
+use super::engine::Engine;
+use kvick_core::admission::Reasons;
+use kvick_core::inbox::Served;
+use kvick_replication::migration::{MigrationJob, packed_key};
+use kvick_resp::{OwnedArgs, Reply};
+use kvick_runtime::clock::Ticks;
+use kvick_store::{Db, Env, Key, Watcher};
+use std::sync::Arc;
+
+/// What became of keys that came back.
+enum Settled {
+    /// The client is to be answered.
+    Done(Served),
+    /// Some are under way once more.
+    Sent,
+    /// The data are being loaded.
+    Later(MigrationJob),
+}
+
+impl Worker {
+    /// Deals with the keys that came back, unless writes have to wait.
+    pub(super) fn settle_returned(&mut self) {
+        if self.returned.is_empty() || self.server.pause.keeps_data(self.engine.now_ms) {
+            return;
+        }
+        for job in std::mem::take(&mut self.returned) {
+            match self.engine.within_batch(|engine| engine.settle(job)) {
+                Settled::Done(served) => self.deliver(served),
+                Settled::Sent => {}
+                Settled::Later(job) => self.returned.push(job),
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Deletes the keys that have arrived, and answers the client or sends those that changed once more.
+    fn settle(&mut self, mut job: MigrationJob) -> Settled {
+        let (keyspace, db) = (self.server.keyspace, job.db);
+        let names: Vec<Box<[u8]>> = job.packed_keys.iter().map(|packed_key| packed_key.key.clone()).collect();
+        let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();
+        let addresses = |_: &Engine| keys.iter().map(|key| keyspace.address(db, *key)).collect();
+        let mut locked = self.lock_patiently(addresses);
+        if self.server.admission.has(Reasons::LOADING) {
+            // Keys that are not there yet are not gone.
+            return Settled::Later(job);
+        }
+        let when_expired = self.when_expired(&job.client.info);
+        let heard = self.heard();
+        self.effects.begin(keyspace.log.has_readers(), heard, db);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: false,
+            lazy_expire: self.runtime_config.commands.lazy_expire,
+            lazy_overwrite: self.runtime_config.commands.lazy_server_del,
+            when_expired,
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
+        };
+        let lazy = self.runtime_config.commands.lazy_server_del;
+        let under_way = &self.server.migration.under_way;
+        packed_key::settle(&mut job, under_way, &mut Db::new(&mut locked, db, env), lazy);
+        keys.iter().for_each(|key| locked.unwatch(db, *key, &job.watcher));
+        job.watcher = Arc::new(Watcher::default());
+        for packed_key in &job.packed_keys {
+            locked.watch(db, keyspace.key(&packed_key.key), &job.watcher, self.now_ms);
+        }
+        // What is propagated was said above.
+        self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
+        drop(locked);
+        if self.effects.concern_others() {
+            self.settle_consequences();
+        }
+        if job.packed_keys.is_empty() {
+            return Settled::Done(self.answer_job(&job));
+        }
+        self.server.migration.send(Box::new(job));
+        Settled::Sent
+    }
+
+    fn answer_job(&mut self, job: &MigrationJob) -> Served {
+        let client = &job.client;
+        let mut reply = Vec::new();
+        let result = packed_key::reply(job, &mut Reply::new(&mut reply, client.version));
+        if let Err(error) = &result {
+            Reply::new(&mut reply, client.version).error(error.0.as_bytes());
+        }
+        if let Some(command) = self.server.catalogue.get(client.command) {
+            self.count(command, Ticks::now(), &result);
+        }
+        Served { client: client.info.clone(), ticket: client.ticket, reply, is_last: false }
+    }
+}

@@ -1,0 +1,63 @@
+//! Showing monitors what is executed.
+//!
+//! A line is put into the inboxes while the command's locks are held, so lines about a key come in the order in which
+//! things happened to it; those of a transaction come together. While nobody monitors, nothing of this is reached: the
+//! engine looks at one bit of the gate, which it has to look at anyway.
+
+use super::engine::Engine;
+use crate::session::Client;
+use kvick_commands::spec::Flags;
+use kvick_commands::table::CommandInfo;
+use kvick_core::admission::Reasons;
+use kvick_core::monitor::{Origin, write_line};
+use kvick_resp::Args;
+use kvick_runtime::clock;
+
+impl Engine {
+    /// Whether somebody is shown what is executed.
+    #[inline]
+    pub(super) fn is_monitored(&self) -> bool {
+        self.server.admission.has(Reasons::MONITORED)
+    }
+
+    /// Shows a client's command, which was executed just now, to those who want to see it.
+    #[inline]
+    pub(super) fn show(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
+        if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+            self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
+        }
+    }
+
+    /// Shows a command that runs a script, before those that the script calls.
+    #[inline]
+    pub(super) fn show_program(&mut self, client: &Client, args: Args<'_>) {
+        if self.is_monitored() {
+            self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
+        }
+    }
+
+    /// Shows a command that a script called.
+    #[inline]
+    pub(super) fn show_called(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
+        if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+            self.show_line(Origin::Script, client.db, args, client.redacted);
+        }
+    }
+
+    /// Shows a command that was executed in a database, whatever its flags.
+    #[cold]
+    fn show_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {
+        if self.server.admission.has(Reasons::LOADING) {
+            return;
+        }
+        write_line(&mut self.shown.text, clock::unix_us(), db, origin, args, redacted);
+        self.show_lines();
+    }
+
+    /// Shows what is ready to be shown.
+    pub(super) fn show_lines(&mut self) {
+        if let Some(lines) = self.shown.take() {
+            self.server.show_monitors(self.worker, &lines);
+        }
+    }
+}

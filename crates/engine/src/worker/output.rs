@@ -1,0 +1,314 @@
+//! Writing replies, and what becomes of connections that do not read them.
+
+use super::Worker;
+use super::connection::Connection;
+use crate::services::Services;
+use crate::session::Fate;
+use kvick_config::tables::replication::REPL_BACKLOG_SIZE;
+use kvick_core::clients::ClientFlags;
+use std::io::{self, IoSlice};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A stretch of the batch's replies that belongs to one connection. Several connections' runs may be the same stretch.
+#[derive(Clone, Copy)]
+pub struct Run {
+    /// The connection.
+    pub token: usize,
+    /// Where its replies begin.
+    pub start: usize,
+    /// Where they end.
+    pub end: usize,
+}
+
+/// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
+/// keep the worker to itself.
+pub const WRITE: usize = 1024 * 1024;
+/// Bytes that may wait for a connection that has never logged in, and would have to.
+const STRANGERS_OUTPUT: u64 = 1024;
+/// Runs of one connection that are written with one call.
+const SLICES_PER_WRITE: usize = 128;
+/// Runs after which they are written before the batch goes on.
+pub const RUNS_MAX: usize = 64 * 1024;
+/// Room for runs that is kept between batches.
+const RUNS_KEPT: usize = 16 * 1024;
+/// A scratch buffer that grew beyond this is given back.
+const REPLIES_KEPT: usize = 512 * 1024;
+
+/// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the lists of blocks that otherwise take what sockets do
+/// not.
+pub fn list_replies(server: &Services, on: bool) {
+    server.written_at_once.store(if on { 0 } else { WRITE }, Ordering::Relaxed);
+}
+
+fn lists_replies(server: &Services) -> bool {
+    server.written_at_once.load(Ordering::Relaxed) == 0
+}
+
+/// What is left of a connection's runs when `written` bytes of them are written.
+fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
+    group.iter().map(move |run| {
+        let skipped = written.min(run.end - run.start);
+        written -= skipped;
+        &replies[run.start + skipped..run.end]
+    })
+}
+
+impl Worker {
+    /// Sends the batch's replies, unless they have to wait for the disk.
+    pub(super) fn write_replies(&mut self) {
+        kvick_runtime::logging::settle();
+        self.tell_before_replies();
+        let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
+        if self.owes_replies() && (!waits || self.runs.is_empty() || !self.hold_replies()) {
+            self.write_out();
+        }
+    }
+
+    /// Whether there is anything for [`Worker::write_out`] to do.
+    #[inline]
+    fn owes_replies(&self) -> bool {
+        !self.runs.is_empty() || !self.replies.is_empty() || self.cut_off_any
+    }
+
+    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    pub(super) fn write_out(&mut self) {
+        if !self.owes_replies() {
+            return;
+        }
+        if let [run] = self.runs[..]
+            && !self.cut_off_any
+            && self.replies.capacity() <= REPLIES_KEPT
+        {
+            return self.write_only(run);
+        }
+        let mut runs = std::mem::take(&mut self.runs);
+        let mut replies = std::mem::take(&mut self.replies);
+        self.writes += 1;
+        if std::mem::take(&mut self.reached) > 0 {
+            // Connections may have several runs, between those of others. A stable sort: each connection's runs stay in their order.
+            runs.sort_by_key(|run| run.token);
+        }
+        let mut left = runs.len();
+        for group in runs.chunk_by(|one, next| one.token == next.token) {
+            left -= group.len();
+            let Some(written) = self.write_group(group, &replies) else { continue };
+            let output = &mut self.connections[group[0].token].output;
+            match group {
+                // A large reply is the last one, as the batch does not go on behind it; what is not kept needs no copy.
+                [only]
+                    if left == 0 && replies.len() > REPLIES_KEPT && only.end == replies.len() && output.is_empty() =>
+                {
+                    output.adopt(std::mem::take(&mut replies), only.start + written);
+                }
+                _ => unwritten(group, &replies, written).for_each(|bytes| output.push(bytes)),
+            }
+            // The socket may have made room since: an edge that has passed does not come again.
+            self.write_waiting(group[0].token);
+        }
+        self.runs = runs;
+        self.runs.clear();
+        self.runs.shrink_to(RUNS_KEPT);
+        self.keep_room(replies);
+    }
+
+    /// Keeps the buffer of replies that were written, unless it is large.
+    #[inline]
+    fn keep_room(&mut self, replies: Vec<u8>) {
+        // What was made for a client that was cut off was more than is needed as a rule.
+        let is_usual = !std::mem::take(&mut self.cut_off_any);
+        if replies.capacity() <= REPLIES_KEPT && is_usual {
+            self.replies = replies;
+            self.replies.clear();
+        }
+        self.publish_scratch();
+    }
+
+    /// Writes the batch's replies where they are all for one connection.
+    #[inline]
+    fn write_only(&mut self, run: Run) {
+        let replies = std::mem::take(&mut self.replies);
+        self.writes += 1;
+        self.reached = 0;
+        self.runs.clear();
+        if let Some(written) = self.write_group(&[run], &replies) {
+            self.connections[run.token].output.push(&replies[run.start + written..run.end]);
+            self.write_waiting(run.token);
+        }
+        self.keep_room(replies);
+    }
+
+    /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get
+    /// the rest.
+    #[inline]
+    fn write_group(&mut self, group: &[Run], replies: &[u8]) -> Option<usize> {
+        let stats = &self.engine.stats;
+        let token = group[0].token;
+        let connection = self.connections.get_mut(token)?;
+        let total: usize = group.iter().map(|run| run.end - run.start).sum();
+        let hard_bytes = connection.output_limit(&self.engine.runtime_config).hard_bytes;
+        let waiting = (connection.output.len() + total) as u64;
+        if hard_bytes > 0 && waiting > hard_bytes {
+            // Too much at once: the client gets nothing of it, however much the socket would take.
+            self.cut_off(token, waiting);
+            return None;
+        }
+        let mut written = 0;
+        let at_once = self.server.written_at_once.load(Ordering::Relaxed);
+        if total > 0 && connection.output.is_empty() && connection.client.fate != Fate::Close {
+            let result = match group {
+                [only] => connection.socket.write(&replies[only.start..only.end.min(only.start + at_once)]),
+                _ => {
+                    let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
+                    let count = group.len().min(SLICES_PER_WRITE);
+                    for (slice, run) in slices.iter_mut().zip(group) {
+                        *slice = IoSlice::new(&replies[run.start..run.end]);
+                    }
+                    connection.socket.write_vectored(&slices[..count.min(at_once)])
+                }
+            };
+            match result {
+                Ok(n) => {
+                    stats.writes.add(1);
+                    stats.bytes_out.add(n as u64);
+                    connection.client.info.bytes_out.add(n as u64);
+                    written = n;
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(_) => {
+                    self.close(token);
+                    return None;
+                }
+            }
+        }
+        if written < total {
+            return Some(written);
+        }
+        self.after_write(token);
+        None
+    }
+
+    /// Whether a connection has anything to write. The poll tells of room along with every input.
+    pub(super) fn wants_room(&self, token: usize) -> bool {
+        let Some(connection) = self.connections.get(token) else { return false };
+        let is_settled = connection.has_written_all() && connection.above_soft_since.is_none();
+        !is_settled || connection.client.feed.is_some() || connection.client.fate != Fate::Open
+    }
+
+    /// Writes output that is waiting.
+    pub(super) fn write_waiting(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        if !connection.has_written_all() {
+            if lists_replies(self.server) {
+                self.enforce_output_limit(token);
+            }
+            let Some(connection) = self.connections.get_mut(token) else { return };
+            let Connection { output, socket, client, .. } = connection;
+            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITE)) else {
+                return self.close(token);
+            };
+            self.engine.stats.writes.add(1);
+            self.engine.stats.bytes_out.add(written as u64);
+            client.info.bytes_out.add(written as u64);
+            connection.publish_output();
+            if !connection.output.is_empty() && written >= WRITE {
+                connection.unwritten = true;
+                self.queue(token);
+            }
+        }
+        self.after_write(token);
+        let is_fed = self.connections.get(token).is_some_and(|connection| connection.client.feed.is_some());
+        if is_fed {
+            self.feed(token);
+        }
+    }
+
+    /// Closes a connection that is done, or whose output is more than it may be.
+    #[inline]
+    fn after_write(&mut self, token: usize) {
+        let Some(connection) = self.connections.get(token) else { return };
+        match connection.client.fate {
+            Fate::Close => return self.close(token),
+            Fate::CloseAfterReply if connection.has_written_all() => return self.close(token),
+            _ if Self::is_doomed(connection) => return self.close(token),
+            _ => {}
+        }
+        if connection.socket.held_output() > 0 {
+            connection.publish_output();
+        }
+        if !connection.output.is_empty() || connection.above_soft_since.is_some() {
+            self.enforce_output_limit(token);
+        }
+        self.account_client(token);
+    }
+
+    /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
+    pub(super) fn enforce_output_limit(&mut self, token: usize) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let mut limit = connection.output_limit(&self.engine.runtime_config);
+        let mut waiting = connection.waiting();
+        if lists_replies(self.server) {
+            waiting = waiting.max(connection.output.memory() as u64);
+        }
+        if connection.client.feed.is_some() {
+            // What is kept anyway may wait for it.
+            let kept = self.server.config.read(REPL_BACKLOG_SIZE);
+            for bytes in [&mut limit.hard_bytes, &mut limit.soft_bytes].into_iter().filter(|bytes| **bytes > 0) {
+                *bytes = kept.max(*bytes);
+            }
+        }
+        if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
+            limit.hard_bytes = STRANGERS_OUTPUT;
+        }
+        let above = |bytes: u64| bytes > 0 && waiting > bytes;
+        connection.above_soft_since =
+            above(limit.soft_bytes).then(|| connection.above_soft_since.unwrap_or_else(Instant::now));
+        let too_long =
+            connection.above_soft_since.is_some_and(|since| since.elapsed().as_secs() > limit.soft_seconds.into());
+        if above(limit.hard_bytes) || too_long {
+            self.cut_off(token, waiting);
+        }
+    }
+
+    /// Closes a connection for which too much output is waiting.
+    #[cold]
+    fn cut_off(&mut self, token: usize, waiting: u64) {
+        let Some(connection) = self.connections.get(token) else { return };
+        let info = &connection.client.info;
+        info.set_flags(ClientFlags::CLOSE_ASAP, true);
+        self.cut_off_any = true;
+        self.engine.stats.output_limit_disconnections.add(1);
+        kvick_runtime::logging::warning(format_args!(
+            "Client id={} addr={} scheduled to be closed ASAP for overcoming of output buffer limits. ({waiting} bytes \
+             were waiting)",
+            info.id, info.peer
+        ));
+        self.close(token);
+    }
+
+    /// Tries once more to write everything that waits, before the process ends.
+    pub(super) fn flush_everything(&mut self) {
+        self.release_held();
+        for (_, connection) in &mut self.connections {
+            let Connection { output, socket, .. } = connection;
+            // The process is ending: what cannot be written now is lost with the connection.
+            let _ = socket.flush().and_then(|()| output.flush(socket, usize::MAX));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_several_runs_begins_where_the_socket_ended() {
+        let replies = b"abcdefgh";
+        // The second is a message that others get as well, from an earlier place.
+        let group = [(4, 6), (0, 3), (6, 8)].map(|(start, end)| Run { token: 0, start, end });
+        let whole = b"efabcgh";
+        for written in 0..=whole.len() {
+            assert_eq!(unwritten(&group, replies, written).collect::<Vec<_>>().concat(), whole[written..]);
+        }
+    }
+}

@@ -1,0 +1,628 @@
+//! Scripts and functions: EVAL, FCALL and their variants run, and the commands that they call.
+//!
+//! A script runs under the locks of the keys that its command declares. When it calls a command on another key, it takes
+//! that key's lock as well and keeps it until it ends; when it calls one that concerns everything, it takes the world. So
+//! nobody sees what it has done before it has done all. There is [one at a time](kvick_scripting), so waiting for more
+//! locks while holding some cannot end in a deadlock.
+//!
+//! For each command that a script calls, [`Caller`] does what the engine does for a request. What all of them did goes to
+//! the write log as one transaction.
+
+use super::connection::Connection;
+use super::debugging::Seat;
+use super::engine::{Engine, Keys};
+use super::handlers::Handler;
+use super::permission::wrong_arity;
+use crate::session::Client;
+use crate::worker::rejection;
+use kvick_acl::log::Context as AclContext;
+use kvick_commands::context::Error;
+use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo, Resolved};
+use kvick_core::admission::Reasons;
+use kvick_resp::format::parse_i64;
+use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
+use kvick_runtime::clock::{self, Ticks};
+use kvick_runtime::logging;
+use kvick_script::{Console, Debugger, Failure, Heard, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
+use kvick_scripting::debugging;
+use kvick_scripting::functions::Function;
+use kvick_scripting::program::UNKNOWN;
+pub use kvick_scripting::program::{Program, Source};
+use kvick_scripting::running::{Current, Kind};
+use kvick_scripting::scripts::{Script, Sum};
+use kvick_scripting::{Interpreters, Scripting};
+use kvick_store::{EventClass, Locked, Reach};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Who can attend to others while a script takes too long.
+pub trait Yield {
+    /// Does what is possible and returns soon.
+    fn yield_now(&mut self);
+
+    /// The connection whose request it is, when what was replied before is written or waits to be. `None` if there is none.
+    fn connection(&mut self) -> Option<&mut Connection> {
+        None
+    }
+}
+
+/// Nobody: for commands that run no script.
+impl Yield for () {
+    fn yield_now(&mut self) {}
+}
+
+/// What is to run.
+pub(super) enum Code {
+    Script(Arc<Script>),
+    Function(Arc<Function>),
+}
+
+impl Code {
+    fn kind(&self) -> Kind {
+        match self {
+            Code::Script(_) => Kind::Script,
+            Code::Function(_) => Kind::Function,
+        }
+    }
+
+    /// What it said of itself; `None` for a script from before there were flags.
+    pub(super) fn flags(&self) -> Option<ScriptFlags> {
+        match self {
+            Code::Script(script) => script.flags,
+            Code::Function(function) => Some(function.flags),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Code::Script(script) => script.sum.to_string(),
+            Code::Function(function) => function.name.clone(),
+        }
+    }
+}
+
+/// Where requests that run scripts say how many keys they declare.
+pub(super) const KEYS_COUNT: usize = 2;
+/// Where these keys begin.
+pub(super) const FIRST_KEY: usize = 3;
+
+/// A request that runs a script: the whole of it, and how many of its words are keys.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    args: Args<'a>,
+    keys: usize,
+}
+
+impl<'a> Request<'a> {
+    fn new(args: Args<'a>, not_a_number: Error) -> Result<Self, Error> {
+        let given = args.len() - FIRST_KEY;
+        let number = parse_i64(&args[KEYS_COUNT]).ok_or(not_a_number)?;
+        match usize::try_from(number) {
+            Err(_) => Err(Error::text("ERR Number of keys can't be negative")),
+            Ok(keys) if keys > given => Err(Error::text("ERR Number of keys can't be greater than number of args")),
+            Ok(keys) => Ok(Request { args, keys }),
+        }
+    }
+
+    fn keys(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        self.args.slice_from(FIRST_KEY).iter().take(self.keys)
+    }
+
+    fn arguments(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        self.args.slice_from(FIRST_KEY + self.keys).iter()
+    }
+}
+
+/// Buffers for the commands that scripts call.
+#[derive(Default)]
+pub(super) struct Scratch {
+    input: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+impl Scratch {
+    /// Bytes that are kept from one script to the next.
+    const KEPT: usize = 64 * 1024;
+
+    fn hold(&mut self, words: &[&[u8]]) {
+        self.input.clear();
+        self.spans.clear();
+        for word in words {
+            self.spans.push(Span { start: self.input.len(), len: word.len() });
+            self.input.extend_from_slice(word);
+        }
+    }
+
+    fn args(&self) -> Args<'_> {
+        Args::new(&self.input, &self.spans, &[])
+    }
+}
+
+impl Engine {
+    /// Runs a script or function. The caller has taken the turn.
+    pub(super) fn run_program(
+        &mut self,
+        client: &mut Client,
+        program: Program,
+        args: Args<'_>,
+        locked: &mut Locked,
+        yielder: &mut dyn Yield,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let scripting: &'static Scripting = &self.server.scripting;
+        let began = self.last;
+        self.show_program(client, args);
+        let result = match (client.debugging, program.source) {
+            (Some(mode), Source::Script) => {
+                self.debug_program(client, mode, (program, args), (locked, yielder), out).map(Ok)
+            }
+            (Some(_), Source::Sum) if Sum::read(&args[1]).is_some() => {
+                Err(Error::text("ERR Please use EVAL instead of EVALSHA for debugging"))
+            }
+            _ => match scripting.interpreters() {
+                // Whoever has the turn has the interpreters.
+                None => Err(SCRIPT_IN_SCRIPT),
+                Some(mut interpreters) => {
+                    self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
+                        self.check_flags(client, program, code.flags())?;
+                        let code = (&code, None);
+                        Ok(self.run_code(client, program, code, request, &mut interpreters, (locked, yielder), out))
+                    })
+                }
+            },
+        };
+        // Its commands were accounted for one by one.
+        self.effects.begin(false, EventClass::empty(), client.db);
+        self.last = began;
+        match result {
+            Err(error) => self.answer(client, Err(error), out),
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => {
+                Reply::new(out, client.version).error(failure.text());
+                self.error_is_counted = failure.is_counted();
+                Err(Error::new(failure.to_string()))
+            }
+        }
+    }
+
+    /// What a request asks to run. A script that is new is compiled.
+    pub(super) fn find_code<'a>(
+        &mut self,
+        program: Program,
+        args: Args<'a>,
+        interpreters: &mut Interpreters,
+    ) -> Result<(Code, Request<'a>), Error> {
+        let scripting = &self.server.scripting;
+        scripting.heed_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
+        match program.source {
+            Source::Script => {
+                let request = Request::new(args, Error::NOT_INTEGER)?;
+                let sum = self.recent_sum.of(&args[1]);
+                let known = scripting.scripts.lock().to_run(&sum);
+                let script = match known {
+                    Some(script) => script,
+                    None => {
+                        let vm = interpreters.get(self.server, VmKind::Scripts)?;
+                        scripting.compile(vm, &sum, &args[1], false)?
+                    }
+                };
+                Ok((Code::Script(script), request))
+            }
+            Source::Sum => {
+                let sum = Sum::read(&args[1]).ok_or(UNKNOWN)?;
+                let request = Request::new(args, Error::NOT_INTEGER)?;
+                let script = scripting.scripts.lock().to_run(&sum).ok_or(UNKNOWN)?;
+                Ok((Code::Script(script), request))
+            }
+            Source::Function => {
+                let function = scripting.libraries.read().function(&args[1]);
+                let function = function.ok_or(Error::text("ERR Function not found"))?;
+                let request = Request::new(args, Error::text("ERR Bad number of keys provided"))?;
+                Ok((Code::Function(function), request))
+            }
+        }
+    }
+
+    /// Whether a script may run at all, by what it says of itself.
+    pub(super) fn check_flags(
+        &self,
+        client: &Client,
+        program: Program,
+        flags: Option<ScriptFlags>,
+    ) -> Result<(), Error> {
+        if client.info.is_from_log() {
+            // It was allowed when it came first.
+            return Ok(());
+        }
+        if rejection::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
+            return Err(rejection::STALE);
+        }
+        let Some(flags) = flags else { return Ok(()) };
+        if flags.no_writes {
+            return Ok(());
+        }
+        let command = self.server.catalogue.get(client.last_command);
+        if let Some(error) =
+            command.and_then(|command| rejection::rejection(self.server, command, Flags::WRITE | Flags::STALE))
+        {
+            return Err(error);
+        }
+        if program.read_only {
+            return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
+        }
+        if self.is_out_of_memory() && !flags.allow_oom {
+            return Err(OUT_OF_MEMORY);
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are all different things")]
+    pub(super) fn run_code(
+        &mut self,
+        client: &mut Client,
+        program: Program,
+        (code, debugger): (&Code, Option<&mut Debugger>),
+        request: Request<'_>,
+        interpreters: &mut Interpreters,
+        (locked, yielder): (&mut Locked, &mut dyn Yield),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let server = self.server;
+        let running = &server.scripting.running;
+        let (db, version) = (client.db, client.version);
+        let in_transaction = std::mem::replace(&mut self.in_transaction, true);
+        let in_group = self.effects.in_group();
+        if !in_group {
+            self.effects.begin_group();
+        }
+        self.stop_clock();
+        running.begin();
+        let flags = code.flags();
+        let scratch = std::mem::take(&mut self.scratch);
+        let mut caller = Caller {
+            engine: self,
+            client,
+            locked,
+            yielder,
+            scratch,
+            request: request.args,
+            code,
+            began: Ticks::now(),
+            allow_oom: flags.is_some_and(|flags| flags.allow_oom),
+            read_only: program.read_only || flags.is_some_and(|flags| flags.no_writes),
+            wrote: false,
+            calls: 0,
+            is_shown: false,
+            is_busy: false,
+        };
+        let mut reply = Reply::new(out, version);
+        let (keys, arguments) = (request.keys(), request.arguments());
+        let (result, kind) = match code {
+            Code::Script(script) => {
+                let vm = interpreters.get(server, VmKind::Scripts);
+                let sum = script.sum.digits();
+                let run = |vm: &mut kvick_script::Vm| match debugger {
+                    None => vm.run_script(sum, keys, arguments, &mut caller, &mut reply),
+                    Some(debugger) => vm.debug_script(sum, keys, arguments, &mut caller, &mut reply, debugger),
+                };
+                (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Scripts)
+            }
+            Code::Function(function) => {
+                let vm = interpreters.get(server, VmKind::Functions);
+                let run = |vm: &mut kvick_script::Vm| {
+                    vm.call_function(&function.handle, keys, arguments, &mut caller, &mut reply)
+                };
+                (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Functions)
+            }
+        };
+        let (is_shown, is_busy, mut scratch) = (caller.is_shown, caller.is_busy, std::mem::take(&mut caller.scratch));
+        scratch.input.shrink_to(Scratch::KEPT);
+        scratch.spans.shrink_to(Scratch::KEPT / size_of::<Span>());
+        self.scratch = scratch;
+        self.script_us = None;
+        self.effects.set_reach(Reach::Everybody);
+        self.in_transaction = in_transaction;
+        if !in_group {
+            self.effects.end_group(&server.keyspace.log);
+        }
+        client.select(db);
+        client.version = version;
+        server.scripting.note_memory(kind, interpreters);
+        if is_shown {
+            running.end();
+            self.ended_long_script = true;
+        }
+        if is_busy {
+            server.admission.set(Reasons::BUSY, false);
+        }
+        result
+    }
+
+    /// Reads the clock for a script.
+    fn stop_clock(&mut self) {
+        let now_us = clock::unix_us();
+        self.script_us = Some(now_us);
+        self.now_ms = now_us / 1000;
+        self.access.set_now(self.now_ms);
+    }
+}
+
+/// Calls commands for a script that is running.
+struct Caller<'r> {
+    engine: &'r mut Engine,
+    client: &'r mut Client,
+    locked: &'r mut Locked,
+    yielder: &'r mut dyn Yield,
+    scratch: Scratch,
+    /// The request that runs the script.
+    request: Args<'r>,
+    code: &'r Code,
+    began: Ticks,
+    read_only: bool,
+    /// Whether it may use more memory although that is short.
+    allow_oom: bool,
+    /// Whether a command that writes has been called.
+    wrote: bool,
+    /// How many commands were called.
+    calls: u32,
+    /// Whether others know that it runs.
+    is_shown: bool,
+    /// Whether it has been running for longer than it should.
+    is_busy: bool,
+}
+
+/// Scripts run one by one.
+pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
+/// Memory is short.
+const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
+
+/// After so many commands a script is taken to run for a while, whatever little Lua there is between them.
+const CALLS_LOOKED_AFTER: u32 = 256;
+/// Scripts that have been running for longer are known to others.
+const SHOWN_AFTER: Duration = Duration::from_millis(1);
+
+impl Caller<'_> {
+    /// Why a script may not call a command, in the words that it gets to see.
+    fn refusal(&self, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
+        let flags = command.spec.flags;
+        if !command.spec.accepts(args.len()) {
+            return Some(Error::text("ERR Wrong number of args calling command from script"));
+        }
+        let never = matches!(command.class, Class::Transaction | Class::Script);
+        let denied =
+            flags.contains(Flags::NOSCRIPT) && !self.engine.server.scripting.may_call_all.load(Ordering::Relaxed);
+        if never || denied {
+            return Some(Error::text("ERR This Valkey command is not allowed from script"));
+        }
+        if let Err(denied) = self.engine.permits(self.client, command, args) {
+            self.client.publish();
+            let user = &self.client.identity.user;
+            self.engine.note_denied(&self.client.info, user, (denied, AclContext::Lua), (command, args));
+            return Some(denied.error_in_script(user, command));
+        }
+        if self.client.info.is_from_log() {
+            return None;
+        }
+        if flags.contains(Flags::DENYOOM) && !self.allow_oom && !self.wrote && self.engine.is_out_of_memory() {
+            return Some(OUT_OF_MEMORY);
+        }
+        if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
+            return Some(Error::text("ERR Write commands are not allowed from read-only scripts."));
+        }
+        let refused = |(): ()| self.engine.server.protected_refusal(self.client, command);
+        if let Some(error) = flags.contains(Flags::PROTECTED).then_some(()).and_then(refused) {
+            return Some(error);
+        }
+        if !flags.contains(Flags::STALE) && rejection::is_stale(self.engine.server) {
+            return Some(Error::text("ERR Can not execute the command on a stale replica"));
+        }
+        if !self.wrote && flags.contains(Flags::WRITE) {
+            return rejection::rejection(self.engine.server, command, flags);
+        }
+        None
+    }
+
+    /// Refuses a command, which is counted.
+    #[cold]
+    fn refuse(&self, command: &CommandInfo, error: Error) -> Result<(), Error> {
+        self.engine.stats.commands[command.id as usize].rejected.add(1);
+        Err(error)
+    }
+
+    /// Takes the locks that a command needs beyond those that are held.
+    fn lock(&mut self, command: &CommandInfo, args: Args<'_>, keys: &[kvick_store::Key<'_>]) {
+        if self.locked.is_global() {
+            return;
+        }
+        let engine = &*self.engine;
+        if engine.needs_global_lock(command, args) || command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
+            self.locked.add_global(engine.participant);
+            return;
+        }
+        for key in keys {
+            self.locked.add(engine.server.keyspace.address(self.client.db, *key));
+        }
+    }
+
+    fn run(&mut self, args: Args<'_>, version: Version, out: &mut Vec<u8>) -> Result<(), Error> {
+        let server = self.engine.server;
+        let command = match server.catalogue.resolve(args) {
+            Resolved::Command(command) => command,
+            Resolved::Unknown | Resolved::UnknownSubcommand(_) => {
+                return Err(Error::text("ERR Unknown command called from script"));
+            }
+        };
+        if let Some(error) = self.refusal(command, args) {
+            return self.refuse(command, error);
+        }
+        if !self.wrote && command.spec.flags.contains(Flags::WRITE) {
+            if !server.scripting.running.begin_to_write() {
+                return self.refuse(command, Error::new(killed(self.code.kind())));
+            }
+            self.wrote = true;
+        }
+        let keys: Keys<'_> = self.engine.keys_of(command, args);
+        self.lock(command, args, &keys);
+        let Caller { engine, client, locked, .. } = self;
+        engine.confine(client, command, args);
+        let start = out.len();
+        client.version = version;
+        engine.last = Ticks::now();
+        let result = match engine.handler(command) {
+            Some(Handler::Data(handler)) => engine.run_data(client, handler, (args, &keys), None, locked, out),
+            Some(Handler::Session(handler)) => engine.run_session(client, handler, args, locked, out),
+            Some(Handler::Control(_) | Handler::Program(_)) | None => {
+                engine.answer(client, Err(wrong_arity(command)), out)
+            }
+        };
+        engine.block = None;
+        engine.effects.commit(&server.keyspace.log, args);
+        engine.remember_reads(&client.info, client.db, (command, args), locked);
+        engine.after_flushall(command, &result, locked);
+        engine.show_called(client, command, args);
+        engine.account(client.executed(args, None), command, out.len() - start, result);
+        client.commands += 1;
+        client.redacted = 0;
+        Ok(())
+    }
+
+    /// How long the script has been running.
+    fn elapsed(&self) -> Duration {
+        Duration::from_micros(Ticks::now().us_since(self.began))
+    }
+
+    /// Has others know of the script once it has been running for a while.
+    fn show(&mut self) {
+        if self.is_shown || self.elapsed() < SHOWN_AFTER {
+            return;
+        }
+        self.is_shown = true;
+        let (kind, name) = (self.code.kind(), self.code.name());
+        let command = OwnedArgs::from(self.request);
+        let began = Instant::now() - self.elapsed();
+        self.engine.server.scripting.running.show(Current { kind, name, command, began });
+    }
+
+    /// The script has been running for longer than `busy-reply-threshold`: those who wait for it are told so.
+    fn become_busy(&mut self) {
+        self.is_busy = true;
+        let (server, kind) = (self.engine.server, self.code.kind());
+        logging::warning(format_args!(
+            "Slow script detected: still in execution after {} milliseconds. You can try killing the script using the {} \
+             command. Script name is: {}.",
+            self.elapsed().as_millis(),
+            kind.kill_command(),
+            self.code.name()
+        ));
+        server.admission.set(Reasons::BUSY, true);
+        server.send_all(|| kvick_core::message::Message::Resume);
+    }
+}
+
+impl Console for Caller<'_> {
+    fn send(&mut self, bytes: &[u8]) {
+        Seat(self.yielder).send(bytes);
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> Heard {
+        loop {
+            match Seat(self.yielder).listen(into) {
+                None => return Heard::Nobody,
+                Some(0) => {}
+                Some(_) => return Heard::Input,
+            }
+            if let Some(text) = self.interrupted() {
+                return Heard::End(text);
+            }
+        }
+    }
+}
+
+impl Host for Caller<'_> {
+    fn call(&mut self, request: &[&[u8]], version: Version, reply: &mut Vec<u8>) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.hold(request);
+        let result = self.run(scratch.args(), version, reply);
+        self.scratch = scratch;
+        if let Err(error) = result {
+            self.engine.stats.count_error(error.0.as_bytes());
+            Reply::new(reply, version).error(error.0.as_bytes());
+        }
+        self.calls += 1;
+        if self.calls.is_multiple_of(CALLS_LOOKED_AFTER) {
+            self.show();
+        }
+    }
+
+    fn may_call(&mut self, request: &[&[u8]]) -> Option<bool> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.hold(request);
+        let args = scratch.args();
+        let known = match self.engine.server.catalogue.resolve(args) {
+            Resolved::Command(command) => {
+                let permitted = || self.engine.permits(self.client, command, args).is_ok();
+                command.spec.accepts(args.len()).then(permitted)
+            }
+            Resolved::Unknown | Resolved::UnknownSubcommand(_) => None,
+        };
+        self.scratch = scratch;
+        known
+    }
+
+    fn log(&mut self, level: LogLevel, line: &[u8]) {
+        let line = String::from_utf8_lossy(line);
+        match level {
+            LogLevel::Debug => logging::debug(format_args!("{line}")),
+            LogLevel::Verbose => logging::verbose(format_args!("{line}")),
+            LogLevel::Notice => logging::notice(format_args!("{line}")),
+            LogLevel::Warning => logging::warning(format_args!("{line}")),
+        }
+    }
+
+    fn set_propagation(&mut self, targets: Propagation) {
+        if self.engine.is_copy {
+            return;
+        }
+        self.engine.effects.set_reach(match (targets.aof, targets.replicas) {
+            (true, true) => Reach::Everybody,
+            (false, true) => Reach::Replicas,
+            (true, false) => Reach::Files,
+            (false, false) => Reach::Nobody,
+        });
+    }
+
+    fn console(&mut self) -> Option<&mut dyn Console> {
+        Some(self)
+    }
+
+    fn interrupted(&mut self) -> Option<String> {
+        if self.engine.is_copy {
+            debugging::alarm();
+            return Seat(self.yielder).is_deserted().then(|| "ERR The client is gone".to_string());
+        }
+        self.show();
+        let threshold_ms = self.engine.runtime_config.busy_reply_threshold_ms;
+        if !self.is_busy && threshold_ms > 0 && self.elapsed().as_millis() >= threshold_ms.into() {
+            self.become_busy();
+        }
+        if self.is_busy {
+            self.yielder.yield_now();
+            // As in the reference, TIME goes on with the event loop; expiries are still seen as when the script began.
+            self.engine.script_us = Some(clock::unix_us());
+        }
+        let server = self.engine.server;
+        if server.scripting.running.is_killed() {
+            let text = killed(self.code.kind());
+            logging::notice(format_args!("{}", text.trim_start_matches("ERR ")));
+            return Some(text);
+        }
+        server.is_ending().then(|| "ERR The server is ending".to_string())
+    }
+}
+
+/// What a script is told that somebody has ended.
+fn killed(kind: Kind) -> String {
+    format!("ERR Script killed by user with {}.", kind.kill_command())
+}

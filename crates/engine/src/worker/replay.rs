@@ -1,0 +1,115 @@
+//! Executing requests that come from a log instead of a connection: an append-only file that is replayed.
+//!
+//! They are executed as those of clients are, but nobody is asked whether they may be, and nobody gets a reply.
+
+use super::engine::Engine;
+use super::permission::wrong_arity;
+use crate::services::Services;
+use crate::session::Client;
+use kvick_commands::context::Error;
+use kvick_commands::table::Resolved;
+use kvick_core::clients::ClientFlags;
+use kvick_core::stats::WorkerStats;
+use kvick_durability::replay::{Replayed, Replayer};
+use kvick_resp::Args;
+use kvick_runtime::logging;
+use kvick_store::global_lock::Participant;
+use kvick_store::{Db, Env, EventClass, WhenExpired};
+use std::sync::Arc;
+
+/// Executes requests one after the other.
+pub struct Player {
+    engine: Engine,
+    client: Client,
+    reply: Vec<u8>,
+}
+
+impl Player {
+    /// A player for a thread that is no worker. What it does is counted nowhere.
+    pub fn new(server: &'static Services, participant: Participant) -> Player {
+        let stats = Arc::new(WorkerStats::new(server.catalogue.all().len()));
+        let client = Client::detached();
+        client.info.set_flags(ClientFlags::FROM_LOG, true);
+        Player { engine: Engine::new(server, usize::MAX, stats, participant), client, reply: Vec::new() }
+    }
+}
+
+impl Replayer for Player {
+    fn enter(&mut self) {
+        self.engine.update_clock();
+        self.engine.enter();
+    }
+
+    fn leave(&mut self) {
+        self.engine.leave();
+    }
+
+    fn play(&mut self, args: Args<'_>) -> Result<Replayed, Error> {
+        let Player { engine, client, reply } = self;
+        let command = match engine.server.catalogue.resolve(args) {
+            Resolved::Command(command) => command,
+            Resolved::Unknown => return Err(super::permission::unknown_command(args)),
+            Resolved::UnknownSubcommand(container) => {
+                return Err(super::permission::unknown_subcommand(container, args));
+            }
+        };
+        if !command.spec.accepts(args.len()) {
+            return Err(wrong_arity(command));
+        }
+        reply.clear();
+        let was_in_transaction = client.transaction.is_some();
+        if client.is_queueing(command) {
+            engine.queue(client, command, args, None, reply);
+            return Ok(Replayed::Done);
+        }
+        // Nobody would end a wait.
+        engine.in_transaction = true;
+        let admission = engine.admit_replayed(command);
+        engine.call(client, admission, args, &mut None, &mut (), reply);
+        engine.forget_awaited();
+        if reply.starts_with(b"-") {
+            let told = String::from_utf8_lossy(reply);
+            logging::warning(format_args!(
+                "== CRITICAL == The append-only file holds a command '{}' that failed: {}",
+                command.full_name,
+                told.trim_end()
+            ));
+        }
+        let begun = client.transaction.is_some() && !was_in_transaction;
+        Ok(if begun { Replayed::Begun } else { Replayed::Done })
+    }
+
+    fn is_in_transaction(&self) -> bool {
+        self.client.transaction.is_some()
+    }
+}
+
+impl Engine {
+    /// Changes whole databases by nobody's command, with the world held, and then deals with what that means to others. The
+    /// caller is outside of any batch.
+    pub fn change_databases(&mut self, change: impl FnOnce(&mut Db<'_>)) {
+        self.update_clock();
+        let mut global = self.server.keyspace.lock_global();
+        self.effects.begin(false, EventClass::empty(), 0);
+        let env = Env {
+            now_ms: self.now_ms,
+            access: &self.access,
+            touch: false,
+            lazy_expire: false,
+            lazy_overwrite: false,
+            when_expired: WhenExpired::ImportSource,
+            counters: &self.stats.keyspace,
+            effects: &mut self.effects,
+        };
+        change(&mut Db::new(&mut global, 0, env));
+        drop(global);
+        self.within_batch(Self::settle_consequences);
+    }
+
+    /// Those who wait for keys are served when all is replayed and somebody changes these keys.
+    fn forget_awaited(&mut self) {
+        if self.effects.has_awaited() {
+            self.effects.take_awaited();
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What a worker does now and then: expire keys, close idle connections, end pauses.
+
+use super::Worker;
+use super::blocking::Deadlines;
+use super::handshake::HANDSHAKE_MAX_MS;
+use crate::defrag::Defrag;
+use crate::session::Client;
+use kvick_core::clients::ClientFlags;
+use kvick_runtime::clock::Ticks;
+use kvick_store::defrag;
+use kvick_store::expire::{Pass, Sweeper};
+use std::time::{Duration, Instant};
+
+/// Connections looked at in one pass are this share of all, so that each is seen about once in a second.
+const SHARE_PER_PASS: usize = 10;
+const CONNECTIONS_PER_PASS_MIN: usize = 5;
+
+/// When those who wait for the data set are looked at again.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+
+/// Time without input after which a connection's input buffer is cut down to what it holds.
+const IDLE_INPUT_MS: i64 = 2000;
+
+/// When what is due.
+pub struct Timers {
+    next: Ticks,
+    /// When blocked clients are to be let go.
+    pub(super) deadlines: Deadlines,
+    sweeper: Sweeper,
+    defrag: crate::defrag::Worker,
+    /// Where the walk over the connections goes on.
+    next_connection: usize,
+}
+
+impl Timers {
+    /// Timers that are due at once.
+    pub fn new() -> Self {
+        Timers {
+            next: Ticks::now(),
+            deadlines: Deadlines::default(),
+            sweeper: Sweeper::default(),
+            defrag: crate::defrag::Worker::default(),
+            next_connection: 0,
+        }
+    }
+
+    /// Has everything be due now.
+    pub fn hurry(&mut self) {
+        self.next = Ticks::now();
+    }
+
+    /// Has clients that wait for the data set looked at soon.
+    pub fn look_soon(&mut self) {
+        self.next = self.next.min(Ticks::now().after(LOOK_SOON));
+    }
+
+    /// How long from `now` on until something is due.
+    #[inline]
+    pub fn wait(&self, now: Ticks, now_ms: i64, defrag: &Defrag) -> Duration {
+        let left = self.next.left(now);
+        let left = self.defrag.wait(defrag).map_or(left, |wait| left.min(wait));
+        self.deadlines.wait(now_ms).map_or(left, |deadline| left.min(deadline))
+    }
+}
+
+impl Worker {
+    /// Does what is due.
+    pub(super) fn run_timers(&mut self) {
+        // The clock was read when the turn began, or since.
+        if self.engine.last >= self.timers.next {
+            self.run_due_timers();
+        }
+    }
+
+    #[inline(never)]
+    fn run_due_timers(&mut self) {
+        let now = Ticks::now();
+        let period = Duration::from_secs(1) / self.engine.runtime_config.hz;
+        self.timers.next = now.after(period);
+        if self.server.timers_stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
+        self.expire(period);
+        let us = Ticks::now().us_since(now);
+        self.engine.stats.expire_us.add(us);
+        self.server.latency.record("expire-cycle", us / 1000, self.engine.runtime_config.latency_threshold_ms);
+        self.look_at_connections();
+        for listener in std::mem::take(&mut self.unaccepted) {
+            self.accept(listener);
+        }
+        if !self.paused.is_empty() && self.server.pause.state(self.engine.now_ms).is_none() {
+            self.resume_paused();
+        } else if let Some((until, _)) = self.server.pause.state(self.engine.now_ms) {
+            let left = Duration::from_millis(until.saturating_sub(self.engine.now_ms).clamp(0, 1000) as u64);
+            self.timers.next = self.timers.next.min(now.after(left));
+        }
+        if self.number == 0 {
+            self.server.tick();
+        }
+        self.engine.stats.timers_us.add(Ticks::now().us_since(now));
+    }
+
+    /// Works on active defragmentation for a moment, if that is due.
+    pub(super) fn defragment(&mut self) {
+        if self.server.defrag.percent() > 0 {
+            self.defragment_now();
+        }
+    }
+
+    #[cold]
+    fn defragment_now(&mut self) {
+        let (server, runtime_config) = (self.server, &self.engine.runtime_config);
+        let (own, fields_max) = (&mut self.timers.defrag, runtime_config.defrag_fields_max);
+        let Some(deadline) = own.begin(&server.defrag, runtime_config.defrag_cycle_us) else { return };
+        let threshold_ms = runtime_config.latency_threshold_ms;
+        let began = Instant::now();
+        if !self.engine.enter() {
+            return;
+        }
+        let mut work = defrag::Work::default();
+        let pass = defrag::Pass {
+            keyspace: server.keyspace,
+            share: (self.number, server.workers()),
+            heap: &mut own.slabs,
+            deadline,
+            fields_max,
+        };
+        let mut is_done = own.walk.run(pass, &mut work);
+        self.engine.leave();
+        if is_done && self.number == 0 {
+            is_done = own.go_through_scripts(&server.scripting, deadline, &mut work);
+        }
+        own.end(&server.defrag, began, is_done);
+        let stats = &self.engine.stats;
+        stats.defrag_moved.add(work.moved);
+        stats.defrag_kept.add(work.kept);
+        stats.defrag_keys_moved.add(work.keys_moved);
+        stats.defrag_keys_kept.add(work.keys_kept);
+        server.latency.record("active-defrag-cycle", began.elapsed().as_millis() as u64, threshold_ms);
+    }
+
+    /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.
+    fn expire(&mut self, period: Duration) {
+        if self.server.pause.keeps_data(self.engine.now_ms)
+            || self.engine.runtime_config.import_mode
+            || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
+        {
+            return;
+        }
+        if self.server.replication.upstream.is_replica() {
+            if self.number == 0 {
+                self.engine.expire_writable_replica_keys();
+            }
+            return;
+        }
+        // Within a batch it stays so: whoever loads, or makes this a replica, begins with the world held.
+        if self.engine.enter() && !self.engine.is_others_data() {
+            self.sweep(period);
+        }
+        self.engine.leave();
+    }
+
+    /// See [`Worker::expire`]. Within a batch.
+    fn sweep(&mut self, period: Duration) {
+        let effort = self.engine.runtime_config.expire_effort.saturating_sub(1);
+        let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
+        let keyspace = self.server.keyspace;
+        let heard = self.engine.heard();
+        let stats = self.engine.stats.clone();
+        let ran_out = self.timers.sweeper.run(Pass {
+            keyspace,
+            share: (self.number, self.server.workers()),
+            now_ms: self.engine.now_ms,
+            budget: period * percent / 100,
+            acceptable_percent,
+            lazy: self.engine.runtime_config.commands.lazy_expire,
+            counters: &stats.keyspace,
+            effects: self.engine.effects(),
+            heard,
+        });
+        self.engine.settle_consequences();
+        if ran_out {
+            stats.expire_cap_reached.add(1);
+        }
+    }
+
+    /// Closes connections that have been idle or above their soft output limit for too long.
+    fn look_at_connections(&mut self) {
+        let count = (self.connections.len() / SHARE_PER_PASS).max(CONNECTIONS_PER_PASS_MIN);
+        let timeout_ms = self.engine.runtime_config.timeout.as_millis() as i64;
+        let from = self.timers.next_connection;
+        let tokens: Vec<usize> = self
+            .connections
+            .iter()
+            .skip_while(|(token, _)| *token < from)
+            .take(count)
+            .map(|(token, _)| token)
+            .collect();
+        self.timers.next_connection = if tokens.len() < count { 0 } else { tokens[count - 1] + 1 };
+        for token in tokens {
+            let Some(connection) = self.connections.get_mut(token) else { continue };
+            let idle_ms = idle_ms(&connection.client, self.engine.now_ms);
+            if idle_ms > IDLE_INPUT_MS {
+                connection.shrink_input();
+            }
+            if Self::is_doomed(connection) {
+                self.close(token);
+            } else if timeout_ms > 0 && idle_ms > timeout_ms && connection.may_time_out() {
+                kvick_runtime::logging::verbose(format_args!("Closing idle client"));
+                self.close(token);
+            } else if connection.socket.is_handshaking()
+                && self.engine.now_ms - connection.client.info.connected_ms > HANDSHAKE_MAX_MS
+            {
+                self.give_up(token, "the handshake takes too long");
+            } else if connection.above_soft_since.is_some() {
+                self.enforce_output_limit(token);
+            }
+        }
+    }
+}
+
+fn idle_ms(client: &Client, now_ms: i64) -> i64 {
+    if client.info.flags().contains(ClientFlags::BLOCKED) {
+        return 0;
+    }
+    now_ms - client.info.active_ms.load(std::sync::atomic::Ordering::Relaxed)
+}

@@ -1,0 +1,483 @@
+//! Transactions: MULTI queues what follows, and EXEC runs it under the locks of all its keys at once.
+//!
+//! EXEC locks the union of the keys that its commands name and those that the client watches, or the world when one of
+//! the commands needs that, so that nothing comes in between. Whether a watched key was touched is looked at under these
+//! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
+
+use super::engine::Engine;
+use super::handlers::Handler;
+use super::locking::Scripts;
+use super::permission::Admitted;
+use super::program::Yield;
+use crate::session::{Client, Fate};
+use kvick_acl::log::Context as AclContext;
+use kvick_acl::{Denied, Reason};
+use kvick_commands::context::Error;
+use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::clients::ClientFlags;
+use kvick_resp::format::parse_i64;
+use kvick_resp::{Args, OwnedArgs, Reply};
+use kvick_script::ScriptFlags;
+use kvick_store::{Address, Key, Locked, Watcher};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The commands about transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// MULTI
+    Multi,
+    /// EXEC
+    Exec,
+    /// DISCARD
+    Discard,
+    /// WATCH
+    Watch,
+    /// UNWATCH
+    Unwatch,
+}
+
+/// A transaction that has begun.
+pub struct Transaction {
+    queue: Vec<(&'static CommandInfo, OwnedArgs)>,
+    /// The flags of its commands together: what allows something, only if all allow it.
+    flags: Flags,
+    /// Bytes that the queue takes.
+    bytes: usize,
+    /// Whether a command was refused, so that EXEC runs none.
+    aborted: bool,
+    /// The database that will be selected when the next command runs.
+    db: usize,
+}
+
+impl Transaction {
+    /// One that begins in database `db`.
+    fn new(db: usize) -> Self {
+        Transaction { queue: Vec::new(), flags: ALLOWING, bytes: 0, aborted: false, db }
+    }
+
+    /// The database that will be selected when the next command runs.
+    pub fn db(&self) -> usize {
+        self.db
+    }
+
+    /// Commands queued.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// True when nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The flags of its commands together with those of one more.
+    fn flags_with(&self, flags: Flags) -> Flags {
+        (self.flags & flags & ALLOWING) | ((self.flags | flags) - ALLOWING)
+    }
+
+    /// Bytes that its commands take.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.queue.capacity() * size_of::<(&CommandInfo, OwnedArgs)>()
+    }
+
+    /// Whether one of its commands runs a script or function.
+    pub(super) fn may_run_program(&self) -> bool {
+        self.queue.iter().any(|(command, _)| command.class == Class::Script)
+    }
+
+    /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
+    /// databases the others work on.
+    fn may_be_refused_database(&self, client: &Client) -> bool {
+        let has = |flag| self.queue.iter().any(|(command, _)| command.spec.flags.contains(flag));
+        has(Flags::SELECTS) && (!client.is_unrestricted() || has(Flags::LOGS_IN))
+    }
+
+    /// A command was refused.
+    pub fn abort(&mut self) {
+        *self = Transaction { aborted: true, ..Transaction::new(self.db) };
+    }
+}
+
+/// The flags that allow something; others forbid or demand.
+const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
+
+/// Bytes that a watched key takes where those who watch are looked up, but for its name: some words and pointers.
+const LISTED: usize = size_of::<[usize; 8]>();
+
+/// The keys that a client watches.
+#[derive(Default)]
+pub struct Watching {
+    watcher: Arc<Watcher>,
+    keys: Vec<WatchedKey>,
+    /// Bytes of their names.
+    key_bytes: usize,
+}
+
+struct WatchedKey {
+    db: usize,
+    key: Box<[u8]>,
+}
+
+impl Watching {
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    fn addresses(&self, engine: &Engine) -> Vec<Address> {
+        self.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key)).collect()
+    }
+
+    /// Bytes that they take, here and where they are looked up.
+    fn memory(&self) -> usize {
+        self.key_bytes + self.keys.capacity() * size_of::<WatchedKey>() + self.keys.len() * LISTED
+    }
+
+    fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
+        self.keys.iter().map(|watched| (watched, engine.server.keyspace.key(&watched.key)))
+    }
+}
+
+/// The database that a command selects, if it is SELECT.
+fn selected_by(command: &CommandInfo, args: Args<'_>, databases: usize) -> Option<usize> {
+    let selects = command.spec.flags.contains(Flags::SELECTS);
+    let number = selects.then(|| args.get(1).and_then(parse_i64)).flatten();
+    number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
+}
+
+/// The flags of a command that runs a script which says of itself what it does.
+fn flags_of_program(flags: Flags, said: ScriptFlags) -> Flags {
+    let mut flags = flags - (Flags::STALE | Flags::DENYOOM | Flags::WRITE | Flags::MAY_REPLICATE);
+    flags.set(Flags::WRITE, !said.no_writes);
+    flags.set(Flags::DENYOOM, !said.no_writes && !said.allow_oom);
+    flags.set(Flags::STALE, said.allow_stale);
+    flags
+}
+
+/// Whether a command ends a transaction by running it.
+pub(super) fn is_exec(command: &CommandInfo) -> bool {
+    command.spec.flags.contains(Flags::EXECUTES)
+}
+
+impl Engine {
+    /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
+    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
+        self.give_up(client);
+        // Where to go is told as it is to any command.
+        if reason.0.starts_with("REDIRECT ") {
+            return Error::new(reason.0.to_string());
+        }
+        let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
+        Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
+    }
+
+    /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
+    pub(super) fn queue(
+        &mut self,
+        client: &mut Client,
+        command: &'static CommandInfo,
+        args: Args<'_>,
+        taken: Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) {
+        let flags = self.flags_asked(client, command, args);
+        let Some(transaction) = &mut client.transaction else { return };
+        if !transaction.aborted {
+            transaction.flags = transaction.flags_with(flags);
+            let owned = match command.spec.takes.zip(taken.as_deref()) {
+                None => OwnedArgs::from(args),
+                Some((index, bytes)) => {
+                    let words = args.iter().enumerate();
+                    OwnedArgs::new(words.map(|(at, word)| if at == index { bytes } else { word }))
+                }
+            };
+            transaction.db = selected_by(command, args, self.server.keyspace.databases()).unwrap_or(transaction.db);
+            transaction.bytes += owned.memory();
+            transaction.queue.push((command, owned));
+            if self.runtime_config.limits.query_buffer_exceeded(transaction.bytes) {
+                kvick_runtime::logging::warning(format_args!(
+                    "Closing client that reached max query buffer length: id={} addr={} multi-mem={}",
+                    client.info.id, client.info.peer, transaction.bytes
+                ));
+                client.fate = Fate::Close;
+            }
+        }
+        Reply::new(out, client.version).simple("QUEUED");
+        client.publish_transaction();
+    }
+
+    /// Ends a transaction that cannot be executed.
+    pub(super) fn give_up(&mut self, client: &mut Client) {
+        client.transaction = None;
+        self.unwatch(client);
+        client.publish_transaction();
+    }
+
+    /// Ends what RESET began and needs locks for.
+    pub(super) fn end_reset(&mut self, client: &mut Client) {
+        client.is_reset = false;
+        self.give_up(client);
+    }
+
+    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction; of one
+    /// that runs a script, what that says of itself.
+    pub(super) fn flags_asked(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Flags {
+        match (self.table.handler(command), &client.transaction) {
+            (Some(Handler::Program(program)), _) => {
+                let sum = |code: &[u8]| self.recent_sum.of(code);
+                let said = self.server.scripting.flags_of(program.source, args, sum);
+                said.map_or(command.spec.flags, |said| flags_of_program(command.spec.flags, said))
+            }
+            (_, Some(transaction)) if is_exec(command) => transaction.flags_with(command.spec.flags),
+            _ => command.spec.flags,
+        }
+    }
+
+    /// Runs one of the commands about transactions; `None` when a script holds what it needs.
+    pub(super) fn control(
+        &mut self,
+        client: &mut Client,
+        control: Control,
+        admission: Admitted,
+        args: Args<'_>,
+        yielder: &mut dyn Yield,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<(), Error>> {
+        self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+        let done = match control {
+            Control::Multi => {
+                client.transaction = Some(Box::new(Transaction::new(client.db)));
+                Ok(())
+            }
+            Control::Discard => match client.transaction.take() {
+                None => Err(Error::text("ERR DISCARD without MULTI")),
+                Some(_) => {
+                    self.unwatch(client);
+                    Ok(())
+                }
+            },
+            Control::Watch => {
+                self.watch(client, admission, args)?;
+                Ok(())
+            }
+            Control::Unwatch => {
+                self.unwatch(client);
+                Ok(())
+            }
+            Control::Exec => {
+                let result = self.exec(client, (admission, args), yielder, out);
+                client.publish_transaction();
+                return result;
+            }
+        };
+        client.publish_transaction();
+        Some(done.map(|()| Reply::new(out, client.version).ok()))
+    }
+
+    fn watch(&mut self, client: &mut Client, admission: Admitted, args: Args<'_>) -> Option<()> {
+        let mut locked = self.lock_keys(admission, client.db, args)?;
+        let (db, now_ms, keyspace) = (client.db, self.now_ms, self.server.keyspace);
+        let watching = client.watching.get_or_insert_default();
+        for word in args.iter().skip(1) {
+            if locked.watch(db, keyspace.key(word), &watching.watcher, now_ms) {
+                watching.keys.push(WatchedKey { db, key: word.into() });
+                // The name is kept twice: here, and where it is looked up.
+                watching.key_bytes += 2 * word.len();
+            }
+        }
+        Some(())
+    }
+
+    /// Has a client watch nothing any more. Called without locks.
+    pub(super) fn unwatch(&mut self, client: &mut Client) {
+        let Some(watching) = client.watching.take() else { return };
+        self.within_batch(|engine| {
+            let mut locked = engine.lock_patiently(|engine| watching.addresses(engine));
+            engine.unwatch_locked(&watching, &mut locked);
+        });
+    }
+
+    fn unwatch_locked(&self, watching: &Watching, locked: &mut Locked) {
+        watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
+    }
+
+    /// Runs EXEC. What is executed is shown to monitors together, and EXEC last, so that they see the transaction end.
+    fn exec(
+        &mut self,
+        client: &mut Client,
+        (admission, args): (Admitted, Args<'_>),
+        yielder: &mut dyn Yield,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<(), Error>> {
+        let command = admission.command();
+        let Some(transaction) = client.transaction.take() else {
+            self.show(client, command, args);
+            return Some(Err(Error::text("ERR EXEC without MULTI")));
+        };
+        if transaction.aborted {
+            self.unwatch(client);
+            self.show(client, command, args);
+            return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
+        }
+        let watching = client.watching.take().unwrap_or_default();
+        // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
+        let global = transaction.queue.iter().any(|(command, request)| {
+            command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS)
+                || self.needs_global_lock(command, request.args())
+        }) || transaction.may_be_refused_database(client);
+        let scripts =
+            if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
+        let locked = match &scripts {
+            None => None,
+            Some(_) if global => self.lock_global(admission),
+            Some(_) => {
+                self.lock_several(admission, |engine| engine.transaction_addresses(client.db, &transaction, &watching))
+            }
+        };
+        let Some(mut locked) = locked else {
+            client.transaction = Some(transaction);
+            client.watching = (!watching.is_empty()).then_some(watching);
+            return None;
+        };
+        let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
+            locked.became_overdue(watched.db, key, &watching.watcher, self.now_ms)
+        };
+        let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
+        self.unwatch_locked(&watching, &mut locked);
+        self.shown.begin_group();
+        if touched {
+            Reply::new(out, client.version).null_array();
+        } else {
+            self.run_transaction(client, &transaction, &mut locked, yielder, out);
+        }
+        self.shown.end_group();
+        self.show(client, command, args);
+        self.show_lines();
+        drop(locked);
+        drop(scripts);
+        if global {
+            self.enter();
+        }
+        Some(Ok(()))
+    }
+
+    /// Where all keys are that the commands name, each in the database that is selected by then, and the watched ones.
+    fn transaction_addresses(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Vec<Address> {
+        let keyspace = self.server.keyspace;
+        let mut addresses = watching.addresses(self);
+        let mut selected = db;
+        for (command, request) in &transaction.queue {
+            let args = request.args();
+            selected = selected_by(command, args, keyspace.databases()).unwrap_or(selected);
+            // As for a command by itself: what does not say where its keys are will answer an error.
+            let positions = command.spec.key_positions(args).unwrap_or_default();
+            let keys = positions.iter().filter_map(|position| args.get(position.index));
+            addresses.extend(keys.map(|key| keyspace.address(selected, keyspace.key(key))));
+        }
+        addresses
+    }
+
+    fn run_transaction(
+        &mut self,
+        client: &mut Client,
+        transaction: &Transaction,
+        locked: &mut Locked,
+        yielder: &mut dyn Yield,
+        out: &mut Vec<u8>,
+    ) {
+        Reply::new(out, client.version).array(transaction.len());
+        self.in_transaction = true;
+        self.effects.begin_group();
+        for (command, request) in &transaction.queue {
+            let (args, start) = (request.args(), out.len());
+            if let Err(error) = self.may_still_run(client, command, args) {
+                self.tell(client, &error, out);
+                continue;
+            }
+            self.confine(client, command, args);
+            let result = match self.handler(command) {
+                Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
+                Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
+                Some(Handler::Program(program)) => self.run_program(client, program, args, locked, yielder, out),
+                // UNWATCH, the only one of these that is queued: nothing is watched any more.
+                Some(Handler::Control(_)) => {
+                    // What the command before did is done.
+                    self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+                    Reply::new(out, client.version).ok();
+                    Ok(())
+                }
+                None => {
+                    self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+                    self.answer(client, Err(super::permission::wrong_arity(command)), out)
+                }
+            };
+            if client.tracking.is_some() {
+                self.remember_reads(&client.info, client.db, (command, args), locked);
+            }
+            self.effects.commit(&self.server.keyspace.log, args);
+            self.after_flushall(command, &result, locked);
+            self.show(client, command, args);
+            self.account(client.executed(args, None), command, out.len() - start, result);
+            client.commands += 1;
+            client.redacted = 0;
+        }
+        self.effects.end_group(&self.server.keyspace.log);
+        client.write_offset = self.server.keyspace.log.offset();
+        self.in_transaction = false;
+    }
+
+    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a command
+    /// before it too.
+    fn may_still_run(&self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> Result<(), Error> {
+        let denied = if client.renew_rights(self.server) {
+            let Err(denied) = self.permits(client, command, args) else { return Ok(()) };
+            denied
+        } else {
+            // The user is gone.
+            Denied { reason: Reason::Command, at: 0 }
+        };
+        client.publish();
+        self.note_denied(&client.info, &client.identity.user, (denied, AclContext::Multi), (command, args));
+        Err(denied.error_in_exec())
+    }
+
+    /// Whether a command may run a script or function, by itself or as the end of a transaction.
+    #[inline]
+    pub(super) fn may_run_program(client: &Client, command: &CommandInfo) -> bool {
+        match command.class {
+            Class::Script => true,
+            Class::Transaction if is_exec(command) => {
+                client.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Client {
+    /// Whether a transaction has begun that this command is to be part of.
+    pub(super) fn is_queueing(&self, command: &CommandInfo) -> bool {
+        self.transaction.is_some() && !command.spec.flags.contains(Flags::IMMEDIATE)
+    }
+
+    /// Shows others how far its transaction is.
+    pub(super) fn publish_transaction(&self) {
+        let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
+        self.info.queued.store(queued, Ordering::Relaxed);
+        let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
+        let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
+            + self.watching.as_ref().map_or(0, |watching| watching.memory());
+        self.info.transaction_memory.store(memory, Ordering::Relaxed);
+        if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
+            *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
+        }
+        self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
+    }
+}

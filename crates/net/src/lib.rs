@@ -1,0 +1,6 @@
+//! Listening sockets, clients' sockets, and TLS in both directions.
+
+pub mod listen;
+pub mod socket;
+pub mod supervise;
+pub mod tls;

@@ -1,0 +1,370 @@
+//! Listening sockets, and who is let in.
+
+use crate::socket::Socket;
+use crate::tls::Tls;
+use crate::tls::stream::Stream;
+use kvick_config::Values;
+use kvick_config::tables::{network, tls};
+use kvick_core::Core;
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::runtime_config::RuntimeConfig;
+use mio::net::{TcpListener, TcpStream, UnixListener};
+use mio::{Interest, Registry, Token};
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket as RawSocket, TcpKeepalive, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// All sockets that are listened on. One worker accepts from them; any thread may have them opened anew.
+#[derive(Clone, Default)]
+pub struct Listeners {
+    sockets: Arc<Mutex<Vec<Listener>>>,
+}
+
+struct Listener {
+    kind: Kind,
+    /// The number that its events carry, once the poll knows it.
+    number: Option<usize>,
+}
+
+enum Kind {
+    Tcp(TcpListener, Transport),
+    Unix(UnixListener, PathBuf),
+}
+
+/// What is spoken on a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// The protocol itself.
+    Plain,
+    /// The protocol in TLS.
+    Tls,
+}
+
+impl Transport {
+    /// Both.
+    pub const ALL: [Transport; 2] = [Transport::Plain, Transport::Tls];
+
+    /// As the log calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Plain => "tcp",
+            Transport::Tls => "tls",
+        }
+    }
+
+    /// The port that `values` give it; 0 for none.
+    pub fn port(self, values: &Values) -> u16 {
+        match self {
+            Transport::Plain => values.read(network::PORT),
+            Transport::Tls => values.read(tls::TLS_PORT),
+        }
+    }
+}
+
+impl Listener {
+    fn transport(&self) -> Option<Transport> {
+        match &self.kind {
+            Kind::Tcp(_, transport) => Some(*transport),
+            Kind::Unix(..) => None,
+        }
+    }
+
+    fn port(&self) -> Option<u16> {
+        match &self.kind {
+            Kind::Tcp(socket, _) => socket.local_addr().ok().map(|address| address.port()),
+            Kind::Unix(..) => None,
+        }
+    }
+}
+
+/// Where a connection comes from and where it came to.
+pub struct Peer {
+    peer: String,
+    local: String,
+    unix: bool,
+    loopback: bool,
+}
+
+impl Listeners {
+    /// Opens the sockets that the settings ask for. Errors say which address could not be had and why.
+    pub fn open(values: &Values) -> io::Result<Self> {
+        let mut sockets = Vec::new();
+        for transport in Transport::ALL {
+            sockets.extend(open_tcp(values, transport).map_err(|error| {
+                kvick_runtime::logging::warning(format_args!("Warning: {error}"));
+                let (port, name) = (transport.port(values), transport.name());
+                io::Error::new(error.kind(), format!("Failed listening on port {port} ({name}), aborting."))
+            })?);
+        }
+        if let Some(path) = values.read(network::UNIXSOCKET) {
+            let group = values.read(network::UNIXSOCKETGROUP);
+            let mode = values.read(network::UNIXSOCKETPERM);
+            sockets.push(open_unix(path.as_path().to_path_buf(), mode, group.as_deref())?);
+        }
+        Ok(Listeners { sockets: Arc::new(Mutex::new(sockets)) })
+    }
+
+    /// Opens the sockets of one transport anew, as the settings are now. Those before are closed first only where they are in
+    /// the way; on an error none may be left. The worker that accepts has to register what is new.
+    pub fn reopen(&self, values: &Values, transport: Transport) -> io::Result<()> {
+        let mut sockets = self.sockets.lock();
+        let port = transport.port(values);
+        let is_old = |listener: &Listener| listener.transport() == Some(transport);
+        let fresh = open_tcp(values, transport).or_else(|error| {
+            let in_the_way = sockets.iter().any(|listener| is_old(listener) && listener.port() == Some(port));
+            if error.kind() != io::ErrorKind::AddrInUse || !in_the_way {
+                return Err(error);
+            }
+            sockets.retain(|listener| !is_old(listener));
+            open_tcp(values, transport)
+        })?;
+        // Closing a socket takes it out of the poll.
+        sockets.retain(|listener| !is_old(listener));
+        sockets.extend(fresh);
+        Ok(())
+    }
+
+    /// Closes all of them.
+    pub fn close(&self) {
+        self.sockets.lock().clear();
+    }
+
+    /// What is listened on, for people.
+    pub fn describe(&self) -> Vec<String> {
+        let describe = |listener: &Listener| match &listener.kind {
+            Kind::Tcp(socket, _) => socket.local_addr().map_or_else(|e| e.to_string(), |address| address.to_string()),
+            Kind::Unix(_, path) => path.display().to_string(),
+        };
+        self.sockets.lock().iter().map(describe).collect()
+    }
+
+    /// Has the poll tell of connections waiting on socket n with token `first + n`, for the sockets that it does not know.
+    pub fn register(&self, registry: &Registry, first: usize) -> io::Result<()> {
+        let mut sockets = self.sockets.lock();
+        for at in 0..sockets.len() {
+            if sockets[at].number.is_some() {
+                continue;
+            }
+            let is_free = |number: &usize| sockets.iter().all(|listener| listener.number != Some(*number));
+            let number = (0..).find(is_free).unwrap_or(0);
+            match &mut sockets[at].kind {
+                Kind::Tcp(socket, _) => registry.register(socket, Token(first + number), Interest::READABLE)?,
+                Kind::Unix(socket, _) => registry.register(socket, Token(first + number), Interest::READABLE)?,
+            }
+            sockets[at].number = Some(number);
+        }
+        Ok(())
+    }
+
+    /// The next connection waiting on socket `number`. After an error there may be more of them, which the poll does not
+    /// tell again: try later.
+    pub fn accept(&self, number: usize, tls: &Tls) -> io::Result<Option<(Socket, Peer)>> {
+        let sockets = self.sockets.lock();
+        let Some(listener) = sockets.iter().find(|listener| listener.number == Some(number)) else { return Ok(None) };
+        loop {
+            let accepted = match &listener.kind {
+                Kind::Tcp(socket, transport) => socket.accept().and_then(|(stream, peer)| {
+                    let local = stream.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
+                    let peer = Peer { peer: peer.to_string(), local, unix: false, loopback: is_loopback(&peer.ip()) };
+                    let socket = match transport {
+                        Transport::Plain => Socket::Tcp(stream),
+                        Transport::Tls => Socket::Tls(Box::new(encrypted(stream, tls)?)),
+                    };
+                    Ok((socket, peer))
+                }),
+                Kind::Unix(socket, path) => socket.accept().map(|(stream, _)| {
+                    let name = format!("{}:0", path.display());
+                    (Socket::Unix(stream), Peer { peer: name.clone(), local: name, unix: true, loopback: true })
+                }),
+            };
+            match accepted {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // The next one may be sound.
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// A connection with TLS, as its settings are now.
+fn encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Stream> {
+    let materials = tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
+    Stream::accept(stream, &materials)
+}
+
+fn is_loopback(ip: &IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Opens one socket for each address; a "-" in front of an address makes it optional. None for port 0.
+fn open_tcp(values: &Values, transport: Transport) -> io::Result<Vec<Listener>> {
+    let port = transport.port(values);
+    if port == 0 {
+        return Ok(Vec::new());
+    }
+    let (backlog, mark) = (values.read(network::TCP_BACKLOG), values.read(network::SOCKET_MARK_ID));
+    let mut sockets = Vec::new();
+    for text in values.read(network::BIND).list() {
+        let text = String::from_utf8_lossy(text);
+        let (text, optional) = text.strip_prefix('-').map_or((&*text, false), |rest| (rest, true));
+        match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), backlog, mark)) {
+            Ok(socket) => sockets.push(Listener { kind: Kind::Tcp(socket, transport), number: None }),
+            Err(error) if optional && may_be_missing(&error) => {}
+            Err(error) => {
+                let reason = format!("Could not create server TCP listening socket {text}:{port}: {error}");
+                return Err(io::Error::new(error.kind(), reason));
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+fn parse_address(text: &str) -> io::Result<IpAddr> {
+    match text {
+        "*" => Ok(Ipv4Addr::UNSPECIFIED.into()),
+        "::*" => Ok(Ipv6Addr::UNSPECIFIED.into()),
+        _ => match text.parse() {
+            Ok(ip) => Ok(ip),
+            // A name: resolved once, before any worker runs.
+            Err(_) => std::net::ToSocketAddrs::to_socket_addrs(&(text, 0))?
+                .next()
+                .map(|address| address.ip())
+                .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+        },
+    }
+}
+
+fn may_be_missing(error: &io::Error) -> bool {
+    let missing = [libc::EADDRNOTAVAIL, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ESOCKTNOSUPPORT];
+    error.raw_os_error().is_some_and(|code| missing.contains(&code) || code == libc::EPFNOSUPPORT)
+}
+
+fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<TcpListener> {
+    let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    if mark != 0 {
+        socket.set_mark(mark)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn open_unix(path: PathBuf, mode: u32, group: Option<&[u8]>) -> io::Result<Listener> {
+    let open = || -> io::Result<UnixListener> {
+        // A socket that an earlier run left behind is in the way.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SockAddr::unix(&path)?)?;
+        socket.listen(511)?;
+        if mode != 0 {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
+        }
+        if let Some(group) = group {
+            std::os::unix::fs::chown(&path, None, Some(group_id(group)?))?;
+        }
+        Ok(UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into()))
+    };
+    match open() {
+        Ok(socket) => Ok(Listener { kind: Kind::Unix(socket, path), number: None }),
+        Err(error) => {
+            let reason = format!("Failed opening Unix socket {}: {error}", path.display());
+            Err(io::Error::new(error.kind(), reason))
+        }
+    }
+}
+
+/// The number of a group of users.
+fn group_id(name: &[u8]) -> io::Result<u32> {
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such group");
+    let name = std::ffi::CString::new(name).map_err(|_| missing())?;
+    // SAFETY: the name is a C string; the entry, if there is one, is read at once, and nobody else asks for groups.
+    let id = unsafe { libc::getgrnam(name.as_ptr()).as_ref().map(|group| group.gr_gid) };
+    id.ok_or_else(missing)
+}
+
+/// Decides whether a new connection is let in, and which worker gets it. Who is not gets a line saying why.
+pub fn admit(
+    core: &Core,
+    mut socket: Socket,
+    peer: Peer,
+    runtime_config: &RuntimeConfig,
+    has_open_default_user: bool,
+) -> Option<(Socket, Arc<ClientInfo>, usize)> {
+    if core.clients.count() >= runtime_config.maxclients {
+        core.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
+    }
+    // Who comes with TLS is told after the handshake.
+    if keeps_out(runtime_config, peer.loopback, has_open_default_user) && !socket.is_handshaking() {
+        core.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        return refuse(&mut socket, PROTECTED.as_bytes());
+    }
+    let stream = match &socket {
+        Socket::Tcp(stream) => Some(stream),
+        Socket::Tls(stream) => Some(stream.socket()),
+        Socket::Unix(_) => None,
+    };
+    if let Some(stream) = stream {
+        // A socket that does not know these options works without them.
+        let _ = stream.set_nodelay(true);
+        set_keepalive(&SockRef::from(stream), runtime_config.tcp_keepalive);
+    }
+    let id = core.clients.next_id();
+    let worker = (id as usize - 1) % core.workers();
+    let now = kvick_runtime::clock::unix_ms();
+    let info = ClientInfo::new(id, worker, socket.fd(), peer.peer, peer.local, peer.loopback, now);
+    info.set_flags(ClientFlags::UNIX, peer.unix);
+    let info = Arc::new(info);
+    core.clients.add(info.clone());
+    Some((socket, info, worker))
+}
+
+/// Whether protected mode keeps a client out. `has_open_default_user`: the default user needs no password.
+pub fn keeps_out(runtime_config: &RuntimeConfig, loopback: bool, has_open_default_user: bool) -> bool {
+    runtime_config.protected_mode && !loopback && has_open_default_user
+}
+
+/// What such a client is told.
+pub const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is set for \
+    the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere: \
+    set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure the server \
+    cannot be reached from the internet), or start the server with '--protected-mode no'.\r\n";
+
+fn refuse<T>(socket: &mut Socket, line: &[u8]) -> Option<T> {
+    if !socket.is_handshaking() {
+        // The connection is closed in any case; the line is a courtesy.
+        let _ = socket.write(line);
+    }
+    None
+}
+
+fn set_keepalive(socket: &SockRef<'_>, idle: Duration) {
+    if idle.is_zero() {
+        return;
+    }
+    let interval = (idle / 3).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(3);
+    // As above: without it, a dead peer is noticed later.
+    let _ = socket.set_tcp_keepalive(&keepalive);
+}

@@ -1,0 +1,134 @@
+//! A client's socket: TCP, Unix or TLS.
+
+use crate::tls::stream::Stream;
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::SockRef;
+use std::io::{self, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+/// A stream socket.
+pub enum Socket {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+    /// Over TCP, encrypted.
+    Tls(Box<Stream>),
+}
+
+/// Reads from a socket, straight by the system call: without the C library.
+#[inline]
+fn receive(socket: &impl AsFd, into: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(socket, into, RecvFlags::empty())?.0)
+}
+
+/// Writes to a socket, in the same way. Who has closed the other end makes an error of it, and no signal.
+#[inline]
+fn send(socket: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?)
+}
+
+impl Socket {
+    /// Reads what is there.
+    #[inline]
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => receive(stream, into),
+            Socket::Unix(stream) => receive(stream, into),
+            Socket::Tls(stream) => stream.read(into),
+        }
+    }
+
+    /// Reads what is there, at most `max` bytes, behind what `held` holds; it must have that much room.
+    pub fn read_behind(&mut self, held: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+        let n = self.read_uninitialised(&mut held.spare_capacity_mut()[..max])?;
+        // SAFETY: the socket wrote that many bytes there.
+        unsafe { held.set_len(held.len() + n) };
+        Ok(n)
+    }
+
+    /// Reads what is there into memory that need not be initialised.
+    pub fn read_uninitialised(&mut self, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => SockRef::from(&*stream).recv(into),
+            Socket::Unix(stream) => SockRef::from(&*stream).recv(into),
+            Socket::Tls(stream) => stream.read_uninitialised(into),
+        }
+    }
+
+    /// Writes what fits.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => send(stream, bytes),
+            Socket::Unix(stream) => send(stream, bytes),
+            Socket::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    /// Writes what fits of several stretches.
+    pub fn write_vectored(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write_vectored(blocks),
+            Socket::Unix(stream) => stream.write_vectored(blocks),
+            Socket::Tls(stream) => stream.write_vectored(blocks),
+        }
+    }
+
+    /// Whether there may be more to read that the poll does not tell of. A plain socket tells by a read that fills its place.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        matches!(self, Socket::Tls(stream) if stream.has_more())
+    }
+
+    /// Bytes that were written but wait here for the socket, encrypted.
+    #[inline]
+    pub fn held_output(&self) -> usize {
+        if let Socket::Tls(stream) = self { stream.held_output() } else { 0 }
+    }
+
+    /// Writes what waits here; who writes next does so too.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let Socket::Tls(stream) = self else { return Ok(()) };
+        match stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Whether nothing can be read or written yet, as both ends have to agree on keys.
+    pub fn is_handshaking(&self) -> bool {
+        matches!(self, Socket::Tls(stream) if stream.is_handshaking())
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Socket::Tcp(stream) => stream,
+            Socket::Unix(stream) => stream,
+            Socket::Tls(stream) => stream.socket_mut(),
+        }
+    }
+
+    /// Has the poll tell of input and of room for output, each time there is more.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.source().register(registry, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// The opposite.
+    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.source().deregister(registry)
+    }
+
+    /// The file descriptor.
+    pub fn fd(&self) -> RawFd {
+        match self {
+            Socket::Tcp(stream) => stream.as_raw_fd(),
+            Socket::Unix(stream) => stream.as_raw_fd(),
+            Socket::Tls(stream) => stream.fd(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What the settings and their files amount to, ready for connections.
+
+use super::certificate::Summary;
+use super::error::TlsError;
+use super::files::{Files, IdentityFiles};
+use super::sessions::Sessions;
+use super::settings::{Identity, Settings};
+use super::suites;
+use super::trust::AnyName;
+use kvick_config::words::TlsAuthClients;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, StoresServerSessions, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, Error, InconsistentKeys, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use std::sync::Arc;
+
+/// See the module's documentation.
+pub struct Materials {
+    /// What they were made of.
+    pub settings: Settings,
+    /// For the server's side of connections.
+    pub acceptor: Arc<ServerConfig>,
+    /// For the client's side.
+    pub connector: Arc<ClientConfig>,
+    /// The certificate of the server's side.
+    pub server: Option<Summary>,
+    /// The one of the client's side, if it is another.
+    pub client: Option<Summary>,
+    /// The first of the trusted ones to end.
+    pub authorities: Option<Summary>,
+    /// Tells other files from those that it was made of.
+    pub fingerprint: [u8; 20],
+}
+
+/// An identity that was put together.
+struct Shown {
+    key: Arc<SingleCertAndKey>,
+    summary: Option<Summary>,
+}
+
+impl Materials {
+    /// Reads the files and puts all together.
+    pub fn make(settings: Settings) -> Result<Self, TlsError> {
+        let files = Files::read(&settings)?;
+        Materials::of(settings, &files)
+    }
+
+    /// Puts together what was read.
+    pub fn of(settings: Settings, files: &Files) -> Result<Self, TlsError> {
+        let has_authorities = settings.ca_file.is_some() || settings.ca_dir.is_some();
+        if (settings.auth_clients != TlsAuthClients::No || settings.connects) && !has_authorities {
+            return Err(TlsError::new(
+                "Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, tls-replication or \
+                 tls-auth-clients are enabled!",
+            ));
+        }
+        let versions = suites::versions(&settings)?;
+        let provider = Arc::new(suites::provider(&settings)?);
+        let (roots, authorities) = trusted(files);
+        let server = shown(&provider, &files.server, &settings.server)?;
+        let client = files.client.as_ref().map(|files| shown(&provider, files, &settings.client)).transpose()?;
+        let client_key = client.as_ref().map_or(&server, |own| own).key.clone();
+        Ok(Materials {
+            acceptor: Arc::new(acceptor(&settings, &provider, &versions, &roots, server.key)?),
+            connector: Arc::new(connector(&provider, &versions, roots, client_key)?),
+            server: server.summary,
+            client: client.and_then(|client| client.summary),
+            authorities,
+            fingerprint: files.fingerprint(),
+            settings,
+        })
+    }
+}
+
+/// The authorities, and the first of them to end. What is no certificate is passed over.
+fn trusted(files: &Files) -> (Arc<RootCertStore>, Option<Summary>) {
+    let all = files.authorities.iter().flat_map(|(_, bytes)| CertificateDer::pem_slice_iter(bytes));
+    let certificates: Vec<CertificateDer<'static>> = all.filter_map(Result::ok).collect();
+    let summary = Summary::earliest(certificates.iter().map(|certificate| certificate.as_ref()));
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates);
+    (Arc::new(roots), summary)
+}
+
+fn shown(provider: &CryptoProvider, files: &IdentityFiles, identity: &Identity) -> Result<Shown, TlsError> {
+    let failed =
+        |error: Error| TlsError::new(format!("Failed to load private key: {}: {error}", files.key_path().display()));
+    let chain = files.chain()?;
+    let summary = Summary::of(&chain[0]);
+    let key = files.key(identity.passphrase.as_deref())?;
+    let key = CertifiedKey::new(chain, provider.key_provider.load_private_key(key).map_err(failed)?);
+    // A certificate of the first version, which `rustls` does not read, may be shown all the same.
+    if let Err(error @ Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) = key.keys_match() {
+        return Err(failed(error));
+    }
+    Ok(Shown { key: Arc::new(key.into()), summary })
+}
+
+fn acceptor(
+    settings: &Settings,
+    provider: &Arc<CryptoProvider>,
+    versions: &[&'static SupportedProtocolVersion],
+    roots: &Arc<RootCertStore>,
+    key: Arc<SingleCertAndKey>,
+) -> Result<ServerConfig, TlsError> {
+    let builder =
+        ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions).map_err(unfit)?;
+    let builder = match settings.auth_clients {
+        TlsAuthClients::No => builder.with_no_client_auth(),
+        wanted => builder.with_client_cert_verifier(verifier(provider, roots, wanted == TlsAuthClients::Optional)?),
+    };
+    let mut config = builder.with_cert_resolver(key);
+    config.ignore_client_order = settings.prefers_own_order;
+    config.session_storage = match settings.sessions {
+        Some(limits) => Arc::new(Sessions::new(limits)) as Arc<dyn StoresServerSessions>,
+        None => Arc::new(NoServerSessionStorage {}),
+    };
+    // A client that resumes a session gets the next ticket with it.
+    config.send_tls13_tickets = usize::from(settings.sessions.is_some());
+    Ok(config)
+}
+
+fn verifier(
+    provider: &Arc<CryptoProvider>,
+    roots: &Arc<RootCertStore>,
+    optional: bool,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let builder = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+    let builder = if optional { builder.allow_unauthenticated() } else { builder };
+    builder
+        .build()
+        .map_err(|error| TlsError::new(format!("Failed to configure CA certificate(s) file/directory: {error}")))
+}
+
+fn connector(
+    provider: &Arc<CryptoProvider>,
+    versions: &[&'static SupportedProtocolVersion],
+    roots: Arc<RootCertStore>,
+    key: Arc<SingleCertAndKey>,
+) -> Result<ClientConfig, TlsError> {
+    let builder =
+        ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions).map_err(unfit)?;
+    let algorithms = provider.signature_verification_algorithms;
+    let verifier = Arc::new(AnyName { roots, algorithms });
+    Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_client_cert_resolver(key))
+}
+
+/// The versions and the suites do not go together.
+fn unfit(error: Error) -> TlsError {
+    TlsError::new(format!("Failed to configure TLS: {error}"))
+}

@@ -1,0 +1,55 @@
+//! Looking now and then whether the files have changed, on a thread of its own that ends when that is known.
+
+use super::files::Files;
+use super::materials::Materials;
+use super::{Tls, TlsError};
+use kvick_config::Values;
+use kvick_config::tables::tls::TLS_AUTO_RELOAD_INTERVAL;
+use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::logging;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Tls {
+    /// Has the files looked at if that is due.
+    pub fn reload_if_due(&'static self, values: &Values) {
+        let interval = Duration::from_secs(values.read(TLS_AUTO_RELOAD_INTERVAL).into());
+        let looked = Duration::from_millis(self.looked_ms.load(Ordering::Relaxed));
+        if interval.is_zero() || self.started.elapsed().saturating_sub(looked) < interval {
+            return;
+        }
+        if self.materials().is_none() || self.reloading.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let spawned = std::thread::Builder::new().name("tls-reload".into()).spawn(|| {
+            affinity::set(Role::Background);
+            if let Err(error) = self.reload() {
+                logging::warning(format_args!("{error}"));
+                logging::warning(format_args!("Background TLS reload failed"));
+            }
+            self.note_look();
+            self.reloading.store(false, Ordering::Relaxed);
+        });
+        if spawned.is_err() {
+            // There are no threads to be had at the moment.
+            self.reloading.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes new materials of the settings of the present ones if their files have changed.
+    fn reload(&self) -> Result<(), TlsError> {
+        let _changing = self.changing.lock();
+        let Some(present) = self.materials() else { return Ok(()) };
+        let files = Files::read(&present.settings)?;
+        if files.fingerprint() == present.fingerprint {
+            logging::debug(format_args!("TLS reload skipped: materials unchanged"));
+            return Ok(());
+        }
+        logging::notice(format_args!("TLS materials changed, reloading in background"));
+        let fresh = Materials::of(present.settings.clone(), &files)?;
+        *self.materials.write() = Some(Arc::new(fresh));
+        logging::notice(format_args!("TLS materials reloaded successfully"));
+        Ok(())
+    }
+}

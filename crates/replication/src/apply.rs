@@ -1,0 +1,59 @@
+//! How a primary's commands are executed: the engine applies them.
+
+use kvick_resp::Args;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// How often to check whether a script has ended, or the append-only file has been replayed.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+/// Executes a primary's commands, and appends them to the write log in the primary's own bytes.
+pub trait Apply {
+    /// Begins to apply the stream of the primary that was chosen by the wish of this number. The next record, or the dump,
+    /// has selected the database.
+    fn begin(&mut self, number: u64, database: usize, ends: &Ends);
+
+    /// Exchanges all databases for their staging databases. Clients that wait for, watch or cache keys see the new data.
+    fn exchange_staging(&mut self);
+
+    /// Drops all data, in the background if `lazy`.
+    fn drop_data(&mut self, lazy: bool);
+
+    /// The link has ended.
+    fn end(&mut self);
+
+    /// Whether somebody wants the link closed.
+    fn is_doomed(&self) -> bool;
+
+    /// Reads the clock.
+    fn tick(&mut self);
+
+    /// Executes requests and appends them to the log, while `next` returns any: each with its bytes as received.
+    fn run<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded>;
+}
+
+/// The ends of the connection to a primary, for those who look at clients.
+#[derive(Clone, Debug, Default)]
+pub struct Ends {
+    /// The primary's address and port.
+    pub peer: String,
+    /// This server's.
+    pub local: String,
+    /// The descriptor.
+    pub fd: i32,
+}
+
+impl Ends {
+    /// Those of a socket.
+    pub fn of(socket: &TcpStream) -> Ends {
+        let text =
+            |address: io::Result<SocketAddr>| address.map_or_else(|_| String::new(), |address| address.to_string());
+        Ends { peer: text(socket.peer_addr()), local: text(socket.local_addr()), fd: socket.as_raw_fd() }
+    }
+}
+
+/// Another primary is to be followed, or none.
+#[derive(Debug)]
+pub struct Superseded;

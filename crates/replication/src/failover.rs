@@ -1,0 +1,160 @@
+//! FAILOVER: a primary hands its role over to one of its replicas, without losing anything.
+//!
+//! Writes are held until a replica has all; then the primary becomes a replica of that one, and asks it with `PSYNC ...
+//! FAILOVER` to take over. If it cannot or will not, the server is the primary again.
+
+use super::replicas::{Replica, Stage};
+use super::upstream::Target;
+use crate::ReplicatedCore;
+use kvick_core::message::Message;
+use kvick_core::pause::Hold;
+use kvick_core::stats::WorkerStats;
+use kvick_runtime::logging;
+use kvick_store::Locked;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How far a failover is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// There is none.
+    None,
+    /// A replica is to catch up.
+    WaitForSync,
+    /// A replica is asked to take over.
+    InProgress,
+}
+
+impl State {
+    /// As INFO calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::None => "no-failover",
+            State::WaitForSync => "waiting-for-sync",
+            State::InProgress => "failover-in-progress",
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Who is to take over; whoever is first to have all, if nobody is named.
+    pub target: Option<Target>,
+    /// Unix time in ms until which a replica has to have all.
+    pub until_ms: Option<i64>,
+    /// Whether the replica that is named takes over then even if it has not.
+    pub is_forced: bool,
+    in_progress: bool,
+}
+
+impl Plan {
+    /// One that has not begun.
+    pub fn new(target: Option<Target>, until_ms: Option<i64>, is_forced: bool) -> Plan {
+        Plan { target, until_ms, is_forced, in_progress: false }
+    }
+}
+
+/// Names the target for the log.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Some(Target { host, port }) => write!(f, "{host}:{port}"),
+            None => f.write_str("any replica"),
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Failover(Mutex<Option<Plan>>);
+
+impl Failover {
+    /// How far it is.
+    pub fn state(&self) -> State {
+        match &*self.0.lock() {
+            None => State::None,
+            Some(plan) if plan.in_progress => State::InProgress,
+            Some(_) => State::WaitForSync,
+        }
+    }
+}
+
+impl ReplicatedCore {
+    /// Begins a failover. The world is held, and none is under way.
+    pub fn begin_failover(&self, plan: Plan) {
+        logging::notice(format_args!("FAILOVER requested to {plan}."));
+        // Who is asked now need not be waited for.
+        self.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
+        self.pause.hold(Hold::Failover);
+        *self.replication.failover.0.lock() = Some(plan);
+        self.log_moved(usize::MAX);
+    }
+
+    /// Goes on with a failover, if a replica has come as far as it has to. Called ten times a second.
+    pub(crate) fn tick_failover(&self, now_ms: i64) {
+        if self.replication.failover.state() != State::WaitForSync {
+            return;
+        }
+        let _world = self.keyspace.lock_global();
+        let mut slot = self.replication.failover.0.lock();
+        let Some(plan) = slot.as_mut().filter(|plan| !plan.in_progress) else { return };
+        if plan.until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
+            if !plan.is_forced {
+                drop(slot);
+                return self.abort_failover("Replica never caught up before timeout");
+            }
+            logging::notice(format_args!("FAILOVER to {plan} time out exceeded, failing over."));
+        } else {
+            let Some(replica) = self.caught_up(plan.target.as_ref()) else { return };
+            let found = || Target { host: replica.address(), port: replica.port.load(Ordering::Relaxed) };
+            let target = plan.target.get_or_insert_with(found).clone();
+            logging::notice(format_args!("Failover target {}:{} is synced, failing over.", target.host, target.port));
+        }
+        plan.in_progress = true;
+        let Some(target) = plan.target.clone() else { return };
+        drop(slot);
+        self.turn_to_primary(target);
+    }
+
+    /// A replica that has all: the one at this address, or any.
+    fn caught_up(&self, target: Option<&Target>) -> Option<Arc<Replica>> {
+        let end = self.keyspace.log.offset();
+        let replicas = self.replication.replicas.all();
+        let fits = |replica: &&Arc<Replica>| target.is_none_or(|target| replica.is_at(target));
+        let mut fitting = replicas.iter().filter(fits);
+        fitting
+            .find(|replica| replica.stage() == Stage::Online && replica.applied.load(Ordering::Acquire) == end)
+            .cloned()
+    }
+
+    /// Whether the primary that is being followed is asked to take over.
+    pub fn is_handing_over(&self) -> bool {
+        self.replication.failover.state() == State::InProgress
+    }
+
+    /// Ends a failover that came to nothing. The world is held.
+    pub fn abort_failover(&self, reason: &str) {
+        let Some(plan) = self.replication.failover.0.lock().take() else { return };
+        logging::notice(format_args!("FAILOVER to {plan} aborted: {reason}"));
+        if plan.in_progress {
+            self.become_primary();
+        }
+        self.release_after_failover();
+    }
+
+    /// The target has taken over. The world is held.
+    pub fn finish_failover(&self, global: &mut Locked, stats: &WorkerStats) {
+        if self.replication.failover.0.lock().take().is_some() {
+            self.end_waits(global, stats);
+            self.release_after_failover();
+        }
+    }
+
+    fn release_after_failover(&self) {
+        self.pause.release(Hold::Failover);
+        self.send_all(|| Message::Resume);
+    }
+}

@@ -1,0 +1,431 @@
+//! How a replica takes over a dump that its primary sends, in place of its data.
+//!
+//! `repl-diskless-load` says which way it goes. Through a file: the data stay until the dump is there as a whole and turned
+//! out to be one that can be read. Straight from the connection, in their place: they go as soon as the dump's version is
+//! known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all is well;
+//! meanwhile the data are served if they are an earlier state of what comes.
+
+use super::apply::{Apply, PAUSE};
+use super::primary_connection::{LinkError, PrimaryConnection, READ, shown};
+use super::synchronise::is_for_replicas_alone;
+use super::upstream::LinkStage;
+use crate::ReplicatedCore;
+use kvick_config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES};
+use kvick_config::tables::process::DIR;
+use kvick_config::tables::replication as settings;
+use kvick_config::words::DisklessLoad;
+use kvick_core::admission::Reasons;
+use kvick_durability::aof::{State, rewrite};
+use kvick_durability::persistence::{background, load};
+use kvick_runtime::clock;
+use kvick_runtime::logging;
+use kvick_scripting::libraries::Join;
+use kvick_store::global_lock::Participant;
+use std::cell::Cell;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// What the log is told of a primary that does not send its dump.
+const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' \
+                       parameter in valkey.conf to a larger value.";
+
+/// Bytes of the mark that delimits a dump of unknown length.
+const MARK: usize = 40;
+
+/// How a dump is delimited.
+enum Delimited {
+    /// By its length in bytes.
+    Length(u64),
+    /// By a mark behind it.
+    Mark(Vec<u8>),
+}
+
+/// Which way it goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ThroughFile,
+    InPlace,
+    Beside,
+}
+
+/// Takes one dump over.
+pub struct FullSync<'a> {
+    /// The core.
+    pub core: &'static ReplicatedCore,
+    /// The number of the wish that its primary is followed by.
+    pub number: u64,
+    /// The thread's place in the world lock.
+    pub participant: Participant,
+    /// Those who wait for keys are served by it.
+    pub applier: &'a mut dyn Apply,
+    /// The ID of the history that the dump is of.
+    pub id: &'a str,
+    /// The offset.
+    pub offset: u64,
+}
+
+impl FullSync<'_> {
+    /// Takes it over; the database that the primary's log works in behind it.
+    pub fn run(&mut self, primary_connection: &mut PrimaryConnection) -> Result<usize, LinkError> {
+        let core = self.core;
+        core.replication.upstream.set_stage(LinkStage::Receiving);
+        primary_connection.awaited = AWAITED;
+        let way = self.way();
+        let delimited = self.wait_for_dump(primary_connection, way)?;
+        let report = match way {
+            Way::ThroughFile => {
+                let received = self.receive(primary_connection, &delimited)?;
+                self.load_in_place(primary_connection, From::File(received))?
+            }
+            Way::InPlace => self.load_in_place(primary_connection, From::PrimaryConnection(delimited))?,
+            Way::Beside => self.load_beside(primary_connection, From::PrimaryConnection(delimited))?,
+        };
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));
+        Ok(self.database(&report))
+    }
+
+    /// The database that the primary's log works in behind a dump.
+    fn database(&self, report: &load::Report) -> usize {
+        let database = report.replication.database.and_then(|number| usize::try_from(number).ok());
+        database.filter(|number| *number < self.core.keyspace.databases()).unwrap_or(0)
+    }
+
+    fn way(&self) -> Way {
+        let keyspace = self.core.keyspace;
+        match self.core.config.read(settings::REPL_DISKLESS_LOAD) {
+            DisklessLoad::Swapdb => Way::Beside,
+            DisklessLoad::FlushBeforeLoad => Way::InPlace,
+            DisklessLoad::OnEmptyDb if (0..keyspace.databases()).all(|number| keyspace.is_empty(number)) => {
+                Way::InPlace
+            }
+            DisklessLoad::OnEmptyDb | DisklessLoad::Disabled => Way::ThroughFile,
+        }
+    }
+
+    fn is_superseded(&self) -> bool {
+        self.core.replication.upstream.number() != self.number
+    }
+
+    /// Waits until the dump begins; how it is delimited.
+    fn wait_for_dump(&self, primary_connection: &mut PrimaryConnection, way: Way) -> Result<Delimited, LinkError> {
+        let line = primary_connection.answer()?;
+        let upstream = &self.core.replication.upstream;
+        upstream.dump_received.store(0, Ordering::Relaxed);
+        let Some(rest) = line.strip_prefix(b"$") else {
+            return Err(LinkError::Refused(format!("PRIMARY aborted replication with an error: {}", shown(&line))));
+        };
+        let destination = if way == Way::ThroughFile { "disk" } else { "parser" };
+        if let Some(mark) = rest.strip_prefix(b"EOF:").filter(|mark| mark.len() == MARK) {
+            upstream.dump_bytes.store(0, Ordering::Relaxed);
+            logging::notice(format_args!(
+                "PRIMARY <-> REPLICA sync: receiving streamed RDB from primary with EOF to {destination}"
+            ));
+            return Ok(Delimited::Mark(mark.to_vec()));
+        }
+        let length = std::str::from_utf8(rest).ok().and_then(|digits| digits.parse().ok());
+        let length = length.ok_or_else(|| {
+            LinkError::Refused(format!("Bad protocol from PRIMARY, length of the dump: {}", shown(&line)))
+        })?;
+        upstream.dump_bytes.store(length, Ordering::Relaxed);
+        logging::notice(format_args!(
+            "PRIMARY <-> REPLICA sync: receiving {length} bytes from primary to {destination}"
+        ));
+        Ok(Delimited::Length(length))
+    }
+
+    /// Loads a dump in place of the data.
+    fn load_in_place(
+        &mut self,
+        primary_connection: &mut PrimaryConnection,
+        mut from: From,
+    ) -> Result<load::Report, LinkError> {
+        let core = self.core;
+        // Replicas of this server have nothing to do with what it will hold.
+        core.disconnect_replicas();
+        let reason = self.begin_loading(Reasons::LOADING)?;
+        let lazy = core.config.read(settings::REPLICA_LAZY_FLUSH);
+        let flushed = Cell::new(false);
+        let applier = &mut *self.applier;
+        let flush = || {
+            flushed.set(true);
+            applier.drop_data(lazy);
+        };
+        // Nobody saves while this loads, so that the file stays what it is.
+        background::cancel(&core.persistence);
+        let installed = if let From::File(received) = &mut from { received.install().map(Some) } else { Ok(None) };
+        let outcome = match installed {
+            Ok(file) => {
+                let loaded =
+                    load(core, (self.number, self.participant), primary_connection, from, Some(Box::new(flush)));
+                let outcome = loaded.and_then(|report| self.adopt(&report, file.clone()).map(|()| report));
+                file.inspect(|place| self.dispose_of(place));
+                outcome
+            }
+            Err(broken) => Err(broken),
+        };
+        if outcome.is_err() {
+            if flushed.get() {
+                logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding the half-loaded data"));
+                self.applier.drop_data(true);
+            } else {
+                logging::notice(format_args!("PRIMARY <-> REPLICA sync: Skipping flush, no new data was loaded."));
+            }
+        }
+        core.admission.set(reason, false);
+        outcome
+    }
+
+    /// Loads a dump into the shadows of the databases, and exchanges them.
+    fn load_beside(
+        &mut self,
+        primary_connection: &mut PrimaryConnection,
+        from: From,
+    ) -> Result<load::Report, LinkError> {
+        let core = self.core;
+        // What is there is an earlier state of what comes, if it is of the same history.
+        let is_same = core.replication.history.lock().id == self.id;
+        let reason = self.begin_loading(if is_same { Reasons::LOADING_BESIDE } else { Reasons::LOADING })?;
+        let loaded = load(core, (self.number, self.participant), primary_connection, from, None);
+        let outcome = loaded.and_then(|report| self.exchange(report));
+        let mut global = core.keyspace.lock_global();
+        (0..core.keyspace.databases()).for_each(|number| _ = global.flush(core.keyspace.staging(number), true));
+        core.admission.set(reason, false);
+        drop(global);
+        let which = if outcome.is_ok() { "old" } else { "temporary" };
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Discarding {which} DB in background"));
+        outcome
+    }
+
+    /// Has commands refused for this reason, if it is still this primary's dump that is wanted; the reason.
+    fn begin_loading(&self, reason: Reasons) -> Result<Reasons, LinkError> {
+        let admission = &self.core.admission;
+        let mut global = self.core.keyspace.lock_global();
+        // DEBUG LOADAOF: another has the data for himself.
+        while admission.has(Reasons::LOADING) {
+            drop(global);
+            std::thread::sleep(PAUSE);
+            global = self.core.keyspace.lock_global();
+        }
+        if self.is_superseded() {
+            return Err(LinkError::Superseded);
+        }
+        self.core.persistence.loading.loaded_bytes.store(0, Ordering::Relaxed);
+        admission.set(reason, true);
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Loading DB in memory"));
+        Ok(reason)
+    }
+
+    /// Has what was loaded beside the data take their place.
+    fn exchange(&mut self, report: load::Report) -> Result<load::Report, LinkError> {
+        let core = self.core;
+        core.disconnect_replicas();
+        // Libraries are compiled before the data are exchanged, so that a failure costs nothing.
+        let joined = core.scripting.join_libraries(core, &report.functions, Join::Flush);
+        joined.map_err(|error| LinkError::Refused(format!("Failed loading library, {}", error.0)))?;
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
+        self.applier.exchange_staging();
+        self.adopt(&report, None)?;
+        Ok(report)
+    }
+
+    /// The data are those of the primary's history from here on, and perhaps those of a file.
+    fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), LinkError> {
+        let core = self.core;
+        let global = core.keyspace.lock_global();
+        if self.is_superseded() {
+            return Err(LinkError::Superseded);
+        }
+        let log = &core.keyspace.log;
+        log.reset(self.offset);
+        log.set_repeats(true);
+        core.replication.history.lock().adopt(self.id);
+        core.replication.has_backlog.store(true, Ordering::SeqCst);
+        log.keep_backlog(core.config.read(settings::REPL_BACKLOG_SIZE));
+        let adopted = file.and_then(|path| rewrite::adopt(core, path, self.database(report)));
+        drop(global);
+        // The thread that has the append-only file lasts as long as the process.
+        adopted.inspect(|adopted| _ = adopted.recv());
+        Ok(())
+    }
+
+    /// Deletes the file that a dump was received into, if nobody has a use for it.
+    fn dispose_of(&self, path: &Path) {
+        let values = self.core.config.values();
+        let is_kept = self.core.aof.status().state != State::Off || !is_for_replicas_alone(self.core);
+        if values.read(RDB_DEL_SYNC_FILES) && !is_kept {
+            logging::notice(format_args!(
+                "Removing the RDB file obtained from the primary. This replica has persistence disabled"
+            ));
+            // One that cannot be deleted does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Writes the dump to a file that is to take the place of this server's own.
+    fn receive(
+        &self,
+        primary_connection: &mut PrimaryConnection,
+        delimited: &Delimited,
+    ) -> Result<ReceivedFile, LinkError> {
+        let values = self.core.config.values();
+        let place = values.read(DIR).resolve(&values.read(DBFILENAME));
+        let temporary = place.with_file_name(format!("temp-{}.{}.rdb", clock::unix_ms() / 1000, std::process::id()));
+        let mut received = ReceivedFile { temporary: Some(temporary.clone()), place, bytes: 0 };
+        received.bytes = self.receive_into(primary_connection, delimited, &temporary)?;
+        Ok(received)
+    }
+
+    /// How many bytes it has.
+    fn receive_into(
+        &self,
+        primary_connection: &mut PrimaryConnection,
+        delimited: &Delimited,
+        path: &Path,
+    ) -> Result<u64, LinkError> {
+        let failed = |error| LinkError::Io("Write error or short write writing to the DB dump file", error);
+        let mut file = File::create(path).map_err(failed)?;
+        let upstream = &self.core.replication.upstream;
+        let mut received = 0u64;
+        // The last bytes that came, which may be the mark's beginning and are not written yet.
+        let mut tail: Vec<u8> = Vec::new();
+        loop {
+            let wanted = match delimited {
+                Delimited::Length(length) => (length - received).min(READ as u64) as usize,
+                Delimited::Mark(_) => READ,
+            };
+            if wanted == 0 {
+                break;
+            }
+            let bytes = primary_connection.some(wanted)?;
+            received += bytes.len() as u64;
+            upstream.dump_received.store(received, Ordering::Relaxed);
+            match delimited {
+                Delimited::Length(_) => file.write_all(bytes).map_err(failed)?,
+                Delimited::Mark(mark) => {
+                    tail.extend_from_slice(bytes);
+                    let done = tail.ends_with(mark);
+                    let sure = tail.len().saturating_sub(mark.len());
+                    file.write_all(&tail[..sure]).map_err(failed)?;
+                    tail.drain(..sure);
+                    if done {
+                        break;
+                    }
+                }
+            }
+            if self.is_superseded() {
+                return Err(LinkError::Superseded);
+            }
+        }
+        file.sync_all().and_then(|()| Ok(file.metadata()?.len())).map_err(failed)
+    }
+}
+
+/// Loads a dump: in place of the data if `flush` drops them, otherwise into the shadows.
+fn load<'f>(
+    core: &'static ReplicatedCore,
+    (number, participant): (u64, Participant),
+    primary_connection: &mut PrimaryConnection,
+    from: From,
+    flush: Option<Box<dyn FnOnce() + 'f>>,
+) -> Result<load::Report, LinkError> {
+    let (mut sign, upstream) = (primary_connection.sign(), &core.replication.upstream);
+    let alive = move || {
+        sign.give();
+        upstream.number() == number
+    };
+    let (bytes, mark, place) = match &from {
+        From::File(received) => (received.bytes, &[][..], "disk"),
+        From::PrimaryConnection(Delimited::Length(bytes)) => (*bytes, &[][..], "socket"),
+        From::PrimaryConnection(Delimited::Mark(mark)) => (0, &mark[..], "socket"),
+    };
+    let (mut file, mut body);
+    let input: &mut dyn Read = match &from {
+        From::File(received) => {
+            file = File::open(&received.place)
+                .map_err(|error| LinkError::Io("Can't open the dump that was received", error))?;
+            &mut file
+        }
+        From::PrimaryConnection(_) => {
+            body = Body { primary_connection, left: if mark.is_empty() { bytes } else { u64::MAX } };
+            &mut body
+        }
+    };
+    let received = load::Received { input, bytes, alive: Box::new(alive), flush };
+    let failed = |reason: &dyn Display| {
+        logging::warning(format_args!("{reason}"));
+        LinkError::Refused(format!(
+            "Failed trying to load the PRIMARY synchronization DB from {place}, check server logs."
+        ))
+    };
+    let (report, mut rest) = load::load_received(core, participant, received).map_err(|error| failed(&error))?;
+    let mut behind = [0; MARK];
+    if !mark.is_empty() && (rest.read_exact(&mut behind).is_err() || behind != mark) {
+        return Err(failed(&"Replication stream EOF marker is broken"));
+    }
+    Ok(report)
+}
+
+/// Where a dump is loaded from.
+enum From {
+    /// A file.
+    File(ReceivedFile),
+    /// The connection.
+    PrimaryConnection(Delimited),
+}
+
+/// The file that a dump was received into; it goes away unless it is installed.
+struct ReceivedFile {
+    /// Its name until it is installed.
+    temporary: Option<PathBuf>,
+    /// Where it is to be.
+    place: PathBuf,
+    bytes: u64,
+}
+
+impl ReceivedFile {
+    /// Puts it in the place of the server's own dump; where that is.
+    fn install(&mut self) -> Result<PathBuf, LinkError> {
+        if let Some(temporary) = &self.temporary {
+            std::fs::rename(temporary, &self.place).map_err(|error| {
+                let name = self.place.file_name().unwrap_or_default().to_string_lossy();
+                LinkError::Refused(format!(
+                    "Failed trying to rename the temp DB into {name} in PRIMARY <-> REPLICA synchronization: {error}"
+                ))
+            })?;
+        }
+        self.temporary = None;
+        Ok(self.place.clone())
+    }
+}
+
+impl Drop for ReceivedFile {
+    fn drop(&mut self) {
+        // What is incomplete, or not wanted any more, is of no use.
+        self.temporary.iter().for_each(|temporary| _ = std::fs::remove_file(temporary));
+    }
+}
+
+/// A dump as it comes over the connection.
+struct Body<'w> {
+    primary_connection: &'w mut PrimaryConnection,
+    /// Bytes of it that are left.
+    left: u64,
+}
+
+impl Read for Body<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let wanted = into.len().min(self.left.min(READ as u64) as usize);
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let received = &self.primary_connection.core.replication.upstream.dump_received;
+        let bytes = self.primary_connection.some(wanted).map_err(|broken| io::Error::other(broken.to_string()))?;
+        into[..bytes.len()].copy_from_slice(bytes);
+        self.left -= bytes.len() as u64;
+        received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes.len())
+    }
+}

@@ -1,0 +1,421 @@
+//! The thread that follows a primary: connects, tells who it is, synchronises, and applies what comes.
+//!
+//! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
+//! while it applies, except on the keys that are just being changed.
+
+use super::apply::{Apply, Ends, Superseded};
+use super::full_sync::FullSync;
+use super::primary_connection::{LinkError, PrimaryConnection, shown};
+use super::upstream::{LinkStage, Target};
+use crate::ReplicatedCore;
+use kvick_config::tables::tls::{TLS_PORT, TLS_REPLICATION};
+use kvick_config::tables::{network, replication as settings};
+use kvick_durability::aof::State;
+use kvick_net::tls::outgoing::Channel;
+use kvick_resp::{Args, Limits, Parsed, Parser};
+use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::clock;
+use kvick_runtime::logging;
+use kvick_runtime::version::VALKEY;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often the primary is told how far this server is.
+const ACK_EVERY: Duration = Duration::from_secs(1);
+/// How long until a link that broke is made again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the log is told of a primary that does not answer.
+const HANDSHAKE: &str = "Timeout connecting to the PRIMARY...";
+
+impl From<Superseded> for LinkError {
+    fn from(_: Superseded) -> Self {
+        LinkError::Superseded
+    }
+}
+
+/// Starts the thread.
+pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
+    let participant = core.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
+    std::thread::Builder::new().name("replication".into()).spawn(move || {
+        kvick_runtime::memory::register_thread();
+        affinity::set(Role::Serving);
+        let Some(mut applier) = core.applier(participant) else {
+            return logging::warning(format_args!(
+                "Replication ends: there is nothing that executes the primary's commands"
+            ));
+        };
+        let upstream = &core.replication.upstream;
+        loop {
+            let (target, number) = upstream.wait_for_target();
+            // While the world stands still, so does this.
+            core.keyspace.global_lock.enter(participant);
+            core.keyspace.global_lock.leave(participant);
+            let mut link = Link { core, number, applier: &mut *applier, participant };
+            let outcome = link.follow(&target);
+            applier.end();
+            upstream.forget_sockets();
+            if upstream.number() == number {
+                upstream.set_stage(LinkStage::Connect);
+            }
+            if !matches!(outcome, LinkError::Superseded) {
+                logging::warning(format_args!("{outcome}"));
+            }
+            upstream.pause(number, RETRY);
+        }
+    })?;
+    Ok(())
+}
+
+/// What a primary answered to PSYNC.
+enum Answer {
+    /// It sends a dump of this history, as of this offset.
+    Full(String, u64),
+    /// It goes on where this server is, in a history that may have another ID.
+    Continue(Option<String>),
+    /// It sends a dump by another connection.
+    TwoChannels,
+}
+
+/// How often it is looked whether a pause is over.
+const PAUSE_LOOK: Duration = Duration::from_millis(20);
+
+/// One attempt to follow a primary.
+pub(crate) struct Link<'a> {
+    pub(crate) core: &'static ReplicatedCore,
+    /// The number of the wish.
+    pub(crate) number: u64,
+    pub(crate) applier: &'a mut dyn Apply,
+    pub(crate) participant: kvick_store::global_lock::Participant,
+}
+
+impl Link<'_> {
+    /// Follows a primary until that comes to an end.
+    fn follow(&mut self, target: &Target) -> LinkError {
+        match self.try_follow(target) {
+            Ok(never) => never,
+            Err(_) if self.core.replication.upstream.number() != self.number => LinkError::Superseded,
+            Err(broken) => broken,
+        }
+    }
+
+    fn try_follow(&mut self, target: &Target) -> Result<LinkError, LinkError> {
+        let upstream = &self.core.replication.upstream;
+        logging::notice(format_args!("Connecting to PRIMARY {}:{}", target.host, target.port));
+        upstream.set_stage(LinkStage::Connecting);
+        let mut primary_connection = self.connect(target)?;
+        logging::notice(format_args!("PRIMARY <-> REPLICA sync started"));
+        upstream.set_stage(LinkStage::Handshake);
+        self.introduce(&mut primary_connection)?;
+        let answer = self.ask_to_synchronise(&mut primary_connection);
+        if self.core.is_handing_over() {
+            self.end_failover(answer.is_ok())?;
+        }
+        match answer? {
+            Answer::Full(id, offset) => {
+                let (core, number, participant) = (self.core, self.number, self.participant);
+                let applier = &mut *self.applier;
+                let mut full_sync = FullSync { core, number, participant, applier, id: &id, offset };
+                let database = full_sync.run(&mut primary_connection)?;
+                self.applier.begin(number, database, &Ends::of(primary_connection.channel().socket()));
+            }
+            Answer::Continue(id) => self.go_on(&primary_connection, id.as_deref()),
+            Answer::TwoChannels => primary_connection = self.begin_anew_by_two(target, primary_connection)?,
+        }
+        upstream.set_stage(LinkStage::Connected);
+        self.apply(&mut primary_connection)
+    }
+
+    /// Connects to a primary.
+    pub(crate) fn connect(&self, target: &Target) -> Result<PrimaryConnection, LinkError> {
+        let timeout = Duration::from_secs(self.core.config.read(settings::REPL_TIMEOUT).into());
+        let failed = |error| LinkError::Io("Error condition on socket for SYNC", error);
+        let mut failure = io::ErrorKind::NotFound.into();
+        let source = self
+            .core
+            .config
+            .read(network::BIND_SOURCE_ADDR)
+            .map(|source| String::from_utf8_lossy(&source).into_owned());
+        for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
+            match kvick_runtime::dial::connect(address, source.as_deref(), timeout) {
+                Ok(stream) => {
+                    // Small packets have to go at once.
+                    let _ = stream.set_nodelay(!self.core.config.read(settings::REPL_DISABLE_TCP_NODELAY));
+                    stream.set_write_timeout(Some(timeout)).map_err(failed)?;
+                    let upstream = &self.core.replication.upstream;
+                    upstream.add_socket(stream.try_clone().map_err(failed)?);
+                    upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+                    if upstream.number() != self.number {
+                        return Err(LinkError::Superseded);
+                    }
+                    logging::notice(format_args!("Non blocking connect for SYNC fired the event."));
+                    let channel = self.shake_hands(stream, target, timeout).map_err(failed)?;
+                    return Ok(PrimaryConnection::new(self.core, channel, HANDSHAKE));
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failed(failure))
+    }
+
+    /// Begins TLS on a connection if `tls-replication` asks for it.
+    fn shake_hands(&self, stream: TcpStream, target: &Target, timeout: Duration) -> io::Result<Channel> {
+        if !self.core.config.read(TLS_REPLICATION) {
+            return Ok(Channel::Plain(stream));
+        }
+        let materials = self.core.tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
+        stream.set_read_timeout(Some(timeout))?;
+        Channel::encrypted(stream, &target.host, &materials)
+    }
+
+    /// Tells the primary who this is.
+    fn introduce(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+        primary_connection.send(&[b"PING"])?;
+        let answer = primary_connection.line()?;
+        let lacks_rights = [&b"-NOAUTH"[..], b"-NOPERM", b"-ERR operation not permitted"];
+        if !answer.starts_with(b"+") && !lacks_rights.iter().any(|known| answer.starts_with(known)) {
+            return Err(LinkError::Refused(format!("Error reply to PING from primary: '{}'", shown(&answer))));
+        }
+        logging::notice(format_args!("Primary replied to PING, replication can continue..."));
+        let values = self.core.config.values();
+        self.authenticate(primary_connection)?;
+        let announced = values.read(settings::REPLICA_ANNOUNCE_IP);
+        let port = self.listening_port().to_string();
+        let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"REPLCONF", b"listening-port", port.as_bytes()]];
+        requests.extend(announced.as_ref().map(|address| vec![&b"REPLCONF"[..], b"ip-address", &address[..]]));
+        let mut capabilities: Vec<&[u8]> = vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"];
+        if values.read(settings::DUAL_CHANNEL_REPLICATION_ENABLED) {
+            capabilities.extend([&b"capa"[..], b"dual-channel"]);
+        }
+        requests.push(capabilities);
+        requests.push(vec![b"REPLCONF", b"version", VALKEY.as_bytes()]);
+        requests.iter().try_for_each(|request| primary_connection.send(request))?;
+        for request in &requests {
+            let answer = primary_connection.line()?;
+            // An old primary goes on without.
+            if answer.starts_with(b"-") {
+                let option = shown(request[1]);
+                logging::notice(format_args!(
+                    "(Non critical) Primary does not understand REPLCONF {option}: {}",
+                    shown(&answer)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs in, if there is a password to do so with.
+    pub(crate) fn authenticate(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+        let values = self.core.config.values();
+        let Some(password) = values.read(settings::PRIMARYAUTH) else { return Ok(()) };
+        match values.read(settings::PRIMARYUSER) {
+            Some(user) => primary_connection.send(&[b"AUTH", &user, &password])?,
+            None => primary_connection.send(&[b"AUTH", &password])?,
+        }
+        let answer = primary_connection.line()?;
+        if !answer.starts_with(b"+") {
+            return Err(LinkError::Refused(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
+        }
+        Ok(())
+    }
+
+    /// The port at which this server is to be reached.
+    pub(crate) fn listening_port(&self) -> u16 {
+        let values = self.core.config.values();
+        match values.read(settings::REPLICA_ANNOUNCE_PORT) {
+            0 if values.read(TLS_REPLICATION) && values.read(TLS_PORT) != 0 => values.read(TLS_PORT),
+            0 => values.read(network::PORT),
+            port => port,
+        }
+    }
+
+    fn ask_to_synchronise(&self, primary_connection: &mut PrimaryConnection) -> Result<Answer, LinkError> {
+        let replication = &self.core.replication;
+        let history = replication.history.lock().clone();
+        let end = self.core.keyspace.log.offset();
+        // Without a backlog changes may have been made that the log has not counted.
+        let known = replication.has_backlog.load(Ordering::SeqCst);
+        if known {
+            let next = (end + 1).to_string();
+            logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", history.id));
+            let mut request: Vec<&[u8]> = vec![b"PSYNC", history.id.as_bytes(), next.as_bytes()];
+            if self.core.is_handing_over() {
+                request.push(b"FAILOVER");
+            }
+            primary_connection.send(&request)?;
+        } else {
+            logging::notice(format_args!("Partial resynchronization not possible (no cached primary)"));
+            primary_connection.send(&[b"PSYNC", b"?", b"-1"])?;
+        }
+        let answer = primary_connection.answer()?;
+        let text = shown(&answer);
+        let mut words = text.split_ascii_whitespace();
+        match words.next() {
+            Some("+FULLRESYNC") => {
+                let id = words.next().filter(|id| id.len() == 40);
+                let offset = words.next().and_then(|offset| offset.parse().ok());
+                let (Some(id), Some(offset)) = (id, offset) else {
+                    return Err(LinkError::Refused("Primary replied with wrong +FULLRESYNC syntax.".into()));
+                };
+                logging::notice(format_args!("Full resync from primary: {id}:{offset}"));
+                Ok(Answer::Full(id.into(), offset))
+            }
+            Some("+DUALCHANNELSYNC") => Ok(Answer::TwoChannels),
+            Some("+CONTINUE") if known => {
+                logging::notice(format_args!("Successful partial resynchronization with primary."));
+                Ok(Answer::Continue(words.next().filter(|id| id.len() == 40).map(Into::into)))
+            }
+            Some("-NOMASTERLINK" | "-LOADING") => Err(LinkError::Refused(format!(
+                "PRIMARY is currently unable to PSYNC but should be in the future: {text}"
+            ))),
+            _ => Err(LinkError::Refused(format!("Unexpected reply to PSYNC from primary: {text}"))),
+        }
+    }
+
+    /// The replica that was to take over from this server has, or will not.
+    fn end_failover(&self, taken_over: bool) -> Result<(), LinkError> {
+        let core = self.core;
+        let mut global = core.keyspace.lock_global();
+        if core.replication.upstream.number() != self.number {
+            return Err(LinkError::Superseded);
+        }
+        if taken_over {
+            core.finish_failover(&mut global, &core.stats[core.workers()]);
+        } else {
+            core.abort_failover("Failover target rejected psync request");
+        }
+        Ok(())
+    }
+
+    /// The data are a part of the primary's history, which may go by another ID by now.
+    fn go_on(&mut self, primary_connection: &PrimaryConnection, id: Option<&str>) {
+        let replication = &self.core.replication;
+        let end = self.core.keyspace.log.offset();
+        if let Some(id) = id {
+            let mut history = replication.history.lock();
+            if *id != history.id {
+                logging::notice(format_args!("Primary replication ID changed to {id}"));
+                history.renamed(id, end);
+                drop(history);
+                // Replicas of this server have to hear of it.
+                self.core.disconnect_replicas();
+            }
+        }
+        let database = replication.upstream.database.load(Ordering::Relaxed);
+        self.applier.begin(self.number, database, &Ends::of(primary_connection.channel().socket()));
+    }
+
+    /// Applies what the primary sends, and tells it how far this server is.
+    fn apply(&mut self, primary_connection: &mut PrimaryConnection) -> Result<LinkError, LinkError> {
+        let core = self.core;
+        let limits = Limits { replicated: true, ..Limits::default() };
+        let mut parser = Parser::new();
+        let (mut input, mut spans, mut big) = (primary_connection.take_unused(), Vec::new(), Vec::new());
+        let mut acknowledged = Instant::now();
+        self.acknowledge(primary_connection)?;
+        loop {
+            self.sit_out_pause(primary_connection, &mut input)?;
+            self.applier.tick();
+            let mut pos = 0;
+            let mut asked = false;
+            let mut violation = None;
+            // Where each request ends, and its spans.
+            let mut requests: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
+            loop {
+                let first = spans.len();
+                match parser.parse(&input, &mut pos, &mut spans, &mut big, &limits) {
+                    Parsed::Request => requests.push((pos, first..spans.len())),
+                    Parsed::Incomplete | Parsed::Big { .. } => break,
+                    Parsed::Error(error) => {
+                        violation = Some(error);
+                        break;
+                    }
+                }
+            }
+            let (mut start, mut all) = (0, requests.into_iter());
+            let mut next = || {
+                let (end, range) = all.next()?;
+                let args = Args::new(&input, &spans[range], &big);
+                asked |= is_question(args);
+                let bytes = &input[start..end];
+                start = end;
+                Some((args, bytes))
+            };
+            let applied = self.applier.run(&mut next);
+            spans.clear();
+            big.clear();
+            input.drain(..pos);
+            if self.applier.is_doomed() {
+                return Err(LinkError::Refused("Connection with primary closed by a client's wish.".into()));
+            }
+            applied?;
+            core.log_moved(usize::MAX);
+            if let Some(error) = violation {
+                return Err(LinkError::Refused(format!(
+                    "Protocol error from the primary: {}",
+                    String::from_utf8_lossy(&error.text())
+                )));
+            }
+            if asked || acknowledged.elapsed() >= ACK_EVERY {
+                acknowledged = Instant::now();
+                self.acknowledge(primary_connection)?;
+            }
+            let n = primary_connection.read_behind(&mut input, ACK_EVERY.saturating_sub(acknowledged.elapsed()))?;
+            if n > 0 {
+                core.stats[core.workers()].bytes_in.add(n as u64);
+            } else if self.is_silent_for(primary_connection.timeout()) {
+                return Err(LinkError::Refused("PRIMARY timeout: no data nor PING received...".into()));
+            }
+        }
+    }
+
+    /// While writes are paused, what comes is received and not applied.
+    fn sit_out_pause(&self, primary_connection: &mut PrimaryConnection, input: &mut Vec<u8>) -> Result<(), LinkError> {
+        let (core, upstream) = (self.core, &self.core.replication.upstream);
+        let mut acknowledged = Instant::now();
+        while core.pause.is_there() && core.pause.state_or_forget(clock::unix_ms()).is_some() {
+            if upstream.number() != self.number {
+                return Err(LinkError::Superseded);
+            }
+            if primary_connection.read_behind(input, PAUSE_LOOK)? > 0 {
+                upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            }
+            upstream.unapplied.store(input.len() as u64, Ordering::Relaxed);
+            let too_much = core.runtime_config().limits.query_buffer_exceeded(input.len());
+            if too_much || self.applier.is_doomed() || self.is_silent_for(primary_connection.timeout()) {
+                upstream.unapplied.store(0, Ordering::Relaxed);
+                return Err(LinkError::Refused("Link with PRIMARY broken off while writes were paused.".into()));
+            }
+            if acknowledged.elapsed() >= ACK_EVERY {
+                acknowledged = Instant::now();
+                self.acknowledge(primary_connection)?;
+            }
+        }
+        upstream.unapplied.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_silent_for(&self, timeout: Duration) -> bool {
+        let heard_ms = self.core.replication.upstream.heard_ms.load(Ordering::Relaxed);
+        clock::unix_ms() - heard_ms > timeout.as_millis() as i64
+    }
+
+    /// Tells the primary how far this server is, and its files.
+    fn acknowledge(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+        let offset = self.core.keyspace.log.offset().to_string();
+        let mut words: Vec<&[u8]> = vec![b"REPLCONF", b"ACK", offset.as_bytes()];
+        let synced = self.core.aof.synced().to_string();
+        if self.core.aof.status().state != State::Off {
+            words.extend([&b"FACK"[..], synced.as_bytes()]);
+        }
+        primary_connection.send(&words)
+    }
+}
+
+/// Whether a request of the primary's asks how far this server is.
+fn is_question(args: Args<'_>) -> bool {
+    let is = |index: usize, word: &str| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
+    is(0, "replconf") && is(1, "getack")
+}

@@ -1,0 +1,123 @@
+//! Connections to targets, kept for ten seconds after their last use.
+//!
+//! Keys are seldom migrated alone, and a connection costs a round trip and, at the target, a client. A socket that is in
+//! use is not in the cache: who uses it puts it back when all that was asked for has been answered.
+
+use kvick_net::tls::Materials;
+use kvick_net::tls::outgoing::Channel;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// Sockets that are kept.
+const KEPT_MAX: usize = 64;
+/// How long one is kept.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// A connection to a target.
+pub struct Socket {
+    /// The connection.
+    pub channel: Channel,
+    /// The database that the target has selected for it, when that is certain.
+    pub database: Option<i64>,
+}
+
+/// The sockets that nobody uses at the moment, by the target's name and port.
+#[derive(Default)]
+pub struct Sockets(Mutex<HashMap<(String, String), (Socket, Instant)>>);
+
+impl Sockets {
+    /// A socket that was kept, or a new connection: with TLS if there is something to shake hands with.
+    pub fn take(&self, host: &str, port: &str, timeout: Duration, tls: Option<&Materials>) -> io::Result<Socket> {
+        let kept = self.0.lock().remove(&(host.to_string(), port.to_string()));
+        if let Some((socket, _)) = kept
+            && matches!(socket.channel, Channel::Tls(_)) == tls.is_some()
+        {
+            limit(socket.channel.socket(), timeout)?;
+            return Ok(socket);
+        }
+        let stream = connect(host, port, timeout)?;
+        limit(&stream, timeout)?;
+        let channel = match tls {
+            Some(materials) => Channel::encrypted(stream, host, materials)?,
+            None => Channel::Plain(stream),
+        };
+        Ok(Socket { channel, database: None })
+    }
+
+    /// Keeps a socket.
+    pub fn keep(&self, host: &str, port: &str, socket: Socket) {
+        let mut sockets = self.0.lock();
+        if sockets.len() >= KEPT_MAX {
+            let oldest = sockets.iter().min_by_key(|(_, (_, since))| *since).map(|(target, _)| target.clone());
+            oldest.map(|target| sockets.remove(&target));
+        }
+        sockets.insert((host.to_string(), port.to_string()), (socket, Instant::now()));
+    }
+
+    /// Closes those that have not been used for long.
+    pub fn close_idle(&self) {
+        self.0.lock().retain(|_, (_, since)| since.elapsed() <= KEPT_FOR);
+    }
+
+    /// Sockets that are kept.
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// True when none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Limits each wait for the other end.
+fn limit(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))
+}
+
+fn connect(host: &str, port: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let port: u16 = port.trim().parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut failure = io::ErrorKind::NotFound.into();
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_socket_is_used_again_and_the_oldest_goes_when_there_are_too_many() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("its address").port().to_string();
+        let (sockets, timeout) = (Sockets::default(), Duration::from_secs(5));
+        let mut socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a listener");
+        socket.database = Some(3);
+        sockets.keep("127.0.0.1", &port, socket);
+        let socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a kept one");
+        assert_eq!(socket.database, Some(3));
+        assert!(sockets.is_empty());
+        sockets.keep("oldest", &port, socket);
+        for number in 0..KEPT_MAX {
+            let socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a listener");
+            sockets.keep(&number.to_string(), &port, socket);
+        }
+        assert_eq!(sockets.len(), KEPT_MAX);
+        sockets.close_idle();
+        assert_eq!(sockets.len(), KEPT_MAX);
+        assert!(sockets.take("oldest", "no port", timeout, None).is_err());
+    }
+}

@@ -1,0 +1,202 @@
+//! Changing sides: from primary to replica, and back. All of this is done with the world held.
+
+use super::replicas::Stage;
+use super::synchronise;
+use super::upstream::Target;
+use crate::ReplicatedCore;
+use kvick_config::Values;
+use kvick_config::shapes::Primary;
+use kvick_config::tables::replication::{
+    MIN_REPLICAS_MAX_LAG, MIN_REPLICAS_TO_WRITE, REPL_BACKLOG_SIZE, REPL_BACKLOG_TTL, REPL_PING_REPLICA_PERIOD,
+    REPL_TIMEOUT, REPLICA_READ_ONLY, REPLICAOF,
+};
+use kvick_core::admission::Reasons;
+use kvick_core::message::Message;
+use kvick_core::oom_score;
+use kvick_core::stats::WorkerStats;
+use kvick_runtime::clock;
+use kvick_runtime::logging;
+use kvick_store::Locked;
+use std::sync::atomic::Ordering;
+
+/// What those who wait are told when the server changes sides.
+pub const CHANGED: &str =
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
+impl ReplicatedCore {
+    /// Follows a primary from now on.
+    pub fn become_replica(&self, target: Target, global: &mut Locked, stats: &WorkerStats) {
+        self.turn_to_primary(target);
+        self.end_waits(global, stats);
+    }
+
+    /// The same, but those who wait for a key go on waiting: it may yet turn out that the server remains the primary.
+    pub(crate) fn turn_to_primary(&self, target: Target) {
+        let replication = &self.replication;
+        if !replication.upstream.is_replica() {
+            logging::notice(format_args!(
+                "Before turning into a replica, using my own primary parameters to synthesize a cached primary: I may be \
+                 able to synchronize with the new primary with just a partial transfer."
+            ));
+        }
+        self.config.put(REPLICAOF, Some(Primary { host: target.host.as_bytes().into(), port: target.port }));
+        self.keyspace.log.set_repeats(true);
+        self.admission.set(Reasons::REPLICA, true);
+        self.adjust_oom_score();
+        // Replicas stay: the new primary may go on with the history that they know.
+        replication.upstream.follow(Some(target));
+        self.note_writable_replica_keys(!self.config.read(REPLICA_READ_ONLY));
+    }
+
+    /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on who
+    /// followed it before it ended.
+    pub fn go_on_from_dump(&self, id: &str, offset: u64, database: usize) {
+        let (replication, log) = (&self.replication, &self.keyspace.log);
+        let _world = self.keyspace.lock_global();
+        log.reset(offset);
+        log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
+        replication.has_backlog.store(true, Ordering::SeqCst);
+        replication.upstream.database.store(database, Ordering::Relaxed);
+        let mut history = replication.history.lock();
+        history.adopt(id);
+        if self.config.read(REPLICAOF).is_none() {
+            history.branch_off(offset);
+        }
+    }
+
+    /// Goes on with the data by itself.
+    pub fn become_primary(&self) {
+        let replication = &self.replication;
+        replication.upstream.follow(None);
+        self.note_writable_replica_keys(false);
+        self.config.put(REPLICAOF, None);
+        let (log, mut history) = (&self.keyspace.log, replication.history.lock());
+        history.branch_off(log.offset());
+        logging::notice(format_args!(
+            "Setting secondary replication ID to {}, valid up to offset: {}. New replication ID is {}",
+            history.previous_id(),
+            history.previous_end(),
+            history.id
+        ));
+        drop(history);
+        log.set_repeats(false);
+        if !replication.has_backlog.swap(true, Ordering::SeqCst) {
+            log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
+        }
+        self.admission.set(Reasons::REPLICA, false);
+        self.adjust_oom_score();
+        // They follow by the ID of the history, which has changed.
+        self.disconnect_replicas();
+    }
+
+    /// Replicas may have another score for the kernel's out-of-memory killer. The log tells if it cannot be adjusted.
+    fn adjust_oom_score(&self) {
+        let _ = oom_score::apply(&self.config.values());
+    }
+
+    /// Has all replicas connect anew.
+    pub fn disconnect_replicas(&self) {
+        for replica in self.replication.replicas.all() {
+            replica.client.doomed.store(true, Ordering::SeqCst);
+            self.send(replica.client.worker, Message::Close(replica.client.clone()));
+        }
+    }
+
+    /// Tells those who wait that the server is not what it was.
+    pub(crate) fn end_waits(&self, global: &mut Locked, stats: &WorkerStats) {
+        self.aof.end_waits(self, CHANGED);
+        self.unblock(global, stats);
+    }
+
+    /// Refuses writes if fewer replicas are well than these settings want for them.
+    pub fn require_replicas(&self, values: &Values) {
+        let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
+        let matters = least > 0 && lag_s > 0 && !self.replication.upstream.is_replica();
+        self.replication.replicas.act_on_good(lag_s, clock::unix_ms(), |good| {
+            self.admission.set(Reasons::FEW_REPLICAS, matters && good < least as usize);
+        });
+    }
+
+    /// What replication does ten times a second.
+    pub fn tick_replication(&'static self) {
+        synchronise::tick(self);
+        let (replicas, values, now_ms) = (&self.replication.replicas, self.config.values(), clock::unix_ms());
+        self.require_replicas(&values);
+        if replicas.count() > 0 && !self.replication.upstream.is_replica() {
+            let every_ms = i64::from(values.read(REPL_PING_REPLICA_PERIOD)) * 1000;
+            let last = self.replication.pinged_ms.load(Ordering::Relaxed);
+            if now_ms - last >= every_ms && !self.pause.keeps_data(now_ms) {
+                self.replication.pinged_ms.store(now_ms, Ordering::Relaxed);
+                self.keyspace.log.append_replica_only(&[b"PING"]);
+                self.log_moved(usize::MAX);
+            }
+        }
+        self.end_silent_replicas(now_ms);
+        self.unpin_late(now_ms);
+        self.tick_failover(now_ms);
+        self.drop_backlog(now_ms);
+    }
+
+    /// Closes the connections of replicas that have not been heard of for too long.
+    fn end_silent_replicas(&self, now_ms: i64) {
+        let timeout_ms = i64::from(self.config.read(REPL_TIMEOUT)) * 1000;
+        for replica in self.replication.replicas.all() {
+            // Those that came with SYNC never say anything.
+            let speaks = replica.stage() == Stage::Online && !replica.is_old.load(Ordering::Relaxed);
+            let stuck_since_ms = replica.stuck_since_ms.load(Ordering::Relaxed);
+            let is_stuck = stuck_since_ms != 0 && now_ms - stuck_since_ms > timeout_ms;
+            let takes_dump = matches!(replica.stage(), Stage::Saving | Stage::Receiving);
+            let doing = match () {
+                () if speaks && replica.silent_ms(now_ms) > timeout_ms => "streaming sync",
+                () if takes_dump && is_stuck => "full sync",
+                () => continue,
+            };
+            {
+                logging::warning(format_args!("Disconnecting timedout replica ({doing}): {}", replica.name()));
+                replica.client.doomed.store(true, Ordering::SeqCst);
+                self.send(replica.client.worker, Message::Close(replica.client.clone()));
+            }
+        }
+    }
+
+    /// Keeps the log no longer for replicas that have got their dump, but do not ask for what comes behind it.
+    fn unpin_late(&self, now_ms: i64) {
+        let live_ms = self.replication.orphans_live_ms.load(Ordering::Relaxed);
+        for channel in self.replication.replicas.unpin(now_ms - live_ms) {
+            logging::notice(format_args!(
+                "Dual channel replication: Replica main channel failed to establish PSYNC within the grace period ({} \
+                 seconds). Freeing RDB client {}.",
+                live_ms / 1000,
+                channel.client.id
+            ));
+            channel.client.doomed.store(true, Ordering::SeqCst);
+            self.send(channel.client.worker, Message::Close(channel.client.clone()));
+        }
+    }
+
+    /// Keeps a backlog of this size from now on, if it keeps one.
+    pub fn resize_backlog(&self, bytes: u64) {
+        if self.replication.has_backlog.load(Ordering::SeqCst) {
+            self.keyspace.log.keep_backlog(bytes);
+        }
+    }
+
+    /// Keeps no backlog any more when there has been no replica for long.
+    fn drop_backlog(&self, now_ms: i64) {
+        let replication = &self.replication;
+        let ttl_s = self.config.read(REPL_BACKLOG_TTL) as i64;
+        let is_idle = replication.replicas.none_for_ms(now_ms).is_some_and(|none_ms| none_ms / 1000 > ttl_s);
+        if ttl_s == 0 || !is_idle || replication.upstream.is_replica() {
+            return;
+        }
+        let _world = self.keyspace.lock_global();
+        if replication.replicas.count() == 0 && replication.has_backlog.swap(false, Ordering::SeqCst) {
+            // What changes from now on is counted by nobody.
+            replication.history.lock().begin_anew();
+            self.keyspace.log.keep_backlog(0);
+            logging::notice(format_args!(
+                "Replication backlog freed after {ttl_s} seconds without connected replicas."
+            ));
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Full synchronisation: takes the snapshot that replicas begin with, and sees to the backlog.
+//!
+//! Replicas that want the same dump share one. Those that want another, in an older format or of a part of the data, wait
+//! for the next: so a value that an old format has no form for keeps no others waiting.
+
+use super::replicas::{Replica, Stage};
+use super::through_file::ThroughFile;
+use super::transfer::{Ended, Reader, Transfer};
+use crate::ReplicatedCore;
+use kvick_config::tables::persistence::SAVE;
+use kvick_config::tables::replication as settings;
+use kvick_core::admission::Reasons;
+use kvick_durability::persistence::file::{self, SaveError};
+use kvick_durability::persistence::form::{Form, Parts, kept_version};
+use kvick_durability::persistence::snapshots::{self, Destination, Purpose, Request};
+use kvick_rdb::{VERSION, VERSION_REDIS};
+use kvick_runtime::logging;
+use kvick_store::log::{Audience, Follower};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a replica is given when the snapshot that it waits for begins: taken by its worker.
+pub struct PendingFullSync {
+    /// The history that the snapshot is of.
+    pub history: String,
+    /// The offset.
+    pub offset: u64,
+    /// The database that the log works in there, where it does not say so itself: that of a replica's primary.
+    pub database: usize,
+    /// The dump.
+    pub reader: Reader,
+    /// What comes after it; nothing for one that wants the dump only.
+    pub follower: Option<Follower>,
+    /// Whether its length is not known: then the replica says when it has loaded it.
+    pub is_streamed: bool,
+}
+
+/// Where beginnings wait for the workers that have the replicas.
+#[derive(Default)]
+pub struct PendingFullSyncs {
+    /// By the IDs of their clients.
+    waiting: Mutex<Vec<(u64, PendingFullSync)>>,
+    present: Mutex<Option<Present>>,
+}
+
+/// The dump for replicas that is under way, or the last one that was.
+struct Present {
+    transfer: Arc<Transfer>,
+    is_streamed: bool,
+    history: String,
+    offset: u64,
+    database: usize,
+    wanted: Wanted,
+    /// Those that wait for it, if it goes through a file.
+    replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
+}
+
+/// What dumps for replicas differ in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    /// The version of the format.
+    version: u16,
+    parts: Parts,
+}
+
+impl Wanted {
+    /// What a replica wants. One that does not say what it is speaks an old version.
+    fn by(replica: &Replica) -> Wanted {
+        const FIRST_OF_THIS_FORMAT: u32 = 9 << 16;
+        let is_new = replica.version.load(Ordering::Relaxed) >= FIRST_OF_THIS_FORMAT;
+        Wanted { version: if is_new { VERSION } else { VERSION_REDIS }, parts: *replica.wanted_parts.lock() }
+    }
+}
+
+impl PendingFullSyncs {
+    /// Whether the dump of a snapshot that has begun for a replica is not there as a whole.
+    pub fn is_incomplete(&self, client: u64) -> bool {
+        let all = self.waiting.lock();
+        all.iter().any(|(id, beginning)| *id == client && !beginning.reader.has_ended())
+    }
+
+    /// What a replica is given, if its snapshot has begun.
+    pub fn take(&self, client: u64) -> Option<PendingFullSync> {
+        let mut all = self.waiting.lock();
+        let at = all.iter().position(|(id, _)| *id == client)?;
+        Some(all.swap_remove(at).1)
+    }
+}
+
+/// Takes note of a replica that has to begin anew: has it join the dump that is under way, if that can be. The world is
+/// held.
+pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
+    if replica.is_dump_channel.load(Ordering::Relaxed) {
+        let is_empty = core.keyspace.log.backlog().is_empty();
+        logging::debug(format_args!(
+            "Dual channel replication: Add rdb replica {} to waiting psync, with cid {}, {}",
+            replica.name(),
+            replica.client.id,
+            if is_empty { "no repl-backlog to track" } else { "tracking repl-backlog tail" }
+        ));
+    }
+    let Some(purpose) = core.persistence.status().running.map(|running| running.purpose) else {
+        if is_streamed(core, std::slice::from_ref(replica)) && core.config.read(settings::REPL_DISKLESS_SYNC_DELAY) > 0
+        {
+            logging::notice(format_args!("Delay next BGSAVE for diskless SYNC"));
+        }
+        return;
+    };
+    let present = core.replication.pending_full_syncs.present.lock();
+    match present.as_ref().filter(|_| purpose == Purpose::Replicas) {
+        None => logging::notice(format_args!(
+            "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
+        )),
+        Some(present) if present.is_streamed => {
+            logging::notice(format_args!("Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC"));
+        }
+        Some(present) => {
+            let can =
+                if join(core, present, replica) { "" } else { "Can't attach the replica to the current BGSAVE. " };
+            let which = if can.is_empty() { "end of" } else { "next" };
+            logging::notice(format_args!("{can}Waiting for {which} BGSAVE for SYNC"));
+        }
+    }
+}
+
+/// Has a replica join a dump that is being written to a file; false when it cannot.
+fn join(core: &ReplicatedCore, present: &Present, replica: &Arc<Replica>) -> bool {
+    let pending_full_syncs = &core.replication.pending_full_syncs;
+    if Wanted::by(replica) != present.wanted
+        || replica.wants_dump_only.load(Ordering::Relaxed)
+        || present.transfer.readers() == 0
+    {
+        return false;
+    }
+    // Those that wait for it have the log kept from there on.
+    let Some(follower) = core.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
+    let Some(reader) = present.transfer.reader() else { return false };
+    let (history, offset, database) = (present.history.clone(), present.offset, present.database);
+    let beginning = PendingFullSync { history, offset, database, reader, follower: Some(follower), is_streamed: false };
+    present.replicas.lock().push(replica.clone());
+    pending_full_syncs.waiting.lock().push((replica.client.id, beginning));
+    replica.set_stage(Stage::Saving);
+    core.wake(replica.client.worker);
+    true
+}
+
+/// A replica is gone: a dump that nobody waits for any more comes to nothing, unless it is as good as one that save points
+/// ask for.
+pub fn note_lost(core: &ReplicatedCore) {
+    let mut present = core.replication.pending_full_syncs.present.lock();
+    let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
+    if found.is_streamed || is_for_replicas_alone(core) {
+        let (transfer, is_streamed) = (found.transfer.clone(), found.is_streamed);
+        *present = None;
+        drop(present);
+        if core.persistence.status().running_for(Purpose::Replicas).is_some() {
+            tell_abandoned(&transfer, is_streamed);
+            snapshots::cancel(&core.persistence, Purpose::Replicas);
+        }
+    }
+}
+
+/// Tells the log that nobody waits for a dump any more, whoever finds that first: a worker that loses the last replica, or
+/// the thread that writes the dump.
+pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
+    if transfer.abandon() {
+        let what = if is_streamed { "Diskless rdb transfer" } else { "Background saving, persistence disabled" };
+        logging::notice(format_args!("{what}, last replica dropped, killing fork child."));
+    }
+}
+
+/// Whether nobody but replicas has a use for a dump's file.
+pub fn is_for_replicas_alone(core: &ReplicatedCore) -> bool {
+    core.config.read(SAVE).points().is_empty()
+}
+
+/// Called ten times a second.
+pub fn tick(core: &'static ReplicatedCore) {
+    let mut waiting = core.replication.replicas.all();
+    waiting.retain(|replica| replica.stage() == Stage::Waiting);
+    let Some(wanted) = waiting.first().map(|first| Wanted::by(first)) else { return };
+    waiting.retain(|replica| Wanted::by(replica) == wanted);
+    if is_time(core, &waiting) {
+        begin(core, &waiting, wanted);
+    }
+}
+
+/// Whether those that wait have waited long enough for others to come.
+fn is_time(core: &ReplicatedCore, waiting: &[Arc<Replica>]) -> bool {
+    let values = core.config.values();
+    let delay_ms = i64::from(values.read(settings::REPL_DISKLESS_SYNC_DELAY)) * 1000;
+    let enough = values.read(settings::REPL_DISKLESS_SYNC_MAX_REPLICAS) as usize;
+    let now_ms = kvick_runtime::clock::unix_ms();
+    let longest = waiting.iter().map(|replica| replica.silent_ms(now_ms)).max().unwrap_or(0);
+    let waits = values.read(settings::REPL_DISKLESS_SYNC) && is_streamed(core, waiting);
+    !waits || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
+}
+
+/// Takes a snapshot for these, which all want the same.
+fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted) {
+    let mut global = core.keyspace.lock_global();
+    if core.admission.has(Reasons::LOADING) {
+        // DEBUG LOADAOF: not all is there, and replicas would not hear of the rest.
+        return;
+    }
+    let transfer = Arc::new(Transfer::default());
+    let readers: Vec<Reader> = waiting.iter().filter_map(|_| transfer.reader()).collect();
+    let is_streamed = is_streamed(core, waiting);
+    let (log, replicas) = (&core.keyspace.log, Arc::new(Mutex::new(waiting.to_vec())));
+    let destination: Box<dyn Destination> = match is_streamed {
+        true => Box::new(ToReplicas { core, transfer: transfer.clone(), mark: super::history::random_id() }),
+        false => Box::new(ThroughFile::new(core, transfer.clone(), replicas.clone())),
+    };
+    let form = Form::for_replicas(core, wanted.version, wanted.parts);
+    let request = Request { purpose: Purpose::Replicas, form, destinations: vec![destination] };
+    // Replicas go on from the moment of the snapshot.
+    let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
+    let mut present = core.replication.pending_full_syncs.present.lock();
+    let Ok(offset) = snapshots::begin(core, &mut global, request) else { return };
+    let history = core.replication.history.lock().id.clone();
+    let upstream = &core.replication.upstream;
+    let database = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
+    *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, database, wanted, replicas });
+    drop(present);
+    let mut pending_full_syncs = core.replication.pending_full_syncs.waiting.lock();
+    for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
+        let (history, mut follower) = (history.clone(), Some(follower));
+        if replica.is_dump_channel.load(Ordering::Relaxed) {
+            *replica.pin.lock() = follower.take();
+            logging::debug(format_args!(
+                "Dual channel replication: Attach replica rdb client {} to repl buf block",
+                replica.client.id
+            ));
+        } else if replica.wants_dump_only.load(Ordering::Relaxed) {
+            follower = None;
+        }
+        pending_full_syncs
+            .push((replica.client.id, PendingFullSync { history, offset, database, reader, follower, is_streamed }));
+        replica.set_stage(Stage::Saving);
+        core.wake(replica.client.worker);
+    }
+    drop(pending_full_syncs);
+    let target = if is_streamed { "replicas sockets" } else { "disk" };
+    let has_channels = waiting.iter().any(|replica| replica.is_dump_channel.load(Ordering::Relaxed));
+    let using = if has_channels { "dual-channel" } else { "normal sync" };
+    logging::notice(format_args!("Starting BGSAVE for SYNC with target: {target} using: {using}"));
+    if is_streamed {
+        let (pid, way) =
+            (std::process::id(), if has_channels { "direct socket to replica" } else { "pipe through parent process" });
+        logging::notice(format_args!("Background RDB transfer started by pid {pid} to {way}"));
+    } else {
+        logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
+    }
+}
+
+/// Whether a dump goes straight to these: if it is to, or is none that the server should keep for itself, and all of them
+/// take one of unknown length.
+fn is_streamed(core: &ReplicatedCore, replicas: &[Arc<Replica>]) -> bool {
+    let kept = Wanted { version: kept_version(core), parts: Parts::ALL };
+    let is_kept = replicas.iter().all(|replica| Wanted::by(replica) == kept);
+    (core.config.read(settings::REPL_DISKLESS_SYNC) || !is_kept)
+        && replicas.iter().all(|replica| replica.takes_streams.load(Ordering::Relaxed))
+}
+
+/// A dump on its way to replicas: its length is not known, so a mark stands before it and behind it.
+struct ToReplicas {
+    core: &'static ReplicatedCore,
+    transfer: Arc<Transfer>,
+    mark: String,
+}
+
+impl Destination for ToReplicas {
+    fn open(&mut self) -> Result<(), SaveError> {
+        self.write(format!("$EOF:{}\r\n", self.mark).as_bytes()).map_err(|error| SaveError::Write("replicas", error))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.transfer.write(bytes).inspect_err(|_| tell_abandoned(&self.transfer, true))?;
+        self.core.replication.wake_feeders(self.core, usize::MAX);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+        let mark = std::mem::take(&mut self.mark);
+        let outcome = outcome
+            .and_then(|()| self.transfer.write(mark.as_bytes()).map_err(|error| SaveError::Write("replicas", error)));
+        match &outcome {
+            Ok(()) => {
+                let left = self.transfer.readers();
+                logging::notice(format_args!(
+                    "Diskless rdb transfer, done reading from pipe, {left} replicas still up."
+                ));
+                logging::notice(format_args!("Background RDB transfer terminated with success"));
+            }
+            Err(error) => {
+                if matches!(error, SaveError::Inexpressible(_)) {
+                    file::report(error);
+                }
+                logging::warning(format_args!("Background RDB transfer error"));
+            }
+        }
+        self.transfer.end(if outcome.is_ok() { Ended::Complete } else { Ended::Failed });
+        self.core.replication.wake_feeders(self.core, usize::MAX);
+        outcome
+    }
+}
+
+/// Sees to the backlog: there is one from the first replica on, and for a while after the last.
+pub fn keep_backlog(core: &ReplicatedCore) {
+    let replication = &core.replication;
+    if !replication.has_backlog.swap(true, Ordering::SeqCst) {
+        // What changed while nobody followed is in no log: these data are of no history that anybody knows.
+        replication.history.lock().begin_anew();
+        let id = replication.history.lock().id.clone();
+        logging::notice(format_args!(
+            "Replication backlog created, my new replication IDs are '{id}' and '{}'",
+            "0".repeat(id.len())
+        ));
+        core.keyspace.log.keep_backlog(core.config.read(settings::REPL_BACKLOG_SIZE));
+    }
+}

@@ -1,0 +1,153 @@
+//! Dumps for replicas by way of the dump's file: it is written once, and sent from there by a thread of its own, with its
+//! length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
+
+use super::replicas::{Replica, Stage};
+use super::synchronise::{is_for_replicas_alone, tell_abandoned};
+use super::transfer::{Ended, Transfer};
+use crate::ReplicatedCore;
+use kvick_config::tables::persistence::RDB_DEL_SYNC_FILES;
+use kvick_durability::aof::State;
+use kvick_durability::persistence::background::SavedFile;
+use kvick_durability::persistence::file::SaveError;
+use kvick_durability::persistence::snapshots::Destination;
+use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::logging;
+use parking_lot::Mutex;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes that are read at once.
+const READ: usize = 64 * 1024;
+
+/// See the module's documentation.
+pub struct ThroughFile {
+    core: &'static ReplicatedCore,
+    file: Box<SavedFile>,
+    sender: Sender,
+}
+
+/// What sends the file.
+struct Sender {
+    core: &'static ReplicatedCore,
+    transfer: Arc<Transfer>,
+    /// Those that read, also such as have come since it began.
+    replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
+}
+
+impl ThroughFile {
+    /// For these replicas, which read the transfer.
+    pub fn new(
+        core: &'static ReplicatedCore,
+        transfer: Arc<Transfer>,
+        replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
+    ) -> ThroughFile {
+        let sender = Sender { core, transfer, replicas };
+        ThroughFile { core, file: Box::new(SavedFile::new(core)), sender }
+    }
+}
+
+impl Destination for ThroughFile {
+    fn open(&mut self) -> Result<(), SaveError> {
+        self.file.open()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.sender.check().inspect_err(|_| tell_abandoned(&self.sender.transfer, false))?;
+        self.file.write(bytes)
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
+        let ThroughFile { core, file, sender } = *self;
+        let path: PathBuf = file.path().into();
+        if let Err(error) = file.finish(outcome) {
+            sender.end(Ended::Failed);
+            return Err(error);
+        }
+        // Opened now, since the next save puts another file in its place.
+        let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let begun = opened.and_then(|(length, file)| {
+            let send = move || {
+                kvick_runtime::memory::register_thread();
+                affinity::set(Role::Background);
+                sender.send(&path, file, length);
+            };
+            std::thread::Builder::new().name("dump-sender".into()).spawn(send).map(|_| ())
+        });
+        begun.map_err(|error| {
+            logging::warning(format_args!("The dump for replicas cannot be sent: {error}"));
+            core.disconnect_replicas();
+            SaveError::Write("replicas", error)
+        })
+    }
+}
+
+impl Sender {
+    /// An error when nobody is left to send it to, and the file is of no other use.
+    fn check(&self) -> io::Result<()> {
+        match self.transfer.readers() {
+            0 if is_for_replicas_alone(self.core) => {
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn send(self, path: &Path, file: File, length: u64) {
+        let sent = self.try_send(&file, length);
+        self.dispose_of(path, &file);
+        match &sent {
+            // Workers tell of replicas that they lose.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => logging::warning(format_args!("Reading the dump for replicas: {error}")),
+            Ok(()) => {}
+        }
+        self.end(if sent.is_ok() { Ended::Complete } else { Ended::Failed });
+    }
+
+    /// Deletes the file, if nobody has a use for it.
+    fn dispose_of(&self, path: &Path, file: &File) {
+        let core = self.core;
+        let is_kept = core.aof.status().state != State::Off || !is_for_replicas_alone(core);
+        // Another save may have put another one in its place.
+        let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
+        let is_it = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
+        if core.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
+            logging::notice(format_args!("Removing the RDB file used to feed replicas in a persistence-less instance"));
+            // One that cannot be deleted does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn try_send(&self, file: &File, length: u64) -> io::Result<()> {
+        self.write(format!("${length}\r\n").as_bytes())?;
+        // Nobody joins them any more.
+        self.replicas.lock().iter().for_each(|replica| replica.set_stage(Stage::Receiving));
+        let mut file = file.take(length);
+        let mut buffer = vec![0; READ];
+        let mut sent = 0;
+        while sent < length {
+            let n = match file.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            self.write(&buffer[..n])?;
+            sent += n as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.transfer.write(bytes)?;
+        self.core.replication.wake_feeders(self.core, usize::MAX);
+        Ok(())
+    }
+
+    fn end(&self, how: Ended) {
+        self.transfer.end(how);
+        self.core.replication.wake_feeders(self.core, usize::MAX);
+    }
+}

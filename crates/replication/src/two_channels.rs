@@ -1,0 +1,235 @@
+//! Beginning anew by two connections: the dump comes by one of its own, and this server keeps what comes behind it while the
+//! dump is loaded, so that the primary need not.
+//!
+//! The primary asks for it with `+DUALCHANNELSYNC`. The second connection says what it is for, and is told which place in the
+//! history the dump is of; then the first one goes on from that place as if it had been there. A thread reads it into
+//! memory, up to the limit that `client-output-buffer-limit` has for replicas; beyond that the primary keeps the rest.
+
+use super::apply::{Apply, Ends};
+use super::full_sync::FullSync;
+use super::link::Link;
+use super::primary_connection::{LinkError, PrimaryConnection, shown};
+use super::upstream::Target;
+use crate::ReplicatedCore;
+use kvick_config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
+use kvick_config::tables::replication as settings;
+use kvick_net::supervise;
+use kvick_runtime::logging;
+use kvick_runtime::version::VALKEY;
+use kvick_store::lazy_free::Garbage;
+use parking_lot::{Condvar, Mutex};
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often the thread that keeps the log looks whether it is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a dump is of.
+struct Place {
+    id: String,
+    offset: u64,
+    database: usize,
+    /// The primary's number for the dump's connection.
+    channel: String,
+}
+
+impl Link<'_> {
+    /// Takes a dump over by a second connection, and comes back with the first one, by which the log comes.
+    pub(crate) fn begin_anew_by_two(
+        &mut self,
+        target: &Target,
+        mut primary_connection: PrimaryConnection,
+    ) -> Result<PrimaryConnection, LinkError> {
+        logging::notice(format_args!("Dual channel replication: PSYNC is not possible, initialize RDB channel."));
+        let mut dump_connection = self.connect(target)?;
+        self.introduce_dump_channel(&mut dump_connection)?;
+        let place = ask_for_dump(self.core, &mut dump_connection)?;
+        let keeper = Keeper { core: self.core, state: Mutex::default(), changed: Condvar::new() };
+        let (core, number, participant) = (self.core, self.number, self.participant);
+        let applier: &mut dyn Apply = self.applier;
+        let (taken, kept) = std::thread::scope(|scope| {
+            let (place, keeper, dump_socket) = (&place, &keeper, dump_connection.socket());
+            let keep = move || {
+                kvick_runtime::memory::register_thread();
+                let kept = ask_for_log(core, &mut primary_connection, place, keeper)
+                    .and_then(|()| keeper.keep(primary_connection));
+                if kept.is_err()
+                    && let Some(socket) = dump_socket
+                {
+                    // One that is closed already is as good.
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+                kept
+            };
+            let keeping = std::thread::Builder::new().name("replica-log".into()).spawn_scoped(scope, keep);
+            let keeping = keeping.map_err(|error| LinkError::Io("Keeping the primary's log", error))?;
+            let mut full_sync = FullSync { core, number, participant, applier, id: &place.id, offset: place.offset };
+            let taken = full_sync.run(&mut dump_connection);
+            keeper.stop();
+            Ok::<_, LinkError>((taken, keeping.join()))
+        })?;
+        // Others may have it too, to interrupt it. One that is closed already is as good.
+        let _ = dump_connection.channel().socket().shutdown(Shutdown::Both);
+        core.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
+        let kept = kept.unwrap_or_else(|_| Err(LinkError::Refused("The log could not be kept".into())));
+        taken?;
+        let primary_connection = kept?;
+        self.applier.begin(number, place.database, &Ends::of(primary_connection.channel().socket()));
+        Ok(primary_connection)
+    }
+
+    /// Tells the primary what the second connection is for.
+    fn introduce_dump_channel(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+        let values = self.core.config.values();
+        self.authenticate(primary_connection)?;
+        let port = self.listening_port().to_string();
+        primary_connection.send(&[
+            b"REPLCONF",
+            b"capa",
+            b"eof",
+            b"rdb-only",
+            b"1",
+            b"rdb-channel",
+            b"1",
+            b"listening-port",
+            port.as_bytes(),
+            b"version",
+            VALKEY.as_bytes(),
+        ])?;
+        let announced = values.read(settings::REPLICA_ANNOUNCE_IP);
+        if let Some(address) = &announced {
+            primary_connection.send(&[b"REPLCONF", b"ip-address", address])?;
+        }
+        for _ in 0..1 + usize::from(announced.is_some()) {
+            let answer = primary_connection.line()?;
+            if answer.starts_with(b"-") {
+                return Err(LinkError::Refused(format!(
+                    "Dual channel replication: Server does not support sync with offset, dual channel sync approach \
+                     cannot be used: {}",
+                    shown(&answer)
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks for the dump; what it will be of.
+fn ask_for_dump(core: &ReplicatedCore, primary_connection: &mut PrimaryConnection) -> Result<Place, LinkError> {
+    primary_connection.send(&[b"SYNC"])?;
+    let answer = primary_connection.answer()?;
+    let place = place(&shown(&answer)).filter(|place| place.database < core.keyspace.databases());
+    place.ok_or_else(|| {
+        LinkError::Refused(format!(
+            "Dual channel replication: Received unexpected $ENDOFF response: {}",
+            shown(&answer)
+        ))
+    })
+}
+
+fn place(answer: &str) -> Option<Place> {
+    let mut words = answer.strip_prefix("$ENDOFF:")?.split_ascii_whitespace();
+    let offset = words.next()?.parse().ok()?;
+    let id = words.next().filter(|id| id.len() == 40)?.into();
+    // A primary that has selected none says -1.
+    let database = usize::try_from(words.next()?.parse::<i64>().ok()?).unwrap_or(0);
+    let channel = words.next()?.parse::<u64>().ok()?.to_string();
+    Some(Place { id, offset, database, channel })
+}
+
+/// Has the log come by the first connection, from the dump's place on.
+fn ask_for_log(
+    core: &ReplicatedCore,
+    primary_connection: &mut PrimaryConnection,
+    place: &Place,
+    keeper: &Keeper,
+) -> Result<(), LinkError> {
+    let refused = |answer: &[u8]| LinkError::Refused(format!("Dual channel sync failed with error {}", shown(answer)));
+    primary_connection.send(&[b"REPLCONF", b"set-rdb-client-id", place.channel.as_bytes()])?;
+    let answer = primary_connection.answer()?;
+    if !answer.starts_with(b"+") {
+        return Err(refused(&answer));
+    }
+    if core.replication.pauses_after_fork.load(Ordering::Relaxed) {
+        supervise::stop_until_continued();
+    }
+    let next = (place.offset + 1).to_string();
+    logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", place.id));
+    primary_connection.send(&[b"PSYNC", place.id.as_bytes(), next.as_bytes()])?;
+    let answer = primary_connection.answer()?;
+    if !answer.starts_with(b"+CONTINUE") {
+        return Err(refused(&answer));
+    }
+    let still = if *keeper.state.lock() { "." } else { ", RDB load in background." };
+    logging::notice(format_args!(
+        "Dual channel replication: PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization{still}"
+    ));
+    if *keeper.state.lock() {
+        logging::notice(format_args!("Dual channel replication: Psync established after rdb load"));
+    }
+    Ok(())
+}
+
+/// Keeps the log while a dump is loaded.
+struct Keeper {
+    core: &'static ReplicatedCore,
+    /// Whether it is to stop.
+    state: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Keeper {
+    fn stop(&self) {
+        *self.state.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Reads until told to stop; the connection, which has what was read.
+    fn keep(&self, mut primary_connection: PrimaryConnection) -> Result<PrimaryConnection, LinkError> {
+        let upstream = &self.core.replication.upstream;
+        let (mut kept, mut sign, mut is_full) = (primary_connection.take_unused(), primary_connection.sign(), false);
+        while !*self.state.lock() {
+            sign.give();
+            let limit = self.core.config.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica.hard_bytes;
+            if limit > 0 && kept.len() as u64 >= limit {
+                if !std::mem::replace(&mut is_full, true) {
+                    logging::notice(format_args!(
+                        "Dual channel replication: Replication buffer limit reached ({limit}), stopping buffering. \
+                         Further accumulation may occur on primary side."
+                    ));
+                }
+                let mut stops = self.state.lock();
+                if !*stops {
+                    self.changed.wait_for(&mut stops, LOOK_EVERY);
+                }
+                continue;
+            }
+            if let Err(broken) = primary_connection.read_behind(&mut kept, LOOK_EVERY) {
+                self.core.keyspace.lazy_free.dispose(Garbage::Other(Box::new(kept)));
+                return Err(broken);
+            }
+            upstream.kept_bytes.store(kept.len() as u64, Ordering::Relaxed);
+            upstream.kept_peak.fetch_max(kept.len() as u64, Ordering::Relaxed);
+        }
+        primary_connection.put_back(kept);
+        Ok(primary_connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_primary_says_what_its_dump_is_of() {
+        let id = "a".repeat(40);
+        let place = |text: &str| place(text).map(|place| (place.offset, place.database, place.channel));
+        assert_eq!(place(&format!("$ENDOFF:17 {id} 3 42")), Some((17, 3, "42".into())));
+        assert_eq!(place(&format!("$ENDOFF:17 {id} -1 42")), Some((17, 0, "42".into())));
+        let senseless = ["$ENDOFF:17", "-ERR no", "$ENDOFF:x y z 1", "$EOF:17 3 42"];
+        assert!(senseless.iter().all(|text| place(text).is_none()));
+        assert_eq!(place(&format!("$ENDOFF:17 {} 3 42", "a".repeat(39))), None);
+        assert_eq!(place(&format!("$ENDOFF:17 {id} 3 x")), None);
+    }
+}

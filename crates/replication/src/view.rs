@@ -1,0 +1,29 @@
+//! What durability knows of replication.
+
+use crate::ReplicatedCore;
+use kvick_durability::ReplicationView;
+use std::sync::atomic::Ordering;
+
+/// See the module's documentation.
+pub struct View(pub &'static ReplicatedCore);
+
+impl ReplicationView for View {
+    fn stream(&self) -> Option<(String, usize)> {
+        let replication = &self.0.replication;
+        let stream = || (replication.history.lock().id.clone(), replication.upstream.database.load(Ordering::Relaxed));
+        replication.has_backlog.load(Ordering::SeqCst).then(stream)
+    }
+
+    fn resume_history(&self, id: &str, offset: u64, database: usize) {
+        self.0.go_on_from_dump(id, offset, database);
+    }
+
+    fn primary_database(&self) -> Option<usize> {
+        let upstream = &self.0.replication.upstream;
+        upstream.is_replica().then(|| upstream.database.load(Ordering::Relaxed))
+    }
+
+    fn replicas_at(&self, offset: u64, on_disk: bool) -> usize {
+        self.0.replication.replicas.reached(offset, on_disk)
+    }
+}

@@ -1,0 +1,348 @@
+//! Scripts and functions: what the server knows of them, and the interpreters that run them.
+//!
+//! - [`scripts`]: the scripts that came with EVAL and SCRIPT LOAD, by their sums.
+//! - [`functions`], [`libraries`]: functions, and the libraries that define them.
+//! - [`running`]: the one that runs, as others see it.
+//! - [`debugging`]: processes in which scripts are debugged.
+//!
+//! How they run, and call commands, is in `kvick-engine`.
+//!
+//! **What always holds**: one script or function runs at a time, whichever worker it is on: whoever begins one has the
+//! [turn](Turn), and takes it before any lock of the keyspace. There are two interpreters, one for scripts and one for
+//! functions, which are only touched by who has the turn, or by who has the world (then nobody has the turn: it is held
+//! within a batch or with the world). The registries are locked for a moment only, last of all locks.
+
+pub mod debugging;
+pub mod functions;
+pub mod libraries;
+pub mod program;
+pub mod running;
+pub mod scripts;
+
+use debugging::Sessions;
+use functions::Library;
+use kvick_commands::context::Error;
+use kvick_core::Core;
+use kvick_resp::Args;
+use kvick_runtime::version;
+use kvick_script::{Failure, Identity, Kind, ScriptFlags, Settings, Shebang, Vm};
+use kvick_store::Keyspace;
+use kvick_store::lazy_free::Garbage;
+use libraries::{Join, Libraries};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use program::Source;
+use running::Running;
+use scripts::{Script, Scripts, Sum};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How often who waits for its turn looks whether it still wants to.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// See the module's documentation.
+pub struct Scripting {
+    keyspace: &'static Keyspace,
+    turn: RwLock<()>,
+    interpreters: Mutex<Interpreters>,
+    /// The scripts that are known.
+    pub scripts: Mutex<Scripts>,
+    /// The libraries.
+    pub libraries: RwLock<Libraries>,
+    /// The one that runs.
+    pub running: Running,
+    /// Sessions of the debugger beside the server.
+    pub sessions: Sessions,
+    /// Requests that wait for a script to end, on all workers.
+    pub held: AtomicUsize,
+    /// DEBUG SET-DISABLE-DENY-SCRIPTS: whether scripts may call what they may not.
+    pub may_call_all: AtomicBool,
+    /// Bytes that the interpreters take, as of their last use: for scripts, for functions.
+    memory: [AtomicUsize; 2],
+}
+
+/// The right to run a script. Whoever has it may wait for locks of the keyspace while holding others.
+pub struct Turn<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
+
+/// Keeps scripts from beginning, for a command that waits for locks within its batch.
+pub struct NoScripts<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+
+/// The interpreters, made when they are first needed.
+#[derive(Default)]
+pub struct Interpreters {
+    vms: [Option<Vm>; 2],
+    /// Whether they have what `lua-enable-insecure-api` allows.
+    insecure: bool,
+}
+
+impl Interpreters {
+    /// The interpreter of a kind.
+    pub fn get(&mut self, core: &Core, kind: Kind) -> Result<&mut Vm, Error> {
+        let slot = &mut self.vms[kind as usize];
+        match slot {
+            Some(vm) => Ok(vm),
+            None => {
+                let settings = Settings { insecure_api: self.insecure, ..Settings::default() };
+                Ok(slot.insert(Vm::new(kind, &identity(core), settings).map_err(error_of)?))
+            }
+        }
+    }
+}
+
+impl Scripting {
+    /// Without scripts and functions.
+    pub fn new(keyspace: &'static Keyspace) -> Self {
+        Scripting {
+            keyspace,
+            turn: RwLock::default(),
+            interpreters: Mutex::default(),
+            scripts: Mutex::default(),
+            libraries: RwLock::default(),
+            running: Running::default(),
+            sessions: Sessions::default(),
+            held: AtomicUsize::new(0),
+            may_call_all: AtomicBool::new(false),
+            memory: Default::default(),
+        }
+    }
+
+    /// Takes the turn, unless `patient`, which is asked now and then, says otherwise while another script has it.
+    #[inline]
+    pub fn take_turn(&self, patient: impl Fn() -> bool) -> Option<Turn<'_>> {
+        loop {
+            if let Some(turn) = self.turn.try_write().or_else(|| self.turn.try_write_for(LOOK_EVERY)) {
+                return Some(Turn(turn));
+            }
+            if !patient() {
+                return None;
+            }
+        }
+    }
+
+    /// Keeps scripts from beginning, unless `patient` says otherwise while one runs.
+    pub fn without_scripts(&self, patient: impl Fn() -> bool) -> Option<NoScripts<'_>> {
+        loop {
+            if let Some(held) = self.turn.try_read_for(LOOK_EVERY) {
+                return Some(NoScripts(held));
+            }
+            if !patient() {
+                return None;
+            }
+        }
+    }
+
+    /// The interpreters, for who has the turn or the world. `None` for a script that calls a command which needs them.
+    pub fn interpreters(&self) -> Option<MutexGuard<'_, Interpreters>> {
+        self.interpreters.try_lock()
+    }
+
+    fn idle_interpreters(&self) -> Result<MutexGuard<'_, Interpreters>, Error> {
+        self.interpreters().ok_or(Error::text("ERR A script cannot change what scripts run with"))
+    }
+
+    /// Takes note of what an interpreter takes of memory.
+    pub fn note_memory(&self, kind: Kind, interpreters: &Interpreters) {
+        let bytes = interpreters.vms[kind as usize].as_ref().map_or(0, Vm::memory);
+        self.memory[kind as usize].store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that the interpreter of a kind takes.
+    pub fn interpreter_memory(&self, kind: Kind) -> usize {
+        self.memory[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the texts of scripts take, and those of libraries, about.
+    pub fn text_memory(&self) -> [usize; 2] {
+        [self.scripts.lock().memory(), self.libraries.read().memory()]
+    }
+
+    /// What the script or function that a request is for says of itself, if it does and is known or can be read.
+    /// `sum` finds a script's.
+    pub fn flags_of(&self, source: Source, args: Args<'_>, sum: impl FnOnce(&[u8]) -> Sum) -> Option<ScriptFlags> {
+        let code = args.get(1)?;
+        let known = |sum: &Sum| self.scripts.lock().get(sum);
+        match source {
+            Source::Script => match known(&sum(code)) {
+                Some(script) => script.flags,
+                None => Shebang::of_script(code).ok()?.flags,
+            },
+            Source::Sum => known(&Sum::read(code)?)?.flags,
+            Source::Function => Some(self.libraries.read().function(code)?.flags),
+        }
+    }
+
+    /// Makes an interpreter as it was in the beginning.
+    fn reset(&self, interpreters: &mut Interpreters, kind: Kind, lazy: bool) {
+        let old = interpreters.vms[kind as usize].take();
+        match old {
+            Some(vm) if lazy => self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(vm))),
+            old => drop(old),
+        }
+        self.memory[kind as usize].store(0, Ordering::Relaxed);
+    }
+
+    /// Heeds what `lua-enable-insecure-api` says: when that changes all begins anew. For who has the turn.
+    #[inline]
+    pub fn heed_settings(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
+        if insecure != interpreters.insecure {
+            self.begin_anew(core, insecure, interpreters);
+        }
+    }
+
+    #[cold]
+    fn begin_anew(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
+        interpreters.insecure = insecure;
+        self.scripts.lock().clear();
+        self.reset(interpreters, Kind::Scripts, false);
+        let sources = self.library_sources();
+        std::mem::take(&mut *self.libraries.write());
+        self.reset(interpreters, Kind::Functions, false);
+        let Ok(vm) = interpreters.get(core, Kind::Functions) else { return };
+        for source in sources {
+            // It could be loaded before. Should it depend on what is gone, then so is it.
+            if let Ok(library) = Library::load(vm, &source, None, |_| Ok(())) {
+                let _ = self.libraries.write().join(vec![library], Join::Append);
+            }
+        }
+    }
+
+    /// SCRIPT FLUSH. With the world.
+    pub fn forget_scripts(&self, lazy: bool) -> Result<(), Error> {
+        let mut interpreters = self.idle_interpreters()?;
+        let scripts = self.scripts.lock().clear();
+        if lazy {
+            self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(scripts)));
+        }
+        self.reset(&mut interpreters, Kind::Scripts, lazy);
+        Ok(())
+    }
+
+    /// SCRIPT LOAD. With the world.
+    pub fn load_script(&self, core: &Core, sum: &Sum, text: &[u8]) -> Result<(), Error> {
+        let mut interpreters = self.idle_interpreters()?;
+        if !self.scripts.lock().keep(sum) {
+            self.compile(interpreters.get(core, Kind::Scripts)?, sum, text, true)?;
+            self.note_memory(Kind::Scripts, &interpreters);
+        }
+        Ok(())
+    }
+
+    /// Compiles a script that is not known, and takes note of it.
+    pub fn compile(&self, vm: &mut Vm, sum: &Sum, text: &[u8], stays: bool) -> Result<Arc<Script>, Error> {
+        let shebang = Shebang::of_script(text).map_err(error_of)?;
+        if !shebang.engine.eq_ignore_ascii_case(b"lua") {
+            let engine = String::from_utf8_lossy(&shebang.engine);
+            return Err(Error::new(format!("ERR Could not find scripting engine '{engine}'")));
+        }
+        vm.compile_script(sum.digits(), &text[shebang.code]).map_err(error_of)?;
+        let (script, forgotten) = self.scripts.lock().add(*sum, text, shebang.flags, stays);
+        if let Some(forgotten) = forgotten {
+            vm.forget_script(forgotten.sum.digits());
+        }
+        Ok(script)
+    }
+
+    /// Changes libraries, with the world.
+    fn with_functions<T>(&self, core: &Core, change: impl FnOnce(&mut Vm) -> Result<T, Error>) -> Result<T, Error> {
+        let mut interpreters = self.idle_interpreters()?;
+        let result = change(interpreters.get(core, Kind::Functions)?);
+        self.note_memory(Kind::Functions, &interpreters);
+        result
+    }
+
+    /// FUNCTION LOAD; the library's name. With the world.
+    pub fn load_library(
+        &self,
+        core: &Core,
+        code: &[u8],
+        replace: bool,
+        time_max: Option<Duration>,
+    ) -> Result<String, Error> {
+        self.with_functions(core, |vm| {
+            let admit = |name: &str| match self.libraries.read().contains(name) && !replace {
+                true => Err(Failure::new(format!("ERR Library '{name}' already exists"))),
+                false => Ok(()),
+            };
+            let loaded = Library::load(vm, code, time_max, admit).map_err(error_of)?;
+            let name = loaded.name.clone();
+            let join = if replace { Join::Replace } else { Join::Append };
+            self.join(vm, vec![loaded], join)?;
+            Ok(name)
+        })
+    }
+
+    /// FUNCTION RESTORE: loads libraries, all or none. With the world.
+    pub fn join_libraries(&self, core: &Core, sources: &[impl AsRef<[u8]>], join: Join) -> Result<(), Error> {
+        self.with_functions(core, |vm| {
+            let mut loaded: Vec<Library> = Vec::new();
+            for source in sources {
+                let admit = |name: &str| match loaded.iter().any(|library| library.name == name) {
+                    true => Err(Failure::new(format!("ERR Library '{name}' already exists"))),
+                    false => Ok(()),
+                };
+                match Library::load(vm, source.as_ref(), None, admit) {
+                    Ok(library) => loaded.push(library),
+                    Err(flaw) => {
+                        loaded.into_iter().for_each(|library| library.drop_from(vm));
+                        return Err(error_of(flaw));
+                    }
+                }
+            }
+            self.join(vm, loaded, join)
+        })
+    }
+
+    fn join(&self, vm: &mut Vm, loaded: Vec<Library>, join: Join) -> Result<(), Error> {
+        let joined = self.libraries.write().join(loaded, join);
+        let (dropped, result) = match joined {
+            Ok(replaced) => (replaced, Ok(())),
+            Err((flaw, refused)) => (refused, Err(Error::new(format!("ERR {flaw}")))),
+        };
+        dropped.into_iter().for_each(|library| library.drop_from(vm));
+        result
+    }
+
+    /// FUNCTION DELETE. With the world.
+    pub fn delete_library(&self, core: &Core, name: &[u8]) -> Result<(), Error> {
+        self.with_functions(core, |vm| {
+            let removed = std::str::from_utf8(name).ok().and_then(|name| self.libraries.write().remove(name));
+            removed.ok_or(Error::text("ERR Library not found"))?.drop_from(vm);
+            Ok(())
+        })
+    }
+
+    /// FUNCTION FLUSH. With the world.
+    pub fn forget_libraries(&self, lazy: bool) -> Result<(), Error> {
+        let mut interpreters = self.idle_interpreters()?;
+        let libraries = std::mem::take(&mut *self.libraries.write());
+        if lazy {
+            self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(libraries)));
+        }
+        self.reset(&mut interpreters, Kind::Functions, lazy);
+        Ok(())
+    }
+
+    /// The libraries' code, for dumps.
+    pub fn library_sources(&self) -> Vec<Arc<[u8]>> {
+        self.libraries.read().all().map(|library| library.code.clone()).collect()
+    }
+
+    /// Begins to count anew.
+    pub fn reset_stats(&self) {
+        self.scripts.lock().evicted = 0;
+    }
+}
+
+/// Whom scripts are told that they run on.
+fn identity(core: &Core) -> Identity {
+    let compatible = core.config.read(kvick_config::tables::process::EXTENDED_REDIS_COMPATIBILITY);
+    Identity {
+        server_name: if compatible { "redis" } else { "valkey" }.into(),
+        version: version::VALKEY.into(),
+        redis_version: version::REDIS.into(),
+    }
+}
+
+fn error_of(failure: Failure) -> Error {
+    Error::new(failure.to_string())
+}
