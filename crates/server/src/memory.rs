@@ -1,6 +1,7 @@
 //! Where memory goes: the report behind INFO and MEMORY.
 
 use kvick_core::clients::ClientFlags;
+use kvick_core::eviction;
 use kvick_engine::services::Services;
 use kvick_runtime::memory::{Figures, excess, percent, ratio};
 use kvick_store::usage::Usage;
@@ -10,6 +11,8 @@ use std::sync::atomic::Ordering;
 pub struct Overview {
     /// The figures that it was made from.
     pub figures: Figures,
+    /// Memory in use that eviction does not count.
+    pub not_counted: usize,
     /// The most ever in use.
     pub peak: usize,
     /// What the empty server takes.
@@ -43,10 +46,25 @@ impl Overview {
         let log = &server.keyspace.log;
         let backlog = log.memory().saturating_sub(log.excess());
         let kept = server.replication.upstream.kept_bytes.load(Ordering::Relaxed) as usize;
-        let figures = Figures::read();
+        let (figures, not_counted) = Self::measure(server);
         server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());
-        Overview { figures, peak, startup, clients, replicas, backlog, kept, databases }
+        Overview { figures, not_counted, peak, startup, clients, replicas, backlog, kept, databases }
+    }
+
+    /// The figures, and the memory that eviction does not count, at the same moment: if that changes while the figures
+    /// are read, for example because a replica has been disconnected, they are read again.
+    fn measure(server: &Services) -> (Figures, usize) {
+        const ATTEMPTS_MAX: usize = 10;
+        let mut not_counted = eviction::not_counted(server);
+        for _ in 1..ATTEMPTS_MAX {
+            let figures = Figures::read();
+            let before = std::mem::replace(&mut not_counted, eviction::not_counted(server));
+            if before == not_counted {
+                return (figures, not_counted);
+            }
+        }
+        (Figures::read(), not_counted)
     }
 
     /// What is not keys and values.

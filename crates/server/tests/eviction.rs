@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, for_workers, wait_until};
+use common::{Raw, Server, for_workers, wait_until};
 use kvick_testing::SetOnDrop;
 use redis::{Connection, cmd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -330,5 +330,200 @@ fn telling_of_evicted_keys_costs_no_further_keys() {
                 assert!(evicted < KEYS as u64 * 4 / 10, "{evicted}");
             }
         }
+    });
+}
+
+/// Bytes that a limit leaves for small keys: far less than the partitions' tables of several workers could take.
+const NARROW: u64 = 100 * 1024;
+/// Bytes by which memory may exceed its limit for a moment: buffers of requests and replies, counters of new commands.
+const SLACK: u64 = 16 * 1024;
+
+/// Sets keys of one byte with this prefix until memory is nearly at its limit; how many.
+fn fill_to(client: &mut Connection, limit: u64, prefix: &str, volatile: impl Fn(usize) -> bool) -> usize {
+    for n in 1.. {
+        set_small(client, &format!("{prefix}{}", n - 1), volatile(n - 1)).expect("there is room left");
+        // As many keys take less than the margin.
+        if n % 16 == 0 && info(client, "used_memory") + 4096 > limit {
+            return n;
+        }
+    }
+    unreachable!("the limit is reached some time")
+}
+
+fn set_small(client: &mut Connection, key: &str, volatile: bool) -> redis::RedisResult<()> {
+    let mut command = cmd("SET");
+    command.arg(key).arg("x");
+    if volatile {
+        command.arg("EX").arg(10_000);
+    }
+    command.exec(client)
+}
+
+#[test]
+fn evicting_small_keys_makes_room_for_as_many_others() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        for policy in POLICIES {
+            cmd("FLUSHALL").arg("SYNC").exec(&mut client).expect("an empty server");
+            set_config(&mut client, &[("maxmemory", "0"), ("maxmemory-policy", policy)]);
+            let limit = leave(&mut client, NARROW);
+            let keys = fill_to(&mut client, limit, "key:", |_| true);
+            assert!(keys > 100, "{policy}: {keys}");
+            for n in 0..2 * keys {
+                let set = set_small(&mut client, &format!("more:{n}"), true);
+                set.unwrap_or_else(|error| panic!("{policy}: {n} of {keys}: {error}"));
+            }
+            let used = info(&mut client, "used_memory");
+            assert!(used < limit + SLACK, "{policy}: {used} of {limit}");
+            // No more keys are evicted than are set.
+            let left: usize = cmd("DBSIZE").query(&mut client).expect("a number");
+            assert!(left > keys * 8 / 10, "{policy}: {left} of {keys}");
+        }
+    });
+}
+
+#[test]
+fn volatile_policies_keep_small_lasting_keys_and_allkeys_policies_refuse_nothing() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        for policy in POLICIES {
+            cmd("FLUSHALL").arg("SYNC").exec(&mut client).expect("an empty server");
+            set_config(&mut client, &[("maxmemory", "0"), ("maxmemory-policy", policy)]);
+            let limit = leave(&mut client, NARROW);
+            let keys = fill_to(&mut client, limit, "key:", |n| n % 2 == 1);
+            let (mut set, mut refused) = (0, 0);
+            for n in 0..keys {
+                match set_small(&mut client, &format!("lasting:{n}"), false) {
+                    Ok(()) => set += 1,
+                    Err(error) if error.to_string().contains("OOM") => refused += 1,
+                    Err(error) => panic!("{policy}: {error}"),
+                }
+            }
+            let used = info(&mut client, "used_memory");
+            assert!(used < limit + SLACK, "{policy}: {used} of {limit}");
+            if policy.starts_with("allkeys") {
+                assert_eq!(refused, 0, "{policy}");
+                continue;
+            }
+            // All that may go has gone when the first is refused.
+            assert!(refused > 0, "{policy}");
+            let even: Vec<String> = (0..keys).step_by(2).map(|n| format!("key:{n}")).collect();
+            let lasting: usize = cmd("EXISTS").arg(&even).query(&mut client).expect("a number");
+            assert_eq!(lasting, even.len(), "{policy}");
+            let left: usize = cmd("DBSIZE").query(&mut client).expect("a number");
+            assert_eq!(left, even.len() + set, "{policy}");
+        }
+    });
+}
+
+#[test]
+fn tables_of_deleted_keys_take_no_room_from_others() {
+    const KEYS: usize = 4000;
+    for_workers(&["--maxmemory-policy", "volatile-lru"], |server| {
+        let mut client = server.client();
+        cmd("FLUSHALL").arg("SYNC").exec(&mut client).expect("an empty server");
+        leave(&mut client, NARROW);
+        // Never more than one key, and no key that may be evicted.
+        for n in 0..KEYS {
+            let key = format!("key:{n}");
+            set_small(&mut client, &key, false).unwrap_or_else(|error| panic!("{n}: {error}"));
+            assert!(cmd("DEL").arg(&key).query::<bool>(&mut client).expect("a number"));
+        }
+    });
+}
+
+#[test]
+fn the_first_key_of_a_database_takes_little_memory() {
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        cmd("SET").arg("key").arg("x").exec(&mut client).expect("a key");
+        let before = info(&mut client, "used_memory");
+        for database in 1..5 {
+            cmd("SELECT").arg(database).exec(&mut client).expect("a database");
+            cmd("SET").arg("key").arg("x").exec(&mut client).expect("a key");
+        }
+        let after = info(&mut client, "used_memory");
+        assert!(after < before + SLACK, "{before}, then {after}");
+    });
+}
+
+/// Connections that take much memory.
+const GREEDY: usize = 20;
+const VALUES: usize = 50;
+const VALUE_BYTES: usize = 100_000;
+
+/// Has connections take memory until keys are evicted, or until connections are while there is a limit for these; never
+/// both. `take_more` makes a connection take more memory, and may fail when that is closed.
+fn either_keys_or_connections_go(server: &Server, mut take_more: impl FnMut(&Server, &mut Vec<Raw>)) {
+    let mut client = server.client();
+    cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut client).expect("a flag");
+    let others = info(&mut client, "connected_clients");
+    for limit in ["0", "3mb"] {
+        cmd("FLUSHALL").arg("SYNC").exec(&mut client).expect("an empty server");
+        set_config(&mut client, &[("maxmemory-clients", limit)]);
+        cmd("CONFIG").arg("RESETSTAT").exec(&mut client).expect("counts of zero");
+        for n in 0..VALUES {
+            cmd("SETRANGE").arg(n).arg(VALUE_BYTES).arg("x").exec(&mut client).expect("a value");
+        }
+        let mut greedy = Vec::new();
+        wait_until("something is evicted", || {
+            take_more(server, &mut greedy);
+            info(&mut client, "evicted_keys") + info(&mut client, "evicted_clients") > 0
+        });
+        let (keys, connections) = (info(&mut client, "evicted_keys"), info(&mut client, "evicted_clients"));
+        let left: usize = cmd("DBSIZE").query(&mut client).expect("a number");
+        match limit {
+            "0" => {
+                assert!(connections == 0 && keys > 0 && left < VALUES, "{connections} connections, {left} keys left")
+            }
+            _ => assert!(connections > 0 && keys == 0 && left == VALUES, "{connections} connections, {left} keys left"),
+        }
+        drop(greedy);
+        wait_until("the connections are closed", || info(&mut client, "connected_clients") == others);
+    }
+}
+
+const ROOM_FOR_VALUES: [&str; 4] = ["--maxmemory", "11mb", "--maxmemory-policy", "allkeys-lru"];
+
+#[test]
+fn replies_that_are_not_read_have_keys_evicted_or_their_connections() {
+    for_workers(&ROOM_FOR_VALUES, |server| {
+        either_keys_or_connections_go(server, |server, greedy| {
+            greedy.resize_with(GREEDY, || server.raw());
+            greedy.iter_mut().for_each(|raw| _ = raw.try_send("MGET 1\r\n"));
+        });
+    });
+}
+
+#[test]
+fn requests_that_are_not_complete_have_keys_evicted_or_their_connections() {
+    for_workers(&ROOM_FOR_VALUES, |server| {
+        either_keys_or_connections_go(server, |server, greedy| {
+            greedy.extend((0..30).map(|_| {
+                // Many arguments, the last of which is missing.
+                let mut request = String::from("*251\r\n$4\r\nMGET\r\n");
+                (0..249).for_each(|_| request += &format!("$1000\r\n{}\r\n", "x".repeat(1000)));
+                let mut raw = server.raw();
+                let _ = raw.try_send(request);
+                raw
+            }));
+        });
+    });
+}
+
+#[test]
+fn messages_that_are_not_read_have_keys_evicted_or_their_connections() {
+    for_workers(&ROOM_FOR_VALUES, |server| {
+        let mut publisher = server.client();
+        cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut publisher).expect("a flag");
+        either_keys_or_connections_go(server, |server, greedy| {
+            greedy.resize_with(GREEDY, || {
+                let mut raw = server.raw();
+                raw.send("SUBSCRIBE channel\r\n");
+                raw.skip_to(":1");
+                raw
+            });
+            cmd("PUBLISH").arg("channel").arg("x".repeat(VALUE_BYTES)).exec(&mut publisher).expect("a message");
+        });
     });
 }

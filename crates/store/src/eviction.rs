@@ -181,7 +181,8 @@ impl Evictor {
         Evictor { pool: Pool::default(), policy: None, random, next_database: 0, rests: Vec::new(), name: Vec::new() }
     }
 
-    /// Evicts a key; about how many bytes that frees, `None` when there is none that may go.
+    /// Evicts a key; about how many bytes that frees. If no key may go, frees the empty tables that commands left
+    /// behind; `None` if there are none of these either.
     pub fn evict(&mut self, mut pass: Pass<'_>) -> Option<usize> {
         if self.policy != Some(pass.policy) {
             self.policy = Some(pass.policy);
@@ -190,7 +191,8 @@ impl Evictor {
         self.rests.resize(pass.keyspace.databases(), 0);
         loop {
             if !self.find_candidates(&pass) {
-                return None;
+                let bytes = release_empty_tables(pass.keyspace);
+                return (bytes > 0).then_some(bytes);
             }
             while let Some(candidate) = self.pool.take_best() {
                 match self.judge(&mut pass, candidate) {
@@ -330,6 +332,8 @@ impl Evictor {
         locked.with_partition(address, |partition| {
             discard(keyspace, partition, place, lazy);
             tell_of_loss(partition, effects, number, key);
+            // Where partitions have few keys each, tables take more than the keys.
+            partition.release_empty_table();
         });
         pass.counters.evicted.add(1);
         effects.evicted(key, pass.lazy);
@@ -346,6 +350,20 @@ impl Evictor {
         self.random = x;
         x.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
+}
+
+/// Frees the tables of partitions without keys, and returns their size in bytes. Locked partitions are skipped.
+fn release_empty_tables(keyspace: &'static Keyspace) -> usize {
+    let mut bytes = 0;
+    let databases = (0..keyspace.databases()).map(|number| keyspace.database_at(number));
+    for database in databases.filter(|database| keyspace.is_made(*database)) {
+        for partition in (0..keyspace.partitions()).filter(|at| keyspace.partition_len(database, *at) == 0) {
+            let address = keyspace.address_of(database, partition);
+            let locked = keyspace.try_lock_one(address);
+            bytes += locked.map_or(0, |mut locked| locked.partition_mut(address).release_empty_table());
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]

@@ -136,6 +136,7 @@ impl Pass<'_> {
             let emptied = partition.entry(place).collection::<Hash>().is_some_and(|hash| hash.is_empty());
             if emptied {
                 discard(keyspace, partition, place, lazy);
+                partition.release_empty_table();
             }
             if !fields.is_empty() {
                 self.effects.begin(keyspace.log.has_readers(), self.heard | keyspace.tracking.heard(), number);
@@ -180,6 +181,9 @@ impl Pass<'_> {
             self.counters.expired.add(1);
             self.effects.expired(key, self.lazy);
             self.effects.commit(&keyspace.log, kvick_resp::Args::new(&[], &[], &[]));
+        }
+        if !expired.is_empty() {
+            locked.partition_mut(address).release_empty_table();
         }
         Step { looked_at, expired: expired.len() as u64, at_end }
     }

@@ -21,7 +21,9 @@ use locked::Held;
 pub use locked::Locked;
 use parking_lot::RawMutex;
 use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
+use std::alloc::{GlobalAlloc, Layout, System, handle_alloc_error};
 use std::cell::UnsafeCell;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -61,7 +63,7 @@ pub struct Keyspace {
 
 #[derive(Default)]
 struct Database {
-    cells: OnceLock<Box<[PartitionSlot]>>,
+    cells: OnceLock<&'static [PartitionSlot]>,
     /// Raised when a partition has its first key, or hash with a field, with an expiry, and lowered when the database is
     /// flushed.
     ever_volatile: AtomicBool,
@@ -266,7 +268,7 @@ impl Keyspace {
             volatile_hashes: AtomicUsize::new(0),
             partition: Apart(UnsafeCell::new(Partition::new(self.hasher))),
         };
-        self.databases[database].cells.get_or_init(|| (0..self.partitions).map(|_| cell()).collect())
+        self.databases[database].cells.get_or_init(|| allocate_cells(self.partitions, cell))
     }
 
     #[inline]
@@ -455,5 +457,27 @@ impl Keyspace {
     /// Takes the world: the calling thread must be outside of any batch.
     pub fn lock_global(&'static self) -> Locked {
         Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take() } }
+    }
+}
+
+/// Allocates the cells of a database, which are never freed.
+///
+/// They come from the system's allocator, because `maxmemory` limits what the global allocator has allocated, and
+/// eviction cannot free cells. Their size depends only on the number of workers: 1.6 MB with four of them. If they
+/// were counted, the first command in a database would cause eviction, or refusal of writes, to make room for its
+/// locks.
+fn allocate_cells(count: usize, cell: impl Fn() -> PartitionSlot) -> &'static [PartitionSlot] {
+    let Ok(layout) = Layout::array::<PartitionSlot>(count) else {
+        unreachable!("a database has some thousand partitions")
+    };
+    // SAFETY: the layout is not empty, as there is at least one partition.
+    let Some(cells) = NonNull::new(unsafe { System.alloc(layout) }.cast::<PartitionSlot>()) else {
+        handle_alloc_error(layout)
+    };
+    // SAFETY: the memory has the size and alignment of that many cells, each is initialised before the slice is made,
+    // and the memory is never freed.
+    unsafe {
+        (0..count).for_each(|at| cells.add(at).write(cell()));
+        std::slice::from_raw_parts(cells.as_ptr(), count)
     }
 }

@@ -81,6 +81,17 @@ impl Partition {
         self.table.reserve(keys);
     }
 
+    /// Frees the table if there are no keys, and returns its size in bytes. Commands that remove the last key keep the
+    /// table, which the next key will need.
+    pub(crate) fn release_empty_table(&mut self) -> usize {
+        if !self.is_empty() {
+            return 0;
+        }
+        let bytes = self.table.memory();
+        self.table.release();
+        bytes
+    }
+
     /// Number of keys, expired ones that are still there included.
     pub fn len(&self) -> usize {
         self.table.len()

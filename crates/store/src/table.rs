@@ -116,6 +116,12 @@ impl Table {
         self.segments.len()
     }
 
+    /// Frees what an empty table keeps for future elements.
+    pub fn release(&mut self) {
+        debug_assert!(self.is_empty(), "a table is released while it has elements");
+        *self = Table::new();
+    }
+
     /// Bytes of memory that the table itself takes.
     pub fn memory(&self) -> usize {
         self.capacity() * size_of::<u64>()
@@ -568,8 +574,7 @@ impl Table {
     #[inline(never)]
     fn shrink(&mut self, number: usize) {
         if self.len == 0 {
-            *self = Table::new();
-            return;
+            return self.release();
         }
         let segment = &mut self.segments[number];
         segment.resize(step_for(segment.count as usize));

@@ -9,6 +9,7 @@ use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::message::Message;
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
+use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +28,8 @@ pub struct ClientEviction {
     leaving: AtomicUsize,
     /// Connections closed.
     evicted: AtomicU64,
+    /// Held while connections are chosen that are to be closed.
+    choosing: Mutex<()>,
 }
 
 impl ClientEviction {
@@ -36,7 +39,7 @@ impl ClientEviction {
         self.replace(client, memory);
     }
 
-    /// A connection is gone.
+    /// A connection is gone, and what it took is free.
     pub fn forget(&self, client: &ClientInfo) {
         self.replace(client, 0);
         let left = client.leaving.swap(0, Ordering::Relaxed);
@@ -47,10 +50,11 @@ impl ClientEviction {
 
     /// A connection is about to be closed that takes so much memory.
     fn dismiss(&self, client: &ClientInfo, memory: usize) {
-        self.replace(client, 0);
         client.leaving.store(memory, Ordering::Relaxed);
         self.leaving.fetch_add(memory, Ordering::Relaxed);
-        self.evicted.fetch_add(1, Ordering::Relaxed);
+        self.evicted.fetch_add(1, Ordering::Release);
+        // Last, so that a worker that sees the smaller sum also sees the counters above.
+        self.replace(client, 0);
     }
 
     /// Bytes that will be free as soon as those are closed that are to be closed.
@@ -62,19 +66,19 @@ impl ClientEviction {
     fn replace(&self, client: &ClientInfo, memory: usize) {
         if client.accounted.load(Ordering::Relaxed) != memory {
             let before = client.accounted.swap(memory, Ordering::Relaxed);
-            self.sum.fetch_add(memory as i64 - before as i64, Ordering::Relaxed);
+            self.sum.fetch_add(memory as i64 - before as i64, Ordering::Release);
         }
     }
 
     /// What connections take together, in bytes, as far as they are accounted for.
     #[inline]
     fn sum(&self) -> u64 {
-        self.sum.load(Ordering::Relaxed).max(0) as u64
+        self.sum.load(Ordering::Acquire).max(0) as u64
     }
 
     /// Connections that were closed.
     pub fn evicted(&self) -> u64 {
-        self.evicted.load(Ordering::Relaxed)
+        self.evicted.load(Ordering::Acquire)
     }
 
     pub(super) fn reset(&self) {
@@ -100,6 +104,8 @@ fn enforce_slowly(core: &Core, limit: u64, now_ms: i64) {
 /// The same, whatever is accounted for so far: the limit is new.
 pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
     let state = &core.eviction.clients;
+    // One worker at a time: the next one sees all that this one dismisses.
+    let _choosing = state.choosing.lock();
     let all = core.clients.all();
     let mut sum: u64 = all.iter().map(|client| client.memory() as u64).sum();
     for (client, memory) in largest_first(all) {
@@ -111,6 +117,8 @@ pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
             // Another worker was quicker.
             continue;
         }
+        // Again, now that its worker allocates no more for it.
+        let memory = client.memory();
         kvick_runtime::logging::notice(format_args!(
             "Evicting client: {} tot-mem={memory}",
             client.described(core.config.read(HIDE_USER_DATA_FROM_LOG))

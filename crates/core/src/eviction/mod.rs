@@ -97,8 +97,9 @@ pub fn not_counted(core: &Core) -> usize {
         + core.eviction.untold.load(Ordering::Relaxed)
 }
 
-/// Bytes by which memory is above a limit, or below it if negative. While it is above, what is not counted does not count,
-/// nor what is about to be free, since the janitor has it or its connection is being closed.
+/// Bytes by which memory is above a limit, or below it if negative. If it is above, three things are subtracted:
+/// memory that eviction does not count, memory that lazy freeing or a connection that is being closed is about to free,
+/// and memory that other workers have allocated within the commands that they are executing.
 pub fn excess(core: &Core, limit: u64) -> i64 {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut used = kvick_runtime::memory::in_use();
@@ -110,7 +111,7 @@ pub fn excess(core: &Core, limit: u64) -> i64 {
             not_counted(core) + leaving
         };
         let before = passing();
-        used = kvick_runtime::memory::in_use();
+        used = kvick_runtime::memory::settled();
         used = used.saturating_sub(before.max(passing()));
     }
     used as i64 - limit.min(i64::MAX as usize) as i64

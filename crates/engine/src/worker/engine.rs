@@ -298,7 +298,7 @@ impl Engine {
             }
             let gone = !client.renew_rights(self.server);
             let limited = self.server.admission.has(Reasons::LIMITED) && !self.is_busy();
-            if gone || limited && !self.mind_memory(client, args, taken.as_deref()) {
+            if gone || limited && !self.mind_memory(client, args, taken.as_deref(), out.capacity()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }

@@ -37,6 +37,8 @@ pub(super) struct Evicting {
     is_unfinished: bool,
     /// Bytes of the names of keys that have gone and of which nobody has been told, as far as others know.
     untold: usize,
+    /// Bytes that the worker has for the replies of a batch, above what is usual, as far as others know.
+    scratch: usize,
     /// Whether the connections have to be looked at all: their limit may be new.
     clients_are_unseen: bool,
 }
@@ -49,6 +51,7 @@ impl Evicting {
             is_out_of_memory: false,
             is_unfinished: false,
             untold: 0,
+            scratch: 0,
             clients_are_unseen: false,
         }
     }
@@ -81,6 +84,7 @@ impl Engine {
         self.evicting.clients_are_unseen = limits.clients_bytes > 0;
         if limits.bytes == 0 {
             self.server.eviction.note(false);
+            kvick_runtime::memory::unsettle();
         }
     }
 
@@ -104,9 +108,17 @@ impl Engine {
     }
 
     /// Before a command, and without locks: closes connections and evicts keys if need be. False when the command's own
-    /// connection is closed.
+    /// connection is closed. `scratch` is the capacity of the buffer for replies.
     #[inline(never)]
-    pub(super) fn mind_memory(&mut self, client: &Client, args: Args<'_>, taken: Option<&[u8]>) -> bool {
+    pub(super) fn mind_memory(
+        &mut self,
+        client: &Client,
+        args: Args<'_>,
+        taken: Option<&[u8]>,
+        scratch: usize,
+    ) -> bool {
+        self.publish_scratch(scratch);
+        self.settle_memory();
         let limits = &self.runtime_config.eviction;
         if limits.clients_bytes > 0 {
             let bytes = args.iter().chain(taken).map(<[u8]>::len).sum();
@@ -138,15 +150,52 @@ impl Engine {
             self.evicting.is_out_of_memory = false;
             return;
         }
-        // What others free from here on is freed for this worker too, however long ago it has looked when it begins.
-        let freed_before = self.server.eviction.freed();
-        let room = match self.excess() {
+        let (excess, freed_before) = self.excess_without_connections();
+        let room = match excess {
             ..=0 => Room::Enough,
             excess => self.evict(excess, freed_before),
         };
         self.evicting.is_out_of_memory = room == Room::Nothing;
         self.evicting.is_unfinished = room == Room::Unfinished;
         self.server.eviction.note(room != Room::Enough);
+    }
+
+    /// Bytes by which memory is above its limit after connections were closed that exceed their own limit: they are
+    /// closed before keys are evicted. Also returns the bytes of all keys evicted before memory was measured.
+    fn excess_without_connections(&mut self) -> (i64, i64) {
+        let (server, limit) = (self.server, self.runtime_config.eviction.clients_bytes);
+        loop {
+            // Keys that other workers evict after memory was measured count for this worker too.
+            let (closed, freed_before) = (server.eviction.clients.evicted(), server.eviction.freed());
+            let excess = self.excess();
+            if excess > 0 && limit > 0 {
+                // Workers account for a connection before they settle what they allocated for it. So what was measured
+                // for connections is accounted for now, or another worker has just closed some: then measure again.
+                clients::enforce(server, limit, self.now_ms);
+                if server.eviction.clients.evicted() != closed {
+                    continue;
+                }
+            }
+            return (excess, freed_before);
+        }
+    }
+
+    /// Settles the worker's balance while there is a limit of memory. Call it between two commands.
+    #[inline]
+    pub(super) fn settle_memory(&self) {
+        if self.runtime_config.eviction.bytes > 0 {
+            kvick_runtime::memory::settle();
+        }
+    }
+
+    /// Lets others know how much memory the replies of a batch take, if it is much.
+    #[inline]
+    pub(super) fn publish_scratch(&mut self, capacity: usize) {
+        let much = capacity.saturating_sub(SCRATCH_MIN);
+        if much != self.evicting.scratch {
+            self.server.eviction.resize_scratch(self.evicting.scratch, much);
+            self.evicting.scratch = much;
+        }
     }
 
     /// Whether this is a time at which keys may go.
@@ -157,6 +206,7 @@ impl Engine {
 
     /// Bytes by which memory is above its limit. If it is not, what is left is shared out.
     fn excess(&mut self) -> i64 {
+        self.settle_memory();
         let excess = eviction::excess(self.server, self.runtime_config.eviction.bytes);
         if excess <= 0 {
             self.evicting.allowed = kvick_runtime::memory::own_balance() - excess / self.server.workers() as i64;
@@ -272,11 +322,7 @@ impl Worker {
     /// Lets others know how much memory the replies of a batch take, if it is much.
     #[inline]
     pub(super) fn publish_scratch(&mut self) {
-        let much = self.replies.capacity().saturating_sub(SCRATCH_MIN);
-        if much != self.scratch {
-            self.server.eviction.resize_scratch(self.scratch, much);
-            self.scratch = much;
-        }
+        self.engine.publish_scratch(self.replies.capacity());
     }
 
     /// Takes note of what a connection takes.

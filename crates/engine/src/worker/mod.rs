@@ -105,8 +105,6 @@ pub struct Worker {
     shared_used: usize,
     /// Replies of the present batch, and whose they are.
     replies: Vec<u8>,
-    /// How much memory these take, as far as others know of it.
-    scratch: usize,
     /// The reply of a request that runs a script.
     replies_apart: Vec<u8>,
     /// Requests that were held for a script and are tried again in this turn.
@@ -167,7 +165,6 @@ impl Worker {
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: Vec::with_capacity(evicting::SCRATCH_MIN),
-            scratch: 0,
             replies_apart: Vec::new(),
             resumed: 0,
             postponed: Vec::new(),
@@ -281,6 +278,7 @@ impl Worker {
         let executed = self.engine.stats.requests.get() - requests;
         self.feed_in_time(executed > 0);
         self.release_held_back();
+        self.engine.settle_memory();
         let ended = Ticks::now();
         self.engine.stats.count_turn(ended.us_since(began), executed);
         ended
@@ -377,8 +375,9 @@ impl Worker {
         let registered = connection.socket.register(self.poll.registry(), Token(token));
         // Whoever wanted it closed before it was here could not reach it.
         if registered.is_err() || Self::is_doomed(connection) {
-            self.connections.remove(token);
+            let info = self.connections.remove(token).client.info;
             self.server.clients.remove(id);
+            self.server.eviction.clients.forget(&info);
         }
     }
 
@@ -397,7 +396,6 @@ impl Worker {
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
-        self.server.eviction.clients.forget(&connection.client.info);
         connection.client.unsubscribe_all(&self.server.pubsub);
         connection.client.stop_tracking(self.server);
         connection.client.end_monitor(self.server);
@@ -413,6 +411,10 @@ impl Worker {
             self.stop_feeding(token, feed);
         }
         self.engine.unwatch(&mut connection.client);
+        // Not before its memory is free: until then eviction must know that it will be.
+        let info = connection.client.info.clone();
+        drop(connection);
+        self.server.eviction.clients.forget(&info);
     }
 
     /// Whether a connection that is to be closed stays, by DEBUG PROTECT-CLIENT: it executes nothing any more.

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
 
-pub use allocation_stats::{in_use, own_balance, register_thread};
+pub use allocation_stats::{in_use, own_balance, register_thread, settle, settled, unsettle};
 pub use slabs::Slabs;
 
 /// The allocator's number for all of its arenas together.

@@ -296,6 +296,7 @@ mod tests {
     fn overview(figures: Figures, peak: usize) -> Overview {
         Overview {
             figures,
+            not_counted: 0,
             peak,
             startup: 1 << 20,
             clients: 1000,

@@ -240,6 +240,11 @@ impl Raw {
         self.stream.write_all(bytes.as_ref()).expect("a connection that takes bytes");
     }
 
+    /// The same, to a server that may have closed the connection.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
     /// The port that it comes from.
     pub fn port(&self) -> u16 {
         self.stream.local_addr().expect("its address").port()

@@ -63,7 +63,12 @@ impl Bench {
     }
 
     fn evict(&mut self) -> bool {
-        let freed = self.evictor.evict(Pass {
+        let freed = self.evict_something();
+        freed.inspect(|bytes| assert!([16, 24].contains(bytes), "{bytes}")).is_some()
+    }
+
+    fn evict_something(&mut self) -> Option<usize> {
+        self.evictor.evict(Pass {
             keyspace: self.keyspace,
             policy: self.policy,
             samples: 5,
@@ -73,8 +78,14 @@ impl Bench {
             counters: &self.counters,
             effects: &mut self.effects,
             heard: EventClass::empty(),
-        });
-        freed.inspect(|bytes| assert!([16, 24].contains(bytes), "{bytes}")).is_some()
+        })
+    }
+
+    /// Bytes of all tables, of partitions without keys as well.
+    fn table_bytes(&mut self) -> usize {
+        let (mut locked, mut bytes) = (self.keyspace.lock_global(), 0);
+        locked.for_each_partition(|_, partition| bytes += partition.table().memory());
+        bytes
     }
 
     fn len(&self) -> usize {
@@ -181,6 +192,28 @@ fn everything_goes_in_the_end_and_then_there_is_nothing() {
         assert!((0..50).all(|_| bench.evict()));
         assert!(!bench.evict() && bench.len() == 0);
     }
+}
+
+#[test]
+fn a_partition_whose_last_key_is_evicted_frees_its_table() {
+    let mut bench = Bench::new(Scope::All, Order::LeastRecent);
+    (0..200).for_each(|n| bench.set(1, &n.to_string(), Expiry::None, 1));
+    assert!(bench.table_bytes() > 0);
+    assert!((0..200).all(|_| bench.evict()));
+    assert_eq!(bench.table_bytes(), 0);
+}
+
+#[test]
+fn tables_that_commands_emptied_are_freed_when_no_key_may_go() {
+    let mut bench = Bench::new(Scope::Volatile, Order::Random);
+    bench.set(0, "lasting", Expiry::None, 1);
+    let one = bench.table_bytes();
+    (0..200).for_each(|n| bench.set(1, &n.to_string(), Expiry::None, 1));
+    (0..200).for_each(|n| assert!(bench.with_db(1, |db| db.remove(db.key(n.to_string().as_bytes()), false))));
+    let all = bench.table_bytes();
+    assert!(all > one);
+    assert_eq!(bench.evict_something(), Some(all - one));
+    assert_eq!((bench.evict_something(), bench.table_bytes(), bench.len()), (None, one, 1));
 }
 
 #[test]

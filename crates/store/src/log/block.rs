@@ -34,7 +34,10 @@ unsafe impl Sync for Block {}
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.live_bytes.fetch_sub(footprint(self.bytes.len()), Ordering::Relaxed);
+        let bytes = footprint(self.bytes.len());
+        // Freed before it is subtracted: eviction counts as memory what is in use and not of the log.
+        drop(std::mem::take(&mut self.bytes));
+        self.live_bytes.fetch_sub(bytes, Ordering::Release);
     }
 }
 

@@ -5,7 +5,6 @@ use super::page::{Page, human};
 use crate::memory::Overview;
 use crate::process::version;
 use kvick_config::tables::memory as settings;
-use kvick_core::eviction;
 use kvick_script::Kind;
 use kvick_scripting::{Interpreters, Scripting};
 
@@ -22,7 +21,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let policy = server.config.get(b"maxmemory-policy").unwrap_or_default();
     page.field("maxmemory_policy", String::from_utf8_lossy(&policy));
     write_ratios(&overview, page);
-    page.field("mem_not_counted_for_evict", eviction::not_counted(server));
+    page.field("mem_not_counted_for_evict", overview.not_counted);
     // One log is the backlog and what waits for replicas: what is beyond the backlog's size is the latter.
     page.field("mem_replication_backlog", overview.backlog);
     page.field("mem_total_replication_buffers", server.keyspace.log.memory() + overview.kept);
