@@ -4,6 +4,7 @@ use crate::admission::{Admission, Reasons};
 use crate::clients::Clients;
 use crate::commandlog::CommandLog;
 use crate::eviction::Eviction;
+use crate::executor::Executor;
 use crate::inbox::{Delivery, Inboxes, Served};
 use crate::latency::LatencyMonitor;
 use crate::message::Message;
@@ -206,28 +207,30 @@ impl Core {
 
     /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
     /// waits for anything.
-    pub fn deliver(&self, from: usize, worker: usize, delivery: Delivery) {
-        if self.inboxes.put(worker, delivery) && worker != from {
+    pub fn deliver(&self, from: Executor, worker: usize, delivery: Delivery) {
+        if self.inboxes.put(worker, delivery) && from != Executor::Worker(worker) {
             self.wake(worker);
         }
     }
 
-    /// Has a client that waited answered, on behalf of any thread.
+    /// Answers a client that waited, from any thread.
     pub fn answer(&self, served: Served) {
-        const NO_WORKER: usize = usize::MAX;
-        self.deliver(NO_WORKER, served.client.worker, Delivery::Served(served));
+        let worker = served.client.worker;
+        if self.inboxes.put(worker, Delivery::Served(served)) {
+            self.wake(worker);
+        }
     }
 
     /// Publishes a message from a worker; how many subscribers hear it.
-    pub fn publish(&self, from: usize, address: Address, channel: &[u8], payload: &[u8]) -> usize {
+    pub fn publish(&self, from: Executor, address: Address, channel: &[u8], payload: &[u8]) -> usize {
         self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
     }
 
     /// Has `publish` put messages into inboxes, and then wakes the workers that have to be, but for the one it is.
-    fn put_messages<T>(&self, from: usize, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
+    fn put_messages<T>(&self, from: Executor, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
         let mut asleep = SmallVec::<[usize; 8]>::new();
         let result = publish(&mut |worker, message| {
-            if self.inboxes.put(worker, Delivery::Published(message)) && worker != from {
+            if self.inboxes.put(worker, Delivery::Published(message)) && from != Executor::Worker(worker) {
                 asleep.push(worker);
             }
         });
@@ -236,7 +239,7 @@ impl Core {
     }
 
     /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
-    pub fn show_monitors(&self, from: usize, lines: &[u8]) {
+    pub fn show_monitors(&self, from: Executor, lines: &[u8]) {
         self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
     }
 

@@ -8,6 +8,7 @@ pub mod clients;
 pub mod commandlog;
 mod core;
 pub mod eviction;
+pub mod executor;
 pub mod handover;
 pub mod inbox;
 pub mod latency;

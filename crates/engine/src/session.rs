@@ -9,6 +9,7 @@ use kvick_commands::context::{Error, Settings};
 use kvick_core::Core;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::commandlog::{Executed, TakenArgument};
+use kvick_core::executor::Executor;
 use kvick_core::pubsub::subscriptions::Subscriptions;
 use kvick_core::pubsub::{Kind, PubSub};
 use kvick_core::stats::WorkerStats;
@@ -47,8 +48,8 @@ pub struct Session<'a> {
     pub in_transaction: bool,
     /// Unix time in microseconds as of which a script calls it, if one does.
     pub script_us: Option<i64>,
-    /// The worker's number.
-    pub worker: usize,
+    /// Who executes it.
+    pub executor: Executor,
     /// The worker's statistics.
     pub stats: &'a WorkerStats,
     /// Set by a command that will be answered later, and has written no reply: what its client waits for.

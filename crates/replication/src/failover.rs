@@ -90,7 +90,7 @@ impl ReplicatedCore {
         self.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         self.pause.hold(Hold::Failover);
         *self.replication.failover.0.lock() = Some(plan);
-        self.log_moved(usize::MAX);
+        self.log_moved(None);
     }
 
     /// Goes on with a failover, if a replica has come as far as it has to. Called ten times a second.

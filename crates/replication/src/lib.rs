@@ -130,9 +130,9 @@ impl Replication {
     }
 
     /// Wakes the workers that have replicas, except for one: there is something to send to them.
-    pub fn wake_feeders(&self, core: &Core, except: usize) {
+    pub fn wake_feeders(&self, core: &Core, except: Option<usize>) {
         for (worker, feeds) in self.feeds.iter().enumerate() {
-            if worker != except && feeds.load(Ordering::Relaxed) > 0 {
+            if Some(worker) != except && feeds.load(Ordering::Relaxed) > 0 {
                 core.wake(worker);
             }
         }

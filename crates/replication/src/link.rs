@@ -351,7 +351,7 @@ impl Link<'_> {
                 return Err(LinkError::Refused("Connection with primary closed by a client's wish.".into()));
             }
             applied?;
-            core.log_moved(usize::MAX);
+            core.log_moved(None);
             if let Some(error) = violation {
                 return Err(LinkError::Refused(format!(
                     "Protocol error from the primary: {}",

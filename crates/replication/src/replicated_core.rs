@@ -79,7 +79,7 @@ impl ReplicatedCore {
     /// A worker, or another thread, has appended to the write log: wakes its readers, except the worker itself. True if
     /// replies do well to wait: see [`Aof::log_moved`](kvick_durability::aof::Aof::log_moved).
     #[inline]
-    pub fn log_moved(&self, worker: usize) -> bool {
+    pub fn log_moved(&self, worker: Option<usize>) -> bool {
         self.replication.wake_feeders(self, worker);
         self.aof.log_moved()
     }

@@ -278,7 +278,7 @@ impl Destination for ToReplicas {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.transfer.write(bytes).inspect_err(|_| tell_abandoned(&self.transfer, true))?;
-        self.core.replication.wake_feeders(self.core, usize::MAX);
+        self.core.replication.wake_feeders(self.core, None);
         Ok(())
     }
 
@@ -302,7 +302,7 @@ impl Destination for ToReplicas {
             }
         }
         self.transfer.end(if outcome.is_ok() { Ended::Complete } else { Ended::Failed });
-        self.core.replication.wake_feeders(self.core, usize::MAX);
+        self.core.replication.wake_feeders(self.core, None);
         outcome
     }
 }

@@ -142,12 +142,12 @@ impl Sender {
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.transfer.write(bytes)?;
-        self.core.replication.wake_feeders(self.core, usize::MAX);
+        self.core.replication.wake_feeders(self.core, None);
         Ok(())
     }
 
     fn end(&self, how: Ended) {
         self.transfer.end(how);
-        self.core.replication.wake_feeders(self.core, usize::MAX);
+        self.core.replication.wake_feeders(self.core, None);
     }
 }

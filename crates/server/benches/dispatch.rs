@@ -15,7 +15,8 @@ fn dispatch(c: &mut Criterion) {
     let values = Values::defaults().expect("a current directory");
     let server = Server::leak(values, None, "bench".into(), kvick_server::commands::table());
     let participant = server.keyspace.global_lock.join().expect("few threads");
-    let mut engine = Engine::new(server, 0, server.stats[0].clone(), participant);
+    let mut engine =
+        Engine::new(server, kvick_core::executor::Executor::Worker(0), server.stats[0].clone(), participant);
     let mut client = Client::detached();
     let mut out = Vec::new();
     let mut group = c.benchmark_group("dispatch");

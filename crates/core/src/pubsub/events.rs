@@ -7,6 +7,7 @@
 
 use super::publication::Address;
 use crate::Core;
+use crate::executor::Executor;
 use kvick_config::shapes::KeyspaceEvents;
 use kvick_store::EventClass;
 use kvick_store::effects::{Event, Listener};
@@ -36,7 +37,7 @@ pub fn heard(setting: KeyspaceEvents) -> EventClass {
 /// Publishes the events of what a worker executes.
 pub struct Publisher {
     core: &'static Core,
-    worker: usize,
+    executor: Executor,
     /// Whether to publish on the channels of keys.
     keyspace: AtomicBool,
     /// Whether to publish on the channels of events.
@@ -45,8 +46,8 @@ pub struct Publisher {
 
 impl Publisher {
     /// For this worker.
-    pub fn new(core: &'static Core, worker: usize) -> Self {
-        Publisher { core, worker, keyspace: AtomicBool::new(false), keyevent: AtomicBool::new(false) }
+    pub fn new(core: &'static Core, executor: Executor) -> Self {
+        Publisher { core, executor, keyspace: AtomicBool::new(false), keyevent: AtomicBool::new(false) }
     }
 
     /// Publishes on the channels that the setting asks for, from now on.
@@ -58,7 +59,7 @@ impl Publisher {
     fn publish(&self, event: &Event, space: &str, subject: &[u8], payload: &[u8]) {
         let mut database = itoa::Buffer::new();
         let parts = [b"__", space.as_bytes(), b"@", database.format(event.database).as_bytes(), b"__:", subject];
-        self.core.publish(self.worker, Address::Channel, &parts.concat(), payload);
+        self.core.publish(self.executor, Address::Channel, &parts.concat(), payload);
     }
 }
 

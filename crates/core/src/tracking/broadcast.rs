@@ -7,6 +7,7 @@ use super::invalidate;
 use super::invalidation::What;
 use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
+use crate::executor::Executor;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ impl Changed {
     }
 
     /// Tells the clients, from a worker.
-    pub fn tell(&mut self, core: &Core, from: usize) {
+    pub fn tell(&mut self, core: &Core, from: Executor) {
         let changed = std::mem::take(&mut self.0);
         let broadcasts = core.tracking.broadcasts.read();
         let mut by_prefix = BTreeMap::<&[u8], (&Members, Keys<'_>)>::new();
@@ -49,7 +50,7 @@ impl Changed {
 }
 
 /// Tells the clients of one prefix; those that are spared what they changed themselves one by one.
-fn tell_members(core: &Core, from: usize, members: &Members, keys: &Keys<'_>) {
+fn tell_members(core: &Core, from: Executor, members: &Members, keys: &Keys<'_>) {
     let authors: HashSet<u64> = keys.iter().map(|(_, author)| *author).collect();
     let is_spared = |client: &ClientInfo| client.flags().contains(ClientFlags::NOLOOP) && authors.contains(&client.id);
     let all = What::keys(keys.iter().map(|(key, _)| *key));

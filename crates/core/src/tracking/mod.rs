@@ -21,6 +21,7 @@ pub use invalidation::Invalidation;
 
 use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
+use crate::executor::Executor;
 use crate::inbox::Delivery;
 use broadcast::Members;
 use invalidation::{Target, What};
@@ -148,7 +149,7 @@ impl ClientInfo {
 
 /// Tells those among some clients that track of what is stale, or whom they redirect to, through the inboxes of their
 /// workers.
-pub fn invalidate(core: &Core, from: usize, what: &What, clients: impl Iterator<Item = Arc<ClientInfo>>) {
+pub fn invalidate(core: &Core, from: Executor, what: &What, clients: impl Iterator<Item = Arc<ClientInfo>>) {
     let mut by_worker = SmallVec::<[(usize, Vec<Target>); 8]>::new();
     for client in clients.filter(|client| client.flags().contains(ClientFlags::TRACKING)) {
         let (receiver, origin) = match client.redirect.load(Ordering::Relaxed) {
@@ -173,7 +174,7 @@ pub fn invalidate(core: &Core, from: usize, what: &What, clients: impl Iterator<
 }
 
 /// Tells all clients that track that all keys are stale.
-pub fn invalidate_all(core: &Core, from: usize) {
+pub fn invalidate_all(core: &Core, from: Executor) {
     if core.tracking.clients() > 0 {
         invalidate(core, from, &What::Everything, core.clients.all().into_iter());
     }

@@ -17,6 +17,7 @@ use kvick_config::tables::replication::{REPLICA_IGNORE_DISK_WRITE_ERRORS, REPLIC
 use kvick_config::words::PropagationError;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::executor::Executor;
 use kvick_replication::apply::{Apply, Ends, Superseded};
 use kvick_resp::Args;
 use kvick_runtime::clock;
@@ -51,7 +52,7 @@ impl Applier {
     /// For the thread with this place in the world lock.
     pub fn new(server: &'static Services, participant: Participant) -> Self {
         let worker = server.workers();
-        let mut engine = Engine::new(server, worker, server.stats[worker].clone(), participant);
+        let mut engine = Engine::new(server, Executor::Replication, server.stats[worker].clone(), participant);
         engine.effects().repeat_others();
         Applier {
             engine,

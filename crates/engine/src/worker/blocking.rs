@@ -275,7 +275,7 @@ impl Engine {
 
     /// Has the worker that has the client answer it.
     pub(super) fn answer_waiter(&mut self, served: Served) {
-        self.server.deliver(self.worker, served.client.worker, Delivery::Served(served));
+        self.server.deliver(self.executor, served.client.worker, Delivery::Served(served));
     }
 
     /// Takes a waiter out of its queues; false when somebody has served it.

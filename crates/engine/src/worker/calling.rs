@@ -251,7 +251,7 @@ impl Engine {
             settings: &self.runtime_config.commands,
             in_transaction: self.in_transaction,
             script_us: self.script_us,
-            worker: self.worker,
+            executor: self.executor,
             stats: &self.stats,
             waits: &mut self.waits,
         };

@@ -14,6 +14,7 @@ use kvick_commands::context::Block;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{CommandInfo, CommandTable, Resolved};
 use kvick_core::admission::Reasons;
+use kvick_core::executor::Executor;
 use kvick_core::inbox::Inbox;
 use kvick_core::monitor::Lines;
 use kvick_core::pubsub::events::Publisher;
@@ -45,8 +46,8 @@ pub struct Engine {
     pub server: &'static Services,
     /// All commands.
     pub table: &'static CommandTable<Handler>,
-    /// The worker's number.
-    pub worker: usize,
+    /// Whose it is.
+    pub executor: Executor,
     /// Its counters.
     pub stats: Arc<WorkerStats>,
     /// Its flag in the world lock.
@@ -143,12 +144,17 @@ pub(super) enum Called {
 
 impl Engine {
     /// A worker's engine.
-    pub fn new(server: &'static Services, worker: usize, stats: Arc<WorkerStats>, participant: Participant) -> Self {
-        let events = Arc::new(Publisher::new(server, worker));
+    pub fn new(
+        server: &'static Services,
+        executor: Executor,
+        stats: Arc<WorkerStats>,
+        participant: Participant,
+    ) -> Self {
+        let events = Arc::new(Publisher::new(server, executor));
         let mut engine = Engine {
             server,
             table: server.table,
-            worker,
+            executor,
             stats,
             participant,
             bias_owner: None,
@@ -174,7 +180,7 @@ impl Engine {
             reads_every_key: true,
             is_copy: false,
             in_batch: false,
-            evicting: Evicting::new(worker),
+            evicting: Evicting::new(executor.slot(server.workers())),
             last: Ticks::now(),
             dated: Ticks::now(),
             date_ticks: clock::us_to_ticks(DATE_US),
@@ -245,7 +251,7 @@ impl Engine {
     /// What the worker has yet to deliver.
     #[inline]
     pub(super) fn inbox(&self) -> &'static Inbox {
-        self.server.inboxes.of(self.worker)
+        self.server.inboxes.of(self.executor.slot(self.server.workers()))
     }
 
     /// Scratch space for background work between batches.

@@ -255,7 +255,7 @@ impl Engine {
     /// any case, except while other data is being loaded.
     #[cold]
     fn is_outdated(&mut self, changed: u64) -> bool {
-        let heeded = if self.worker < self.server.workers() { u64::MAX } else { Reasons::LOADING.word() };
+        let heeded = if self.executor.is_worker() { u64::MAX } else { Reasons::LOADING.word() };
         self.outdated = changed & heeded != 0;
         self.outdated
     }

@@ -193,6 +193,6 @@ impl Worker {
     pub(super) fn standby_engine(engine: &Engine) -> std::io::Result<Box<Engine>> {
         let participant = engine.server.keyspace.global_lock.join();
         let participant = participant.ok_or_else(|| std::io::Error::other("too many workers"))?;
-        Ok(Box::new(Engine::new(engine.server, engine.worker, engine.stats.clone(), participant)))
+        Ok(Box::new(Engine::new(engine.server, engine.executor, engine.stats.clone(), participant)))
     }
 }

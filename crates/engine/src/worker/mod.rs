@@ -48,6 +48,7 @@ use connection::Connection;
 use engine::Engine;
 use kvick_acl::identity::Identity;
 use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::executor::Executor;
 use kvick_core::message::Message;
 use kvick_net::listen::Listeners;
 use kvick_net::socket::Socket;
@@ -142,7 +143,7 @@ impl Worker {
         let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
-        let engine = Box::new(Engine::new(server, number, stats, participant));
+        let engine = Box::new(Engine::new(server, Executor::Worker(number), stats, participant));
         let standby_engine = Some(Self::standby_engine(&engine)?);
         Ok(Worker {
             server,
@@ -307,7 +308,7 @@ impl Worker {
             return false;
         }
         self.log_seen = end;
-        self.server.log_moved(self.number)
+        self.server.log_moved(Some(self.number))
     }
 
     /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for

@@ -57,7 +57,7 @@ impl Engine {
     /// Shows what is ready to be shown.
     pub(super) fn show_lines(&mut self) {
         if let Some(lines) = self.shown.take() {
-            self.server.show_monitors(self.worker, &lines);
+            self.server.show_monitors(self.executor, &lines);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::session::Client;
 use kvick_commands::context::Error;
 use kvick_commands::table::Resolved;
 use kvick_core::clients::ClientFlags;
+use kvick_core::executor::Executor;
 use kvick_core::stats::WorkerStats;
 use kvick_durability::replay::{Replayed, Replayer};
 use kvick_resp::Args;
@@ -30,7 +31,7 @@ impl Player {
         let stats = Arc::new(WorkerStats::new(server.catalogue.all().len()));
         let client = Client::detached();
         client.info.set_flags(ClientFlags::FROM_LOG, true);
-        Player { engine: Engine::new(server, usize::MAX, stats, participant), client, reply: Vec::new() }
+        Player { engine: Engine::new(server, Executor::AofLoad, stats, participant), client, reply: Vec::new() }
     }
 }
 

@@ -9,6 +9,7 @@ use kvick_commands::random;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::executor::Executor;
 use kvick_core::tracking::invalidation::{What, write_disconnected};
 use kvick_core::tracking::{Invalidation, invalidate, invalidate_all};
 use kvick_resp::{Args, Version};
@@ -87,7 +88,7 @@ impl Engine {
 
     fn invalidate_stale(&mut self) {
         if self.effects.take_all_stale() {
-            invalidate_all(self.server, self.worker);
+            invalidate_all(self.server, self.executor);
         }
         let keyspace = self.server.keyspace;
         for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
@@ -112,14 +113,14 @@ impl Engine {
         let clients = readers.iter().filter_map(|reader| self.server.clients.get(*reader));
         // One that is told of all changes now has read the key before that.
         let clients = clients.filter(|client| !client.flags().contains(ClientFlags::BROADCAST));
-        invalidate(self.server, self.worker, &What::keys(std::iter::once(key)), clients);
+        invalidate(self.server, self.executor, &What::keys(std::iter::once(key)), clients);
     }
 
     /// Tells clients of changed keys by their prefixes.
     #[inline]
     pub fn broadcast_changes(&mut self) {
         if !self.changed.is_empty() {
-            self.changed.tell(self.server, self.worker);
+            self.changed.tell(self.server, self.executor);
         }
     }
 
@@ -195,7 +196,11 @@ impl Worker {
         if client.worker == self.number {
             return self.deliver_disconnection(client);
         }
-        self.server.deliver(self.number, client.worker, kvick_core::inbox::Delivery::Disconnected(client.clone()));
+        self.server.deliver(
+            Executor::Worker(self.number),
+            client.worker,
+            kvick_core::inbox::Delivery::Disconnected(client.clone()),
+        );
     }
 
     /// Tells a client of this worker that it cannot be told any more what is stale.

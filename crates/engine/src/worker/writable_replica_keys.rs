@@ -15,7 +15,7 @@ impl Engine {
     pub(super) fn note_writable_replica_key(&self, database: usize, key: &[u8]) {
         let own = &self.server.replication.writable_replica_keys;
         // What the primary changes is applied by no worker.
-        if own.are_noted() && self.worker < self.server.workers() {
+        if own.are_noted() && self.executor.is_worker() {
             own.add(database, key);
         }
     }

@@ -150,7 +150,7 @@ pub fn begin(
         server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         server.pause.hold(Hold::Shutdown);
         *server.shutdown.waiting.lock() = Some(Waiting { flags, until_ms, askers: Vec::new() });
-        server.log_moved(usize::MAX);
+        server.log_moved(None);
         logging::notice(format_args!("Waiting for replicas before shutting down."));
         return Ok(Begun::Waiting);
     }

@@ -35,7 +35,7 @@ pub const SPUBLISH: Command<SessionHandler> = Command::new(
 );
 
 fn publish(cx: &mut Session<'_>, address: Address, args: Args<'_>) -> Result<(), Error> {
-    let receivers = cx.server.publish(cx.worker, address, &args[1], &args[2]);
+    let receivers = cx.server.publish(cx.executor, address, &args[1], &args[2]);
     // Those who are subscribed at replicas hear it as well.
     let name: &[u8] = if address == Address::Shard { b"SPUBLISH" } else { b"PUBLISH" };
     cx.effects.propagate_replica_only(&[name, &args[1], &args[2]]);

@@ -96,7 +96,7 @@ fn subscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Err
         return Err(Error::text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
     }
     let mut own = cx.client.subscriptions.take().unwrap_or_default();
-    let connection = (cx.worker, cx.client.info.token.load(Ordering::Relaxed));
+    let connection = (cx.client.info.worker, cx.client.info.token.load(Ordering::Relaxed));
     for name in args.iter().skip(1) {
         cx.server.pubsub.subscribe(kind, name, connection, &mut own);
         answer(cx, kind, true, Some(name), own.total_with(kind));
@@ -107,7 +107,7 @@ fn subscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Err
 
 fn unsubscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
     let mut own = cx.client.subscriptions.take().unwrap_or_default();
-    let connection = (cx.worker, cx.client.info.token.load(Ordering::Relaxed));
+    let connection = (cx.client.info.worker, cx.client.info.token.load(Ordering::Relaxed));
     let all: Vec<Name>;
     let names: &mut dyn Iterator<Item = &[u8]> = if args.len() > 1 {
         &mut args.iter().skip(1)
