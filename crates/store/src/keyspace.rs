@@ -1,11 +1,13 @@
 //! Databases, partitions and the locks on them.
 //!
-//! A database is an array of partitions. Before a command runs, the dispatcher locks the partitions of all its keys, in
-//! ascending order of (database, partition), or takes the world; the result, [`Locked`], is what gives a
-//! [`Db`](crate::db::Db) access. **Invariant**: nobody waits for a partition lock while holding another, so there is no
-//! deadlock: who needs several waits for the one that somebody has, holding none, and then tries again. The one exception
-//! is a script, which finds out on its way what it needs and may wait for [more](Locked::add); there is one at a time. And a
-//! partition's data is touched only by whoever holds its lock or the world.
+//! A database is an array of partitions. Before a command runs, the dispatcher locks the
+//! partitions of all its keys, in ascending order of (database, partition), or acquires
+//! the global lock. The result, [`Locked`], gives access through [`Db`](crate::db::Db).
+//!
+//! **Invariants**: A partition's data is accessed only under its lock or the global lock. A thread never
+//! blocks on a partition lock while it holds another, so there is no deadlock: to lock several, it releases
+//! all, waits for the contended one, and retries. The one exception is a script, which discovers the keys it
+//! needs while it runs and may wait for [more partitions](Locked::add); only one script does so at a time.
 
 use crate::global_lock::{Exclusive, GlobalGuard, GlobalLock, Participant};
 use crate::hash::KeyHasher;
@@ -24,13 +26,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How often who waits for a lock looks whether it still wants to.
+/// How often a thread that waits for a partition lock checks whether to give up.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// How long who takes a lock often waits for those to have it who wait for it already: so many looks, so far apart.
+/// How long [`Keyspace::give_way`] waits for threads queued on
+/// a lock: the number of checks, and the pause between them.
 const GIVES_WAY: (usize, Duration) = (100, Duration::from_micros(50));
 
-/// A key, its hash and its partition, computed once.
+/// A key with its hash, computed once.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a> {
     /// The key itself.
@@ -39,40 +42,42 @@ pub struct Key<'a> {
     pub hash: u64,
 }
 
-/// All databases of a server, and a shadow of each: an empty one that nobody sees, to be filled and then exchanged for it.
+/// All databases of a server, and a staging database for each: initially empty and not
+/// visible to clients, filled by a full sync or load and then exchanged with the live one.
 pub struct Keyspace {
     hasher: KeyHasher,
-    /// Those that have numbers, and as many shadows.
+    /// The databases, and as many staging databases.
     databases: Box<[Database]>,
-    /// Which of `databases` has which number: SWAPDB exchanges two. The numbers of shadows stand behind those of databases.
+    /// Maps a database number to an index in `databases`; SWAPDB exchanges
+    /// two. Staging databases have the numbers after those of the databases.
     numbers: Box<[AtomicUsize]>,
     partitions: usize,
-    /// The world lock.
+    /// The global lock.
     pub global_lock: GlobalLock,
     /// Every effect on the keyspace, in order.
     pub log: WriteLog,
-    /// Frees what is large, in the background.
+    /// Frees large values in the background.
     pub lazy_free: LazyFree,
-    /// What clients have cached.
+    /// Counts of the keys that clients have cached.
     pub tracking: Tracking,
 }
 
 #[derive(Default)]
 struct Database {
     cells: OnceLock<Box<[PartitionSlot]>>,
-    /// Raised when a partition has its first key, or hash with a field, with an expiry, and lowered when the database is
-    /// flushed.
+    /// Set when a partition gets its first key with an expiry, or its first
+    /// hash with an expiring field; cleared when the database is flushed.
     ever_volatile: AtomicBool,
 }
 
-/// A partition with its lock, and its size for those who only want a glance.
+/// A partition with its lock, and its sizes, which can be read without the lock.
 ///
-/// Every command that takes the lock writes it, and so takes its cache line from the core that had it before. What only
-/// some commands write is kept apart from it, and written only when it changes.
+/// Every command that takes the lock writes its cache line, and so takes the line from the core that had
+/// it. Fields that only some commands write are on separate lines, and are written only when they change.
 #[repr(C, align(128))]
 pub(crate) struct PartitionSlot {
     lock: RawMutex,
-    /// Those who wait for the lock, and how often one of them has got it.
+    /// Number of threads that wait for the lock, and how many times one of them has acquired it.
     waiting: AtomicU32,
     turns: AtomicU32,
     len: AtomicUsize,
@@ -81,7 +86,7 @@ pub(crate) struct PartitionSlot {
     partition: Apart<UnsafeCell<Partition>>,
 }
 
-/// On cache lines of its own.
+/// Alignment that puts a value on its own cache lines.
 #[repr(align(128))]
 struct Apart<T>(T);
 
@@ -91,7 +96,7 @@ impl PartitionSlot {
         self.partition.0.get()
     }
 
-    /// Locks it; false when `patient`, asked now and then, said otherwise.
+    /// Locks the partition; returns false if `patient`, called periodically, returned false first.
     fn lock_while(&self, patient: impl Fn() -> bool) -> bool {
         if self.lock.try_lock() {
             return true;
@@ -110,7 +115,7 @@ impl PartitionSlot {
         locked
     }
 
-    /// Asks the processor for the lock and the partition's own fields.
+    /// Prefetches the lock and the partition's own fields.
     #[inline]
     fn prefetch(&self) {
         prefetch_for_write(&self.lock);
@@ -120,10 +125,10 @@ impl PartitionSlot {
     }
 }
 
-// SAFETY: the partition is only reached through `Locked`, which holds the cell's lock or the world.
+// SAFETY: the partition is reached only through `Locked`, which holds its lock or the global lock, or is exclusive.
 unsafe impl Sync for PartitionSlot {}
 
-/// A partition's place in the order of locks: its database above its number, in one word that compares quickly.
+/// A partition's place in the lock order: database in the high half, partition in the low half of one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Address(u64);
 
@@ -145,14 +150,14 @@ pub struct Locked {
 
 enum Held {
     Nothing,
-    /// One partition, found already.
+    /// One partition, with its slot already found.
     One(Address, &'static PartitionSlot),
-    /// One partition that is not locked, as nobody else is in a batch.
+    /// One partition, not locked because no other participant is in a batch.
     Exclusive(Address),
-    /// All partitions, for the same reason.
+    /// All partitions, not locked for the same reason.
     AllExclusive,
     Some(Box<[Address]>),
-    /// Partitions, in ascending order, to which others are added; and the world, if that was added too.
+    /// Partitions in ascending order, to which more can be added, and the global lock if that was added too.
     Growing(Vec<Address>, Option<GlobalGuard<'static>>),
     GlobalLock {
         _guard: GlobalGuard<'static>,
@@ -160,8 +165,8 @@ enum Held {
 }
 
 impl Keyspace {
-    /// `databases` databases of `partitions` partitions each (a power of two). There is one keyspace in a server and it
-    /// lives as long as the process, which is what lets locks and log followers be held anywhere.
+    /// Creates `databases` databases of `partitions` partitions each (a power of two). A server has one keyspace,
+    /// which lives as long as the process, so that locks and log followers can hold `'static` references to it.
     pub fn leak(databases: usize, partitions: usize, hasher: KeyHasher) -> &'static Self {
         assert!(partitions.is_power_of_two(), "partitions are chosen by masking the hash");
         Box::leak(Box::new(Keyspace {
@@ -181,12 +186,12 @@ impl Keyspace {
         self.numbers.len() / 2
     }
 
-    /// The number of a database's shadow: good for filling and flushing it.
+    /// The number of a database's staging database, valid for filling and flushing it.
     pub fn staging(&self, number: usize) -> usize {
         self.databases() + number
     }
 
-    /// Number of databases and their shadows: what [`is_made`](Self::is_made) may be asked of.
+    /// Number of databases and staging databases: the upper bound for the argument of [`is_made`](Self::is_made).
     pub(crate) fn places(&self) -> usize {
         self.databases.len()
     }
@@ -207,7 +212,7 @@ impl Keyspace {
         hash as usize & (self.partitions - 1)
     }
 
-    /// Where database number `number` really is.
+    /// The index in `databases` of database number `number`.
     #[inline]
     pub(crate) fn database_at(&self, number: usize) -> usize {
         self.numbers[number].load(Ordering::Relaxed)
@@ -238,35 +243,35 @@ impl Keyspace {
         cells.map_or(0, |cells| cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum())
     }
 
-    /// Keys in one partition, at a glance.
+    /// Keys in one partition, read without its lock.
     pub(crate) fn partition_len(&self, database: usize, partition: usize) -> usize {
         let cells = self.databases[database].cells.get();
         cells.map_or(0, |cells| cells[partition].len.load(Ordering::Relaxed))
     }
 
-    /// Keys with an expiry in one partition, at a glance.
+    /// Keys with an expiry in one partition, read without its lock.
     pub(crate) fn partition_volatile(&self, database: usize, partition: usize) -> usize {
         let cells = self.databases[database].cells.get();
         cells.map_or(0, |cells| cells[partition].volatile.load(Ordering::Relaxed))
     }
 
-    /// Hashes that have fields with an expiry in one partition, at a glance.
+    /// Hashes that have fields with an expiry in one partition, read without its lock.
     pub(crate) fn partition_volatile_hashes(&self, database: usize, partition: usize) -> usize {
         let cells = self.databases[database].cells.get();
         cells.map_or(0, |cells| cells[partition].volatile_hashes.load(Ordering::Relaxed))
     }
 
-    /// False when no key of a database, and no field of a hash, had an expiry since it was last flushed, at a glance.
+    /// False if no key and no hash field of a database has had an expiry since the last flush. Read without locks.
     pub(crate) fn ever_volatile(&self, database: usize) -> bool {
         self.databases[database].ever_volatile.load(Ordering::Relaxed)
     }
 
-    /// Whether a database has partitions already.
+    /// Whether the partitions of a database have been created.
     pub(crate) fn is_made(&self, database: usize) -> bool {
         self.databases[database].cells.get().is_some()
     }
 
-    /// The partitions of a database, made when they are first asked for.
+    /// The partitions of a database, created on first use.
     #[inline]
     pub(crate) fn cells(&self, database: usize) -> &[PartitionSlot] {
         match self.databases[database].cells.get() {
@@ -294,13 +299,13 @@ impl Keyspace {
         &self.cells(address.database())[address.partition()]
     }
 
-    /// Where a key of database `number` is locked. Stays true only until the next SWAPDB, which no batch overlaps.
+    /// The partition of a key in database `number`. Valid until the next SWAPDB, which no batch overlaps.
     #[inline]
     pub fn address(&self, number: usize, key: Key<'_>) -> Address {
         self.address_of_hash(number, key.hash)
     }
 
-    /// The same for a hash alone.
+    /// Like [`address`](Self::address), for a hash.
     #[inline]
     pub fn address_of_hash(&self, number: usize, hash: u64) -> Address {
         self.address_of(self.database_at(number), self.partition_of(hash))
@@ -311,8 +316,8 @@ impl Keyspace {
         Address((database as u64) << 32 | partition as u64)
     }
 
-    /// Asks the processor for what stands first on the way to a key that will soon be looked up: its bucket, or where others
-    /// may have its partition, that.
+    /// Prefetches the first memory that a lookup of this hash will access: the key's
+    /// bucket if the caller is exclusive, else its partition's lock and fields.
     #[inline]
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let cells = self.cells(self.database_at(number));
@@ -322,14 +327,14 @@ impl Keyspace {
         }
     }
 
-    /// Asks the processor for the memory of keys that will soon be looked up, step by step on the way to their entries.
+    /// Prefetches the memory of keys that will be looked up soon: first their buckets, then their entries.
     pub fn prefetch(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         hashes.iter().for_each(|hash| self.prefetch_bucket(number, *hash, exclusive));
         self.prefetch_entries(number, hashes, exclusive);
     }
 
-    /// Asks the processor for the memory of keys that were [announced](Self::prefetch_bucket): for their buckets, unless that was
-    /// done, and for the entries that they lead to. Keys whose partition is busy are left out.
+    /// Prefetches the entries of keys that were passed to [`prefetch_bucket`](Self::prefetch_bucket),
+    /// and their buckets if that did not. Skips keys whose partition is locked by another thread.
     #[inline]
     pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         let cells = self.cells(self.database_at(number));
@@ -347,10 +352,11 @@ impl Keyspace {
     fn glance(&self, cells: &[PartitionSlot], hash: u64, exclusive: Option<&Exclusive>, look: impl FnOnce(&Partition)) {
         let cell = &cells[hash as usize & (cells.len() - 1)];
         if exclusive.is_some() {
-            // SAFETY: nobody else is in a batch, and this thread has no exclusive reference to a partition here.
+            // SAFETY: no other participant is in a batch, and this thread
+            // holds no exclusive reference to a partition here.
             look(unsafe { &*cell.partition() });
         } else if cell.lock.try_lock() {
-            // SAFETY: locked just now, and released right after the look.
+            // SAFETY: locked just now, and unlocked right after `look`.
             unsafe {
                 look(&*cell.partition());
                 cell.lock.unlock();
@@ -358,20 +364,21 @@ impl Keyspace {
         }
     }
 
-    /// For commands without keys.
+    /// Locks nothing, for commands without keys.
     #[inline]
     pub fn lock_nothing(&'static self) -> Locked {
         Locked { keyspace: self, held: Held::Nothing }
     }
 
-    /// For commands with any keys, while nobody else is in a batch: nobody is let in before it is dropped.
+    /// Gives access to all partitions without locks, while no other participant
+    /// is in a batch. The caller must stay exclusive until the result is dropped.
     #[inline]
     pub fn lock_nothing_alone(&'static self, _: &Exclusive) -> Locked {
         Locked { keyspace: self, held: Held::AllExclusive }
     }
 
-    /// Locks one partition. Who is in a batch may wait only as long as nobody [adds the world](Locked::add_global) to what it
-    /// holds, so it uses one of the ways that can give up.
+    /// Locks one partition. Inside a batch, use a variant that can give up: blocking there is safe
+    /// only if no thread that holds the partition [adds the global lock](Locked::add_global).
     #[inline]
     pub fn lock_one(&'static self, address: Address) -> Locked {
         let cell = self.cell(address);
@@ -379,8 +386,8 @@ impl Keyspace {
         Locked { keyspace: self, held: Held::One(address, cell) }
     }
 
-    /// Forgets the readers of some key by chance, and hands them out with the key; `None` when no key has any that is not
-    /// locked. The caller is in a batch and holds nothing.
+    /// Chooses some tracked key at random, removes its readers, and returns both; `None`
+    /// if no unlocked partition has any. The caller is in a batch and holds no locks.
     pub fn forget_some_readers(&'static self, mut random: impl FnMut() -> u64) -> Option<(Box<[u8]>, Readers)> {
         let all = self.databases.len() * self.partitions;
         let start = crate::chance::below(random(), all);
@@ -399,7 +406,7 @@ impl Keyspace {
         None
     }
 
-    /// Locks one partition unless somebody else has it.
+    /// Locks one partition, unless another thread holds it.
     #[inline]
     pub fn try_lock_one(&'static self, address: Address) -> Option<Locked> {
         let cell = self.cell(address);
@@ -417,8 +424,8 @@ impl Keyspace {
         }
     }
 
-    /// Locks several partitions, each once, unless `patient`, which is asked now and then, says otherwise while one of them
-    /// is somebody else's: then they are given back.
+    /// Locks several partitions, each once. If `patient`, called periodically while another
+    /// thread holds one of them, returns false, releases all and returns the addresses.
     pub fn lock_all_while(
         &'static self,
         mut addresses: Vec<Address>,
@@ -426,7 +433,7 @@ impl Keyspace {
     ) -> Result<Locked, Vec<Address>> {
         addresses.sort_unstable();
         addresses.dedup();
-        // Waited for and locked before the others.
+        // Index of the contended partition, which is waited for and locked before the others.
         let mut first: Option<usize> = None;
         loop {
             if let Some(first) = first
@@ -447,14 +454,15 @@ impl Keyspace {
         }
     }
 
-    /// Locks one partition unless `patient`, which is asked now and then, says otherwise while somebody else has it.
+    /// Locks one partition; gives up if `patient`, called periodically while another thread holds it, returns false.
     pub fn lock_one_while(&'static self, address: Address, patient: impl Fn() -> bool) -> Option<Locked> {
         let cell = self.cell(address);
         cell.lock_while(patient).then(|| Locked { keyspace: self, held: Held::One(address, cell) })
     }
 
-    /// Waits a moment for one of those who wait for the lock of a partition, if there are any, to have it. For who has just let
-    /// go of it, holds nothing else, and will want it again at once: under load others need a while to notice.
+    /// Waits briefly until one of the threads queued on a partition's lock has acquired
+    /// it, if there are any. For a thread that has just released the lock, holds no other
+    /// and will soon take it again: under load, waiting threads need some time to wake.
     pub(crate) fn give_way(&self, address: Address) {
         let cell = self.cell(address);
         let (turns, (looks, apart)) = (cell.turns.load(Ordering::Relaxed), GIVES_WAY);
@@ -466,13 +474,13 @@ impl Keyspace {
         }
     }
 
-    /// Takes the world, unless `patient` says otherwise while others have it: the calling thread must be outside of any
-    /// batch.
+    /// Acquires the global lock; gives up if `patient` returns false
+    /// while others hold it. The calling thread must not be in a batch.
     pub fn lock_global_while(&'static self, patient: impl Fn() -> bool) -> Option<Locked> {
         Some(Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take_while(patient)? } })
     }
 
-    /// Takes the world: the calling thread must be outside of any batch.
+    /// Acquires the global lock. The calling thread must not be in a batch.
     pub fn lock_global(&'static self) -> Locked {
         Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take() } }
     }
@@ -484,7 +492,7 @@ impl Locked {
         self.keyspace
     }
 
-    /// True when the world is held.
+    /// True if the global lock is held.
     pub fn is_global(&self) -> bool {
         matches!(self.held, Held::GlobalLock { .. } | Held::Growing(_, Some(_)))
     }
@@ -501,7 +509,8 @@ impl Locked {
         }
     }
 
-    /// Locks the one partition in a cell, if it is free at once; who is alone need not. The set must hold nothing.
+    /// Locks the one partition in a slot if that is possible without
+    /// waiting; an exclusive caller needs no lock. The set must be empty.
     #[inline]
     pub(crate) fn try_hold(
         &mut self,
@@ -521,7 +530,7 @@ impl Locked {
         locked
     }
 
-    /// Lets go of the one partition that it [holds](Self::try_hold).
+    /// Releases the one partition that it [holds](Self::try_hold).
     #[inline]
     pub(crate) fn let_go(&mut self) {
         match self.held {
@@ -535,8 +544,8 @@ impl Locked {
         }
     }
 
-    /// Lets go of one partition, of which somebody who waits for it has the lock then: for who will want it again at once,
-    /// and would have it again before any other wakes.
+    /// Releases one partition and hands the lock to a waiting thread, if there is one. For a thread that
+    /// will soon take the lock again and would otherwise win against threads that first have to wake.
     pub(crate) fn pass_on(mut self) {
         if let Held::One(_, cell) = self.held {
             self.set_held(Held::Nothing);
@@ -545,13 +554,13 @@ impl Locked {
         }
     }
 
-    /// Replaces what is held, which is one partition or nothing and so need not be dropped.
+    /// Replaces `held`, which is one partition or nothing and so needs no drop.
     #[inline]
     fn set_held(&mut self, held: Held) {
         std::mem::forget(std::mem::replace(&mut self.held, held));
     }
 
-    /// Locks one more partition, unless that is locked already. Only one thread at a time may do so, within a batch.
+    /// Locks one more partition, unless it is already locked. Only one thread at a time may do this, within a batch.
     pub fn add(&mut self, address: Address) {
         if self.holds(address) {
             return;
@@ -563,8 +572,8 @@ impl Locked {
         }
     }
 
-    /// Takes the world besides, if it is not held already. Only one thread at a time may do so, from within the batch of
-    /// `participant`.
+    /// Acquires the global lock in addition, unless it is already held. Only one
+    /// thread at a time may do this, from within the batch of `participant`.
     pub fn add_global(&mut self, participant: Participant) {
         if self.is_global() {
             return;
@@ -575,7 +584,7 @@ impl Locked {
         }
     }
 
-    /// Makes it a set that can grow, if it is one of partitions.
+    /// Converts a set of partitions into one that can grow.
     fn grow(&mut self) -> &mut Held {
         let addresses = match &self.held {
             Held::Nothing | Held::Exclusive(_) | Held::AllExclusive => Vec::new(),
@@ -583,24 +592,24 @@ impl Locked {
             Held::Some(addresses) => addresses.to_vec(),
             Held::Growing(..) | Held::GlobalLock { .. } => return &mut self.held,
         };
-        // Nothing is unlocked by that: only dropping the whole does.
+        // This releases no lock: only dropping `Locked` does.
         self.held = Held::Growing(addresses, None);
         &mut self.held
     }
 
-    /// A partition that is locked.
+    /// A locked partition.
     #[inline]
     pub(crate) fn partition(&self, address: Address) -> &Partition {
         self.at(self.keyspace.cell(address), address)
     }
 
-    /// The same, for any change; its sizes are published when `change` returns.
+    /// Runs `change` on a locked partition and publishes its sizes when `change` returns.
     #[inline]
     pub(crate) fn with_partition<T>(&mut self, address: Address, change: impl FnOnce(&mut Partition) -> T) -> T {
         self.with(self.keyspace.cell(address), address, change)
     }
 
-    /// The partition in a cell, found already, whose address is `address`.
+    /// The partition in a slot, whose address is `address`.
     #[inline]
     pub(crate) fn at(&self, cell: &'static PartitionSlot, address: Address) -> &Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
@@ -608,7 +617,7 @@ impl Locked {
         unsafe { &*cell.partition() }
     }
 
-    /// The same, for change that leaves the number of keys and of expiries as it is.
+    /// Like [`at`](Self::at), for a change that keeps the numbers of keys and of expiries.
     #[inline]
     pub(crate) fn at_mut(&mut self, cell: &'static PartitionSlot, address: Address) -> &mut Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
@@ -616,7 +625,7 @@ impl Locked {
         unsafe { &mut *cell.partition() }
     }
 
-    /// The same, for any change.
+    /// Like [`at`](Self::at), for any change.
     #[inline]
     pub(crate) fn with<T>(
         &mut self,
@@ -642,12 +651,12 @@ impl Locked {
         result
     }
 
-    /// A partition that is locked, for change that leaves its sizes as they are.
+    /// A locked partition, for a change that keeps its sizes.
     pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
         self.at_mut(self.keyspace.cell(address), address)
     }
 
-    /// Calls `visit` with every partition that was ever used, and the number of its database. Needs the world.
+    /// Calls `visit` with every partition that was ever used and its database's number. Needs the global lock.
     pub(crate) fn for_each_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
         assert!(self.is_global(), "all partitions at once are the world");
         for number in 0..self.keyspace.databases() {
@@ -660,7 +669,7 @@ impl Locked {
         }
     }
 
-    /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
+    /// Locks one partition for the duration of `visit`. The set must be empty, or hold the global lock.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
             Held::GlobalLock { .. } | Held::Growing(_, Some(_)) => self.with_partition(address, visit),
@@ -669,8 +678,8 @@ impl Locked {
         }
     }
 
-    /// Makes room for about as many keys in the partitions of a database that are empty. The set must hold nothing, or the
-    /// world.
+    /// Reserves room for about `keys` keys in the empty partitions of
+    /// a database. The set must be empty, or hold the global lock.
     pub fn reserve(&mut self, number: usize, keys: usize) {
         let database = self.keyspace.database_at(number);
         let share = keys / self.keyspace.partitions;
@@ -682,7 +691,8 @@ impl Locked {
         }
     }
 
-    /// Empties a database: instantly, with its old contents freed in the background when `lazy`. Needs the world.
+    /// Empties a database; with `lazy`, its old contents are freed in the
+    /// background. Returns the number of removed keys. Needs the global lock.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
         assert!(self.is_global(), "flushing needs the world");
         let database = self.keyspace.database_at(number);
@@ -708,7 +718,7 @@ impl Locked {
         removed
     }
 
-    /// Exchanges two databases. Needs the world.
+    /// Exchanges two databases. Needs the global lock.
     pub fn swap(&mut self, a: usize, b: usize) {
         assert!(self.is_global(), "swapping needs the world");
         let numbers = &self.keyspace.numbers;
@@ -720,7 +730,7 @@ impl Locked {
         }
     }
 
-    /// Exchanges a database and its shadow. Needs the world.
+    /// Exchanges a database and its staging database. Needs the global lock.
     pub fn swap_staging(&mut self, number: usize) {
         let (keyspace, staging) = (self.keyspace, self.keyspace.staging(number));
         if keyspace.is_made(keyspace.database_at(number)) || keyspace.is_made(keyspace.database_at(staging)) {
@@ -728,16 +738,17 @@ impl Locked {
         }
     }
 
-    /// Who waits for or watches keys means those of a database with a number, whatever data has that number.
+    /// Exchanges the waiters, watchers and readers of two databases back: they
+    /// belong to a database number, not to the data that now has that number.
     fn swap_attention(&mut self, a: usize, b: usize) {
         let (cells_a, cells_b) = (self.keyspace.cells(a), self.keyspace.cells(b));
         for (cell_a, cell_b) in cells_a.iter().zip(cells_b) {
-            // SAFETY: the world is held, and the cells belong to different databases.
+            // SAFETY: the global lock is held, and the slots belong to different databases.
             unsafe { (*cell_a.partition()).swap_attention(&mut *cell_b.partition()) }
         }
     }
 
-    /// Puts a waiter in the queue of a key of database `number`, which is locked.
+    /// Adds a waiter to the queue of a key of database `number`, which is locked.
     pub fn join_queue(&mut self, number: usize, key: Key<'_>, waiter: &Arc<Waiter>) {
         let address = self.keyspace.address(number, key);
         self.with_partition(address, |partition| {
@@ -745,7 +756,7 @@ impl Locked {
         });
     }
 
-    /// Takes a waiter out of the queues of all its keys, which are locked; false when it had left before.
+    /// Removes a waiter from the queues of all its keys, which are locked; returns false if it had left before.
     pub fn leave_queues<'k>(&mut self, number: usize, keys: impl Iterator<Item = Key<'k>>, waiter: &Waiter) -> bool {
         if waiter.has_left() {
             return false;
@@ -760,8 +771,8 @@ impl Locked {
         true
     }
 
-    /// The first with a later ticket than `after` who waits for a key of database `number`, which is locked, and is to be
-    /// served now that it holds a value of this kind. Those are passed over whose [`Waiter::rivals`] are among `rivals`.
+    /// The first waiter with a ticket after `after` that waits for a key of database `number`, which is locked,
+    /// and can be served with a value of this kind. Skips waiters whose [`Waiter::rivals`] are among `rivals`.
     pub fn next_waiter(
         &self,
         number: usize,
@@ -774,14 +785,14 @@ impl Locked {
         partition.attention()?.queues.next(key.bytes, after, kind, rivals)
     }
 
-    /// The kind of value that a key of database `number`, which is locked, holds; `None` also when its time has come.
+    /// The kind of value at a key of database `number`, which is locked; `None` if the key is absent or has expired.
     pub fn kind_at(&self, number: usize, key: Key<'_>, now_ms: i64) -> Option<Kind> {
         let partition = self.partition(self.keyspace.address(number, key));
         let entry = partition.entry(partition.find(key)?);
         (!entry.is_expired(now_ms)).then(|| entry.kind())
     }
 
-    /// Has `watcher` watch a key of database `number`, which is locked; whether it did not do so already.
+    /// Makes `watcher` watch a key of database `number`, which is locked; returns false if it already did.
     pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
@@ -790,7 +801,7 @@ impl Locked {
         partition.change_attention(|attention| attention.watchers.add(key.bytes, watch))
     }
 
-    /// The opposite.
+    /// Reverses [`watch`](Self::watch).
     pub fn unwatch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>) {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
@@ -799,14 +810,15 @@ impl Locked {
         }
     }
 
-    /// Takes note that a client has read a key of database `number`, which is locked, and may keep what it read.
+    /// Records that a client has read a key of database `number`, which is locked, and may cache the value.
     pub fn add_reader(&mut self, number: usize, key: Key<'_>, client: u64) {
         let address = self.keyspace.address(number, key);
         let added = self.partition_mut(address).change_attention(|attention| attention.tracked.add(key, client));
         self.keyspace.tracking.added(added);
     }
 
-    /// Takes out the readers of a key of database `number`, which is locked; `but` one stays if it is one.
+    /// Removes the readers of a key of database `number`, which is
+    /// locked, and returns them; client `but` stays if it is one.
     pub fn take_readers(&mut self, number: usize, key: Key<'_>, but: u64) -> Readers {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
@@ -828,7 +840,7 @@ impl Locked {
         Some((key, readers))
     }
 
-    /// Forgets who has read keys. Needs the world.
+    /// Removes all recorded readers of all keys. Needs the global lock.
     pub fn forget_readers(&mut self) {
         if self.keyspace.tracking.keys() == 0 {
             return;
@@ -845,8 +857,8 @@ impl Locked {
         self.keyspace.tracking.removed(keys, readers);
     }
 
-    /// Whether a key of database `number`, which is locked, is there although its time has come, and that is news to
-    /// `watcher`.
+    /// Whether a key of database `number`, which is locked, exists but
+    /// has expired, and had not expired when `watcher` began to watch it.
     pub fn became_overdue(&self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let partition = self.partition(self.keyspace.address(number, key));
         let watches = partition.attention().map_or(&[][..], |attention| attention.watchers.of(key.bytes));
@@ -854,12 +866,13 @@ impl Locked {
         news && self.is_overdue(number, key, now_ms)
     }
 
-    /// Whether a key is there although its time has come.
+    /// Whether a key exists but has expired.
     pub(crate) fn is_overdue(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
         self.partition(self.keyspace.address(number, key)).is_overdue(key, now_ms)
     }
 
-    /// Has those who watch keys of these databases take it as it is that the time of some has come. Needs the world.
+    /// Marks the watches of expired keys in these databases as stale, so that
+    /// the expiry no longer aborts a transaction. Needs the global lock.
     pub(crate) fn accept_overdue(&mut self, numbers: [usize; 2], now_ms: i64) {
         self.for_each_partition(|number, partition| {
             if numbers.contains(&number) {
@@ -868,7 +881,8 @@ impl Locked {
         });
     }
 
-    /// Calls `visit` with everybody interested in keys of database `number`, partition by partition. Needs the world.
+    /// Calls `visit` with the waiters, watchers and readers of database
+    /// `number`, partition by partition. Needs the global lock.
     pub(crate) fn for_each_attention(&self, number: usize, mut visit: impl FnMut(&Attention)) {
         debug_assert!(self.is_global());
         let database = self.keyspace.database_at(number);
@@ -879,7 +893,7 @@ impl Locked {
         }
     }
 
-    /// Whether a key is in database `number` and its time has not come. Its partition is locked.
+    /// Whether a key exists in database `number` and has not expired. Its partition is locked.
     pub(crate) fn is_live(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
         self.partition(self.keyspace.address(number, key)).is_live(key, now_ms)
     }
@@ -895,7 +909,7 @@ impl Drop for Locked {
         match &self.held {
             Held::One(_, cell) => unlock(cell),
             Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
-            // The world, if it was added, is let go of when all of it is unlocked.
+            // The global lock, if it was added, is released when `held` is dropped, after all partitions.
             Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
             Held::Nothing | Held::Exclusive(_) | Held::AllExclusive | Held::GlobalLock { .. } => {}
         }
