@@ -1,7 +1,7 @@
 //! One database as a command sees it: lookups with expiry and access time, and every change to a key.
 //!
-//! All changes to the keyspace go through here, so that expiry, statistics, the access clock and the hooks on a changed
-//! key are each in one place.
+//! All changes to the keyspace go through this module, so that expiry, statistics,
+//! the access clock and notifications of changes are each implemented in one place.
 
 mod scan;
 
@@ -20,18 +20,18 @@ use kvick_resp::Args;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one worker. Only their owner writes them; others may read.
+/// Counters of one worker. Only the owner writes them; other threads may read.
 #[derive(Default)]
 pub struct Counters {
     /// Lookups that found a key.
     pub hits: Counter,
     /// Lookups that found none.
     pub misses: Counter,
-    /// Keys dropped because their time had come.
+    /// Keys deleted because they had expired.
     pub expired: Counter,
-    /// Fields of hashes dropped because their time had come.
+    /// Fields of hashes deleted because they had expired.
     pub expired_fields: Counter,
-    /// Keys dropped because memory was short.
+    /// Keys evicted because the memory limit was reached.
     pub evicted: Counter,
 }
 
@@ -46,39 +46,39 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
-    /// The present value.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Begins at zero again.
+    /// Resets the counter to zero.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// What becomes of a key's expiry when its value is set.
+/// What happens to a key's expiry when its value is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// It has none.
+    /// The key has no expiry afterwards.
     None,
-    /// It keeps the one it has.
+    /// The key keeps its expiry.
     Keep,
-    /// Unix time in milliseconds.
+    /// The new expiry: Unix time in milliseconds.
     At(i64),
 }
 
-/// What becomes of keys whose time has come when a command meets them.
+/// How a command treats expired keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenExpired {
-    /// They are dropped.
+    /// Deletes them.
     Drop,
-    /// They stay, unseen: CLIENT PAUSE keeps the data as it is.
+    /// Hides them but keeps the data: during CLIENT PAUSE.
     Keep,
-    /// They stay, unseen, and so do keys that are given a time that has passed: in import mode the source of the data
-    /// says when they go.
+    /// Hides them but keeps the data, and also accepts an expiry in the past without
+    /// deleting the key: in import mode, the source of the data deletes expired keys.
     Import,
-    /// The same for the source itself, which sees them.
+    /// Like `Import`, for the source itself, which sees expired keys.
     ImportSource,
 }
 
@@ -86,28 +86,28 @@ pub enum WhenExpired {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
 
-/// What a command runs with, besides the locks.
+/// The environment of a command, besides the locks.
 pub struct Env<'a> {
-    /// Present Unix time in milliseconds; fixed during a command.
+    /// Current Unix time in milliseconds; constant during a command.
     pub now_ms: i64,
     /// How access is recorded.
     pub access: &'a Access,
-    /// Whether looking at a key touches its access clock.
+    /// Whether reading a key updates its access clock.
     pub touch: bool,
-    /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
+    /// `lazyfree-lazy-expire`: whether large expired values are freed in the background.
     pub lazy_expire: bool,
-    /// `lazyfree-lazy-server-del`: whether large values that are overwritten are freed in the background.
+    /// `lazyfree-lazy-server-del`: whether large overwritten values are freed in the background.
     pub lazy_overwrite: bool,
-    /// What becomes of keys whose time has come.
+    /// How expired keys are treated.
     pub when_expired: WhenExpired,
     /// Where lookups are counted.
     pub counters: &'a Counters,
-    /// What the command did.
+    /// Collects the changes that the command makes.
     pub effects: &'a mut Effects,
 }
 
 impl Env<'_> {
-    /// Whether a key is not to be seen because its time has come.
+    /// Whether a key is hidden because it has expired.
     #[inline]
     fn hides(&self, entry: &Entry<'_>) -> bool {
         entry.is_expired(self.now_ms) && self.when_expired != WhenExpired::ImportSource
@@ -120,17 +120,17 @@ pub struct Db<'a> {
     number: usize,
     database: usize,
     cells: &'static [PartitionSlot],
-    /// The keys that the dispatcher hashed: most commands ask for no other, and for these in their order.
+    /// The keys that the dispatcher hashed. Most commands look up only these, in this order.
     hashed: &'a [Key<'a>],
-    /// Which of them was asked for last.
+    /// Index of the one looked up last.
     asked: Cell<usize>,
-    /// The only key of a command that was [begun](Self::begin_keyed).
+    /// The only key of a command that was [begun](Self::begin_keyed) with it.
     only: Option<Key<'a>>,
     env: Env<'a>,
 }
 
 impl<'a> Db<'a> {
-    /// Database `number` under `locked`.
+    /// Database `number` under the locks of `locked`.
     #[inline]
     pub fn new(locked: &'a mut Locked, number: usize, env: Env<'a>) -> Self {
         let keyspace = locked.keyspace();
@@ -147,15 +147,16 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Tells it keys whose hashes are known.
+    /// Passes keys whose hashes are known.
     #[inline]
     pub fn with_hashed(mut self, keys: &'a [Key<'a>]) -> Self {
         self.hashed = keys;
         self
     }
 
-    /// Begins a command that works on one key and nothing else: locks the key's partition, if it is free at once and that is
-    /// needed. `heard` and `has_readers` are what [`Effects::begin`] asks for. Nothing else may be locked.
+    /// Begins a command that works on one key and nothing else: locks the key's partition, unless
+    /// the caller is exclusive. Returns false if the partition is locked by another thread.
+    /// `has_readers` and `heard` are passed to [`Effects::begin`]. Nothing else may be locked.
     #[inline]
     pub fn begin_keyed(
         &mut self,
@@ -168,20 +169,22 @@ impl<'a> Db<'a> {
         if !self.locked.try_hold(&self.cells[self.partition_number(key)], address, exclusive) {
             return false;
         }
-        // Who begins to listen and then looks at the key misses nothing: it is asked under the lock.
+        // `heard` is evaluated under the lock, so that a client that
+        // subscribes and then reads the key misses no change.
         self.env.effects.begin(has_readers, heard(), self.number);
         self.only = Some(key);
         true
     }
 
-    /// Begins a command that touches nothing.
+    /// Begins a command that accesses no keys.
     #[inline]
     pub fn begin_keyless(&mut self) {
         self.env.effects.begin(false, EventClass::empty(), self.number);
         self.only = None;
     }
 
-    /// Ends it: commits what it did, and unlocks the partition. Whether there was something to append to the log.
+    /// Ends the command: commits its effects and unlocks the
+    /// partition. Returns whether anything was appended to the log.
     #[inline]
     pub fn end_keyed(&mut self, request: Args<'_>) -> bool {
         let appended = self.env.effects.commit(&self.locked.keyspace().log, request);
@@ -189,7 +192,7 @@ impl<'a> Db<'a> {
         appended
     }
 
-    /// Present Unix time in milliseconds.
+    /// Current Unix time in milliseconds.
     #[inline]
     pub fn now_ms(&self) -> i64 {
         self.env.now_ms
@@ -210,13 +213,13 @@ impl<'a> Db<'a> {
         self.env.access
     }
 
-    /// What the command did so far.
+    /// The effects of the command so far.
     #[inline]
     pub fn effects(&mut self) -> &mut Effects {
         self.env.effects
     }
 
-    /// Runs `f` with another database. Needs the world.
+    /// Runs `f` with another database selected. Needs the global lock.
     pub fn with_database<T>(&mut self, number: usize, f: impl FnOnce(&mut Self) -> T) -> T {
         let home = self.number;
         self.enter(number);
@@ -288,7 +291,7 @@ impl<'a> Db<'a> {
         self.locked.at_mut(&self.cells[self.partition_number(key)], address)
     }
 
-    /// Where a key is, if it is there and its time has not come; drops it when it has.
+    /// Finds the place of a key that exists and has not expired; deletes an expired key.
     #[inline(always)]
     fn locate(&mut self, key: Key<'_>) -> Option<Place> {
         let (place, entry) = self.partition(key).find_entry(key)?;
@@ -298,7 +301,7 @@ impl<'a> Db<'a> {
         Some(place)
     }
 
-    /// Whether a key that has an expiry is seen; drops it when it is to go.
+    /// Whether a key with an expiry is visible; deletes it if it has expired and expired keys are to be deleted.
     fn outlives(&mut self, key: Key<'_>, place: Place) -> bool {
         let hidden = self.env.hides(&self.entry(key, place));
         if hidden && self.env.when_expired == WhenExpired::Drop {
@@ -307,13 +310,13 @@ impl<'a> Db<'a> {
         !hidden
     }
 
-    /// Whether a key that is given this expiry is to go at once: a time that has come, except in import mode.
+    /// Whether a key that is given this expiry must be deleted at once: the time has passed, and import mode is off.
     #[inline]
     pub fn is_due(&self, at: i64) -> bool {
         at <= self.env.now_ms && matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep)
     }
 
-    /// How fields of hashes whose time has come are seen.
+    /// How expired fields of hashes are treated.
     #[inline]
     pub fn field_clock(&self) -> FieldClock {
         let hides = self.env.when_expired != WhenExpired::ImportSource;
@@ -321,8 +324,8 @@ impl<'a> Db<'a> {
         FieldClock::new(self.env.now_ms, hides, drops)
     }
 
-    /// Takes note of the expiries of fields in the hash at a key, which asked for it (see
-    /// [`State::Unqueued`](crate::collections::hash::State)).
+    /// Queues the hash at a key for active expiry of its fields, as the hash
+    /// requested (see [`State::Unqueued`](crate::collections::hash::State)).
     #[cold]
     pub fn note_expiries(&mut self, key: Key<'_>) {
         if let Some(place) = self.partition(key).find(key) {
@@ -330,7 +333,7 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Counts fields that a command removed or replaced because their time had come.
+    /// Counts fields that a command removed or replaced because they had expired.
     pub fn count_expired_fields(&self, fields: usize) {
         self.env.counters.expired_fields.add(fields as u64);
     }
@@ -357,7 +360,7 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Sets the access clock of a key, if it is there, to what [`Access`] makes of how it was used elsewhere.
+    /// Sets the access clock of a key, if it exists. [`Access`] computes clocks from idle times and frequencies.
     pub fn set_access_clock(&mut self, key: Key<'_>, clock: u32) {
         if let Some(place) = self.locate(key) {
             self.set_clock(key, place, clock);
@@ -369,24 +372,24 @@ impl<'a> Db<'a> {
         self.partition_mut(key).set_clock(place, clock);
     }
 
-    /// Lookup of a reading command: counts a hit or tells of and counts a miss, touches the access clock.
+    /// Looks up a key for a reading command: counts a hit or a miss, notifies of a miss, updates the access clock.
     #[inline]
     pub fn get(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let touch = self.env.touch;
         self.look_up(key, touch, true)
     }
 
-    /// Like [`Db::get`], but leaves the access clock alone (EXISTS, TTL, TYPE).
+    /// Like [`Db::get`], but does not update the access clock (EXISTS, TTL, TYPE).
     pub fn get_untouched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         self.look_up(key, false, true)
     }
 
-    /// Like [`Db::get`], but touches the access clock even for a client that otherwise does not (TOUCH).
+    /// Like [`Db::get`], but updates the access clock even for a client with CLIENT NO-TOUCH (TOUCH).
     pub fn get_touched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         self.look_up(key, true, true)
     }
 
-    /// Like [`Db::get_untouched`], but tells nobody of a miss (OBJECT).
+    /// Like [`Db::get_untouched`], but does not notify of a miss (OBJECT).
     pub fn inspect(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         self.look_up(key, false, false)
     }
@@ -408,7 +411,7 @@ impl<'a> Db<'a> {
         Some(unsafe { Entry::from_pointer(entry) })
     }
 
-    /// The same for a key that was found, and whose time may have come or whose access clock may have to be set.
+    /// Continues a lookup of a key that has an expiry or whose access clock changes.
     fn look_up_changing(&mut self, key: Key<'_>, place: Place, touch: bool, tell: bool) -> Option<Entry<'_>> {
         if self.entry(key, place).has_expiry() && !self.outlives(key, place) {
             self.miss(key, tell);
@@ -429,7 +432,7 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Lookup of a writing command: touches the access clock, counts nothing.
+    /// Looks up a key for a writing command: updates the access clock, counts nothing.
     #[inline]
     pub fn get_for_write(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let place = self.locate(key)?;
@@ -439,7 +442,7 @@ impl<'a> Db<'a> {
         Some(self.entry(key, place))
     }
 
-    /// Looks without touching or counting.
+    /// Looks up a key without updating its access clock or counting.
     #[inline]
     pub fn peek(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let place = self.locate(key)?;
@@ -452,8 +455,8 @@ impl<'a> Db<'a> {
         self.get(key).map(|entry| entry.collection().ok_or(WrongType)).transpose()
     }
 
-    /// The collection at a key that was looked up before with [`Db::read`] or [`Db::write`]: for commands that look at
-    /// several at once. Nothing expires, is counted or touched here.
+    /// The collection at a key that was already looked up with [`Db::read`] or [`Db::write`], for
+    /// commands that access several collections at once. Expires, counts and updates nothing.
     #[inline]
     pub fn view<C: Collection>(&self, key: Key<'_>) -> Option<&C> {
         let partition = self.partition(key);
@@ -467,7 +470,7 @@ impl<'a> Db<'a> {
         Ok(self.write_beside_effects(key)?.0)
     }
 
-    /// The same, with what the command did beside it.
+    /// Like [`Db::write`], and also returns the command's effects.
     #[inline]
     pub fn write_beside_effects<C: Collection>(
         &mut self,
@@ -486,7 +489,7 @@ impl<'a> Db<'a> {
         Ok((partition.collection_mut(place), self.env.effects))
     }
 
-    /// Makes a key hold a collection, which is not empty or about to be filled. There must be no such key.
+    /// Stores a collection at a key, which must be absent. The collection is not empty, or about to be filled.
     #[inline]
     pub fn create<C: Collection>(&mut self, key: Key<'_>, collection: C) -> &mut C {
         self.insert(key, Content::Object(Object::new(collection)), None);
@@ -496,8 +499,8 @@ impl<'a> Db<'a> {
         collection
     }
 
-    /// The collection at a key for change, created empty when there is none; whether it was created. A command that leaves
-    /// it empty must remove it.
+    /// The collection at a key for modification, created empty if absent; also
+    /// returns whether it was created. A command that leaves it empty must remove it.
     #[inline]
     pub fn write_or_create<C: Collection + Default>(&mut self, key: Key<'_>) -> Result<(&mut C, bool), WrongType> {
         let (place, created) = match self.locate(key) {
@@ -520,7 +523,7 @@ impl<'a> Db<'a> {
         collection.map(|collection| (collection, created)).ok_or(WrongType)
     }
 
-    /// Takes note of a change that somebody may watch for, or have to be told of since he has the key cached.
+    /// Records a change of a key that clients may wait for, watch or have cached.
     #[inline]
     fn after_change(&mut self, key: Key<'_>) {
         if self.partition(key).attention().is_some() | self.env.effects.hears_changes() {
@@ -539,9 +542,8 @@ impl<'a> Db<'a> {
         self.env.effects.cached_changed(self.number, key.bytes, has_readers);
     }
 
-    /// Has those who wait for a key look again. Keys that come, go or change their kind do so by themselves; what they
-    /// hold is never waited for, but for the entries and groups of a stream: commands that add to these or drop them say
-    /// so.
+    /// Wakes the clients that wait for a key. Creating, deleting or changing the kind of a key does so
+    /// automatically. Commands that add to or remove from the entries and groups of a stream call this explicitly.
     #[inline]
     pub fn awaken(&mut self, key: Key<'_>) {
         if let Some(attention) = self.partition(key).attention()
@@ -564,13 +566,14 @@ impl<'a> Db<'a> {
         result
     }
 
-    /// Creates or overwrites the key, whatever it holds, with a string; integers are recognised.
+    /// Creates or overwrites the key, of any kind, with a string; integers are recognised.
     #[inline]
     pub fn set_bytes(&mut self, key: Key<'_>, value: &[u8], expiry: Expiry) {
         self.set(key, Content::from_bytes(value), expiry);
     }
 
-    /// The same, taking a large value over without a copy unless more than a tenth of its buffer is spare.
+    /// Like [`Db::set_bytes`], but takes ownership of a large value
+    /// without a copy unless more than a tenth of its buffer is spare.
     pub fn set_owned(&mut self, key: Key<'_>, mut value: Vec<u8>, expiry: Expiry) {
         if value.len() <= INLINE_MAX {
             self.set_bytes(key, &value, expiry);
@@ -582,8 +585,8 @@ impl<'a> Db<'a> {
         self.set(key, Content::Raw(Box::new(value)), expiry);
     }
 
-    /// Makes a key hold the integer that `update` derives from what it holds now (`None` when there is no such key). It
-    /// keeps its expiry. On an error nothing changes. Touches the access clock, as [`Db::get_for_write`] does.
+    /// Sets a key to the integer that `update` computes from its current value (`None` if the key is absent). The
+    /// key keeps its expiry. On an error nothing changes. Updates the access clock, as [`Db::get_for_write`] does.
     #[inline]
     pub fn update_int<E>(
         &mut self,
@@ -600,12 +603,12 @@ impl<'a> Db<'a> {
         }
         let old = self.entry(key, place);
         let (number, expiry, clock) = (update(Some(old))?, old.expiry(), old.clock());
-        // What was an integer before is overwritten in its entry: all integers take the same room.
+        // An integer is overwritten in its entry: all integers have the same size.
         self.change(key, |partition| partition.overwrite(place, key, Content::Int(number), expiry, clock));
         Ok(number)
     }
 
-    /// Adds a key that was not located.
+    /// Adds a key that [`locate`](Self::locate) did not find.
     #[inline]
     fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>) {
         if self.env.when_expired != WhenExpired::Drop {
@@ -617,7 +620,7 @@ impl<'a> Db<'a> {
         self.env.effects.notify(EventClass::NEW, "new", key.bytes);
     }
 
-    /// Drops what stands unseen in the place of a key that is about to be added.
+    /// Deletes a hidden expired key in the place of a key that is about to be added.
     #[cold]
     fn make_room(&mut self, key: Key<'_>) {
         if let Some(place) = self.partition(key).find(key) {
@@ -657,7 +660,7 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Gives a key a new value, and has the old one freed in the background.
+    /// Gives a key a new value and frees the old one in the background.
     #[cold]
     fn replace_large(&mut self, key: Key<'_>, place: Place, content: Content<'_>, at: Option<i64>, clock: u32) {
         let keyspace = self.keyspace();
@@ -667,8 +670,8 @@ impl<'a> Db<'a> {
         });
     }
 
-    /// The string's bytes for change in place, created empty when absent and padded with zero bytes to `len_min`. Its
-    /// encoding becomes raw. The key must hold a string or nothing: check first.
+    /// The string's bytes for modification in place, created empty if absent and padded with zero bytes
+    /// to `len_min`. The encoding becomes raw. The key must hold a string or be absent: check first.
     pub fn string_mut(&mut self, key: Key<'_>, len_min: usize) -> &mut [u8] {
         let buffer = self.raw_string(key);
         if buffer.len() < len_min {
@@ -677,7 +680,8 @@ impl<'a> Db<'a> {
         buffer
     }
 
-    /// Appends, creating the key when absent; the length afterwards. The same condition holds.
+    /// Appends to a string, creating the key if absent; returns the
+    /// new length. The key must hold a string or be absent.
     pub fn append(&mut self, key: Key<'_>, tail: &[u8]) -> usize {
         let buffer = self.raw_string(key);
         buffer.extend_from_slice(tail);
@@ -694,13 +698,13 @@ impl<'a> Db<'a> {
             }
         };
         self.after_change(key);
-        // The sizes of the partition do not change, so there is nothing to publish after the borrow.
+        // The sizes of the partition do not change, so they need not be published.
         self.partition_mut(key)
             .raw_string(place)
             .unwrap_or_else(|| unreachable!("checked to hold a string before it is changed"))
     }
 
-    /// Removes the key; false when there was none. A large value is freed in the background when `lazy`.
+    /// Removes the key; returns false if it is absent. With `lazy`, a large value is freed in the background.
     pub fn remove(&mut self, key: Key<'_>, lazy: bool) -> bool {
         let Some(place) = self.locate(key) else { return false };
         let keyspace = self.keyspace();
@@ -709,8 +713,8 @@ impl<'a> Db<'a> {
         true
     }
 
-    /// Drops a key because a command gave it a time that has passed; false when there was none. It is one change, is
-    /// propagated as a deletion, since followers' clocks may differ, and is told as the event `expired`.
+    /// Deletes a key because a command gave it an expiry in the past; returns false if the key is absent. Counts as
+    /// one change, is propagated as a deletion, since replicas' clocks may differ, and fires the event `expired`.
     pub fn expire(&mut self, key: Key<'_>) -> bool {
         let lazy = self.env.lazy_expire;
         if !self.remove(key, lazy) {
@@ -721,7 +725,7 @@ impl<'a> Db<'a> {
         true
     }
 
-    /// Takes value and expiry out, removing the key.
+    /// Removes the key and returns its value and expiry.
     pub fn take(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
         let place = self.locate(key)?;
         let taken = self.change(key, |partition| partition.take(place));
@@ -729,7 +733,7 @@ impl<'a> Db<'a> {
         Some(taken)
     }
 
-    /// A copy of value and expiry, without the fields of a hash that have expired.
+    /// A copy of value and expiry, without the expired fields of a hash.
     pub fn copy_out(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
         let clock = self.field_clock();
         let entry = self.peek(key)?;
@@ -740,12 +744,12 @@ impl<'a> Db<'a> {
         Some((value, entry.expiry()))
     }
 
-    /// Creates or overwrites the key with a value that was taken or copied.
+    /// Creates or overwrites the key with a value from [`Db::take`] or [`Db::copy_out`].
     pub fn put(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) {
         self.set(key, Content::from_value(&mut value), expiry.map_or(Expiry::None, Expiry::At));
     }
 
-    /// Creates a key with a value that was read; false, with nothing done, when it is there already.
+    /// Creates a key with a loaded value; returns false and does nothing if the key exists.
     pub fn put_new(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) -> bool {
         if self.partition(key).find(key).is_some() {
             return false;
@@ -756,14 +760,14 @@ impl<'a> Db<'a> {
         true
     }
 
-    /// Sets or clears the expiry of a key; false when there is no such key.
+    /// Sets or clears the expiry of a key; returns false if it is absent.
     pub fn set_expiry(&mut self, key: Key<'_>, at: Option<i64>) -> bool {
         let Some(place) = self.locate(key) else { return false };
         self.change(key, |partition| partition.set_expiry(place, at));
         true
     }
 
-    /// Sets the access clock of a key, if it is there: it was used elsewhere.
+    /// Sets the access clock of a key, if it exists, to a loaded one.
     pub fn restore_clock(&mut self, key: Key<'_>, clock: u32) {
         if let Some(place) = self.partition(key).find(key) {
             self.set_clock(key, place, clock);
@@ -780,7 +784,7 @@ impl<'a> Db<'a> {
         self.len() == 0
     }
 
-    /// Calls `visit` with every key whose time has not come. Needs the world.
+    /// Calls `visit` with every key that has not expired. Needs the global lock.
     pub fn for_each(&mut self, mut visit: impl FnMut(Entry<'_>)) {
         let env = &self.env;
         for partition in 0..self.keyspace().partitions() {
@@ -795,20 +799,20 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Empties a database, in the background when `lazy`; the number of keys that were there. Needs the world.
+    /// Empties a database, in the background if `lazy`; returns the number of deleted keys. Needs the global lock.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
         self.tell_all_attention(number);
         self.all_changed();
         self.locked.flush(number, lazy)
     }
 
-    /// Takes note that all that anybody has cached is stale.
+    /// Records that everything clients have cached is stale.
     fn all_changed(&mut self) {
         self.locked.forget_readers();
         self.env.effects.all_changed();
     }
 
-    /// All keys of a database that somebody waits for change, and those that are watched and there.
+    /// Notifies of a change of all keys of a database that clients wait for, and of the watched keys that exist.
     fn tell_all_attention(&mut self, number: usize) {
         let (effects, locked, now_ms) = (&mut *self.env.effects, &*self.locked, self.env.now_ms);
         locked.for_each_attention(number, |attention| {
@@ -823,7 +827,7 @@ impl<'a> Db<'a> {
         });
     }
 
-    /// Exchanges two databases. Needs the world.
+    /// Exchanges two databases. Needs the global lock.
     pub fn swap(&mut self, a: usize, b: usize) {
         if a == b {
             return;
@@ -833,7 +837,7 @@ impl<'a> Db<'a> {
         self.enter(self.number);
     }
 
-    /// Exchanges all databases for their shadows. Needs the world.
+    /// Exchanges all databases with their staging databases. Needs the global lock.
     pub fn exchange_staging(&mut self) {
         let keyspace = self.locked.keyspace();
         for number in 0..keyspace.databases() {
@@ -844,7 +848,7 @@ impl<'a> Db<'a> {
     }
 
     fn exchange(&mut self, numbers: [usize; 2], exchange: impl FnOnce(&mut Locked)) {
-        // Keys that are there before the exchange or after it.
+        // Before and after the exchange, since a key may exist on either side.
         numbers.iter().for_each(|number| self.tell_all_attention(*number));
         exchange(self.locked);
         self.locked.accept_overdue(numbers, self.env.now_ms);
@@ -852,7 +856,7 @@ impl<'a> Db<'a> {
     }
 }
 
-/// Tells those interested in a key that it went by no command's will: its time had come, or memory was short.
+/// Notifies the clients interested in a key of its deletion by expiry or eviction.
 pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
     let mut has_readers = false;
     if let Some(attention) = partition.attention() {
@@ -865,10 +869,10 @@ pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number:
     effects.cached_lost(number, key.bytes, has_readers);
 }
 
-/// Elements that are looked at to tell how much memory a large value takes.
+/// Elements that are sampled to estimate the memory of a large value.
 pub(crate) const WEIGHED: usize = 5;
 
-/// Removes what stands at a place. A large value is freed in the background when `lazy`.
+/// Removes the entry at a place. With `lazy`, a large value is freed in the background.
 pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {
     if lazy && partition.entry(place).is_costly_to_free() {
         let bytes = partition.entry(place).external_memory(WEIGHED);

@@ -5,21 +5,21 @@
 //! ```
 //!
 //! - **clock**: 24 bits of access time or access frequency (see [`crate::access`]).
-//! - **meta**: kind of value (3 bits), representation of a string (2), whether there is an expiry (1), whether lengths
-//!   take four bytes (1), snapshot epoch (1).
-//! - **expiry**: Unix time in milliseconds in 48 bits; the value 2^48-1 says that the full 64 bits follow.
-//! - **value**: an inline string's bytes, an integer's eight bytes, a pointer to a string of its own, or the
-//!   [`Word`] of a collection.
+//! - **meta**: kind of value (3 bits), representation of a string (2), whether an
+//!   expiry is present (1), whether lengths take four bytes (1), snapshot epoch (1).
+//! - **expiry**: Unix time in milliseconds in 48 bits; the value 2^48-1 means that the full 64 bits follow.
+//! - **value**: an inline string's bytes, an integer's eight bytes, a pointer
+//!   to a separately allocated string, or the [`Word`] of a collection.
 //!
-//! A key of 16 bytes and a value of 100 take 122 bytes and so the allocator's class of 128, with or without expiry; 16 and
-//! 10 bytes take 32. Allocations are rounded up to the allocator's size classes here, so that a value may be overwritten
-//! in place whenever the new one belongs to the same class.
+//! A key of 16 bytes and a value of 100 take 122 bytes and so the allocator's size class of 128,
+//! with or without an expiry; 16 and 10 bytes take 32. Allocations are rounded up to size classes
+//! here, so a value can be overwritten in place if the new entry belongs to the same class.
 //!
 //! # Safety
 //!
-//! A [`Pointer`] made by [`build`] is valid until [`free`]. [`Entry`] borrows one: whoever makes an `Entry` promises that
-//! nobody frees or changes the allocation while it lives, which partitions do by holding their lock. All offsets are
-//! computed from the header that `build` wrote, in one place, [`Layout::read`].
+//! A [`Pointer`] made by [`build`] is valid until [`free`]. [`Entry`] borrows one: the code that makes an `Entry`
+//! guarantees that the allocation is neither changed nor freed while the `Entry` lives. Partitions do so by holding
+//! their lock. All offsets are computed from the header that `build` wrote, in one place, [`Layout::read`].
 
 use crate::collections::{Collection, Inside, Word, on};
 use crate::defrag::Mover;
@@ -41,25 +41,26 @@ const REPR_MASK: u8 = 0b0001_1000;
 const HAS_EXPIRY: u8 = 1 << 5;
 const WIDE: u8 = 1 << 6;
 const EPOCH: u8 = 1 << 7;
-/// Strings from this many bytes on, and collections of more allocations than this, are freed in the background.
+/// Strings of more bytes than this, and collections of more
+/// allocations than `LAZY_EFFORT_MIN`, are freed in the background.
 const LAZY_BYTES_MIN: usize = 64 * 1024;
 const LAZY_EFFORT_MIN: usize = 64;
-/// Bytes of a short expiry, and the value that says that a long one follows.
+/// Bytes of a short expiry, and the value that marks a long one.
 const EXPIRY_SHORT: usize = 6;
 const EXPIRY_ESCAPE: u64 = (1 << 48) - 1;
 
-/// How a value is held.
+/// How a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Repr {
     /// A string's bytes, in the entry.
     Inline,
     /// A string that is an integer, in the entry.
     Int,
-    /// A pointer to the value: `Vec<u8>` for strings, and for collections their word.
+    /// A pointer to a string's `Vec<u8>`, or the word of a collection.
     External,
 }
 
-/// Where the parts of an entry lie.
+/// Offsets of the parts of an entry.
 #[derive(Clone, Copy)]
 struct Layout {
     meta: u8,
@@ -71,7 +72,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// For an entry to be built.
+    /// The layout of an entry to be built.
     #[inline]
     fn plan(kind: Kind, repr: Repr, key_len: usize, value_len: usize, expiry: Option<i64>) -> Layout {
         let inline = repr == Repr::Inline;
@@ -90,13 +91,13 @@ impl Layout {
         Layout { meta, expiry: at_expiry, key, key_len, value: key + key_len, value_len }
     }
 
-    /// Of an entry that exists.
+    /// The layout of an existing entry.
     ///
     /// # Safety
     /// `entry` must be a live allocation made by `build`.
     #[inline]
     unsafe fn read(entry: Pointer) -> Layout {
-        // SAFETY: the header was written by `build`, and is read as far as its own flags say it reaches.
+        // SAFETY: `build` wrote the header; only the parts that its flags declare are read.
         unsafe {
             let at = entry.as_ptr();
             let meta = at.add(META).read();
@@ -142,7 +143,7 @@ impl Layout {
     }
 }
 
-/// Whether two stretches of the same length are equal, without a call for what most keys are.
+/// Whether two slices of the same length are equal. Avoids a call to `memcmp` for the lengths of most keys.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     let (Some(a_last), Some(b_last), 8..=32) = (a.last_chunk(), b.last_chunk(), a.len()) else { return a == b };
@@ -157,7 +158,7 @@ fn expiry_len(at: i64) -> usize {
 
 #[inline]
 fn allocation(size: usize) -> alloc::Layout {
-    // SAFETY: the alignment is a power of two, and the size is that of lengths below 2^33 in all.
+    // SAFETY: the alignment is a power of two, and the size is a sum of lengths below 2^33.
     unsafe { alloc::Layout::from_size_align_unchecked(size_class(size), 8) }
 }
 
@@ -171,20 +172,20 @@ unsafe fn read_48(at: *const u8) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// What to build an entry from: a value that is still borrowed, or one that is handed over.
+/// The content of an entry to be built: a borrowed or an owned value.
 pub enum Content<'a> {
-    /// A string's bytes, to be copied; at most [`INLINE_MAX`].
+    /// A string's bytes, to be copied; at most [`INLINE_MAX`] bytes.
     Bytes(&'a [u8]),
     /// An integer.
     Int(i64),
-    /// A string in a buffer of its own.
+    /// A string with its own buffer.
     Raw(Box<Vec<u8>>),
     /// A collection.
     Object(Object),
 }
 
 impl<'a> Content<'a> {
-    /// What a string of `bytes` is stored as: an integer if it looks like one, in the entry if it is not large.
+    /// How a string is stored: as an integer if it is the canonical form of one, inline if it is not large.
     #[inline]
     pub fn from_bytes(bytes: &'a [u8]) -> Content<'a> {
         if bytes.len() <= 20
@@ -195,7 +196,7 @@ impl<'a> Content<'a> {
         if bytes.len() <= INLINE_MAX { Content::Bytes(bytes) } else { Content::Raw(Box::new(bytes.to_vec())) }
     }
 
-    /// What a value without its key is stored as.
+    /// How a value without its key is stored.
     pub fn from_value(value: &'a mut Value) -> Content<'a> {
         match value {
             Value::Int(number) => Content::Int(*number),
@@ -228,7 +229,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Makes an entry; `clock` is its 24-bit access clock, `epoch` the snapshot epoch.
+/// Makes an entry; `clock` is its 24-bit access clock, `epoch` its snapshot epoch.
 #[inline]
 pub fn build(key: &[u8], content: Content<'_>, expiry: Option<i64>, clock: u32, epoch: bool) -> Pointer {
     let layout = Layout::plan(content.kind(), content.repr(), key.len(), content.len(), expiry);
@@ -240,11 +241,11 @@ pub fn build(key: &[u8], content: Content<'_>, expiry: Option<i64>, clock: u32, 
     entry
 }
 
-/// Gives an existing entry a new value and expiry without a new allocation; hands the content back where that is not
-/// possible. What the old value pointed to is freed.
+/// Gives an existing entry a new value and expiry without a new allocation, and frees the external part
+/// of the old value. Returns the content if the new entry does not fit the allocation's size class.
 ///
 /// # Safety
-/// `entry` must be live, and nobody else may be using it.
+/// `entry` must be live and not used by any other thread.
 #[inline]
 pub unsafe fn overwrite<'a>(
     entry: Pointer,
@@ -273,7 +274,8 @@ pub unsafe fn overwrite<'a>(
     if new.allocation() != old.allocation() {
         return Err(content);
     }
-    // SAFETY: the entry is live and exclusively ours; the new layout fits the same allocation. The key may move within it.
+    // SAFETY: the entry is live and exclusively borrowed; the new
+    // layout fits the same allocation. The key may move within it.
     unsafe {
         free_external(entry, &old);
         let at = entry.as_ptr();
@@ -305,7 +307,7 @@ unsafe fn write(
 }
 
 /// # Safety
-/// As for `write`; the key is in its place already.
+/// As for `write`; the key has been written.
 #[inline]
 unsafe fn write_around_key(
     entry: Pointer,
@@ -346,7 +348,7 @@ unsafe fn write_around_key(
 }
 
 /// # Safety
-/// As many bytes as `expiry_len` says must be writable.
+/// `expiry_len(expiry)` bytes must be writable.
 unsafe fn write_expiry(at: *mut u8, expiry: i64) {
     // SAFETY: promised by the caller.
     unsafe {
@@ -360,10 +362,10 @@ unsafe fn write_expiry(at: *mut u8, expiry: i64) {
 }
 
 /// # Safety
-/// `entry` must be live and laid out as `layout` says; its value is not used afterwards.
+/// `entry` must be live and laid out as `layout` describes; its value must not be used afterwards.
 unsafe fn free_external(entry: Pointer, layout: &Layout) {
     if layout.repr() == Repr::External {
-        // SAFETY: an external string's value is a pointer from `Box::into_raw`, and a collection's its own word.
+        // SAFETY: an external string's value is a pointer from `Box::into_raw`, and a collection's is its own word.
         unsafe {
             match Kind::from_bits(layout.meta & KIND_MASK) {
                 Kind::String => drop(Box::from_raw(raw_pointer(entry, layout))),
@@ -383,7 +385,7 @@ unsafe fn raw_pointer(entry: Pointer, layout: &Layout) -> *mut Vec<u8> {
 /// # Safety
 /// `entry` must be live, and its value a collection.
 unsafe fn word(entry: Pointer, layout: &Layout) -> Word {
-    // SAFETY: promised by the caller; a word may lie anywhere.
+    // SAFETY: promised by the caller; a word needs no alignment.
     unsafe { entry.as_ptr().add(layout.value).cast::<Word>().read() }
 }
 
@@ -400,21 +402,22 @@ pub unsafe fn free(entry: Pointer) {
     }
 }
 
-/// Offers an entry to a mover; where it is now.
+/// Offers an entry to a mover; returns its new address.
 ///
 /// # Safety
-/// `entry` must be live, nobody else may be using it, and it is used only where it is now.
+/// `entry` must be live and not used by any other thread; afterwards, only the returned address is valid.
 pub unsafe fn relocate(entry: Pointer, mover: &mut Mover<'_>) -> Pointer {
     // SAFETY: promised by the caller; an entry has its layout's allocation.
     unsafe { mover.offer(entry, Layout::read(entry).allocation()) }
 }
 
-/// Offers what lies outside of an entry to a mover, from `position` on: see [`Collection::relocate`].
+/// Offers the allocations outside an entry to a mover, from `position` on: see [`Collection::relocate`].
 ///
 /// # Safety
-/// `entry` must be live, and nobody else may be using it.
+/// `entry` must be live and not used by any other thread.
 pub unsafe fn relocate_external(entry: Pointer, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
-    // SAFETY: promised by the caller; an external string's value is a pointer from `Box::into_raw`, and is written anew.
+    // SAFETY: promised by the caller; an external string's value
+    // is a pointer from `Box::into_raw`, and is written back.
     unsafe {
         let layout = Layout::read(entry);
         if layout.repr() != Repr::External {
@@ -454,10 +457,10 @@ pub unsafe fn into_value(entry: Pointer) -> (Value, Option<i64>) {
     }
 }
 
-/// The buffer of a string held outside, for change.
+/// The buffer of an external string, for modification.
 ///
 /// # Safety
-/// `entry` must be live, and nobody else may be using it while the result lives.
+/// `entry` must be live and not used otherwise while the result lives.
 pub unsafe fn raw_mut<'a>(entry: Pointer) -> Option<&'a mut Vec<u8>> {
     // SAFETY: promised by the caller.
     unsafe {
@@ -467,20 +470,21 @@ pub unsafe fn raw_mut<'a>(entry: Pointer) -> Option<&'a mut Vec<u8>> {
     }
 }
 
-/// The collection in an entry, for change; `None` when the value is of another kind.
+/// The collection in an entry, for modification; `None` if the value is of another kind.
 ///
 /// # Safety
 /// As for `raw_mut`.
 #[inline]
 pub unsafe fn collection_mut<'a, C: Collection>(entry: Pointer) -> Option<&'a mut C> {
-    // SAFETY: promised by the caller; the kind says which type the word is of, and a collection is a word.
+    // SAFETY: promised by the caller; the kind determines the type
+    // of the word, and a collection is a transparent wrapper of it.
     unsafe {
         let layout = Layout::read(entry);
         (layout.meta & KIND_MASK == C::KIND as u8).then(|| &mut *entry.as_ptr().add(layout.value).cast::<C>())
     }
 }
 
-/// The value, if it is a collection that is captured in pieces.
+/// The value, if it is a collection that can be captured in pieces.
 ///
 /// # Safety
 /// As for `raw_mut`.
@@ -492,7 +496,7 @@ pub unsafe fn gradual<'a>(entry: Pointer) -> Option<&'a mut dyn Gradual> {
     }
 }
 
-/// Marks an entry as written since the last snapshot began, or not.
+/// Sets the snapshot epoch of an entry.
 ///
 /// # Safety
 /// As for `raw_mut`.
@@ -528,7 +532,7 @@ impl<'a> Entry<'a> {
     /// Borrows an entry.
     ///
     /// # Safety
-    /// It must be live, and nobody may change or free it during `'a`.
+    /// It must be live, and neither changed nor freed during `'a`.
     #[inline]
     pub unsafe fn from_pointer(entry: Pointer) -> Entry<'a> {
         Entry { entry, borrowed: PhantomData }
@@ -553,7 +557,7 @@ impl<'a> Entry<'a> {
         self.bytes(layout.key, layout.key_len)
     }
 
-    /// Whether this is its key.
+    /// Whether its key equals `key`.
     #[inline]
     pub fn has_key(&self, key: &[u8]) -> bool {
         let own = self.key();
@@ -565,13 +569,13 @@ impl<'a> Entry<'a> {
         self.bytes(META, 1)[0]
     }
 
-    /// What kind of value it holds.
+    /// The kind of its value.
     #[inline]
     pub fn kind(&self) -> Kind {
         Kind::from_bits(self.meta() & KIND_MASK)
     }
 
-    /// The string; `None` when the value is of another kind.
+    /// The string; `None` if the value is of another kind.
     #[inline]
     pub fn str(&self) -> Option<Str<'a>> {
         let layout = self.layout();
@@ -580,29 +584,30 @@ impl<'a> Entry<'a> {
         }
         Some(match layout.repr() {
             Repr::Inline => Str::Bytes(self.bytes(layout.value, layout.value_len)),
-            // SAFETY: an integer's eight bytes lie there.
+            // SAFETY: the value is an integer's eight bytes.
             Repr::Int => Str::Int(unsafe { self.entry.as_ptr().add(layout.value).cast::<i64>().read_unaligned() }),
-            // SAFETY: the pointer is that of a boxed vector which nobody changes during `'a`.
+            // SAFETY: the pointer is that of a boxed vector, which does not change during `'a`.
             Repr::External => Str::Bytes(unsafe { (*raw_pointer(self.entry, &layout)).as_slice() }),
         })
     }
 
-    /// The collection; `None` when the value is of another kind.
+    /// The collection; `None` if the value is of another kind.
     #[inline]
     pub fn collection<C: Collection>(&self) -> Option<&'a C> {
         let layout = self.layout();
-        // SAFETY: the kind says which type the word is of, a collection is a word, and nobody changes it during `'a`.
+        // SAFETY: the kind determines the type of the word, a collection
+        // wraps its word, and it does not change during `'a`.
         (layout.meta & KIND_MASK == C::KIND as u8)
             .then(|| unsafe { &*self.entry.as_ptr().add(layout.value).cast::<C>() })
     }
 
-    /// The snapshot epoch that it was written in.
+    /// Its snapshot epoch.
     #[inline]
     pub fn epoch(&self) -> bool {
         self.meta() & EPOCH != 0
     }
 
-    /// Whether its time has come: it lasts through the very millisecond at which it expires.
+    /// Whether it has expired: an entry still exists in the millisecond of its expiry.
     #[inline]
     pub fn is_expired(&self, now_ms: i64) -> bool {
         self.expiry().is_some_and(|at| now_ms > at)
@@ -621,7 +626,7 @@ impl<'a> Entry<'a> {
             return None;
         }
         let layout = self.layout();
-        // SAFETY: the layout says that an expiry lies there, of the length that its own first bytes tell.
+        // SAFETY: the layout declares an expiry at this offset; its first bytes determine its length.
         unsafe {
             let at = self.entry.as_ptr().add(layout.expiry);
             match read_48(at) {
@@ -644,18 +649,18 @@ impl<'a> Entry<'a> {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
     }
 
-    /// What the table keeps of it.
+    /// The pointer that the table stores.
     #[inline]
     pub fn pointer(&self) -> Pointer {
         self.entry
     }
 
-    /// Where it lies in memory. It moves when it grows, or changes its representation.
+    /// Its address. It changes when the entry grows or changes its representation.
     pub fn address(&self) -> usize {
         self.entry.as_ptr() as usize
     }
 
-    /// The name of the value's encoding, as OBJECT ENCODING tells it.
+    /// The name of the value's encoding, as OBJECT ENCODING reports it.
     pub fn encoding(&self) -> &'static str {
         let layout = self.layout();
         match layout.repr() {
@@ -666,18 +671,18 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// What the value is at heart; [`Inside::Other`] for strings.
+    /// The internal representation of a collection; [`Inside::Other`] for strings.
     pub fn inside(&self) -> Inside<'a> {
         on!(self.kind(), C => self.collection::<C>().map_or(Inside::Other, C::inside), Inside::Other)
     }
 
-    /// Bytes of memory that key and value take, allocator's rounding included. A large collection's are estimated from
-    /// `samples` elements; 0 looks at all.
+    /// Bytes of memory that key and value take, rounded up to the allocator's size classes.
+    /// A large collection's size is estimated from `samples` elements; 0 counts all.
     pub fn memory(&self, samples: usize) -> usize {
         self.layout().allocation().size() + self.external_memory(samples)
     }
 
-    /// The part of it that lies outside of the entry.
+    /// The part of [`memory`](Self::memory) outside the entry.
     pub fn external_memory(&self, samples: usize) -> usize {
         let layout = self.layout();
         if layout.repr() != Repr::External {
@@ -696,7 +701,7 @@ impl<'a> Entry<'a> {
         on!(self.kind(), C => self.collection::<C>().map_or(0, C::len), 0)
     }
 
-    /// How long it takes to capture it for a snapshot, roughly, in elements.
+    /// Estimated work to capture it for a snapshot, in elements.
     pub fn capture_effort(&self) -> usize {
         const BYTES_PER_ELEMENT: usize = 64;
         match self.str() {
@@ -705,7 +710,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Whether freeing the value takes long enough to be left to the background.
+    /// Whether the value is large enough to be freed in the background.
     #[inline]
     pub fn is_costly_to_free(&self) -> bool {
         self.meta() & REPR_MASK == (Repr::External as u8) << REPR_SHIFT && self.is_large()
@@ -735,8 +740,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Whether Valkey would embed this string in its object: clients and tests look at the name, so it follows Valkey's
-/// sizes (an 8-byte header, key and value with their string headers, 128 bytes in all), not ours.
+/// Whether Valkey would embed this string in its object. Clients and tests depend on the encoding's name, so it
+/// follows Valkey's sizes (an 8-byte header, key and value with their string headers, 128 bytes in all), not ours.
 fn embedded_in_reference(layout: &Layout, volatile: bool) -> bool {
     let key_header = match layout.key_len {
         0..32 => 1,
@@ -787,7 +792,7 @@ mod tests {
     fn the_clock_can_be_set_alone() {
         with(b"key", Content::Bytes(b"value"), None, |entry, pointer| {
             assert_eq!(entry.clock(), 0x00ab_cdef);
-            // SAFETY: nobody else uses it.
+            // SAFETY: no other thread uses it.
             unsafe { set_clock(pointer, 0x0012_3456) };
             assert_eq!((entry.clock(), entry.key(), entry.kind()), (0x0012_3456, &b"key"[..], Kind::String));
         });
@@ -816,7 +821,7 @@ mod tests {
         ) {
             let mut pointer = build(&key, Content::from_bytes(&values[0].0), values[0].1, 1, false);
             for (value, expiry) in &values {
-                // SAFETY: the pointer is live and used here alone.
+                // SAFETY: the pointer is live, and only used here.
                 if let Err(content) = unsafe { overwrite(pointer, Content::from_bytes(value), *expiry, 1, true) } {
                     // SAFETY: not used again.
                     unsafe { free(pointer) };

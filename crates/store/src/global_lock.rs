@@ -18,7 +18,7 @@
 //! it counts itself in `visits` when it enters a batch. Within a batch, the owner may become
 //! [exclusive](GlobalLock::become_exclusive) if no revoker has entered, and a revoker waits until the owner
 //! is no longer exclusive. Again both sides store first and load afterwards. After a revocation, the owner
-//! takes partition locks for the next [`SOCIABLE`] batches, so that frequent revokers do not have to wait.
+//! takes partition locks for the next `SOCIABLE` batches, so that frequent revokers do not have to wait.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
