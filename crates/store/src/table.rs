@@ -8,8 +8,8 @@
 //!
 //! - The **directory** maps the hash's first bits to a **segment** (extendible hashing). A segment that is full at its
 //!   largest size splits in two by the next bit; nothing else moves, so no growth step costs more than one segment.
-//! - A **segment** is a small array of buckets that grows by a quarter or less ([`STEPS`], each exactly one size class of
-//!   the allocator), which keeps the load between 0.72 and 0.9 at every size.
+//! - A **segment** is a small array of buckets that grows by a quarter or less ([`STEPS`], each exactly
+//!   one size class of the allocator), which keeps the load between 0.72 and 0.9 at every size.
 //! - A word keeps the 16 hash bits after the segment's own as its **tag**: enough to find its home bucket
 //!   again, so that growing a segment never reads the elements, and to rule out nearly all other elements.
 //! - A full bucket overflows into the next one, wrapping around. **Invariant**: all buckets from
