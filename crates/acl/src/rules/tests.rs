@@ -1,3 +1,5 @@
+//! Tests of ACL rules.
+
 use super::*;
 use kvick_core::clients::default_user_name;
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of DUMP and RESTORE.
+
 use crate::testing::Bench;
 
 fn bench() -> Bench {

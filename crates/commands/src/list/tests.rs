@@ -1,3 +1,5 @@
+//! Tests of list commands.
+
 use super::COMMANDS;
 use crate::keys;
 use crate::testing::Bench;

@@ -45,6 +45,10 @@ impl Heap {
 
 /// Lua's allocator. The heap's limit may refuse what Lua asks for, and so may the system if there is a limit; without
 /// one nobody would be told, and the program ends as it does whenever the system has no memory.
+///
+/// # Safety
+/// Only Lua may call it. `shared` is the heap that the state was made with, and `block` is null or a block of `old` bytes
+/// that this function returned.
 pub(super) unsafe extern "C" fn allocate(
     shared: *mut c_void,
     block: *mut c_void,
