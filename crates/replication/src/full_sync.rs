@@ -1,9 +1,9 @@
 //! How a replica takes over a dump that its primary sends, in place of its data.
 //!
-//! `repl-diskless-load` says which way it goes. Through a file: the data stay until the dump is there as a whole and turned
-//! out to be one that can be read. Straight from the connection, in their place: they go as soon as the dump's version is
-//! known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all is well;
-//! meanwhile the data are served if they are an earlier state of what comes.
+//! `repl-diskless-load` says which way it goes. Through a file: the data stay until the dump is there as a whole and
+//! turned out to be one that can be read. Straight from the connection, in their place: they go as soon as the dump's
+//! version is known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all
+//! is well; meanwhile the data are served if they are an earlier state of what comes.
 
 use super::apply::{Apply, PAUSE};
 use super::primary_connection::{LinkError, PrimaryConnection, READ, shown};

@@ -1,7 +1,7 @@
 //! Functions, and the libraries that define them.
 //!
-//! A library is a piece of code whose first line says which engine it is for and what it is called. It is run once, when it
-//! is loaded, and registers its functions then.
+//! A library is a piece of code whose first line says which engine it is for and what it is called. It is run once,
+//! when it is loaded, and registers its functions then.
 
 use kvick_script::{Failure, FunctionHandle, FunctionSpec, ScriptFlags, Shebang, Vm};
 use std::ops::Range;
@@ -43,8 +43,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Runs the code of a library; an error leaves no function in the interpreter. `admit` may refuse the library by its
-    /// name before.
+    /// Runs the code of a library; an error leaves no function in the interpreter. `admit` may refuse the library by
+    /// its name before.
     pub fn load(
         vm: &mut Vm,
         code: &[u8],

@@ -1,8 +1,8 @@
 //! Replaying what the files hold, by the thread that has them. Workers answer meanwhile that the data is being loaded.
 //!
-//! Commands go the way that those of clients go, for a client that is none: it may do everything, never waits, sees keys
-//! whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off at the
-//! very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
+//! Commands go the way that those of clients go, for a client that is none: it may do everything, never waits, sees
+//! keys whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off
+//! at the very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
 
 use super::aof_dir::{reason, shown};
 use super::journal::{self, Recovered};

@@ -1,5 +1,5 @@
-//! Requests of web browsers: a page may have them sent to any port of its reader's machine, and what a form posts could be
-//! read as commands, line by line. Such a connection is closed at the first line that only HTTP has.
+//! Requests of web browsers: a page may have them sent to any port of its reader's machine, and what a form posts could
+//! be read as commands, line by line. Such a connection is closed at the first line that only HTTP has.
 
 use crate::session::Client;
 use kvick_resp::Args;

@@ -37,8 +37,8 @@ pub fn loading(server: &Services) -> Error {
     Error::new(format!("Reasons::LOADING {} is loading the dataset in memory", name(server)))
 }
 
-/// Whether who is told this does better to wait for a moment: a data set that is small is there by then, unless a script that
-/// takes long is part of it.
+/// Whether who is told this does better to wait for a moment: a data set that is small is there by then, unless a
+/// script that takes long is part of it.
 pub fn is_soon_over(server: &Services, rejection: &Error) -> bool {
     let (admission, loading) = (&server.admission, &server.persistence.loading);
     let since_ms = admission.loading_since_ms();
@@ -97,8 +97,8 @@ fn as_replica(server: &Services, flags: Flags) -> Option<Error> {
     (is_stale(server) && !flags.contains(Flags::STALE)).then_some(STALE)
 }
 
-/// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be written, and
-/// that is a reason to refuse writes.
+/// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be
+/// written, and that is a reason to refuse writes.
 pub fn keeps_nothing(server: &Services) -> bool {
     let admission = &server.admission;
     admission.has(Reasons::UNWRITTEN) || (admission.has(Reasons::UNSAVED) && stops_writes(server))

@@ -1,5 +1,5 @@
-//! Commands about the connection they come from: greeting, authentication, database, end. What is said of all connections
-//! is in [`client`](super::client).
+//! Commands about the connection they come from: greeting, authentication, database, end. What is said of all
+//! connections is in [`client`](super::client).
 
 use super::client::names;
 use kvick_acl::identity::{Identity, note};

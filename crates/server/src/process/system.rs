@@ -3,9 +3,9 @@
 //! Snapshots are taken without fork here, so Linux's default overcommit heuristic is no reason to warn; strict
 //! accounting is, since it refuses memory that is there.
 //!
-//! Huge pages are turned off: they do not make reads at random measurably faster, and the kernel clears two megabytes when
-//! the first byte of one is used. That takes a tenth of a millisecond at best, and several where a virtual machine has to
-//! get the memory from its host first; the worker that needs the byte waits for it.
+//! Huge pages are turned off: they do not make reads at random measurably faster, and the kernel clears two megabytes
+//! when the first byte of one is used. That takes a tenth of a millisecond at best, and several where a virtual machine
+//! has to get the memory from its host first; the worker that needs the byte waits for it.
 
 use kvick_config::Values;
 use kvick_config::tables::network::TCP_BACKLOG;

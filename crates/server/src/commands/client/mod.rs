@@ -9,8 +9,8 @@
 //! - [`pause`]: holding clients up, and letting them go.
 //! - [`tracking`]: telling clients that cache keys when these change.
 //!
-//! Another connection is read through its [`ClientInfo`](kvick_core::clients::ClientInfo), whichever worker it belongs to, and
-//! acted upon by a message to that worker.
+//! Another connection is read through its [`ClientInfo`](kvick_core::clients::ClientInfo), whichever worker it belongs
+//! to, and acted upon by a message to that worker.
 
 mod arguments;
 pub mod filter;

@@ -1,4 +1,5 @@
-//! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. How it works is told in [`kvick_core::tracking`].
+//! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. How it works is told in
+//! [`kvick_core::tracking`].
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};

@@ -1,5 +1,5 @@
-//! EVAL, EVALSHA and FCALL with their read-only variants: what is known of them. The engine runs them itself, since they
-//! call other commands (see [`kvick_engine::worker::program`]).
+//! EVAL, EVALSHA and FCALL with their read-only variants: what is known of them. The engine runs them itself, since
+//! they call other commands (see [`kvick_engine::worker::program`]).
 
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_engine::worker::program::{Program, Source};
