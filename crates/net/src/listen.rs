@@ -347,10 +347,10 @@ pub fn keeps_out(runtime_config: &RuntimeConfig, loopback: bool, has_open_defaul
 }
 
 /// What such a client is told.
-pub const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is set for \
-    the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere: \
-    set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure the server \
-    cannot be reached from the internet), or start the server with '--protected-mode no'.\r\n";
+pub const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is \
+    set for the default user. In this mode connections are only accepted from the loopback interface. To connect from \
+    elsewhere: set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure \
+    the server cannot be reached from the internet), or start the server with '--protected-mode no'.\r\n";
 
 fn refuse<T>(socket: &mut Socket, line: &[u8]) -> Option<T> {
     if !socket.is_handshaking() {

@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// What the log is told of a primary that does not send its dump.
-const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' \
-                       parameter in valkey.conf to a larger value.";
+const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the \
+                       'repl-timeout' parameter in valkey.conf to a larger value.";
 
 /// Bytes of the mark that delimits a dump of unknown length.
 const MARK: usize = 40;

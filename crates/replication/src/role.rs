@@ -35,8 +35,8 @@ impl ReplicatedCore {
         let replication = &self.replication;
         if !replication.upstream.is_replica() {
             logging::notice(format_args!(
-                "Before turning into a replica, using my own primary parameters to synthesize a cached primary: I may be \
-                 able to synchronize with the new primary with just a partial transfer."
+                "Before turning into a replica, using my own primary parameters to synthesize a cached primary: I may \
+                 be able to synchronize with the new primary with just a partial transfer."
             ));
         }
         self.config.put(REPLICAOF, Some(Primary { host: target.host.as_bytes().into(), port: target.port }));

@@ -79,8 +79,8 @@ impl Library {
         let names: Vec<_> = self.functions.iter().map(|function| function.name.as_str()).collect();
         if names.iter().any(|name| !is_name(name)) {
             return Some(
-                "ERR Function names can only contain letters, numbers, or underscores(_) and must be at least one character \
-                 long",
+                "ERR Function names can only contain letters, numbers, or underscores(_) and must be at least one \
+                 character long",
             );
         }
         if (1..names.len()).any(|at| names[..at].contains(&names[at])) {

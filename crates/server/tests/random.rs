@@ -212,7 +212,8 @@ impl Voice<'_> {
                     "return redis.call('keys', '*')",
                     "return cjson.encode({redis.call('time'), KEYS, ARGV})",
                     "redis.setresp(3) return redis.call('hgetall', KEYS[1])",
-                    "return {1.5, false, true, {map = {a = 1}}, {err = 'ERR my own'}, {double = 1.25}, {ok = 'fine'}, nil, 3}",
+                    "return {1.5, false, true, {map = {a = 1}}, {err = 'ERR my own'}, {double = 1.25}, {ok = 'fine'}, \
+                     nil, 3}",
                     "local t = {} for i = 1, 300 do t[i] = redis.call('incr', KEYS[1]) end return t",
                     "return redis.sha1hex(ARGV[1]) .. tostring(cmsgpack.pack(ARGV))",
                     "redis.call('select', 2) redis.call('set', KEYS[1], 'x') return redis.call('dbsize')",

@@ -252,7 +252,8 @@ fn unsafe_without_a_reason_is_found() {
 
 #[test]
 fn comments_and_literals_are_no_code() {
-    let text = "a /* b /* c */ d */ 'e' '\\'' b'\"' f \"g\\\"h\" r\"i\\\" j r##\"k\"# l\"## m<'n> br\"o\" var\"p\" 'q: // r\n's'";
+    let text = "a /* b /* c */ d */ 'e' '\\'' b'\"' f \"g\\\"h\" r\"i\\\" j r##\"k\"# l\"## m<'n> br\"o\" var\"p\" 'q: \
+        // r\n's'";
     let file = File::new("a.rs", text);
     assert_eq!(file.code.len(), text.len());
     let words: Vec<&str> = tokens(&file.code).iter().map(|token| token.text).collect();

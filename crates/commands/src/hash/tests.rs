@@ -1,4 +1,4 @@
-//! Tests of hash commands.
+//! Tests of the hash commands.
 
 use crate::testing::Bench;
 use crate::{hash, keys, string};

@@ -1,4 +1,4 @@
-//! Tests of list commands.
+//! Tests of the list commands.
 
 use super::COMMANDS;
 use crate::keys;

@@ -242,9 +242,9 @@ fn mend(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> R
         }
     }
     logging::warning(format_args!(
-        "Unexpected end of file reading the append only file {name}. You can: 1) Make a backup of your AOF file, then use \
-         ./kvick-check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' configuration \
-         option to yes and restart the core."
+        "Unexpected end of file reading the append only file {name}. You can: 1) Make a backup of your AOF file, then \
+         use ./kvick-check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
+         configuration option to yes and restart the server."
     ));
     Err(Failed)
 }

@@ -351,8 +351,8 @@ impl Writer {
             match done {
                 0 => logging::warning(format_args!("Error writing to the AOF file: {}", reason(error))),
                 _ => logging::warning(format_args!(
-                    "Short write while writing to the AOF file: (nwritten={done}, expected={wanted}), and it could not be \
-                     undone. The server may refuse to load the AOF the next time it starts."
+                    "Short write while writing to the AOF file: (nwritten={done}, expected={wanted}), and it could not \
+                     be undone. The server may refuse to load the AOF the next time it starts."
                 )),
             }
         }
@@ -421,8 +421,8 @@ impl Writer {
         } else if began.elapsed() > SYNC_DELAY {
             self.aof.delayed_syncs.fetch_add(1, Ordering::Relaxed);
             logging::notice(format_args!(
-                "Asynchronous AOF fsync is taking too long (disk is busy?). What was to be written had to wait, which may \
-                 slow down the core."
+                "Asynchronous AOF fsync is taking too long (disk is busy?). What was to be written had to wait, which \
+                 may slow down the server."
             ));
         }
     }

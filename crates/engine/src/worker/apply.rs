@@ -172,7 +172,8 @@ impl Applier {
         let command = server.catalogue.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
         let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());
         logging::warning(format_args!(
-            "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command '{command}'",
+            "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command \
+             '{command}'",
             String::from_utf8_lossy(&self.reply[..end.min(ERROR_SHOWN_MAX)])
         ));
         server.replication.counts.unexpected_errors.fetch_add(1, Ordering::Relaxed);

@@ -198,7 +198,8 @@ fn allowed_to_listeners(command: &CommandInfo) -> bool {
 
 fn not_while_listening(command: &CommandInfo) -> Error {
     Error::new(format!(
-        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+         context",
         command.full_name
     ))
 }

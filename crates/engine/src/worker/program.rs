@@ -511,8 +511,8 @@ impl Caller<'_> {
         self.is_busy = true;
         let (server, kind) = (self.engine.server, self.code.kind());
         logging::warning(format_args!(
-            "Slow script detected: still in execution after {} milliseconds. You can try killing the script using the {} \
-             command. Script name is: {}.",
+            "Slow script detected: still in execution after {} milliseconds. You can try killing the script using the \
+             {} command. Script name is: {}.",
             self.elapsed().as_millis(),
             kind.kill_command(),
             self.code.name()

@@ -58,10 +58,10 @@ pub fn rejection(server: &Services, command: &CommandInfo, flags: Flags) -> Opti
     {
         let name = name(server);
         return Some(Error::new(format!(
-            "MISCONF {name} is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands \
-             that may modify the data set are disabled, because this instance is configured to report errors during \
-             writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the {name} logs for \
-             details about the RDB error."
+            "MISCONF {name} is configured to save RDB snapshots, but it's currently unable to persist to disk. \
+             Commands that may modify the data set are disabled, because this instance is configured to report errors \
+             during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the {name} \
+             logs for details about the RDB error."
         )));
     }
     if admission.has(Reasons::REPLICA)

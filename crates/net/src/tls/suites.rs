@@ -94,7 +94,8 @@ pub fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVer
             "tlsv1.3" => versions.push(&version::TLS13),
             _ => {
                 return Err(TlsError::new(
-                    "Invalid tls-protocols specified. Use a combination of 'TLSv1', 'TLSv1.1', 'TLSv1.2' and 'TLSv1.3'.",
+                    "Invalid tls-protocols specified. Use a combination of 'TLSv1', 'TLSv1.1', 'TLSv1.2' and \
+                     'TLSv1.3'.",
                 ));
             }
         }

@@ -55,8 +55,9 @@ fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     if !cx.client.identity.authenticated {
         return Err(Error::text(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
-             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
         ));
     }
     if let Some(name) = greeting.name {

@@ -99,7 +99,8 @@ fn client_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
             "GETNAME",
             "    The name of this connection.",
             "GETREDIR",
-            "    The number of the connection that invalidations are sent to, 0 if it is this one, -1 without tracking.",
+            "    The number of the connection that invalidations are sent to, 0 if it is this one, -1 without \
+             tracking.",
             "ID",
             "    The number of this connection.",
             "IMPORT-SOURCE (ON|OFF)",

@@ -155,7 +155,8 @@ fn caching(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let info = &cx.client.info;
     if cx.client.tracking.is_none() {
         return Err(Error::text(
-            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
+             enabled",
         ));
     }
     if args[2].eq_ignore_ascii_case(b"yes") {

@@ -104,8 +104,8 @@ fn takes_two_channels(cx: &Session<'_>, replica: &Replica) -> bool {
         return false;
     }
     logging::notice(format_args!(
-        "Dual channel replication: Replica {} is capable of dual channel synchronization, and partial sync isn't possible. \
-         Full sync will continue with dedicated RDB channel.",
+        "Dual channel replication: Replica {} is capable of dual channel synchronization, and partial sync isn't \
+         possible. Full sync will continue with dedicated RDB channel.",
         replica.name()
     ));
     true
@@ -140,8 +140,8 @@ fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Foll
         let history = replication.history.lock().clone();
         if !replication.has_backlog.load(Ordering::SeqCst) || !history.shares(id, end) {
             logging::notice(format_args!(
-                "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{}', my replication \
-                 IDs are '{}' and '{}')",
+                "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{}', my \
+                 replication IDs are '{}' and '{}')",
                 String::from_utf8_lossy(id),
                 history.id,
                 history.previous_id()
