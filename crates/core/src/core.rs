@@ -153,13 +153,13 @@ impl Core {
     }
 
     /// Marks the server as ending and wakes the workers, which notice at their next turn.
-    pub fn end(&self) {
+    pub fn mark_ending(&self) {
         self.ending.store(true, Ordering::SeqCst);
         (0..self.workers()).for_each(|worker| self.wake(worker));
     }
 
     /// Resets the counters that CONFIG RESETSTAT resets. The caller holds the global lock, so that no command runs.
-    pub fn reset_stats(&self) {
+    pub fn reset_counters(&self) {
         *self.baseline.lock() = self.stats.iter().map(|stats| Totals::of(stats)).collect();
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();

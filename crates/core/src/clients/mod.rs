@@ -77,11 +77,7 @@ pub struct ClientInfo {
     pub redirect: AtomicU64,
     /// Prefixes of keys that it is told of, which it shares with all who are told of them.
     pub prefixes: AtomicUsize,
-    /// Bytes that its worker's own record of the connection takes, without buffers.
-    pub connection_memory: AtomicUsize,
-    /// Bytes of the request that waits, if it is blocked.
-    pub waiting_memory: AtomicUsize,
-    /// Bytes of the arguments that a command is about to be executed with, if they are many.
+    /// Bytes of its request while it is blocked; otherwise of the arguments of the present command, if they are many.
     pub argument_memory: AtomicUsize,
     /// Bytes that the transaction and the watched keys take.
     pub transaction_memory: AtomicUsize,
@@ -97,6 +93,14 @@ pub struct ClientInfo {
     pub waiter: Mutex<Option<Arc<Waiter>>>,
     /// What knows whether keys that it watches have changed, while it watches any.
     pub watcher: Mutex<Option<Arc<Watcher>>>,
+}
+
+/// Bytes of a worker's own record of a connection, without buffers.
+static CONNECTION_MEMORY: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how many bytes a worker's own record of a connection takes, without buffers.
+pub fn set_connection_memory(bytes: usize) {
+    CONNECTION_MEMORY.store(bytes, Ordering::Relaxed);
 }
 
 /// The name of the default user.
@@ -214,8 +218,6 @@ impl ClientInfo {
             watched: AtomicUsize::new(0),
             redirect: AtomicU64::new(0),
             prefixes: AtomicUsize::new(0),
-            connection_memory: AtomicUsize::new(0),
-            waiting_memory: AtomicUsize::new(0),
             argument_memory: AtomicUsize::new(0),
             transaction_memory: AtomicUsize::new(0),
             subscription_memory: AtomicUsize::new(0),
@@ -256,7 +258,7 @@ impl ClientInfo {
 
     /// Bytes of the arguments of its request that waits or is being executed.
     pub fn arguments(&self) -> usize {
-        self.waiting_memory.load(Ordering::Relaxed) + self.argument_memory.load(Ordering::Relaxed)
+        self.argument_memory.load(Ordering::Relaxed)
     }
 
     /// Bytes that the connection takes, with all that is kept for it.
@@ -264,7 +266,7 @@ impl ClientInfo {
         let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
 
         let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
-        self.connection_memory.load(Ordering::Relaxed)
+        CONNECTION_MEMORY.load(Ordering::Relaxed)
             + size_of::<ClientInfo>()
             + self.peer.len()
             + self.local.len()

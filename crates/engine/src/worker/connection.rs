@@ -84,7 +84,6 @@ impl Connection {
     /// A new connection.
     pub fn new(socket: Socket, client: Client) -> Self {
         let stopped = socket.is_handshaking();
-        client.info.connection_memory.store(size_of::<Connection>(), Ordering::Relaxed);
         Connection {
             socket,
             client,

@@ -326,12 +326,12 @@ impl Engine {
             }
             match self.admit(client, command, args) {
                 Ok(admission) => admission,
-                Err(error) if rejection::is_soon_over(self.server, &error) => {
+                Err(rejection) if rejection.is_soon_over(self.server) => {
                     client.last_command = previous;
                     return Outcome::Paused;
                 }
-                Err(error) => {
-                    self.refuse(client, Some((command, args)), &error, out);
+                Err(rejection) => {
+                    self.reject(client, (command, args), rejection, out);
                     return self.finish(client, start, out);
                 }
             }
@@ -384,8 +384,8 @@ impl Engine {
             }
             admission = match self.admit(client, command, args) {
                 Ok(admission) => admission,
-                Err(error) => {
-                    self.refuse(client, Some((command, args)), &error, out);
+                Err(rejection) => {
+                    self.reject(client, (command, args), rejection, out);
                     return self.finish(client, start, out);
                 }
             };
@@ -416,7 +416,7 @@ impl Engine {
                         && !client.is_primary()
                         && !self.is_held_by_script(client, command) =>
                 {
-                    self.refuse(client, Some((command, args)), &error, out);
+                    self.refuse(client, Some((command, args)), &error, false, out);
                 }
                 _ => return Outcome::Held,
             },
@@ -460,7 +460,7 @@ impl Engine {
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };
-        self.refuse(client, None, &error, out);
+        self.refuse(client, None, &error, false, out);
         None
     }
 

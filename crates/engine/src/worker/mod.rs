@@ -138,6 +138,7 @@ pub struct Worker {
 impl Worker {
     /// A worker that does not run yet.
     pub fn new(server: &'static Services, number: usize, listeners: Listeners) -> io::Result<Self> {
+        kvick_core::clients::set_connection_memory(size_of::<Connection>());
         let poll = Poll::new()?;
         let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), Token(WAKE))?));
         let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;

@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::debugging::Seat;
 use super::engine::{Engine, Keys};
 use super::handlers::Handler;
-use super::permission::wrong_arity;
+use super::permission::{OUT_OF_MEMORY, wrong_arity};
 use crate::session::Client;
 use crate::worker::rejection;
 use kvick_acl::log::Context as AclContext;
@@ -247,7 +247,7 @@ impl Engine {
         if let Some(error) =
             command.and_then(|command| rejection::rejection(self.server, command, Flags::WRITE | Flags::STALE))
         {
-            return Err(error);
+            return Err(error.error(self.server));
         }
         if program.read_only {
             return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
@@ -375,9 +375,6 @@ struct Caller<'r> {
 
 /// Scripts run one by one.
 pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
-/// Memory is short.
-const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
-
 /// After so many commands a script is taken to run for a while, whatever little Lua there is between them.
 const CALLS_LOOKED_AFTER: u32 = 256;
 /// Scripts that have been running for longer are known to others.
@@ -419,7 +416,8 @@ impl Caller<'_> {
             return Some(Error::text("ERR Can not execute the command on a stale replica"));
         }
         if !self.wrote && flags.contains(Flags::WRITE) {
-            return rejection::rejection(self.engine.server, command, flags);
+            let server = self.engine.server;
+            return rejection::rejection(server, command, flags).map(|rejection| rejection.error(server));
         }
         None
     }

@@ -168,10 +168,10 @@ pub(super) fn is_exec(command: &CommandInfo) -> bool {
 
 impl Engine {
     /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
-    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
+    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error, is_redirected: bool) -> Error {
         self.give_up(client);
         // Where to go is told as it is to any command.
-        if reason.0.starts_with("REDIRECT ") {
+        if is_redirected {
             return Error::new(reason.0.to_string());
         }
         let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
