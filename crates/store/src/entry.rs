@@ -21,155 +21,27 @@
 //! nobody frees or changes the allocation while it lives, which partitions do by holding their lock. All offsets are
 //! computed from the header that `build` wrote, in one place, [`Layout::read`].
 
+mod layout;
+
 use crate::collections::{Collection, Inside, Word, on};
 use crate::defrag::Mover;
 use crate::memory::size_class;
 use crate::snapshot::Gradual;
 use crate::value::{INLINE_MAX, Kind, Object, Str, Value};
-use std::alloc::{self, alloc, dealloc, handle_alloc_error};
+use layout::{
+    EPOCH, EXPIRY_ESCAPE, EXPIRY_SHORT, HAS_EXPIRY, KIND_MASK, LENGTHS, Layout, META, REPR_MASK, REPR_SHIFT, Repr,
+    WIDE, embedded_in_reference, expiry_len, is_same, read_48,
+};
+use std::alloc::{alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// The allocation of an entry.
 pub type Pointer = NonNull<u8>;
 
-const META: usize = 3;
-const LENGTHS: usize = 4;
-const KIND_MASK: u8 = 0b0000_0111;
-const REPR_SHIFT: u8 = 3;
-const REPR_MASK: u8 = 0b0001_1000;
-const HAS_EXPIRY: u8 = 1 << 5;
-const WIDE: u8 = 1 << 6;
-const EPOCH: u8 = 1 << 7;
 /// Strings from this many bytes on, and collections of more allocations than this, are freed in the background.
 const LAZY_BYTES_MIN: usize = 64 * 1024;
 const LAZY_EFFORT_MIN: usize = 64;
-/// Bytes of a short expiry, and the value that says that a long one follows.
-const EXPIRY_SHORT: usize = 6;
-const EXPIRY_ESCAPE: u64 = (1 << 48) - 1;
-
-/// How a value is held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Repr {
-    /// A string's bytes, in the entry.
-    Inline,
-    /// A string that is an integer, in the entry.
-    Int,
-    /// A pointer to the value: `Vec<u8>` for strings, and for collections their word.
-    External,
-}
-
-/// Where the parts of an entry lie.
-#[derive(Clone, Copy)]
-struct Layout {
-    meta: u8,
-    expiry: usize,
-    key: usize,
-    key_len: usize,
-    value: usize,
-    value_len: usize,
-}
-
-impl Layout {
-    /// For an entry to be built.
-    #[inline]
-    fn plan(kind: Kind, repr: Repr, key_len: usize, value_len: usize, expiry: Option<i64>) -> Layout {
-        let inline = repr == Repr::Inline;
-        let wide = key_len > 255 || (inline && value_len > 255);
-        let lengths = if wide { 4 } else { 1 } * if inline { 2 } else { 1 };
-        let at_expiry = LENGTHS + lengths;
-        let expiry_len = expiry.map_or(0, expiry_len);
-        let key = at_expiry + expiry_len;
-        let mut meta = kind as u8 | (repr as u8) << REPR_SHIFT;
-        if expiry.is_some() {
-            meta |= HAS_EXPIRY;
-        }
-        if wide {
-            meta |= WIDE;
-        }
-        Layout { meta, expiry: at_expiry, key, key_len, value: key + key_len, value_len }
-    }
-
-    /// Of an entry that exists.
-    ///
-    /// # Safety
-    /// `entry` must be a live allocation made by `build`.
-    #[inline]
-    unsafe fn read(entry: Pointer) -> Layout {
-        // SAFETY: the header was written by `build`, and is read as far as its own flags say it reaches.
-        unsafe {
-            let at = entry.as_ptr();
-            let meta = at.add(META).read();
-            let inline = meta & REPR_MASK == 0;
-            let (key_len, mut value_len, at_expiry);
-            if meta & WIDE == 0 {
-                key_len = at.add(LENGTHS).read() as usize;
-                value_len = at.add(LENGTHS + 1).read() as usize;
-                at_expiry = LENGTHS + if inline { 2 } else { 1 };
-            } else {
-                key_len = at.add(LENGTHS).cast::<u32>().read_unaligned() as usize;
-                value_len = if inline { at.add(LENGTHS + 4).cast::<u32>().read_unaligned() as usize } else { 0 };
-                at_expiry = LENGTHS + if inline { 8 } else { 4 };
-            }
-            if !inline {
-                value_len = size_of::<u64>();
-            }
-            let mut key = at_expiry;
-            if meta & HAS_EXPIRY != 0 {
-                key += if read_48(at.add(at_expiry)) == EXPIRY_ESCAPE { EXPIRY_SHORT + 8 } else { EXPIRY_SHORT };
-            }
-            Layout { meta, expiry: at_expiry, key, key_len, value: key + key_len, value_len }
-        }
-    }
-
-    #[inline]
-    fn size(&self) -> usize {
-        self.value + self.value_len
-    }
-
-    #[inline]
-    fn allocation(&self) -> alloc::Layout {
-        allocation(self.size())
-    }
-
-    #[inline]
-    fn repr(&self) -> Repr {
-        match (self.meta & REPR_MASK) >> REPR_SHIFT {
-            0 => Repr::Inline,
-            1 => Repr::Int,
-            _ => Repr::External,
-        }
-    }
-}
-
-/// Whether two stretches of the same length are equal, without a call for what most keys are.
-#[inline]
-fn is_same(a: &[u8], b: &[u8]) -> bool {
-    let (Some(a_last), Some(b_last), 8..=32) = (a.last_chunk(), b.last_chunk(), a.len()) else { return a == b };
-    let differing = |a: &[u8; 8], b: &[u8; 8]| u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
-    let words = a.as_chunks().0.iter().zip(b.as_chunks().0);
-    words.fold(differing(a_last, b_last), |bits, (a, b)| bits | differing(a, b)) == 0
-}
-
-fn expiry_len(at: i64) -> usize {
-    if (0..EXPIRY_ESCAPE as i64).contains(&at) { EXPIRY_SHORT } else { EXPIRY_SHORT + 8 }
-}
-
-#[inline]
-fn allocation(size: usize) -> alloc::Layout {
-    // SAFETY: the alignment is a power of two, and the size is that of lengths below 2^33 in all.
-    unsafe { alloc::Layout::from_size_align_unchecked(size_class(size), 8) }
-}
-
-/// # Safety
-/// Six bytes must be readable at `at`.
-#[inline]
-unsafe fn read_48(at: *const u8) -> u64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: promised by the caller; the ranges do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), EXPIRY_SHORT) };
-    u64::from_le_bytes(bytes)
-}
 
 /// What to build an entry from: a value that is still borrowed, or one that is handed over.
 pub enum Content<'a> {
@@ -735,105 +607,5 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Whether Valkey would embed this string in its object: clients and tests look at the name, so it follows Valkey's
-/// sizes (an 8-byte header, key and value with their string headers, 128 bytes in all), not ours.
-fn embedded_in_reference(layout: &Layout, volatile: bool) -> bool {
-    let key_header = match layout.key_len {
-        0..32 => 1,
-        32..256 => 3,
-        256..65536 => 5,
-        _ => 9,
-    };
-    let key = layout.key_len + key_header + 2;
-    let value = layout.value_len + 4;
-    layout.value_len <= 255 && 8 + key + if volatile { 8 } else { 0 } + value <= 128
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn with<T>(key: &[u8], content: Content<'_>, expiry: Option<i64>, look: impl FnOnce(Entry<'_>, Pointer) -> T) -> T {
-        let pointer = build(key, content, expiry, 0x00ab_cdef, false);
-        // SAFETY: just built, freed below.
-        let result = look(unsafe { Entry::from_pointer(pointer) }, pointer);
-        // SAFETY: not used again.
-        unsafe { free(pointer) };
-        result
-    }
-
-    #[test]
-    fn common_sizes_land_in_their_classes() {
-        let (key, ten, hundred) = ([b'k'; 16], [b'v'; 10], [b'v'; 100]);
-        let later = Some(1_800_000_000_000);
-        assert_eq!(with(&key, Content::Bytes(&ten), None, |e, _| e.memory(0)), 32);
-        assert_eq!(with(&key, Content::Bytes(&hundred), None, |e, _| e.memory(0)), 128);
-        assert_eq!(with(&key, Content::Bytes(&hundred), later, |e, _| e.memory(0)), 128);
-        assert_eq!(with(&key, Content::Int(7), None, |e, _| e.memory(0)), 32);
-    }
-
-    #[test]
-    fn integers_are_recognised_strictly() {
-        for text in ["0", "-1", "9223372036854775807", "-9223372036854775808"] {
-            assert!(matches!(Content::from_bytes(text.as_bytes()), Content::Int(n) if n.to_string() == text));
-        }
-        for text in ["", "01", "+1", "-0", "9223372036854775808", " 1", "1 ", "1.0"] {
-            assert!(matches!(Content::from_bytes(text.as_bytes()), Content::Bytes(_)), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn the_clock_can_be_set_alone() {
-        with(b"key", Content::Bytes(b"value"), None, |entry, pointer| {
-            assert_eq!(entry.clock(), 0x00ab_cdef);
-            // SAFETY: nobody else uses it.
-            unsafe { set_clock(pointer, 0x0012_3456) };
-            assert_eq!((entry.clock(), entry.key(), entry.kind()), (0x0012_3456, &b"key"[..], Kind::String));
-        });
-    }
-
-    fn contents() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![
-            proptest::collection::vec(any::<u8>(), 0..300),
-            any::<i64>().prop_map(|n| n.to_string().into_bytes()),
-            Just(vec![b'x'; INLINE_MAX]),
-            Just(vec![b'x'; INLINE_MAX + 1]),
-        ]
-    }
-
-    fn expiries() -> impl Strategy<Value = Option<i64>> {
-        prop_oneof![Just(None), (0..1i64 << 50).prop_map(Some), Just(Some(i64::MAX)), Just(Some((1 << 48) - 1))]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 10 } else { 256 }))]
-
-        #[test]
-        fn what_is_built_reads_back(
-            key in proptest::collection::vec(any::<u8>(), 0..600),
-            values in proptest::collection::vec((contents(), expiries()), 1..6),
-        ) {
-            let mut pointer = build(&key, Content::from_bytes(&values[0].0), values[0].1, 1, false);
-            for (value, expiry) in &values {
-                // SAFETY: the pointer is live and used here alone.
-                if let Err(content) = unsafe { overwrite(pointer, Content::from_bytes(value), *expiry, 1, true) } {
-                    // SAFETY: not used again.
-                    unsafe { free(pointer) };
-                    pointer = build(&key, content, *expiry, 1, true);
-                }
-                // SAFETY: live.
-                let entry = unsafe { Entry::from_pointer(pointer) };
-                let mut buffer = Default::default();
-                prop_assert_eq!(entry.key(), &key[..]);
-                prop_assert_eq!(entry.str().map(|s| s.bytes(&mut buffer).to_vec()), Some(value.clone()));
-                prop_assert_eq!(entry.expiry(), *expiry);
-                prop_assert_eq!(entry.is_volatile(), expiry.is_some());
-            }
-            // SAFETY: not used again.
-            let (value, expiry) = unsafe { into_value(pointer) };
-            prop_assert_eq!(value.to_bytes(), Some(values[values.len() - 1].0.clone()));
-            prop_assert_eq!(expiry, values[values.len() - 1].1);
-        }
-    }
-}
+mod tests;

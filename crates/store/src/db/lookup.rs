@@ -1,0 +1,184 @@
+//! Lookups: expiry, the access clock, and the counters of hits and misses.
+
+use super::{Db, WhenExpired, WrongType, discard, tell_of_loss};
+use crate::collections::Collection;
+use crate::collections::hash::FieldClock;
+use crate::effects::EventClass;
+use crate::entry::Entry;
+use crate::keyspace::Key;
+use crate::table::Place;
+
+impl Db<'_> {
+    /// Where a key is, if it is there and its time has not come; drops it when it has.
+    #[inline(always)]
+    pub(super) fn locate(&mut self, key: Key<'_>) -> Option<Place> {
+        let (place, entry) = self.partition(key).find_entry(key)?;
+        if entry.has_expiry() && !self.outlives(key, place) {
+            return None;
+        }
+        Some(place)
+    }
+
+    /// Whether a key that has an expiry is seen; drops it when it is to go.
+    fn outlives(&mut self, key: Key<'_>, place: Place) -> bool {
+        let hidden = self.env.hides(&self.entry(key, place));
+        if hidden && self.env.when_expired == WhenExpired::Drop {
+            self.drop_expired(key, place);
+        }
+        !hidden
+    }
+
+    /// Whether a key that is given this expiry is to go at once: a time that has come, except in import mode.
+    #[inline]
+    pub fn is_due(&self, at: i64) -> bool {
+        at <= self.env.now_ms && matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep)
+    }
+
+    /// How fields of hashes whose time has come are seen.
+    #[inline]
+    pub fn field_clock(&self) -> FieldClock {
+        let hides = self.env.when_expired != WhenExpired::ImportSource;
+        let drops = matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep);
+        FieldClock::new(self.env.now_ms, hides, drops)
+    }
+
+    /// Takes note of the expiries of fields in the hash at a key, which asked for it (see
+    /// [`State::Unqueued`](crate::collections::hash::State)).
+    #[cold]
+    pub fn note_expiries(&mut self, key: Key<'_>) {
+        if let Some(place) = self.partition(key).find(key) {
+            self.change(key, |partition| partition.note_expiries(place, key.hash));
+        }
+    }
+
+    /// Counts fields that a command removed or replaced because their time had come.
+    pub fn count_expired_fields(&self, fields: usize) {
+        self.env.counters.expired_fields.add(fields as u64);
+    }
+
+    #[cold]
+    pub(super) fn drop_expired(&mut self, key: Key<'_>, place: Place) {
+        let (keyspace, lazy) = (self.keyspace(), self.env.lazy_expire);
+        let address = self.address(key);
+        let (cell, effects, number) = (&self.cells[self.partition_number(key)], &mut *self.env.effects, self.number);
+        self.locked.with(cell, address, |partition| {
+            discard(keyspace, partition, place, lazy);
+            tell_of_loss(partition, effects, number, key);
+        });
+        self.env.counters.expired.add(1);
+        self.env.effects.expired(key, lazy);
+    }
+
+    #[inline(always)]
+    pub(super) fn touch(&mut self, key: Key<'_>, place: Place) {
+        let clock = self.partition(key).entry(place).clock();
+        let touched = self.env.access.touched(clock);
+        if touched != clock {
+            self.set_clock(key, place, touched);
+        }
+    }
+
+    /// Sets the access clock of a key, if it is there, to what [`Access`] makes of how it was used elsewhere.
+    pub fn set_access_clock(&mut self, key: Key<'_>, clock: u32) {
+        if let Some(place) = self.locate(key) {
+            self.set_clock(key, place, clock);
+        }
+    }
+
+    #[cold]
+    pub(super) fn set_clock(&mut self, key: Key<'_>, place: Place, clock: u32) {
+        self.partition_mut(key).set_clock(place, clock);
+    }
+
+    /// Lookup of a reading command: counts a hit or tells of and counts a miss, touches the access clock.
+    #[inline]
+    pub fn get(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        let touch = self.env.touch;
+        self.look_up(key, touch, true)
+    }
+
+    /// Like [`Db::get`], but leaves the access clock alone (EXISTS, TTL, TYPE).
+    pub fn get_untouched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        self.look_up(key, false, true)
+    }
+
+    /// Like [`Db::get`], but touches the access clock even for a client that otherwise does not (TOUCH).
+    pub fn get_touched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        self.look_up(key, true, true)
+    }
+
+    /// Like [`Db::get_untouched`], but tells nobody of a miss (OBJECT).
+    pub fn inspect(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        self.look_up(key, false, false)
+    }
+
+    #[inline]
+    fn look_up(&mut self, key: Key<'_>, touch: bool, tell: bool) -> Option<Entry<'_>> {
+        let access = self.env.access;
+        let found = self.partition(key).find_entry(key).map(|(place, entry)| {
+            let stays_as_it_is = !touch || access.touched(entry.clock()) == entry.clock();
+            (place, (!entry.has_expiry() && stays_as_it_is).then(|| entry.pointer()))
+        });
+        let Some((place, entry)) = found else {
+            self.miss(key, tell);
+            return None;
+        };
+        let Some(entry) = entry else { return self.look_up_changing(key, place, touch, tell) };
+        self.env.counters.hits.add(1);
+        // SAFETY: live, as it was found just now, and borrowed from `self`.
+        Some(unsafe { Entry::from_pointer(entry) })
+    }
+
+    /// The same for a key that was found, and whose time may have come or whose access clock may have to be set.
+    fn look_up_changing(&mut self, key: Key<'_>, place: Place, touch: bool, tell: bool) -> Option<Entry<'_>> {
+        if self.entry(key, place).has_expiry() && !self.outlives(key, place) {
+            self.miss(key, tell);
+            return None;
+        }
+        self.env.counters.hits.add(1);
+        if touch {
+            self.touch(key, place);
+        }
+        Some(self.entry(key, place))
+    }
+
+    #[cold]
+    fn miss(&mut self, key: Key<'_>, tell: bool) {
+        self.env.counters.misses.add(1);
+        if tell {
+            self.env.effects.notify(EventClass::KEY_MISS, "keymiss", key.bytes);
+        }
+    }
+
+    /// Lookup of a writing command: touches the access clock, counts nothing.
+    #[inline]
+    pub fn get_for_write(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        let place = self.locate(key)?;
+        if self.env.touch {
+            self.touch(key, place);
+        }
+        Some(self.entry(key, place))
+    }
+
+    /// Looks without touching or counting.
+    #[inline]
+    pub fn peek(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
+        let place = self.locate(key)?;
+        Some(self.entry(key, place))
+    }
+
+    /// The collection at a key, for a reading command: see [`Db::get`].
+    #[inline]
+    pub fn read<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<&C>, WrongType> {
+        self.get(key).map(|entry| entry.collection().ok_or(WrongType)).transpose()
+    }
+
+    /// The collection at a key that was looked up before with [`Db::read`] or [`Db::write`]: for commands that look at
+    /// several at once. Nothing expires, is counted or touched here.
+    #[inline]
+    pub fn view<C: Collection>(&self, key: Key<'_>) -> Option<&C> {
+        let partition = self.partition(key);
+        let entry = partition.entry(partition.find(key)?);
+        if self.env.hides(&entry) { None } else { entry.collection() }
+    }
+}

@@ -1,0 +1,307 @@
+//! The partition locks that a command holds, and access to the partitions they protect.
+
+use super::{Address, Keyspace, PartitionSlot};
+use crate::global_lock::{Exclusive, GlobalGuard, Participant};
+use crate::lazy_free::Garbage;
+use crate::partition::Partition;
+use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
+use std::sync::atomic::Ordering;
+
+/// The locks under which a command runs; dropping it releases them.
+pub struct Locked {
+    pub(super) keyspace: &'static Keyspace,
+    pub(super) held: Held,
+}
+
+pub(super) enum Held {
+    Nothing,
+    /// One partition, found already.
+    One(Address, &'static PartitionSlot),
+    /// One partition that is not locked, as nobody else is in a batch.
+    Exclusive(Address),
+    /// All partitions, for the same reason.
+    AllExclusive,
+    Some(Box<[Address]>),
+    /// Partitions, in ascending order, to which others are added; and the world, if that was added too.
+    Growing(Vec<Address>, Option<GlobalGuard<'static>>),
+    GlobalLock {
+        _guard: GlobalGuard<'static>,
+    },
+}
+
+impl Locked {
+    /// The keyspace that is locked.
+    pub fn keyspace(&self) -> &'static Keyspace {
+        self.keyspace
+    }
+
+    /// True when the world is held.
+    pub fn is_global(&self) -> bool {
+        matches!(self.held, Held::GlobalLock { .. } | Held::Growing(_, Some(_)))
+    }
+
+    /// Whether a partition is locked.
+    pub fn holds(&self, address: Address) -> bool {
+        match &self.held {
+            Held::Growing(_, Some(_)) => true,
+            Held::Growing(held, None) => held.binary_search(&address).is_ok(),
+            Held::Nothing => false,
+            Held::One(held, _) | Held::Exclusive(held) => *held == address,
+            Held::Some(held) => held.contains(&address),
+            Held::GlobalLock { .. } | Held::AllExclusive => true,
+        }
+    }
+
+    /// Locks the one partition in a cell, if it is free at once; who is alone need not. The set must hold nothing.
+    #[inline]
+    pub(crate) fn try_hold(
+        &mut self,
+        cell: &'static PartitionSlot,
+        address: Address,
+        exclusive: Option<&Exclusive>,
+    ) -> bool {
+        debug_assert!(matches!(self.held, Held::Nothing), "one partition is locked while others are held");
+        if exclusive.is_some() {
+            self.set_held(Held::Exclusive(address));
+            return true;
+        }
+        let locked = cell.lock.try_lock();
+        if locked {
+            self.set_held(Held::One(address, cell));
+        }
+        locked
+    }
+
+    /// Lets go of the one partition that it [holds](Self::try_hold).
+    #[inline]
+    pub(crate) fn let_go(&mut self) {
+        match self.held {
+            Held::Exclusive(_) => self.set_held(Held::Nothing),
+            Held::One(_, cell) => {
+                self.set_held(Held::Nothing);
+                // SAFETY: locked when this began to hold it, and released only once.
+                unsafe { cell.lock.unlock() }
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets go of one partition, of which somebody who waits for it has the lock then: for who will want it again at once,
+    /// and would have it again before any other wakes.
+    pub(crate) fn pass_on(mut self) {
+        if let Held::One(_, cell) = self.held {
+            self.set_held(Held::Nothing);
+            // SAFETY: locked when this was made, and released only once.
+            unsafe { cell.lock.unlock_fair() }
+        }
+    }
+
+    /// Replaces what is held, which is one partition or nothing and so need not be dropped.
+    #[inline]
+    fn set_held(&mut self, held: Held) {
+        std::mem::forget(std::mem::replace(&mut self.held, held));
+    }
+
+    /// Locks one more partition, unless that is locked already. Only one thread at a time may do so, within a batch.
+    pub fn add(&mut self, address: Address) {
+        if self.holds(address) {
+            return;
+        }
+        self.keyspace.cell(address).lock.lock();
+        if let Held::Growing(addresses, _) = self.grow() {
+            let place = addresses.binary_search(&address).unwrap_or_else(|place| place);
+            addresses.insert(place, address);
+        }
+    }
+
+    /// Takes the world besides, if it is not held already. Only one thread at a time may do so, from within the batch of
+    /// `participant`.
+    pub fn add_global(&mut self, participant: Participant) {
+        if self.is_global() {
+            return;
+        }
+        let taken = self.keyspace.global_lock.take_from_within(participant);
+        if let Held::Growing(_, global) = self.grow() {
+            *global = Some(taken);
+        }
+    }
+
+    /// Makes it a set that can grow, if it is one of partitions.
+    fn grow(&mut self) -> &mut Held {
+        let addresses = match &self.held {
+            Held::Nothing | Held::Exclusive(_) | Held::AllExclusive => Vec::new(),
+            Held::One(address, _) => vec![*address],
+            Held::Some(addresses) => addresses.to_vec(),
+            Held::Growing(..) | Held::GlobalLock { .. } => return &mut self.held,
+        };
+        // Nothing is unlocked by that: only dropping the whole does.
+        self.held = Held::Growing(addresses, None);
+        &mut self.held
+    }
+
+    /// A partition that is locked.
+    #[inline]
+    pub(crate) fn partition(&self, address: Address) -> &Partition {
+        self.at(self.keyspace.cell(address), address)
+    }
+
+    /// The same, for any change; its sizes are published when `change` returns.
+    #[inline]
+    pub(crate) fn with_partition<T>(&mut self, address: Address, change: impl FnOnce(&mut Partition) -> T) -> T {
+        self.with(self.keyspace.cell(address), address, change)
+    }
+
+    /// The partition in a cell, found already, whose address is `address`.
+    #[inline]
+    pub(crate) fn at(&self, cell: &'static PartitionSlot, address: Address) -> &Partition {
+        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
+        // SAFETY: locked by us; exclusive access goes through `&mut self`.
+        unsafe { &*cell.partition() }
+    }
+
+    /// The same, for change that leaves the number of keys and of expiries as it is.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, cell: &'static PartitionSlot, address: Address) -> &mut Partition {
+        debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
+        // SAFETY: locked by us, and `self` is borrowed exclusively.
+        unsafe { &mut *cell.partition() }
+    }
+
+    /// The same, for any change.
+    #[inline]
+    pub(crate) fn with<T>(
+        &mut self,
+        cell: &'static PartitionSlot,
+        address: Address,
+        change: impl FnOnce(&mut Partition) -> T,
+    ) -> T {
+        let partition = self.at_mut(cell, address);
+        let result = change(partition);
+        if cell.len.load(Ordering::Relaxed) != partition.len() {
+            cell.len.store(partition.len(), Ordering::Relaxed);
+        }
+        let sizes = [(&cell.volatile, partition.volatile()), (&cell.volatile_hashes, partition.volatile_hashes())];
+        for (published, present) in sizes {
+            let before = published.load(Ordering::Relaxed);
+            if before != present {
+                published.store(present, Ordering::Relaxed);
+                if before == 0 {
+                    self.keyspace.databases[address.database()].ever_volatile.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        result
+    }
+
+    /// A partition that is locked, for change that leaves its sizes as they are.
+    pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
+        self.at_mut(self.keyspace.cell(address), address)
+    }
+
+    /// Calls `visit` with every partition that was ever used, and the number of its database. Needs the world.
+    pub(crate) fn for_each_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
+        assert!(self.is_global(), "all partitions at once are the world");
+        for number in 0..self.keyspace.databases() {
+            let database = self.keyspace.database_at(number);
+            if self.keyspace.is_made(database) {
+                for partition in 0..self.keyspace.partitions {
+                    visit(number, self.partition_mut(self.keyspace.address_of(database, partition)));
+                }
+            }
+        }
+    }
+
+    /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
+    pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
+        match self.held {
+            Held::GlobalLock { .. } | Held::Growing(_, Some(_)) => self.with_partition(address, visit),
+            Held::Nothing => self.keyspace.lock_one(address).with_partition(address, visit),
+            _ => unreachable!("one partition is visited while others are held"),
+        }
+    }
+
+    /// Makes room for about as many keys in the partitions of a database that are empty. The set must hold nothing, or the
+    /// world.
+    pub fn reserve(&mut self, number: usize, keys: usize) {
+        let database = self.keyspace.database_at(number);
+        let share = keys / self.keyspace.partitions;
+        if share == 0 {
+            return;
+        }
+        for partition in 0..self.keyspace.partitions {
+            self.visit(self.keyspace.address_of(database, partition), |partition| partition.reserve(share));
+        }
+    }
+
+    /// Empties a database: instantly, with its old contents freed in the background when `lazy`. Needs the world.
+    pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
+        assert!(self.is_global(), "flushing needs the world");
+        let database = self.keyspace.database_at(number);
+        let removed = self.keyspace.len(number);
+        if removed == 0 {
+            return 0;
+        }
+        for partition in 0..self.keyspace.partitions {
+            let address = self.keyspace.address_of(database, partition);
+            let fresh = Partition::new(self.keyspace.hasher);
+            let old = self.with_partition(address, |partition| {
+                let mut old = std::mem::replace(partition, fresh);
+                partition.swap_attention(&mut old);
+                old
+            });
+            if let Some(snapshot) = old.snapshot().cloned() {
+                snapshot.keep(old);
+            } else if lazy && !old.is_empty() {
+                self.keyspace.lazy_free.dispose(Garbage::Partition(Box::new(old)));
+            }
+        }
+        self.keyspace.databases[database].ever_volatile.store(false, Ordering::Relaxed);
+        removed
+    }
+
+    /// Exchanges two databases. Needs the world.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        assert!(self.is_global(), "swapping needs the world");
+        let numbers = &self.keyspace.numbers;
+        let (at_a, at_b) = (numbers[a].load(Ordering::Relaxed), numbers[b].load(Ordering::Relaxed));
+        numbers[a].store(at_b, Ordering::Relaxed);
+        numbers[b].store(at_a, Ordering::Relaxed);
+        if a != b {
+            self.swap_attention(at_a, at_b);
+        }
+    }
+
+    /// Exchanges a database and its shadow. Needs the world.
+    pub fn swap_staging(&mut self, number: usize) {
+        let (keyspace, staging) = (self.keyspace, self.keyspace.staging(number));
+        if keyspace.is_made(keyspace.database_at(number)) || keyspace.is_made(keyspace.database_at(staging)) {
+            self.swap(number, staging);
+        }
+    }
+
+    /// Who waits for or watches keys means those of a database with a number, whatever data has that number.
+    fn swap_attention(&mut self, a: usize, b: usize) {
+        let (cells_a, cells_b) = (self.keyspace.cells(a), self.keyspace.cells(b));
+        for (cell_a, cell_b) in cells_a.iter().zip(cells_b) {
+            // SAFETY: the world is held, and the cells belong to different databases.
+            unsafe { (*cell_a.partition()).swap_attention(&mut *cell_b.partition()) }
+        }
+    }
+}
+
+impl Drop for Locked {
+    #[inline]
+    fn drop(&mut self) {
+        let unlock = |cell: &PartitionSlot| {
+            // SAFETY: locked when this was made, and released only here.
+            unsafe { cell.lock.unlock() }
+        };
+        match &self.held {
+            Held::One(_, cell) => unlock(cell),
+            Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
+            // The world, if it was added, is let go of when all of it is unlocked.
+            Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
+            Held::Nothing | Held::Exclusive(_) | Held::AllExclusive | Held::GlobalLock { .. } => {}
+        }
+    }
+}
