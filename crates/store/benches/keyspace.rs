@@ -1,9 +1,9 @@
-//! The keyspace under its locks, driven from one thread and from two at once: what a second core adds.
+//! The keyspace under its locks, driven by one thread and by two concurrently: measures the gain from a second core.
 //!
-//! Each thread does what a worker does for a batch: enters it, prefetches, and for each key locks its partition, looks the
-//! key up or sets it, and lets go. Keys are scattered over one million. The time shown is for the same number of
-//! operations per thread, so two threads that do not hinder each other take as long as one. Two threads with a keyspace
-//! each, which share nothing but the machine, show how much of what is missing is the machine's.
+//! Each thread does what a worker does for a batch: enters the batch, prefetches, and for each key locks its
+//! partition, looks the key up or sets it, and unlocks it. Keys are spread over one million. The reported time is for
+//! the same number of operations per thread, so two threads that do not hinder each other take as long as one. Two
+//! threads with separate keyspaces, which share only the hardware, show how much of the loss is due to the hardware.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_store::global_lock::Participant;
@@ -14,7 +14,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 const KEYS: u64 = 1_000_000;
-/// As many as the server has for two workers.
+/// The number that the server uses for two workers.
 const PARTITIONS: usize = 2048;
 const BATCH: usize = 64;
 const BATCHES: usize = 2_000;
@@ -75,7 +75,7 @@ impl Thread {
     }
 }
 
-/// The key with a number. Nothing is allocated: the allocator's locks are not what is measured.
+/// The key with a number. Allocates nothing, so that the allocator's locks are not measured.
 fn key(mut n: u64) -> [u8; 16] {
     let mut bytes = *b"key:000000000000";
     for digit in bytes[10..].iter_mut().rev() {
@@ -85,10 +85,10 @@ fn key(mut n: u64) -> [u8; 16] {
     bytes
 }
 
-/// A thread's place in a keyspace.
+/// A thread's position in a keyspace.
 type Seat = (&'static Keyspace, Participant);
 
-/// A keyspace of a million keys, and the places of two threads in it.
+/// A keyspace of a million keys, and the positions of two threads in it.
 fn filled() -> [Seat; 2] {
     let keyspace = Keyspace::leak(1, PARTITIONS, KeyHasher::with_secret(3, 4));
     let participants = [(); 2].map(|()| keyspace.global_lock.join().expect("few threads"));
@@ -113,8 +113,8 @@ fn filled() -> [Seat; 2] {
     participants.map(|participant| (keyspace, participant))
 }
 
-/// How long as many threads as there are seats take for their batches, started together: their speeds are added, so that one
-/// which the machine holds up counts for what it does.
+/// The time that one thread per seat takes for its batches, started together. Their speeds
+/// are summed, so that a thread that the machine delays counts for the work it did.
 fn run(seats: &[Seat], write_every: usize) -> Duration {
     let barrier = Barrier::new(seats.len());
     std::thread::scope(|scope| {

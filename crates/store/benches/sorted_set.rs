@@ -1,4 +1,4 @@
-//! Large sorted sets: adding, finding ranks both ways, changing scores, taking from an end, and memory.
+//! Large sorted sets: insertion, ranks in both directions, score changes, removal from an end, and memory.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use kvick_store::collections::sorted_set::{Cut, Limits};
@@ -12,7 +12,7 @@ fn member(n: u64) -> Vec<u8> {
     format!("member:{n:012}").into_bytes()
 }
 
-/// A number that looks random.
+/// A pseudo-random number.
 fn mix(n: u64) -> u64 {
     let n = (n ^ n >> 31).wrapping_mul(0x7fb5_d329_728e_a185);
     n ^ n >> 27

@@ -1,4 +1,4 @@
-//! The table alone: finding, inserting and removing elements, in a table larger than the caches.
+//! The hash table: lookup, insertion and removal of elements, in a table larger than the caches.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use kvick_store::hash::KeyHasher;
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 const ELEMENTS: u64 = 1_000_000;
 
-/// Elements are numbers that were leaked for the length of the run.
+/// Elements are numbers that are leaked for the duration of the run.
 struct Numbers {
     table: Table,
     hasher: KeyHasher,

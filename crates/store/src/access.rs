@@ -1,17 +1,17 @@
 //! How recently or how often a key was used: the 24 bits of an entry's clock.
 //!
-//! Under LRU policies (and none) they are seconds, modulo 2^24. Under LFU policies they are the minute of the last
-//! decay (16 bits) and a logarithmic counter (8 bits) that an access raises with falling probability and that time
-//! lowers: Morris's approximate counting with decay.
+//! Under LRU policies (and without eviction) they are seconds, modulo 2^24. Under LFU policies they are
+//! the minute of the last decay (16 bits) and a logarithmic counter (8 bits), which an access increments
+//! with decreasing probability and which decays over time: Morris's approximate counting with decay.
 
 use std::cell::Cell;
 
-/// Counter of a new key under LFU, so that it is not evicted at once.
+/// Counter of a new key under LFU, so that it is not evicted immediately.
 const LFU_INITIAL: u32 = 5;
 const SECONDS_MASK: i64 = 0x00ff_ffff;
 const MINUTES_MASK: i64 = 0xffff;
 
-/// How access is recorded, and the present time in the clock's units.
+/// Records access, and holds the current time in the clock's units.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// True under an LFU policy.
@@ -39,7 +39,7 @@ impl Default for Access {
 }
 
 impl Access {
-    /// Tells the time.
+    /// Sets the current time.
     #[inline]
     pub fn set_now(&mut self, now_ms: i64) {
         let seconds = now_ms / 1000;
@@ -62,14 +62,14 @@ impl Access {
         self.minutes << 8 | self.incremented(self.frequency(clock))
     }
 
-    /// The LRU clock of a key that was last used so many seconds ago.
+    /// The LRU clock of a key that was last used `seconds` seconds ago.
     pub fn idle_since(&self, seconds: u64) -> u32 {
-        // What was not used for longer than clocks can tell was not used for as long as they can tell.
+        // Longer times saturate at the maximum that a clock can represent.
         let seconds = seconds.min(SECONDS_MASK as u64) as u32;
         self.seconds.wrapping_sub(seconds) & SECONDS_MASK as u32
     }
 
-    /// The LFU clock of a key whose counter is this now.
+    /// The LFU clock of a key whose counter is `frequency` now.
     pub fn used_as_often(&self, frequency: u8) -> u32 {
         self.minutes << 8 | u32::from(frequency)
     }
@@ -87,8 +87,8 @@ impl Access {
         counter.saturating_sub(periods)
     }
 
-    /// The clock of a key that was used so many seconds ago under an LRU policy; the longest time that can be told is half
-    /// of what the clock counts.
+    /// The clock of a key that was used `seconds` seconds ago under
+    /// an LRU policy, limited to half of the clock's range.
     pub fn clock_idle_for(&self, seconds: u64) -> u32 {
         let seconds = seconds.min(SECONDS_MASK as u64 / 2) as u32;
         self.seconds.wrapping_sub(seconds) & SECONDS_MASK as u32
@@ -105,7 +105,7 @@ impl Access {
         }
         let above = f64::from(counter.saturating_sub(LFU_INITIAL));
         let chance = 1.0 / (above * f64::from(self.lfu_log_factor) + 1.0);
-        // xorshift64*: quality enough for a coin.
+        // xorshift64*, sufficient for a random decision.
         let mut x = self.random.get();
         x ^= x >> 12;
         x ^= x << 25;

@@ -1,13 +1,13 @@
-//! Choosing by chance, with equal chances, from random numbers of 64 bits that the caller draws.
+//! Uniform random choices, from 64-bit random numbers that the caller supplies.
 
-/// A number below `limit`, which must not be 0: the random number `draw` taken as a fraction of it.
+/// A number below `limit`, which must not be 0: scales the random number `draw` to that range.
 #[inline]
 pub fn below(draw: u64, limit: usize) -> usize {
     ((u128::from(draw) * limit as u128) >> 64) as usize
 }
 
-/// Chooses `count` of `len` things that are gone through once, each subset being as likely as every other: says for each
-/// thing in turn whether it is chosen.
+/// Chooses `count` of `len` items in one pass, with equal probability
+/// for each subset: decides for each item in turn whether it is chosen.
 ///
 /// This is selection sampling (Knuth, The Art of Computer Programming, volume 2, section 3.4.2, algorithm S).
 pub struct Subset {
@@ -16,12 +16,12 @@ pub struct Subset {
 }
 
 impl Subset {
-    /// `count`, or all when there are not so many.
+    /// Chooses `count` items, or all if there are fewer.
     pub fn new(count: usize, len: usize) -> Self {
         Subset { left: len, wanted: count.min(len) }
     }
 
-    /// Whether the next thing is chosen; no more than `len` may be asked about.
+    /// Whether the next item is chosen. Must be called at most `len` times.
     #[inline]
     pub fn takes_next(&mut self, random: impl FnOnce() -> u64) -> bool {
         let takes = self.wanted > 0 && below(random(), self.left.max(1)) < self.wanted;

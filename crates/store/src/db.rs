@@ -1,7 +1,7 @@
 //! One database as a command sees it: lookups with expiry and access time, and every change to a key.
 //!
-//! All changes to the keyspace go through here, so that expiry, statistics, the access clock and the hooks on a changed
-//! key are each in one place.
+//! All changes to the keyspace go through this module, so that expiry, statistics,
+//! the access clock and notifications of changes are each implemented in one place.
 
 mod env;
 mod lookup;
@@ -28,17 +28,17 @@ pub struct Db<'a> {
     number: usize,
     database: usize,
     cells: &'static [PartitionSlot],
-    /// The keys that the dispatcher hashed: most commands ask for no other, and for these in their order.
+    /// The keys that the dispatcher hashed. Most commands look up only these, in this order.
     hashed: &'a [Key<'a>],
-    /// Which of them was asked for last.
+    /// Index of the one looked up last.
     asked: Cell<usize>,
-    /// The only key of a command that was [begun](Self::begin_keyed).
+    /// The only key of a command that was [begun](Self::begin_keyed) with it.
     only: Option<Key<'a>>,
     env: Env<'a>,
 }
 
 impl<'a> Db<'a> {
-    /// Database `number` under `locked`.
+    /// Database `number` under the locks of `locked`.
     #[inline]
     pub fn new(locked: &'a mut Locked, number: usize, env: Env<'a>) -> Self {
         let keyspace = locked.keyspace();
@@ -55,15 +55,16 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Tells it keys whose hashes are known.
+    /// Passes keys whose hashes are known.
     #[inline]
     pub fn with_hashed(mut self, keys: &'a [Key<'a>]) -> Self {
         self.hashed = keys;
         self
     }
 
-    /// Begins a command that works on one key and nothing else: locks the key's partition, if it is free at once and that is
-    /// needed. `heard` and `has_readers` are what [`Effects::begin`] asks for. Nothing else may be locked.
+    /// Begins a command that works on one key and nothing else: locks the key's partition, unless
+    /// the caller is exclusive. Returns false if the partition is locked by another thread.
+    /// `has_readers` and `heard` are passed to [`Effects::begin`]. Nothing else may be locked.
     #[inline]
     pub fn begin_keyed(
         &mut self,
@@ -76,20 +77,22 @@ impl<'a> Db<'a> {
         if !self.locked.try_hold(&self.cells[self.partition_number(key)], address, exclusive) {
             return false;
         }
-        // Who begins to listen and then looks at the key misses nothing: it is asked under the lock.
+        // `heard` is evaluated under the lock, so that a client that
+        // subscribes and then reads the key misses no change.
         self.env.effects.begin(has_readers, heard(), self.number);
         self.only = Some(key);
         true
     }
 
-    /// Begins a command that touches nothing.
+    /// Begins a command that accesses no keys.
     #[inline]
     pub fn begin_keyless(&mut self) {
         self.env.effects.begin(false, EventClass::empty(), self.number);
         self.only = None;
     }
 
-    /// Ends it: commits what it did, and unlocks the partition. Whether there was something to append to the log.
+    /// Ends the command: commits its effects and unlocks the
+    /// partition. Returns whether anything was appended to the log.
     #[inline]
     pub fn end_keyed(&mut self, request: Args<'_>) -> bool {
         let appended = self.env.effects.commit(&self.locked.keyspace().log, request);
@@ -97,7 +100,7 @@ impl<'a> Db<'a> {
         appended
     }
 
-    /// Present Unix time in milliseconds.
+    /// Current Unix time in milliseconds.
     #[inline]
     pub fn now_ms(&self) -> i64 {
         self.env.now_ms
@@ -118,13 +121,13 @@ impl<'a> Db<'a> {
         self.env.access
     }
 
-    /// What the command did so far.
+    /// The effects of the command so far.
     #[inline]
     pub fn effects(&mut self) -> &mut Effects {
         self.env.effects
     }
 
-    /// Runs `f` with another database. Needs the world.
+    /// Runs `f` with another database selected. Needs the global lock.
     pub fn with_database<T>(&mut self, number: usize, f: impl FnOnce(&mut Self) -> T) -> T {
         let home = self.number;
         self.enter(number);
@@ -202,7 +205,7 @@ impl<'a> Db<'a> {
         Ok(self.write_beside_effects(key)?.0)
     }
 
-    /// The same, with what the command did beside it.
+    /// Like [`Db::write`], and also returns the command's effects.
     #[inline]
     pub fn write_beside_effects<C: Collection>(
         &mut self,
@@ -221,7 +224,7 @@ impl<'a> Db<'a> {
         Ok((partition.collection_mut(place), self.env.effects))
     }
 
-    /// Makes a key hold a collection, which is not empty or about to be filled. There must be no such key.
+    /// Stores a collection at a key, which must be absent. The collection is not empty, or about to be filled.
     #[inline]
     pub fn create<C: Collection>(&mut self, key: Key<'_>, collection: C) -> &mut C {
         self.insert(key, Content::Object(Object::new(collection)), None);
@@ -231,8 +234,8 @@ impl<'a> Db<'a> {
         collection
     }
 
-    /// The collection at a key for change, created empty when there is none; whether it was created. A command that leaves
-    /// it empty must remove it.
+    /// The collection at a key for modification, created empty if absent; also
+    /// returns whether it was created. A command that leaves it empty must remove it.
     #[inline]
     pub fn write_or_create<C: Collection + Default>(&mut self, key: Key<'_>) -> Result<(&mut C, bool), WrongType> {
         let (place, created) = match self.locate(key) {
@@ -255,7 +258,7 @@ impl<'a> Db<'a> {
         collection.map(|collection| (collection, created)).ok_or(WrongType)
     }
 
-    /// Takes note of a change that somebody may watch for, or have to be told of since he has the key cached.
+    /// Records a change of a key that clients may wait for, watch or have cached.
     #[inline]
     fn after_change(&mut self, key: Key<'_>) {
         if self.partition(key).attention().is_some() | self.env.effects.hears_changes() {
@@ -274,9 +277,8 @@ impl<'a> Db<'a> {
         self.env.effects.cached_changed(self.number, key.bytes, has_readers);
     }
 
-    /// Has those who wait for a key look again. Keys that come, go or change their kind do so by themselves; what they
-    /// hold is never waited for, but for the entries and groups of a stream: commands that add to these or drop them say
-    /// so.
+    /// Wakes the clients that wait for a key. Creating, deleting or changing the kind of a key does so
+    /// automatically. Commands that add to or remove from the entries and groups of a stream call this explicitly.
     #[inline]
     pub fn awaken(&mut self, key: Key<'_>) {
         if let Some(attention) = self.partition(key).attention()
@@ -299,13 +301,14 @@ impl<'a> Db<'a> {
         result
     }
 
-    /// Creates or overwrites the key, whatever it holds, with a string; integers are recognised.
+    /// Creates or overwrites the key, of any kind, with a string; integers are recognised.
     #[inline]
     pub fn set_bytes(&mut self, key: Key<'_>, value: &[u8], expiry: Expiry) {
         self.set(key, Content::from_bytes(value), expiry);
     }
 
-    /// The same, taking a large value over without a copy unless more than a tenth of its buffer is spare.
+    /// Like [`Db::set_bytes`], but takes ownership of a large value
+    /// without a copy unless more than a tenth of its buffer is spare.
     pub fn set_owned(&mut self, key: Key<'_>, mut value: Vec<u8>, expiry: Expiry) {
         if value.len() <= INLINE_MAX {
             self.set_bytes(key, &value, expiry);
@@ -317,8 +320,8 @@ impl<'a> Db<'a> {
         self.set(key, Content::Raw(Box::new(value)), expiry);
     }
 
-    /// Makes a key hold the integer that `update` derives from what it holds now (`None` when there is no such key). It
-    /// keeps its expiry. On an error nothing changes. Touches the access clock, as [`Db::get_for_write`] does.
+    /// Sets a key to the integer that `update` computes from its current value (`None` if the key is absent). The
+    /// key keeps its expiry. On an error nothing changes. Updates the access clock, as [`Db::get_for_write`] does.
     #[inline]
     pub fn update_int<E>(
         &mut self,
@@ -335,12 +338,12 @@ impl<'a> Db<'a> {
         }
         let old = self.entry(key, place);
         let (number, expiry, clock) = (update(Some(old))?, old.expiry(), old.clock());
-        // What was an integer before is overwritten in its entry: all integers take the same room.
+        // An integer is overwritten in its entry: all integers have the same size.
         self.change(key, |partition| partition.overwrite(place, key, Content::Int(number), expiry, clock));
         Ok(number)
     }
 
-    /// Adds a key that was not located.
+    /// Adds a key that [`locate`](Self::locate) did not find.
     #[inline]
     fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>) {
         if self.env.when_expired != WhenExpired::Drop {
@@ -352,7 +355,7 @@ impl<'a> Db<'a> {
         self.env.effects.notify(EventClass::NEW, "new", key.bytes);
     }
 
-    /// Drops what stands unseen in the place of a key that is about to be added.
+    /// Deletes a hidden expired key in the place of a key that is about to be added.
     #[cold]
     fn make_room(&mut self, key: Key<'_>) {
         if let Some(place) = self.partition(key).find(key) {
@@ -392,7 +395,7 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Gives a key a new value, and has the old one freed in the background.
+    /// Gives a key a new value and frees the old one in the background.
     #[cold]
     fn replace_large(&mut self, key: Key<'_>, place: Place, content: Content<'_>, at: Option<i64>, clock: u32) {
         let keyspace = self.keyspace();
@@ -402,8 +405,8 @@ impl<'a> Db<'a> {
         });
     }
 
-    /// The string's bytes for change in place, created empty when absent and padded with zero bytes to `len_min`. Its
-    /// encoding becomes raw. The key must hold a string or nothing: check first.
+    /// The string's bytes for modification in place, created empty if absent and padded with zero bytes
+    /// to `len_min`. The encoding becomes raw. The key must hold a string or be absent: check first.
     pub fn string_mut(&mut self, key: Key<'_>, len_min: usize) -> &mut [u8] {
         let buffer = self.raw_string(key);
         if buffer.len() < len_min {
@@ -412,7 +415,8 @@ impl<'a> Db<'a> {
         buffer
     }
 
-    /// Appends, creating the key when absent; the length afterwards. The same condition holds.
+    /// Appends to a string, creating the key if absent; returns the
+    /// new length. The key must hold a string or be absent.
     pub fn append(&mut self, key: Key<'_>, tail: &[u8]) -> usize {
         let buffer = self.raw_string(key);
         buffer.extend_from_slice(tail);
@@ -429,13 +433,13 @@ impl<'a> Db<'a> {
             }
         };
         self.after_change(key);
-        // The sizes of the partition do not change, so there is nothing to publish after the borrow.
+        // The sizes of the partition do not change, so they need not be published.
         self.partition_mut(key)
             .raw_string(place)
             .unwrap_or_else(|| unreachable!("checked to hold a string before it is changed"))
     }
 
-    /// Removes the key; false when there was none. A large value is freed in the background when `lazy`.
+    /// Removes the key; returns false if it is absent. With `lazy`, a large value is freed in the background.
     pub fn remove(&mut self, key: Key<'_>, lazy: bool) -> bool {
         let Some(place) = self.locate(key) else { return false };
         let keyspace = self.keyspace();
@@ -444,8 +448,8 @@ impl<'a> Db<'a> {
         true
     }
 
-    /// Drops a key because a command gave it a time that has passed; false when there was none. It is one change, is
-    /// propagated as a deletion, since followers' clocks may differ, and is told as the event `expired`.
+    /// Deletes a key because a command gave it an expiry in the past; returns false if the key is absent. Counts as
+    /// one change, is propagated as a deletion, since replicas' clocks may differ, and fires the event `expired`.
     pub fn expire(&mut self, key: Key<'_>) -> bool {
         let lazy = self.env.lazy_expire;
         if !self.remove(key, lazy) {
@@ -456,7 +460,7 @@ impl<'a> Db<'a> {
         true
     }
 
-    /// Takes value and expiry out, removing the key.
+    /// Removes the key and returns its value and expiry.
     pub fn take(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
         let place = self.locate(key)?;
         let taken = self.change(key, |partition| partition.take(place));
@@ -464,7 +468,7 @@ impl<'a> Db<'a> {
         Some(taken)
     }
 
-    /// A copy of value and expiry, without the fields of a hash that have expired.
+    /// A copy of value and expiry, without the expired fields of a hash.
     pub fn copy_out(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
         let clock = self.field_clock();
         let entry = self.peek(key)?;
@@ -475,12 +479,12 @@ impl<'a> Db<'a> {
         Some((value, entry.expiry()))
     }
 
-    /// Creates or overwrites the key with a value that was taken or copied.
+    /// Creates or overwrites the key with a value from [`Db::take`] or [`Db::copy_out`].
     pub fn put(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) {
         self.set(key, Content::from_value(&mut value), expiry.map_or(Expiry::None, Expiry::At));
     }
 
-    /// Creates a key with a value that was read; false, with nothing done, when it is there already.
+    /// Creates a key with a loaded value; returns false and does nothing if the key exists.
     pub fn put_new(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) -> bool {
         if self.partition(key).find(key).is_some() {
             return false;
@@ -491,14 +495,14 @@ impl<'a> Db<'a> {
         true
     }
 
-    /// Sets or clears the expiry of a key; false when there is no such key.
+    /// Sets or clears the expiry of a key; returns false if it is absent.
     pub fn set_expiry(&mut self, key: Key<'_>, at: Option<i64>) -> bool {
         let Some(place) = self.locate(key) else { return false };
         self.change(key, |partition| partition.set_expiry(place, at));
         true
     }
 
-    /// Sets the access clock of a key, if it is there: it was used elsewhere.
+    /// Sets the access clock of a key, if it exists, to a loaded one.
     pub fn restore_clock(&mut self, key: Key<'_>, clock: u32) {
         if let Some(place) = self.partition(key).find(key) {
             self.set_clock(key, place, clock);
@@ -515,7 +519,7 @@ impl<'a> Db<'a> {
         self.len() == 0
     }
 
-    /// Calls `visit` with every key whose time has not come. Needs the world.
+    /// Calls `visit` with every key that has not expired. Needs the global lock.
     pub fn for_each(&mut self, mut visit: impl FnMut(Entry<'_>)) {
         let env = &self.env;
         for partition in 0..self.keyspace().partitions() {
@@ -530,20 +534,20 @@ impl<'a> Db<'a> {
         }
     }
 
-    /// Empties a database, in the background when `lazy`; the number of keys that were there. Needs the world.
+    /// Empties a database, in the background if `lazy`; returns the number of deleted keys. Needs the global lock.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
         self.tell_all_attention(number);
         self.all_changed();
         self.locked.flush(number, lazy)
     }
 
-    /// Takes note that all that anybody has cached is stale.
+    /// Records that everything clients have cached is stale.
     fn all_changed(&mut self) {
         self.locked.forget_readers();
         self.env.effects.all_changed();
     }
 
-    /// All keys of a database that somebody waits for change, and those that are watched and there.
+    /// Notifies of a change of all keys of a database that clients wait for, and of the watched keys that exist.
     fn tell_all_attention(&mut self, number: usize) {
         let (effects, locked, now_ms) = (&mut *self.env.effects, &*self.locked, self.env.now_ms);
         locked.for_each_attention(number, |attention| {
@@ -558,7 +562,7 @@ impl<'a> Db<'a> {
         });
     }
 
-    /// Exchanges two databases. Needs the world.
+    /// Exchanges two databases. Needs the global lock.
     pub fn swap(&mut self, a: usize, b: usize) {
         if a == b {
             return;
@@ -568,7 +572,7 @@ impl<'a> Db<'a> {
         self.enter(self.number);
     }
 
-    /// Exchanges all databases for their shadows. Needs the world.
+    /// Exchanges all databases with their staging databases. Needs the global lock.
     pub fn exchange_staging(&mut self) {
         let keyspace = self.locked.keyspace();
         for number in 0..keyspace.databases() {
@@ -579,7 +583,7 @@ impl<'a> Db<'a> {
     }
 
     fn exchange(&mut self, numbers: [usize; 2], exchange: impl FnOnce(&mut Locked)) {
-        // Keys that are there before the exchange or after it.
+        // Before and after the exchange, since a key may exist on either side.
         numbers.iter().for_each(|number| self.tell_all_attention(*number));
         exchange(self.locked);
         self.locked.accept_overdue(numbers, self.env.now_ms);
@@ -587,7 +591,7 @@ impl<'a> Db<'a> {
     }
 }
 
-/// Tells those interested in a key that it went by no command's will: its time had come, or memory was short.
+/// Notifies the clients interested in a key of its deletion by expiry or eviction.
 pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
     let mut has_readers = false;
     if let Some(attention) = partition.attention() {
@@ -600,10 +604,10 @@ pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number:
     effects.cached_lost(number, key.bytes, has_readers);
 }
 
-/// Elements that are looked at to tell how much memory a large value takes.
+/// Elements that are sampled to estimate the memory of a large value.
 pub(crate) const WEIGHED: usize = 5;
 
-/// Removes what stands at a place. A large value is freed in the background when `lazy`.
+/// Removes the entry at a place. With `lazy`, a large value is freed in the background.
 pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {
     if lazy && partition.entry(place).is_costly_to_free() {
         let bytes = partition.entry(place).external_memory(WEIGHED);

@@ -1,4 +1,4 @@
-//! What one command did to the keyspace: how much, what the write log gets, which events it caused.
+//! The effects of one command on the keyspace: the number of changes, the records for the write log, and the events.
 
 use crate::keyspace::Key;
 use crate::log::{Batch, WriteLog, encode};
@@ -14,7 +14,7 @@ bitflags! {
     /// Classes of keyspace notifications, each known by a letter in `notify-keyspace-events`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct EventClass: u32 {
-        /// `g`: commands that are not about one type.
+        /// `g`: commands that are not specific to a type.
         const GENERIC = 1 << 0;
         /// `$`: strings.
         const STRING = 1 << 1;
@@ -22,7 +22,7 @@ bitflags! {
         const EXPIRED = 1 << 2;
         /// `n`: a key was created.
         const NEW = 1 << 3;
-        /// `m`: a key was looked for and not found.
+        /// `m`: a key was looked up and not found.
         const KEY_MISS = 1 << 4;
         /// `l`: lists.
         const LIST = 1 << 5;
@@ -36,13 +36,13 @@ bitflags! {
         const STREAM = 1 << 9;
         /// `e`: a key was evicted.
         const EVICTED = 1 << 10;
-        /// No class of notifications: any change of a key, for clients that cache what they have not read (see
-        /// [`tracking`](crate::tracking)).
+        /// Not a class of notifications: any change of a key, for client-side
+        /// caching in broadcast mode (see [`tracking`](crate::tracking)).
         const CHANGE = 1 << 31;
     }
 }
 
-/// A keyspace event that somebody asked to hear of.
+/// A keyspace event that is to be published.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event {
     /// Number of the database.
@@ -53,89 +53,89 @@ pub struct Event {
     pub key: Vec<u8>,
 }
 
-/// Room for records that is kept between commands, in bytes.
+/// Capacity for records that is kept between commands, in bytes.
 const RECORDS_KEPT: usize = 64 * 1024;
 
-/// Who hears of events.
+/// Receives keyspace events.
 pub trait Listener: Send + Sync {
-    /// A command caused these events, in this order. Called under its locks, so that the events of a key come in the order
-    /// of its changes: nothing that the keyspace locks may be locked.
+    /// Receives the events of one command, in order. Called under the command's locks, so that the events of
+    /// a key arrive in the order of its changes: the implementation must not take any lock of the keyspace.
     fn hear(&self, events: &[Event]);
 }
 
-/// How the command itself goes to the log.
+/// How the command itself is propagated to the log.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Propagation {
     #[default]
-    /// If it changed something.
+    /// As received, if it changed something.
     AsItCame,
-    /// Even if it changed nothing.
+    /// As received, even if it changed nothing.
     Always,
-    /// Not at all: its records say what it did.
+    /// Not at all: its records replace it.
     Instead,
 }
 
-/// Who is to get what commands do.
+/// Which readers of the log receive the effects of commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reach {
     #[default]
-    /// Everybody who reads the write log.
+    /// All readers of the write log.
     Everybody,
-    /// Replicas alone.
+    /// Only replicas.
     Replicas,
-    /// The append-only file alone.
+    /// Only the append-only file.
     Files,
-    /// Nobody.
+    /// None.
     Nobody,
 }
 
-/// See the module's documentation. One is reused for all commands of a worker.
+/// The effects of one command. See the module documentation. A worker reuses one value for all its commands.
 #[derive(Default)]
 pub struct Effects {
     dirty: u64,
     propagation: Propagation,
     records: Vec<u8>,
     record_count: usize,
-    /// Which of them only replicas get.
+    /// The ranges in `records` that only replicas receive.
     replica_only: Vec<Range<usize>>,
     has_readers: bool,
     reach: Reach,
-    /// Another server's log, of which this command is a part: its bytes, and whether they are asides. While there is one,
-    /// nothing else is propagated.
+    /// On a replica: the bytes of the primary's log that this command executes, and
+    /// whether they are for replicas only. While this is set, nothing else is propagated.
     verbatim: Option<(Vec<u8>, bool)>,
-    /// The client's database, which is that of the request.
+    /// The database that the client has selected.
     database: usize,
-    /// The database that is worked on at the moment.
+    /// The database currently being modified.
     working_on: usize,
     heard: EventClass,
     events: Vec<Event>,
     listener: Option<Arc<dyn Listener>>,
-    /// Keys that changed and that somebody waits for, with their databases, in the order of their changes.
+    /// Changed keys that clients wait for, with their databases, in the order of their changes.
     awaited: Vec<(usize, Box<[u8]>)>,
-    /// Who watches the keys that the command may have changed.
+    /// The watchers of keys that the command may have changed.
     watched: Vec<Arc<Watcher>>,
-    /// What changed that clients may have cached.
+    /// Changed keys that clients may have cached.
     changes: Changes,
     /// The commands of a transaction, while one is executed.
     group: Option<Group>,
-    /// Whether the present command left more than a number of changes: for most there is nothing else to look at.
+    /// Whether the current command left anything besides a number of changes: most do not, and need no further checks.
     marked: bool,
 }
 
-/// What the commands of a transaction did, to be appended together.
+/// The effects of the commands of a transaction, to be appended together.
 #[derive(Default)]
 struct Group {
     records: Vec<u8>,
     record_count: usize,
     replica_only: Vec<Range<usize>>,
-    /// Records that only files get, and where they belong.
+    /// Records that only the append-only file receives, with their positions in `records`.
     aof_only: Vec<(usize, Vec<u8>)>,
-    /// The database of the first record, and of the last.
+    /// The databases of the first and of the last record.
     databases: Option<(usize, usize)>,
 }
 
 impl Effects {
-    /// Tells a listener of events.
+    /// Effects that pass events to a listener.
     pub fn with_listener(listener: Arc<dyn Listener>) -> Self {
         Effects { listener: Some(listener), ..Effects::default() }
     }
@@ -153,7 +153,7 @@ impl Effects {
         }
     }
 
-    /// Forgets what the command before left.
+    /// Clears the effects of the previous command.
     #[inline(never)]
     fn clear_marks(&mut self) {
         self.marked = false;
@@ -164,49 +164,49 @@ impl Effects {
         self.changes.begin();
     }
 
-    /// Who is to get what the commands from here on do, until this is called again. Only within a
-    /// [group](Effects::begin_group).
+    /// Sets which readers of the log receive the effects of the following
+    /// commands. Valid only within a [group](Effects::begin_group).
     pub fn set_reach(&mut self, reach: Reach) {
         self.reach = reach;
     }
 
-    /// `n` changes were made. A command that made none is not propagated.
+    /// Counts `n` changes. A command that made none is not propagated.
     #[inline]
     pub fn changed(&mut self, n: u64) {
         self.dirty += n;
     }
 
-    /// Changes made so far.
+    /// Number of changes so far.
     #[inline]
     pub fn dirty(&self) -> u64 {
         self.dirty
     }
 
-    /// True when somebody reads the write log, and building words for [`Effects::propagate`] is worth it.
+    /// True if the write log has readers, so that records for [`Effects::propagate`] are needed.
     #[inline]
     pub fn has_readers(&self) -> bool {
         self.has_readers
     }
 
-    /// Propagates `words` instead of the command as it came; several calls propagate several requests.
+    /// Propagates the request `words` instead of the command; several calls propagate several requests.
     pub fn propagate(&mut self, words: &[&[u8]]) {
         self.propagate_nothing();
         self.record(words);
     }
 
-    /// Propagates the command as it came even if it changed nothing.
+    /// Propagates the command as received even if it changed nothing.
     pub fn propagate_always(&mut self) {
         self.marked = true;
         self.propagation = Propagation::Always;
     }
 
-    /// Propagates nothing although something changed.
+    /// Propagates nothing, even if something changed.
     pub fn propagate_nothing(&mut self) {
         self.marked = true;
         self.propagation = Propagation::Instead;
     }
 
-    /// Propagates `words` beside the command.
+    /// Propagates the request `words` in addition to the command.
     pub(crate) fn record(&mut self, words: &[&[u8]]) {
         if self.has_readers {
             self.marked = true;
@@ -215,7 +215,7 @@ impl Effects {
         }
     }
 
-    /// Propagates `words` beside the command, to replicas alone: it changes no data.
+    /// Propagates the request `words` in addition to the command, to replicas only: it changes no data.
     pub fn propagate_replica_only(&mut self, words: &[&[u8]]) {
         let start = self.records.len();
         self.record(words);
@@ -231,7 +231,7 @@ impl Effects {
         self.record_count = 0;
     }
 
-    /// Tells of a keyspace event.
+    /// Fires a keyspace event.
     #[inline]
     pub fn notify(&mut self, class: EventClass, name: &'static str, key: &[u8]) {
         if self.heard.intersects(class) {
@@ -245,7 +245,7 @@ impl Effects {
         self.events.push(Event { database: self.working_on, name, key: key.to_vec() });
     }
 
-    /// A key changed that somebody waits for.
+    /// Records a change of a key that clients wait for.
     #[cold]
     pub(crate) fn awaited_changed(&mut self, database: usize, key: &[u8]) {
         if !self.awaited.iter().any(|(number, known)| *number == database && known.as_ref() == key) {
@@ -253,19 +253,19 @@ impl Effects {
         }
     }
 
-    /// A key may have changed that these watch.
+    /// Records the watchers of a key that may have changed.
     pub(crate) fn watched_changed(&mut self, watches: &[Watch]) {
         self.marked = true;
         self.watched.extend(watches.iter().map(|watch| watch.watcher.clone()));
     }
 
-    /// Whether all changes of keys are noted.
+    /// Whether all changed keys are noted.
     #[inline]
     pub(crate) fn hears_changes(&self) -> bool {
         self.heard.contains(EventClass::CHANGE)
     }
 
-    /// A key may have changed that clients may have cached.
+    /// Notes that a key that clients may have cached may have changed.
     pub(crate) fn cached_changed(&mut self, database: usize, key: &[u8], has_readers: bool) {
         if has_readers || self.hears_changes() {
             self.marked = true;
@@ -273,69 +273,69 @@ impl Effects {
         }
     }
 
-    /// A key that clients may have cached went, or a part of it, by no command's will.
+    /// Records that a key that clients may have cached expired or was evicted, in whole or in part.
     pub(crate) fn cached_lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
         if has_readers || self.hears_changes() {
             self.changes.lost(database, key, has_readers);
         }
     }
 
-    /// All that anybody has cached is stale.
+    /// Records that everything clients have cached is stale.
     pub(crate) fn all_changed(&mut self) {
         self.changes.all_stale = true;
     }
 
-    /// Who runs the commands from here on, if that is a client that does not want to hear of what it changes itself; 0 for
-    /// others. Who did before.
+    /// Sets the client that runs the following commands, if it uses
+    /// NOLOOP tracking; 0 for other clients. Returns the previous one.
     pub fn set_author(&mut self, author: u64) -> u64 {
         std::mem::replace(&mut self.changes.author, author)
     }
 
-    /// The changed keys that clients may have cached, in the order of their changes. They stay until taken, from command to
-    /// command.
+    /// The changed keys that clients may have cached, in the order of
+    /// their changes. They accumulate across commands until taken.
     pub fn take_stale(&mut self) -> Vec<Stale> {
         self.changes.lost_bytes = 0;
         std::mem::take(&mut self.changes.stale)
     }
 
-    /// Bytes that those among them take that went by no command's will.
+    /// Bytes of those among them that expired or were evicted.
     pub fn lost_bytes(&self) -> usize {
         self.changes.lost_bytes
     }
 
-    /// Whether since the last call something happened that makes all stale that anybody has cached.
+    /// Whether everything that clients have cached became stale since the last call.
     pub fn take_all_stale(&mut self) -> bool {
         std::mem::take(&mut self.changes.all_stale)
     }
 
-    /// True when the commands so far concern clients that wait for keys or have them cached, and have yet to be dealt with.
+    /// True if changes are pending for clients that wait for keys or have cached them.
     #[inline]
     pub fn concern_others(&self) -> bool {
         self.has_awaited() | self.changes.are_there()
     }
 
-    /// True when there are changed keys that somebody waits for.
+    /// True if keys that clients wait for have changed.
     #[inline]
     pub fn has_awaited(&self) -> bool {
         !self.awaited.is_empty()
     }
 
-    /// The changed keys that somebody waits for, with their databases. They stay until taken, from command to command.
+    /// The changed keys that clients wait for, with their databases. They accumulate across commands until taken.
     pub fn take_awaited(&mut self) -> Vec<(usize, Box<[u8]>)> {
         std::mem::take(&mut self.awaited)
     }
 
-    /// Takes note that another database is worked on from here on; the one before.
+    /// Sets the database being modified; returns the previous one.
     pub(crate) fn work_on(&mut self, database: usize) -> usize {
         std::mem::replace(&mut self.working_on, database)
     }
 
-    /// Number of the database that is worked on.
+    /// Number of the database being modified.
     pub(crate) fn works_on(&self) -> usize {
         self.working_on
     }
 
-    /// A key was dropped, freed in the background if `lazy`, because its time had come.
+    /// A key was deleted because it had expired; its value is freed in the background if `lazy`.
     pub(crate) fn expired(&mut self, key: Key<'_>, lazy: bool) {
         let elsewhere = self.working_on != self.database;
         let words = &[deletion(lazy), key.bytes];
@@ -351,20 +351,20 @@ impl Effects {
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
 
-    /// A key of the client's database was dropped, freed in the background if `lazy`, because memory was short.
+    /// A key of the client's database was evicted; its value is freed in the background if `lazy`.
     pub(crate) fn evicted(&mut self, key: Key<'_>, lazy: bool) {
         self.record(&[deletion(lazy), key.bytes]);
         self.notify(EventClass::EVICTED, "evicted", key.bytes);
     }
 
-    /// The command itself dropped a key by giving it a time that has passed.
+    /// The command itself deleted a key by giving it an expiry in the past.
     pub(crate) fn expired_by_command(&mut self, key: Key<'_>, lazy: bool) {
         self.changed(1);
         self.propagate(&[deletion(lazy), key.bytes]);
         self.notify(EventClass::EXPIRED, "expired", key.bytes);
     }
 
-    /// Fields of a hash were dropped because their time had come, and the hash with the last of them.
+    /// Fields of a hash were deleted because they had expired, and the hash with the last of them if `emptied`.
     pub(crate) fn fields_expired(&mut self, key: Key<'_>, fields: &[Vec<u8>], emptied: bool, lazy: bool) {
         let words = [b"HDEL", key.bytes].into_iter().chain(fields.iter().map(Vec::as_slice));
         let words = words.collect::<Vec<_>>();
@@ -382,7 +382,7 @@ impl Effects {
         }
     }
 
-    /// Propagates what is no command's will, and so reaches everybody, in front of what the command does.
+    /// Propagates a change that no command asked for, and so goes to all readers, before the effects of the command.
     #[cold]
     fn record_for_everybody(&mut self, database: usize, words: &[&[u8]]) {
         if let Some(group) = &mut self.group
@@ -398,20 +398,20 @@ impl Effects {
         self.record(&[b"SELECT", Str::Int(database as i64).bytes(&mut IntBuf::default())]);
     }
 
-    /// Events that the command caused and that no listener has been told of, in order.
+    /// Events that the command caused and that were not passed to a listener, in order.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// Appends what was recorded beside the command so far: for a command that lets go of locks on its way, or whose
-    /// records need not stand together.
+    /// Appends the records so far. For a command that releases
+    /// locks while it runs, or whose records need not be adjacent.
     pub(crate) fn commit_records(&mut self, log: &WriteLog) {
         self.append(log, None);
         self.clear_records();
     }
 
-    /// Ends the command: appends what it did to the log, or to the transaction that it is part of, and tells of its events.
-    /// Called under its locks. Whether there was something to append.
+    /// Ends the command: appends its effects to the log, or to the transaction that it is part of,
+    /// and fires its events. Called under its locks. Returns whether there was anything to append.
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         let is_plain = !self.marked && self.verbatim.is_none();
@@ -423,7 +423,7 @@ impl Effects {
         }
     }
 
-    /// Appends the command as it came, and nothing else.
+    /// Appends the command as received, and nothing else.
     fn commit_request(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         match request.encoded() {
             Some(records) if self.group.is_none() => {
@@ -463,20 +463,20 @@ impl Effects {
         }
     }
 
-    /// Has whatever is done from here on propagated as other servers' logs have it: with [`Effects::repeat`].
+    /// From now on, propagates only the primary's log as received: see [`Effects::repeat`].
     pub fn repeat_others(&mut self) {
         self.verbatim = Some(Default::default());
     }
 
-    /// What is committed next is this part of another server's log; with `replica_only` it changes no data.
+    /// Sets the part of the primary's log to be committed next; with `replica_only`, it changes no data.
     pub fn repeat(&mut self, bytes: &[u8], replica_only: bool) {
         let (verbatim, was_replica_only) = self.verbatim.get_or_insert_default();
         *was_replica_only = replica_only && (verbatim.is_empty() || *was_replica_only);
         verbatim.extend_from_slice(bytes);
     }
 
-    /// Appends what was to be repeated and is not yet appended. Called where nobody else changes what it is about.
-    /// Whether there was something.
+    /// Appends the pending part of the primary's log. Must be called where no
+    /// other thread changes the keys it affects. Returns whether there was any.
     #[inline]
     pub fn commit_verbatim(&mut self, log: &WriteLog) -> bool {
         if let Some((bytes, replica_only)) = &mut self.verbatim
@@ -516,12 +516,12 @@ impl Effects {
         self.group.is_some()
     }
 
-    /// Begins a transaction or a script: what its commands do is kept until [`Effects::end_group`].
+    /// Begins a transaction or a script: the effects of its commands are kept until [`Effects::end_group`].
     pub fn begin_group(&mut self) {
         self.group = Some(Group::default());
     }
 
-    /// Ends a transaction: appends what its commands did. Called under its locks.
+    /// Ends a transaction: appends the effects of its commands. Called under its locks.
     pub fn end_group(&mut self, log: &WriteLog) {
         if let Some(Group { records, record_count, replica_only, aof_only, databases: Some(databases) }) =
             self.group.take()
@@ -578,14 +578,14 @@ impl Group {
     }
 }
 
-/// Records without those that stand in these places, which are in order.
+/// Returns the records without the given ranges, which are in order.
 fn without(records: &[u8], places: &[Range<usize>]) -> Vec<u8> {
     let starts = std::iter::once(0).chain(places.iter().map(|place| place.end));
     let ends = places.iter().map(|place| place.start).chain(std::iter::once(records.len()));
     starts.zip(ends).flat_map(|(start, end)| &records[start..end]).copied().collect()
 }
 
-/// The command that a deletion is propagated as.
+/// The command that propagates a deletion.
 fn deletion(lazy: bool) -> &'static [u8] {
     if lazy { b"UNLINK" } else { b"DEL" }
 }

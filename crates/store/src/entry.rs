@@ -5,21 +5,21 @@
 //! ```
 //!
 //! - **clock**: 24 bits of access time or access frequency (see [`crate::access`]).
-//! - **meta**: kind of value (3 bits), representation of a string (2), whether there is an expiry (1), whether lengths
-//!   take four bytes (1), snapshot epoch (1).
-//! - **expiry**: Unix time in milliseconds in 48 bits; the value 2^48-1 says that the full 64 bits follow.
-//! - **value**: an inline string's bytes, an integer's eight bytes, a pointer to a string of its own, or the
-//!   [`Word`] of a collection.
+//! - **meta**: kind of value (3 bits), representation of a string (2), whether an
+//!   expiry is present (1), whether lengths take four bytes (1), snapshot epoch (1).
+//! - **expiry**: Unix time in milliseconds in 48 bits; the value 2^48-1 means that the full 64 bits follow.
+//! - **value**: an inline string's bytes, an integer's eight bytes, a pointer
+//!   to a separately allocated string, or the [`Word`] of a collection.
 //!
-//! A key of 16 bytes and a value of 100 take 122 bytes and so the allocator's class of 128, with or without expiry; 16 and
-//! 10 bytes take 32. Allocations are rounded up to the allocator's size classes here, so that a value may be overwritten
-//! in place whenever the new one belongs to the same class.
+//! A key of 16 bytes and a value of 100 take 122 bytes and so the allocator's size class of 128,
+//! with or without an expiry; 16 and 10 bytes take 32. Allocations are rounded up to size classes
+//! here, so a value can be overwritten in place if the new entry belongs to the same class.
 //!
 //! # Safety
 //!
-//! A [`Pointer`] made by [`build`] is valid until [`free`]. [`Entry`] borrows one: whoever makes an `Entry` promises that
-//! nobody frees or changes the allocation while it lives, which partitions do by holding their lock. All offsets are
-//! computed from the header that `build` wrote, in one place, [`Layout::read`].
+//! A [`Pointer`] made by [`build`] is valid until [`free`]. [`Entry`] borrows one: the code that makes an `Entry`
+//! guarantees that the allocation is neither changed nor freed while the `Entry` lives. Partitions do so by holding
+//! their lock. All offsets are computed from the header that `build` wrote, in one place, [`Layout::read`].
 
 mod layout;
 
@@ -39,24 +39,25 @@ use std::ptr::NonNull;
 /// The allocation of an entry.
 pub type Pointer = NonNull<u8>;
 
-/// Strings from this many bytes on, and collections of more allocations than this, are freed in the background.
+/// Strings of more bytes than this, and collections of more
+/// allocations than `LAZY_EFFORT_MIN`, are freed in the background.
 const LAZY_BYTES_MIN: usize = 64 * 1024;
 const LAZY_EFFORT_MIN: usize = 64;
 
-/// What to build an entry from: a value that is still borrowed, or one that is handed over.
+/// The content of an entry to be built: a borrowed or an owned value.
 pub enum Content<'a> {
-    /// A string's bytes, to be copied; at most [`INLINE_MAX`].
+    /// A string's bytes, to be copied; at most [`INLINE_MAX`] bytes.
     Bytes(&'a [u8]),
     /// An integer.
     Int(i64),
-    /// A string in a buffer of its own.
+    /// A string with its own buffer.
     Raw(Box<Vec<u8>>),
     /// A collection.
     Object(Object),
 }
 
 impl<'a> Content<'a> {
-    /// What a string of `bytes` is stored as: an integer if it looks like one, in the entry if it is not large.
+    /// How a string is stored: as an integer if it is the canonical form of one, inline if it is not large.
     #[inline]
     pub fn from_bytes(bytes: &'a [u8]) -> Content<'a> {
         if bytes.len() <= 20
@@ -67,7 +68,7 @@ impl<'a> Content<'a> {
         if bytes.len() <= INLINE_MAX { Content::Bytes(bytes) } else { Content::Raw(Box::new(bytes.to_vec())) }
     }
 
-    /// What a value without its key is stored as.
+    /// How a value without its key is stored.
     pub fn from_value(value: &'a mut Value) -> Content<'a> {
         match value {
             Value::Int(number) => Content::Int(*number),
@@ -100,7 +101,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Makes an entry; `clock` is its 24-bit access clock, `epoch` the snapshot epoch.
+/// Makes an entry; `clock` is its 24-bit access clock, `epoch` its snapshot epoch.
 #[inline]
 pub fn build(key: &[u8], content: Content<'_>, expiry: Option<i64>, clock: u32, epoch: bool) -> Pointer {
     let layout = Layout::plan(content.kind(), content.repr(), key.len(), content.len(), expiry);
@@ -112,8 +113,8 @@ pub fn build(key: &[u8], content: Content<'_>, expiry: Option<i64>, clock: u32, 
     entry
 }
 
-/// Gives an existing entry a new value and expiry without a new allocation; hands the content back where that is not
-/// possible. What the old value pointed to is freed.
+/// Gives an existing entry a new value and expiry without a new allocation, and frees the external part
+/// of the old value. Returns the content if the new entry does not fit the allocation's size class.
 ///
 /// # Safety
 /// `entry` must be live, and nobody else may be using it.
@@ -145,7 +146,8 @@ pub unsafe fn overwrite<'a>(
     if new.allocation() != old.allocation() {
         return Err(content);
     }
-    // SAFETY: the entry is live and exclusively ours; the new layout fits the same allocation. The key may move within it.
+    // SAFETY: the entry is live and exclusively borrowed; the new
+    // layout fits the same allocation. The key may move within it.
     unsafe {
         free_external(entry, &old);
         let at = entry.as_ptr();
@@ -177,7 +179,7 @@ unsafe fn write(
 }
 
 /// # Safety
-/// As for `write`; the key is in its place already.
+/// As for `write`; the key has been written.
 #[inline]
 unsafe fn write_around_key(
     entry: Pointer,
@@ -218,7 +220,7 @@ unsafe fn write_around_key(
 }
 
 /// # Safety
-/// As many bytes as `expiry_len` says must be writable.
+/// `expiry_len(expiry)` bytes must be writable.
 unsafe fn write_expiry(at: *mut u8, expiry: i64) {
     // SAFETY: promised by the caller.
     unsafe {
@@ -232,10 +234,10 @@ unsafe fn write_expiry(at: *mut u8, expiry: i64) {
 }
 
 /// # Safety
-/// `entry` must be live and laid out as `layout` says; its value is not used afterwards.
+/// `entry` must be live and laid out as `layout` describes; its value must not be used afterwards.
 unsafe fn free_external(entry: Pointer, layout: &Layout) {
     if layout.repr() == Repr::External {
-        // SAFETY: an external string's value is a pointer from `Box::into_raw`, and a collection's its own word.
+        // SAFETY: an external string's value is a pointer from `Box::into_raw`, and a collection's is its own word.
         unsafe {
             match Kind::from_bits(layout.meta & KIND_MASK) {
                 Kind::String => drop(Box::from_raw(raw_pointer(entry, layout))),
@@ -255,7 +257,7 @@ unsafe fn raw_pointer(entry: Pointer, layout: &Layout) -> *mut Vec<u8> {
 /// # Safety
 /// `entry` must be live, and its value a collection.
 unsafe fn word(entry: Pointer, layout: &Layout) -> Word {
-    // SAFETY: promised by the caller; a word may lie anywhere.
+    // SAFETY: promised by the caller; a word needs no alignment.
     unsafe { entry.as_ptr().add(layout.value).cast::<Word>().read() }
 }
 
@@ -272,21 +274,22 @@ pub unsafe fn free(entry: Pointer) {
     }
 }
 
-/// Offers an entry to a mover; where it is now.
+/// Offers an entry to a mover; returns its new address.
 ///
 /// # Safety
-/// `entry` must be live, nobody else may be using it, and it is used only where it is now.
+/// `entry` must be live and not used by any other thread; afterwards, only the returned address is valid.
 pub unsafe fn relocate(entry: Pointer, mover: &mut Mover<'_>) -> Pointer {
     // SAFETY: promised by the caller; an entry has its layout's allocation.
     unsafe { mover.offer(entry, Layout::read(entry).allocation()) }
 }
 
-/// Offers what lies outside of an entry to a mover, from `position` on: see [`Collection::relocate`].
+/// Offers the allocations outside an entry to a mover, from `position` on: see [`Collection::relocate`].
 ///
 /// # Safety
 /// `entry` must be live, and nobody else may be using it.
 pub unsafe fn relocate_external(entry: Pointer, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
-    // SAFETY: promised by the caller; an external string's value is a pointer from `Box::into_raw`, and is written anew.
+    // SAFETY: promised by the caller; an external string's value
+    // is a pointer from `Box::into_raw`, and is written back.
     unsafe {
         let layout = Layout::read(entry);
         if layout.repr() != Repr::External {
@@ -326,10 +329,10 @@ pub unsafe fn into_value(entry: Pointer) -> (Value, Option<i64>) {
     }
 }
 
-/// The buffer of a string held outside, for change.
+/// The buffer of an external string, for modification.
 ///
 /// # Safety
-/// `entry` must be live, and nobody else may be using it while the result lives.
+/// `entry` must be live and not used otherwise while the result lives.
 pub unsafe fn raw_mut<'a>(entry: Pointer) -> Option<&'a mut Vec<u8>> {
     // SAFETY: promised by the caller.
     unsafe {
@@ -339,20 +342,21 @@ pub unsafe fn raw_mut<'a>(entry: Pointer) -> Option<&'a mut Vec<u8>> {
     }
 }
 
-/// The collection in an entry, for change; `None` when the value is of another kind.
+/// The collection in an entry, for modification; `None` if the value is of another kind.
 ///
 /// # Safety
 /// As for `raw_mut`.
 #[inline]
 pub unsafe fn collection_mut<'a, C: Collection>(entry: Pointer) -> Option<&'a mut C> {
-    // SAFETY: promised by the caller; the kind says which type the word is of, and a collection is a word.
+    // SAFETY: promised by the caller; the kind determines the type
+    // of the word, and a collection is a transparent wrapper of it.
     unsafe {
         let layout = Layout::read(entry);
         (layout.meta & KIND_MASK == C::KIND as u8).then(|| &mut *entry.as_ptr().add(layout.value).cast::<C>())
     }
 }
 
-/// The value, if it is a collection that is captured in pieces.
+/// The value, if it is a collection that can be captured in pieces.
 ///
 /// # Safety
 /// As for `raw_mut`.
@@ -364,7 +368,7 @@ pub unsafe fn gradual<'a>(entry: Pointer) -> Option<&'a mut dyn Gradual> {
     }
 }
 
-/// Marks an entry as written since the last snapshot began, or not.
+/// Sets the snapshot epoch of an entry.
 ///
 /// # Safety
 /// As for `raw_mut`.
@@ -400,7 +404,7 @@ impl<'a> Entry<'a> {
     /// Borrows an entry.
     ///
     /// # Safety
-    /// It must be live, and nobody may change or free it during `'a`.
+    /// It must be live, and neither changed nor freed during `'a`.
     #[inline]
     pub unsafe fn from_pointer(entry: Pointer) -> Entry<'a> {
         Entry { entry, borrowed: PhantomData }
@@ -425,7 +429,7 @@ impl<'a> Entry<'a> {
         self.bytes(layout.key, layout.key_len)
     }
 
-    /// Whether this is its key.
+    /// Whether its key equals `key`.
     #[inline]
     pub fn has_key(&self, key: &[u8]) -> bool {
         let own = self.key();
@@ -437,13 +441,13 @@ impl<'a> Entry<'a> {
         self.bytes(META, 1)[0]
     }
 
-    /// What kind of value it holds.
+    /// The kind of its value.
     #[inline]
     pub fn kind(&self) -> Kind {
         Kind::from_bits(self.meta() & KIND_MASK)
     }
 
-    /// The string; `None` when the value is of another kind.
+    /// The string; `None` if the value is of another kind.
     #[inline]
     pub fn str(&self) -> Option<Str<'a>> {
         let layout = self.layout();
@@ -452,29 +456,30 @@ impl<'a> Entry<'a> {
         }
         Some(match layout.repr() {
             Repr::Inline => Str::Bytes(self.bytes(layout.value, layout.value_len)),
-            // SAFETY: an integer's eight bytes lie there.
+            // SAFETY: the value is an integer's eight bytes.
             Repr::Int => Str::Int(unsafe { self.entry.as_ptr().add(layout.value).cast::<i64>().read_unaligned() }),
-            // SAFETY: the pointer is that of a boxed vector which nobody changes during `'a`.
+            // SAFETY: the pointer is that of a boxed vector, which does not change during `'a`.
             Repr::External => Str::Bytes(unsafe { (*raw_pointer(self.entry, &layout)).as_slice() }),
         })
     }
 
-    /// The collection; `None` when the value is of another kind.
+    /// The collection; `None` if the value is of another kind.
     #[inline]
     pub fn collection<C: Collection>(&self) -> Option<&'a C> {
         let layout = self.layout();
-        // SAFETY: the kind says which type the word is of, a collection is a word, and nobody changes it during `'a`.
+        // SAFETY: the kind determines the type of the word, a collection
+        // wraps its word, and it does not change during `'a`.
         (layout.meta & KIND_MASK == C::KIND as u8)
             .then(|| unsafe { &*self.entry.as_ptr().add(layout.value).cast::<C>() })
     }
 
-    /// The snapshot epoch that it was written in.
+    /// Its snapshot epoch.
     #[inline]
     pub fn epoch(&self) -> bool {
         self.meta() & EPOCH != 0
     }
 
-    /// Whether its time has come: it lasts through the very millisecond at which it expires.
+    /// Whether it has expired: an entry still exists in the millisecond of its expiry.
     #[inline]
     pub fn is_expired(&self, now_ms: i64) -> bool {
         self.expiry().is_some_and(|at| now_ms > at)
@@ -493,7 +498,7 @@ impl<'a> Entry<'a> {
             return None;
         }
         let layout = self.layout();
-        // SAFETY: the layout says that an expiry lies there, of the length that its own first bytes tell.
+        // SAFETY: the layout declares an expiry at this offset; its first bytes determine its length.
         unsafe {
             let at = self.entry.as_ptr().add(layout.expiry);
             match read_48(at) {
@@ -516,18 +521,18 @@ impl<'a> Entry<'a> {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
     }
 
-    /// What the table keeps of it.
+    /// The pointer that the table stores.
     #[inline]
     pub fn pointer(&self) -> Pointer {
         self.entry
     }
 
-    /// Where it lies in memory. It moves when it grows, or changes its representation.
+    /// Its address. It changes when the entry grows or changes its representation.
     pub fn address(&self) -> usize {
         self.entry.as_ptr() as usize
     }
 
-    /// The name of the value's encoding, as OBJECT ENCODING tells it.
+    /// The name of the value's encoding, as OBJECT ENCODING reports it.
     pub fn encoding(&self) -> &'static str {
         let layout = self.layout();
         match layout.repr() {
@@ -538,18 +543,18 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// What the value is at heart; [`Inside::Other`] for strings.
+    /// The internal representation of a collection; [`Inside::Other`] for strings.
     pub fn inside(&self) -> Inside<'a> {
         on!(self.kind(), C => self.collection::<C>().map_or(Inside::Other, C::inside), Inside::Other)
     }
 
-    /// Bytes of memory that key and value take, allocator's rounding included. A large collection's are estimated from
-    /// `samples` elements; 0 looks at all.
+    /// Bytes of memory that key and value take, rounded up to the allocator's size classes.
+    /// A large collection's size is estimated from `samples` elements; 0 counts all.
     pub fn memory(&self, samples: usize) -> usize {
         self.layout().allocation().size() + self.external_memory(samples)
     }
 
-    /// The part of it that lies outside of the entry.
+    /// The part of [`memory`](Self::memory) outside the entry.
     pub fn external_memory(&self, samples: usize) -> usize {
         let layout = self.layout();
         if layout.repr() != Repr::External {
@@ -568,7 +573,7 @@ impl<'a> Entry<'a> {
         on!(self.kind(), C => self.collection::<C>().map_or(0, C::len), 0)
     }
 
-    /// How long it takes to capture it for a snapshot, roughly, in elements.
+    /// Estimated work to capture it for a snapshot, in elements.
     pub fn capture_effort(&self) -> usize {
         const BYTES_PER_ELEMENT: usize = 64;
         match self.str() {
@@ -577,7 +582,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Whether freeing the value takes long enough to be left to the background.
+    /// Whether the value is large enough to be freed in the background.
     #[inline]
     pub fn is_costly_to_free(&self) -> bool {
         self.meta() & REPR_MASK == (Repr::External as u8) << REPR_SHIFT && self.is_large()

@@ -1,13 +1,13 @@
-//! Eviction: which keys go when memory is short.
+//! Eviction: selects and deletes keys when memory exceeds the limit.
 //!
-//! Nobody keeps the keys in the order of their use. Instead, for each key that is to go, a few are looked at by chance, as in
-//! Valkey: the best candidates ever seen stay in a small [`Pool`], and the best of them goes. Each worker has an
-//! [`Evictor`] with a pool of its own, and takes the lock of one partition at a time, while it holds no other: to sample
-//! it, and later to drop a key of it. In between the key may have gone or been used, so it is judged again under the lock
-//! under which it goes.
+//! Keys are not kept in the order of their use. Instead, each eviction samples a few random keys,
+//! as in Valkey: the best candidates so far stay in a small [`Pool`], and the best of them is
+//! evicted. Each worker has an [`Evictor`] with its own pool. It locks one partition at a time,
+//! while it holds no other: to sample it, and later to delete a key. In between, the key may have
+//! been deleted or used, so it is evaluated again under the lock under which it is deleted.
 //!
-//! A candidate is known by the hash of its key alone. Should two keys of one database ever have the same 64 bits, the wrong
-//! one of two candidates goes, which is no harm.
+//! A candidate is identified only by the hash of its key. If two keys of one database
+//! have the same 64-bit hash, the wrong one of the two may be evicted, which is harmless.
 
 use crate::access::Access;
 use crate::chance;
@@ -16,53 +16,54 @@ use crate::effects::{Effects, EventClass};
 use crate::entry::Entry;
 use crate::keyspace::{Key, Keyspace};
 
-/// Candidates in a pool.
+/// Number of candidates in a pool.
 const POOL: usize = 16;
-/// Buckets searched under one lock, at first and at most, where only some keys are candidates.
+/// Initial and maximum number of buckets searched per lock acquisition.
 const BUCKETS_MIN: usize = 8;
 const BUCKETS_MAX: usize = 512;
-/// Partitions drawn in search of one with candidates, before all are gone through.
+/// Number of partitions drawn at random in search of candidates before all are tried.
 const DRAWS_MAX: usize = 4;
-/// Partitions of one database that are sampled for one key to go.
+/// Maximum number of partitions of one database that are sampled per evicted key.
 const PARTITIONS_MAX: usize = 4;
-/// For so many keys to go, a database that had no candidates is left alone, unless the others have none either.
+/// Number of evictions for which a database without candidates is skipped, unless the others have none either.
 const REST: u8 = 64;
-/// Janitor's backlog, in bytes, beyond which what is evicted is freed at once: who writes must not outrun it.
+/// Lazy-free backlog, in bytes, above which evicted values are freed synchronously: writers must not outrun it.
 const BACKLOG_MAX: usize = 16 << 20;
 
 /// Which keys may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All.
+    /// All keys.
     All,
-    /// Those with an expiry.
+    /// Only keys with an expiry.
     Volatile,
 }
 
 /// Which of them go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Those whose last use is longest ago.
+    /// The least recently used.
     LeastRecent,
-    /// Those used least often.
+    /// The least frequently used.
     LeastFrequent,
     /// Those that expire soonest.
     SoonestToExpire,
-    /// Any.
+    /// Random ones.
     Random,
 }
 
-/// `maxmemory-policy`, where there is eviction.
+/// A `maxmemory-policy` other than `noeviction`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Which keys may go.
+    /// Which keys may be evicted.
     pub scope: Scope,
-    /// Which of them go first.
+    /// Which of them are evicted first.
     pub order: Order,
 }
 
 impl Policy {
-    /// How good a candidate an entry is: the more the better. Ranks made at different times can be compared.
+    /// The rank of an entry as a candidate: higher is evicted
+    /// earlier. Ranks computed at different times are comparable.
     fn rank(&self, entry: &Entry<'_>, access: &Access, now_ms: i64) -> u64 {
         match self.order {
             Order::LeastRecent => {
@@ -80,7 +81,7 @@ impl Policy {
     }
 }
 
-/// A key that may go.
+/// A key that may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
     /// See [`Policy::rank`].
@@ -91,17 +92,17 @@ struct Candidate {
     hash: u64,
 }
 
-/// The best candidates seen, the best of them last.
+/// The best candidates so far, the best last.
 #[derive(Default)]
 struct Pool(Vec<Candidate>);
 
 impl Pool {
-    /// Whether a candidate of this rank would be taken.
+    /// Whether a candidate of this rank would be accepted.
     fn wants(&self, rank: u64) -> bool {
         self.0.len() < POOL || self.0.first().is_none_or(|worst| rank > worst.rank)
     }
 
-    /// Takes a candidate, if it is good enough, in the place of what was known of it or of the worst.
+    /// Adds a candidate if it is good enough, replacing its own older entry or the worst one.
     fn offer(&mut self, candidate: Candidate) {
         let same = |known: &Candidate| (known.database, known.hash) == (candidate.database, candidate.hash);
         if let Some(known) = self.0.iter().position(same) {
@@ -120,63 +121,63 @@ impl Pool {
         self.0.pop()
     }
 
-    /// The rank of the best.
+    /// The rank of the best candidate.
     fn best_rank(&self) -> Option<u64> {
         self.0.last().map(|best| best.rank)
     }
 }
 
-/// What one key's eviction is given.
+/// The parameters of one eviction.
 pub struct Pass<'a> {
     /// The keyspace. The caller is in a batch, and holds no locks.
     pub keyspace: &'static Keyspace,
-    /// Which keys go.
+    /// Which keys are evicted.
     pub policy: Policy,
-    /// `maxmemory-samples`: how many are looked at in each database for one to go.
+    /// `maxmemory-samples`: number of keys sampled in each database per eviction.
     pub samples: usize,
     /// `lazyfree-lazy-eviction`: whether large values are freed in the background.
     pub lazy: bool,
-    /// Present Unix time in milliseconds.
+    /// Current Unix time in milliseconds.
     pub now_ms: i64,
-    /// What access clocks mean.
+    /// Interprets access clocks.
     pub access: &'a Access,
     /// Where evicted keys are counted.
     pub counters: &'a Counters,
     /// Scratch space.
     pub effects: &'a mut Effects,
-    /// Which events are heard.
+    /// Which classes of events are to be fired.
     pub heard: EventClass,
 }
 
-/// What became of a candidate.
+/// The outcome for a candidate.
 enum Verdict {
-    /// It is gone, by us, and so much memory will be free.
+    /// Evicted, freeing about this many bytes.
     Evicted(usize),
-    /// It is no candidate any more.
+    /// No longer a candidate.
     Lapsed,
-    /// There are better ones: it was used meanwhile, and has this rank now.
+    /// Not evicted: it was used in the meantime, now has this rank, and there are better candidates.
     Spared(u64),
 }
 
-/// See the module's documentation.
+/// Selects and evicts keys. See the module documentation.
 pub struct Evictor {
     pool: Pool,
-    /// The policy that the pool's ranks belong to.
+    /// The policy for which the pool's ranks were computed.
     policy: Option<Policy>,
-    /// State of the random numbers.
+    /// State of the random number generator.
     random: u64,
-    /// The database to be looked at next, where one key is as good as another.
+    /// The last database that was sampled; the next search starts after it.
     next_database: usize,
-    /// By database: for how many keys more it is left alone.
+    /// By database: the number of evictions for which it is skipped.
     rests: Vec<u8>,
-    /// The name of the key that goes.
+    /// Buffer for the name of the key to evict.
     name: Vec<u8>,
 }
 
 impl Evictor {
-    /// One whose choices by chance follow from `seed`.
+    /// An evictor whose random choices are determined by `seed`.
     pub fn new(seed: u64) -> Self {
-        // The generator needs any state but zero, and one whose bits are mixed.
+        // The generator's state must not be zero, and its bits should be mixed.
         let random = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         Evictor { pool: Pool::default(), policy: None, random, next_database: 0, rests: Vec::new(), name: Vec::new() }
     }
@@ -204,12 +205,12 @@ impl Evictor {
         }
     }
 
-    /// Adds to the pool; false when there is no key that may go.
+    /// Adds candidates to the pool; returns false if there are none.
     fn find_candidates(&mut self, pass: &Pass<'_>) -> bool {
         if self.look_around(pass) {
             return true;
         }
-        // Those that rested may have got keys meanwhile.
+        // Databases that were skipped may have received keys in the meantime.
         let rested = self.rests.iter().any(|rest| *rest > 0);
         self.rests.fill(0);
         rested && self.look_around(pass)
@@ -234,7 +235,7 @@ impl Evictor {
         found
     }
 
-    /// Looks at some keys of a database; false when it has none that may go.
+    /// Samples keys of a database; returns false if it has no candidates.
     fn sample_database(&mut self, pass: &Pass<'_>, number: usize) -> bool {
         let database = pass.keyspace.database_at(number);
         if !pass.keyspace.is_made(database)
@@ -254,7 +255,7 @@ impl Evictor {
         seen > 0
     }
 
-    /// A partition of a database that has keys which may go.
+    /// A random partition of a database that has candidates.
     fn draw_partition(&mut self, pass: &Pass<'_>, database: usize) -> Option<usize> {
         let partitions = pass.keyspace.partitions();
         let has_candidates = |partition: &usize| match pass.policy.scope {
@@ -268,13 +269,12 @@ impl Evictor {
         })
     }
 
-    /// Offers keys of a partition to the pool, `wanted` of them or somewhat more, if there are so many near a place chosen by
-    /// chance; how many it looked at.
+    /// Offers about `wanted` keys of a partition to the pool, from a random position on; returns how many it sampled.
     fn sample_partition(&mut self, pass: &Pass<'_>, number: usize, partition: usize, wanted: usize) -> usize {
         let Policy { scope, order } = pass.policy;
         let address = pass.keyspace.address_of(pass.keyspace.database_at(number), partition);
         if order == Order::Random && scope == Scope::All {
-            // A partition that a script has is passed over.
+            // Skip a partition that a script holds.
             let Some(locked) = pass.keyspace.lock_one_while(address, || false) else { return 0 };
             let entry = locked.partition(address).random(|| self.draw());
             let hash = entry.map(|entry| pass.keyspace.key(entry.key()).hash);
@@ -295,7 +295,7 @@ impl Evictor {
                     self.pool.offer(Candidate { rank, database: number, hash });
                 }
             });
-            // Once around, wherever it began.
+            // Once around the table, from the starting position.
             match next {
                 Some(next) if wrapped && next > start => break,
                 Some(next) => position = next,
@@ -307,7 +307,7 @@ impl Evictor {
         seen
     }
 
-    /// Evicts a candidate if it still is one, and as good as the next best.
+    /// Evicts a candidate if it still is one and no other candidate is better.
     fn judge(&mut self, pass: &mut Pass<'_>, candidate: Candidate) -> Verdict {
         let Candidate { database: number, hash, .. } = candidate;
         let keyspace = pass.keyspace;
@@ -341,7 +341,7 @@ impl Evictor {
         Verdict::Evicted(bytes)
     }
 
-    /// A random number: xorshift64*.
+    /// A random number (xorshift64*).
     fn draw(&mut self) -> u64 {
         let mut x = self.random;
         x ^= x >> 12;

@@ -1,10 +1,10 @@
-//! Active expiry: dropping keys, and fields of hashes, whose time has come although nobody looks at them.
+//! Active expiry: deletes expired keys and hash fields that no command accesses.
 //!
-//! Each worker owns a share of the partitions and works on it a little at a time, within a time budget. It walks the
-//! tables' buckets, looking only at words that are marked as having an expiry, and stays with a partition as long as a
-//! good part of what it finds has expired. Hashes that have fields with an expiry are in a queue of the partition by the
-//! time at which to look at them, so that those alone are looked at that have something to give. A database in which
-//! nothing ever had an expiry is passed over as a whole, so where there is none a pass costs next to nothing.
+//! Each worker owns a share of the partitions and processes it incrementally, within a time budget. It walks the
+//! tables' buckets, visits only entries that are flagged as having an expiry, and stays with a partition as long as the
+//! share of expired keys is high enough. Hashes that have fields with an expiry are in a queue per partition, ordered
+//! by the time at which to check them, so that only hashes with expired fields are visited. A database in which nothing
+//! has had an expiry since its last flush is skipped as a whole, so a pass without any expiries costs next to nothing.
 
 use crate::collections::{Collection, Hash};
 use crate::db::{Counters, discard, tell_of_loss};
@@ -12,30 +12,30 @@ use crate::effects::{Effects, EventClass};
 use crate::keyspace::{Key, Keyspace};
 use std::time::{Duration, Instant};
 
-/// Buckets looked at under one lock.
+/// Buckets that are visited per lock acquisition.
 const BUCKETS_PER_STEP: usize = 32;
-/// Steps in a row without an expired key, after which a partition is left for the next pass.
+/// Number of consecutive steps with too few expired keys after which a partition is left for the next pass.
 const STALE_STEPS_MAX: u32 = 4;
 
-/// One worker's place in its share of the keyspace.
+/// One worker's position in its share of the keyspace.
 #[derive(Default)]
 pub struct Sweeper {
     next: usize,
-    /// Which of the two comes first in each partition, so that neither keeps the other from its turn for long.
+    /// Whether fields are processed before keys in each partition. Alternates, so that neither starves the other.
     fields_first: bool,
 }
 
-/// What one pass is given.
+/// The parameters of one pass.
 pub struct Pass<'a> {
     /// The keyspace.
     pub keyspace: &'static Keyspace,
-    /// This worker's number and the number of workers: partitions are shared out by them.
+    /// This worker's number and the number of workers: they determine the worker's partitions.
     pub share: (usize, usize),
-    /// Present Unix time in milliseconds.
+    /// Current Unix time in milliseconds.
     pub now_ms: i64,
-    /// How long the pass may take.
+    /// Time limit of the pass.
     pub budget: Duration,
-    /// Share of expired keys, in percent of those with an expiry, below which a partition is left alone.
+    /// Percentage of expired keys among those with an expiry below which a partition is left alone.
     pub acceptable_percent: u64,
     /// `lazyfree-lazy-expire`: whether large values are freed in the background.
     pub lazy: bool,
@@ -43,13 +43,13 @@ pub struct Pass<'a> {
     pub counters: &'a Counters,
     /// Scratch space.
     pub effects: &'a mut Effects,
-    /// Which events are heard.
+    /// Which classes of events are to be fired.
     pub heard: EventClass,
 }
 
 impl Sweeper {
-    /// Works through this worker's partitions until all were looked at or the budget is used up. True when the budget
-    /// ended it. The caller is in a batch.
+    /// Processes this worker's partitions until all were visited or the budget
+    /// is used up; returns true in the latter case. The caller is in a batch.
     pub fn run(&mut self, mut pass: Pass<'_>) -> bool {
         let (worker, workers) = pass.share;
         let partitions = pass.keyspace.partitions();
@@ -64,7 +64,7 @@ impl Sweeper {
             let (number, partition) = (index / partitions, index % partitions);
             let database = pass.keyspace.database_at(number);
             if !pass.keyspace.ever_volatile(database) {
-                // On to the first of its partitions that is this worker's in the next database.
+                // Skip to this worker's first partition in the next database.
                 let step = ((number + 1) * partitions - index).div_ceil(workers).min(left);
                 (self.next, left) = (self.next + step, left - step);
                 continue;
@@ -84,7 +84,7 @@ impl Sweeper {
 }
 
 impl Pass<'_> {
-    /// Works on the fields or the keys of one partition; false when the time is up.
+    /// Processes the fields or the keys of one partition; returns false when the time is up.
     fn sweep(&mut self, fields: bool, number: usize, partition: usize, deadline: Instant) -> bool {
         if fields {
             self.sweep_fields(number, partition, deadline)
@@ -93,7 +93,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Works on the keys of one partition; false when the time is up.
+    /// Processes the keys of one partition; returns false when the time is up.
     fn sweep_keys(&mut self, number: usize, partition: usize, deadline: Instant) -> bool {
         let mut stale_steps = 0;
         loop {
@@ -112,7 +112,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Works on the hashes of one partition; false when the time is up.
+    /// Processes the hashes of one partition; returns false when the time is up.
     fn sweep_fields(&mut self, number: usize, partition: usize, deadline: Instant) -> bool {
         while self.step_fields(number, partition) {
             if Instant::now() >= deadline {
@@ -122,7 +122,7 @@ impl Pass<'_> {
         true
     }
 
-    /// Looks at some buckets of the next hash whose time has come, under the partition's lock; false when there is none.
+    /// Searches some buckets of the next due hash, under the partition's lock; returns false if no hash is due.
     fn step_fields(&mut self, number: usize, partition: usize) -> bool {
         let (keyspace, now_ms, lazy) = (self.keyspace, self.now_ms, self.lazy);
         let address = keyspace.address_of(keyspace.database_at(number), partition);
@@ -152,8 +152,8 @@ impl Pass<'_> {
         true
     }
 
-    /// Looks at some buckets under the partition's lock, and drops the keys whose time has come. A partition that somebody
-    /// works on is left for the next time round.
+    /// Searches some buckets under the partition's lock and deletes the
+    /// expired keys. Skips a partition that another thread has locked.
     fn step(&mut self, number: usize, partition: usize) -> Step {
         let keyspace = self.keyspace;
         let address = keyspace.address_of(keyspace.database_at(number), partition);
@@ -189,13 +189,13 @@ impl Pass<'_> {
     }
 }
 
-/// What a step through the keys came to.
+/// The result of a step through the keys.
 struct Step {
-    /// Keys with an expiry that it saw.
+    /// Number of keys with an expiry that it visited.
     looked_at: u64,
-    /// How many of them it dropped.
+    /// Number of keys that it deleted.
     expired: u64,
-    /// Whether it came to the partition's end.
+    /// Whether it reached the partition's end, or skipped it.
     at_end: bool,
 }
 
@@ -235,7 +235,7 @@ mod tests {
         run(&mut Db::new(&mut locked, number, env));
     }
 
-    /// One pass.
+    /// Runs one pass.
     fn run(
         keyspace: &'static Keyspace,
         sweeper: &mut Sweeper,
@@ -258,7 +258,7 @@ mod tests {
         counters
     }
 
-    /// One pass of each of `workers` workers; how many keys it dropped.
+    /// Runs one pass of each of `workers` workers; returns the number of deleted keys.
     fn sweep(keyspace: &'static Keyspace, workers: usize) -> u64 {
         (0..workers).map(|worker| run(keyspace, &mut Sweeper::default(), (worker, workers), 0).expired.get()).sum()
     }
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_sweep_goes_on_where_the_last_one_left_a_partition() {
         let keyspace = Keyspace::leak(1, 1, KeyHasher::with_secret(1, 2));
-        // Those that have expired are few among many that have not.
+        // Few expired keys among many that have not expired.
         for batch in 0..20 {
             with_db(keyspace, 0, |db| {
                 (0..1000).for_each(|n| {

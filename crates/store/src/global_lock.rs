@@ -1,59 +1,63 @@
-//! The world lock: lets one command run while no other does, at the price of one store and one load per batch.
+//! The global lock: lets one command run while no other does. A batch of commands pays one store and one load for it.
 //!
-//! Each participant (a worker, or another thread that takes partition locks) has a flag of its own that it holds up
-//! while it executes a batch. Whoever wants the world raises `wanted` and waits until all flags are down. A participant
-//! that finds `wanted` raised lowers its flag again and waits at the gate. Both sides store first and look at the other's
-//! flag afterwards, in sequentially consistent order, so at least one of them sees the other.
+//! Each participant (a worker, or another thread that takes partition locks) has its own flag, which it sets while it
+//! executes a batch. To acquire the global lock, a thread sets `wanted` and waits until all flags are clear. A
+//! participant that finds `wanted` set clears its flag again and waits on the `admission` mutex. Both sides store first
+//! and load the other's flag afterwards, in sequentially consistent order, so at least one of them sees the other.
 //!
-//! A script may find only on its way that it needs the world, when it holds partitions already and cannot leave its batch
-//! any more. It takes the world [from within](GlobalLock::take_from_within): whoever waits for the world from outside gives way
-//! to it. That ends as long as no participant waits within its batch for what the script holds: one that has to wait for a
-//! lock leaves its batch when the world [is wanted](GlobalLock::is_wanted).
+//! A script may discover that it needs the global lock when it already holds partitions and can no
+//! longer leave its batch. It acquires the lock [from within its batch](GlobalLock::take_from_within);
+//! threads that wait for the lock outside a batch yield to it. This terminates provided that no
+//! participant waits inside its batch for a partition the script holds: a participant that has to wait
+//! for a partition lock leaves its batch when the global lock [is wanted](GlobalLock::is_wanted).
 //!
-//! Where there is one worker, nearly all batches are its own, and it need not lock the partitions that nobody else could
-//! touch. It is the [`BiasOwner`] then, all others are visitors, who are counted. Within a batch the resident may
-//! [be alone](GlobalLock::become_exclusive) when there is no visitor, and a visitor waits until it is so no more, again by storing first and
-//! looking afterwards. After visits the resident stays sociable for some batches, so that who comes often need not
-//! wait.
+//! # Biased locking
+//!
+//! With one worker, nearly all batches belong to that worker, and it can skip partition locks while no
+//! other thread runs a batch. That worker becomes the [`BiasOwner`]. Every other participant is a revoker:
+//! it counts itself in `visits` when it enters a batch. Within a batch, the owner may become
+//! [exclusive](GlobalLock::become_exclusive) if no revoker has entered, and a revoker waits until the owner
+//! is no longer exclusive. Again both sides store first and load afterwards. After a revocation, the owner
+//! takes partition locks for the next `SOCIABLE` batches, so that frequent revokers do not have to wait.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Most participants that one process may have: two for each worker, and some.
+/// Maximum number of participants in a process: two per worker, plus a margin.
 pub const PARTICIPANTS_MAX: usize = 1024;
 
-/// How often who waits at the gate looks whether it still wants to.
+/// How often a thread that waits for the global lock checks whether to give up.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// What a participant does: nothing that concerns others;
+/// State of a participant's flag: not in a batch.
 const OUT: u8 = 0;
-/// it executes a batch;
+/// In a batch.
 const IN: u8 = 1;
-/// the same, as a visitor;
+/// In a batch, counted as a revoker.
 const VISITING: u8 = 2;
-/// the same, as the resident, and touches partitions without their locks.
+/// In a batch as the exclusive bias owner: accesses partitions without their locks.
 const ALONE: u8 = 3;
 
-/// Batches for which the resident lets visitors in after the last that it noticed.
+/// Number of batches for which the bias owner takes locks after it last noticed a revoker.
 const SOCIABLE: u32 = 64;
-/// In the word that counts visits, those who are there stand below the number of arrivals.
+/// `visits` counts present revokers in its low 32 bits and all arrivals in its high 32 bits.
 const ARRIVAL: u64 = 1 << 32;
-/// Nobody is the resident.
+/// Value of `bias_owner` while there is none.
 const NOBODY: usize = usize::MAX;
 
 #[repr(align(128))]
 struct Flag(AtomicU8);
 
-/// See the module's documentation.
+/// The lock. See the module documentation.
 #[repr(align(128))]
 pub struct GlobalLock {
     wanted: AtomicBool,
     bias_owner: AtomicUsize,
     visits: AtomicU64,
-    /// Somebody takes the world from within its batch.
+    /// A participant is acquiring the lock from within its batch.
     from_within: AtomicBool,
-    /// Held by whoever has the world; waiting participants queue on it.
+    /// Held by the thread that holds the global lock; waiting participants queue on it.
     admission: Mutex<()>,
     flags: Box<[Flag]>,
     participants: AtomicUsize,
@@ -63,17 +67,17 @@ pub struct GlobalLock {
 #[derive(Clone, Copy, Debug)]
 pub struct Participant(usize);
 
-/// The participant whose batches nearly all are.
+/// The participant that executes nearly all batches and may skip partition locks. See the module documentation.
 #[derive(Debug)]
 pub struct BiasOwner {
     number: usize,
-    /// The arrivals that it knows of.
+    /// The arrivals of revokers that it has seen.
     arrivals: u64,
-    /// Batches for which it stays sociable.
+    /// Remaining batches in which it must take partition locks.
     sociable: u32,
 }
 
-/// Proof that no other participant is in a batch, until it is given back or the batch ends.
+/// Proof that no other participant is in a batch. Valid until it is given up or the batch ends.
 #[derive(Debug)]
 pub struct Exclusive(());
 
@@ -92,7 +96,7 @@ impl Default for GlobalLock {
 }
 
 impl GlobalLock {
-    /// Registers a thread; `None` when there are [`PARTICIPANTS_MAX`] already.
+    /// Registers a thread; `None` if [`PARTICIPANTS_MAX`] threads are registered.
     pub fn join(&self) -> Option<Participant> {
         let taken = self
             .participants
@@ -100,13 +104,14 @@ impl GlobalLock {
         taken.ok().map(Participant)
     }
 
-    /// Begins a batch: until it is left, nobody has the world.
+    /// Begins a batch. No other thread acquires the global lock until the batch ends.
     #[inline]
     pub fn enter(&self, participant: Participant) {
         while !self.enter_while(participant, || true) {}
     }
 
-    /// The same, unless `patient` says otherwise while somebody has the world; whether the batch has begun.
+    /// Like [`enter`](Self::enter), but gives up when `patient` returns false while
+    /// another thread holds the global lock. Returns whether the batch has begun.
     #[inline]
     pub fn enter_while(&self, participant: Participant, patient: impl Fn() -> bool) -> bool {
         let flag = &self.flags[participant.0].0;
@@ -139,7 +144,7 @@ impl GlobalLock {
         }
     }
 
-    /// Within a batch, which may count on it that the resident takes locks from here on.
+    /// Revokes the bias: counts this batch as a revoker's and waits until the owner takes partition locks again.
     #[cold]
     fn visit(&self, participant: Participant, bias_owner: usize) {
         self.flags[participant.0].0.store(VISITING, Ordering::Relaxed);
@@ -151,16 +156,16 @@ impl GlobalLock {
         }
     }
 
-    /// Makes a participant, which is in no batch, the resident.
+    /// Makes a participant, which must not be in a batch, the bias owner.
     pub fn settle(&self, participant: Participant) -> BiasOwner {
-        // Those who are in batches now are not counted as visitors.
+        // Participants that are in a batch now were not counted as revokers, so wait for them.
         let _guard = self.take();
         self.bias_owner.store(participant.0, Ordering::Relaxed);
         BiasOwner { number: participant.0, arrivals: 0, sociable: 0 }
     }
 
-    /// Begins a batch of the resident in which it is alone; `None`, and no batch has begun, when somebody has the world or
-    /// wants it, when there are visitors, and as long as it stays sociable.
+    /// Begins an exclusive batch of the bias owner. Returns `None`, without beginning a batch, if another thread holds
+    /// or wants the global lock, if there are revokers, or while the owner still has to take locks after a revocation.
     #[inline]
     pub fn enter_exclusive(&self, bias_owner: &BiasOwner) -> Option<Exclusive> {
         if bias_owner.sociable > 0 {
@@ -176,7 +181,7 @@ impl GlobalLock {
         None
     }
 
-    /// Within the resident's batch: proof that it is alone, if it is and need not be sociable.
+    /// Called within the owner's batch: returns proof of exclusivity if there are no revokers and no recent revocation.
     #[inline]
     pub fn become_exclusive(&self, bias_owner: &mut BiasOwner) -> Option<Exclusive> {
         let arrivals = self.visits.load(Ordering::Relaxed) & !(ARRIVAL - 1);
@@ -196,20 +201,21 @@ impl GlobalLock {
         Some(Exclusive(()))
     }
 
-    /// Lets visitors in. The batch goes on, and takes locks.
+    /// Ends exclusivity and lets revokers in. The batch continues and takes partition locks.
     #[inline]
     pub fn receive(&self, bias_owner: Participant, _: Exclusive) {
         self.flags[bias_owner.0].0.store(IN, Ordering::Release);
     }
 
-    /// Whether somebody has the world or waits for it: who is in a batch and waits for something should leave it.
+    /// Whether a thread holds the global lock or waits for it. A
+    /// participant that waits inside its batch should then leave it.
     #[inline]
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::SeqCst)
     }
 
-    /// Waits until no batch runs, and keeps others from beginning until the result is dropped. The calling thread must
-    /// not be in a batch of its own.
+    /// Waits until no batch runs, and prevents new ones until the
+    /// result is dropped. The calling thread must not be in a batch.
     pub fn take(&self) -> GlobalGuard<'_> {
         loop {
             if let Some(guard) = self.take_while(|| true) {
@@ -218,7 +224,7 @@ impl GlobalLock {
         }
     }
 
-    /// The same, unless `patient` says otherwise while it waits.
+    /// Like [`take`](Self::take), but gives up and returns `None` when `patient` returns false.
     pub fn take_while(&self, patient: impl Fn() -> bool) -> Option<GlobalGuard<'_>> {
         loop {
             let Some(admission) = self.admission.try_lock_for(LOOK_EVERY) else {
@@ -241,8 +247,9 @@ impl GlobalLock {
         }
     }
 
-    /// Takes the world from within the batch of `participant`, which goes on when the result is dropped. Only one
-    /// participant at a time may do so, and what it holds meanwhile others may only wait for outside of their batches.
+    /// Acquires the global lock from within the batch of `participant`, which continues
+    /// when the result is dropped. Only one participant at a time may do this, and the
+    /// others may wait for its partition locks only outside their batches.
     pub fn take_from_within(&self, participant: Participant) -> GlobalGuard<'_> {
         self.from_within.store(true, Ordering::SeqCst);
         let admission = self.admission.lock();
@@ -252,7 +259,7 @@ impl GlobalLock {
         GlobalGuard { global: self, _gate: admission }
     }
 
-    /// Waits until all flags but that of `own` are down; false when `is_over` said so first.
+    /// Waits until all flags except that of `own` are clear; returns false if `is_over` returned true first.
     fn wait_for_batches(&self, own: Option<Participant>, is_over: impl Fn() -> bool) -> bool {
         let joined = self.participants.load(Ordering::SeqCst);
         for (number, flag) in self.flags[..joined].iter().enumerate() {
@@ -272,7 +279,7 @@ impl GlobalLock {
     }
 }
 
-/// The world, held.
+/// The held global lock; dropping it releases the lock.
 pub struct GlobalGuard<'a> {
     global: &'a GlobalLock,
     _gate: MutexGuard<'a, ()>,
@@ -291,7 +298,7 @@ mod tests {
     use std::sync::Arc;
 
     struct Shared(GlobalLock, UnsafeCell<u64>, AtomicUsize);
-    // SAFETY: the cell is only touched with the world taken.
+    // SAFETY: the cell is accessed only with the global lock held.
     unsafe impl Sync for Shared {}
 
     #[test]
@@ -308,7 +315,7 @@ mod tests {
                         if round % 10 == 0 {
                             let _guard = global.take();
                             assert_eq!(inside.load(Ordering::SeqCst), 0);
-                            // SAFETY: nobody else has the world.
+                            // SAFETY: the global lock is held.
                             unsafe { *cell.get() += 1 };
                         } else {
                             global.enter(me);
@@ -340,13 +347,13 @@ mod tests {
                     for round in 0..rounds / 10 {
                         if round % 50 == 0 {
                             let _guard = shared.0.take();
-                            // SAFETY: nobody else has the world.
+                            // SAFETY: the global lock is held.
                             unsafe { *shared.1.get() += 1 };
                             continue;
                         }
                         shared.0.enter(me);
                         let held = lock.lock();
-                        // SAFETY: the lock is held, and the resident is not alone.
+                        // SAFETY: the mutex is held, and the bias owner is not exclusive.
                         unsafe { *shared.1.get() += 1 };
                         drop(held);
                         shared.0.leave(me);
@@ -364,14 +371,14 @@ mod tests {
                 shared.0.become_exclusive(&mut bias_owner)
             });
             let held = exclusive.is_none().then(|| lock.lock());
-            // SAFETY: the lock is held, or nobody else is in a batch.
+            // SAFETY: the mutex is held, or no other participant is in a batch.
             unsafe { *shared.1.get() += 1 };
             drop(held);
             done += 1;
             if let Some(exclusive) = exclusive.filter(|_| round % 2 == 0) {
                 shared.0.receive(home, exclusive);
                 let _held = lock.lock();
-                // SAFETY: the lock is held.
+                // SAFETY: the mutex is held.
                 unsafe { *shared.1.get() += 1 };
                 done += 1;
             }

@@ -1,8 +1,8 @@
-//! The keyed hash of the keyspace: SipHash-1-3 (Aumasson and Bernstein, 2012), with the key drawn at start.
+//! The keyed hash of the keyspace: SipHash-1-3 (Aumasson and Bernstein, 2012), with a secret generated at startup.
 //!
-//! Clients choose the keys that are hashed, so the function must not let them aim for collisions: SipHash is a
-//! pseudo-random function as long as its key stays secret. One compression round and three final ones is the variant
-//! that hash tables use.
+//! Clients choose the keys that are hashed, so the function must not let them construct
+//! collisions: SipHash is a pseudo-random function as long as its secret is not known. One
+//! compression round and three finalisation rounds is the variant commonly used for hash tables.
 
 /// A hash function with its secret.
 #[derive(Clone, Copy)]
@@ -12,7 +12,7 @@ pub struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// A hasher with a secret of its own, drawn from the operating system.
+    /// A hasher with a new random secret from the operating system.
     pub fn random() -> Self {
         use std::hash::{BuildHasher, Hasher, RandomState};
         let draw = || RandomState::new().build_hasher().finish();
@@ -46,15 +46,16 @@ impl KeyHasher {
     }
 }
 
-/// The hasher of the elements of collections: one for the process, the first that is asked for or [`set_elements`].
+/// The hasher for the elements of collections, one per process.
+/// The first call of this or [`set_elements`] determines it.
 #[inline]
 pub fn elements() -> KeyHasher {
     *ELEMENTS.get_or_init(KeyHasher::random)
 }
 
-/// Decides the hasher of elements, when this comes before its first use.
+/// Sets the hasher for elements. Has no effect after its first use.
 pub fn set_elements(hasher: KeyHasher) {
-    // One that is in use already has to stay.
+    // A hasher that is already in use must stay.
     let _ = ELEMENTS.set(hasher);
 }
 

@@ -1,11 +1,13 @@
 //! Databases, partitions and the locks on them.
 //!
-//! A database is an array of partitions. Before a command runs, the dispatcher locks the partitions of all its keys, in
-//! ascending order of (database, partition), or takes the world; the result, [`Locked`], is what gives a
-//! [`Db`](crate::db::Db) access. **Invariant**: nobody waits for a partition lock while holding another, so there is no
-//! deadlock: who needs several waits for the one that somebody has, holding none, and then tries again. The one exception
-//! is a script, which finds out on its way what it needs and may wait for [more](Locked::add); there is one at a time. And a
-//! partition's data is touched only by whoever holds its lock or the world.
+//! A database is an array of partitions. Before a command runs, the dispatcher locks the
+//! partitions of all its keys, in ascending order of (database, partition), or acquires
+//! the global lock. The result, [`Locked`], gives access through [`Db`](crate::db::Db).
+//!
+//! **Invariants**: A partition's data is accessed only under its lock or the global lock. A thread never
+//! blocks on a partition lock while it holds another, so there is no deadlock: to lock several, it releases
+//! all, waits for the contended one, and retries. The one exception is a script, which discovers the keys it
+//! needs while it runs and may wait for [more partitions](Locked::add); only one script does so at a time.
 
 mod attention;
 mod locked;
@@ -28,13 +30,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often who waits for a lock looks whether it still wants to.
+/// How often a thread that waits for a partition lock checks whether to give up.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// How long who takes a lock often waits for those to have it who wait for it already: so many looks, so far apart.
+/// How long [`Keyspace::give_way`] waits for threads queued on
+/// a lock: the number of checks, and the pause between them.
 const GIVES_WAY: (usize, Duration) = (100, Duration::from_micros(50));
 
-/// A key, its hash and its partition, computed once.
+/// A key with its hash, computed once.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a> {
     /// The key itself.
@@ -43,40 +46,42 @@ pub struct Key<'a> {
     pub hash: u64,
 }
 
-/// All databases of a server, and a shadow of each: an empty one that nobody sees, to be filled and then exchanged for it.
+/// All databases of a server, and a staging database for each: initially empty and not
+/// visible to clients, filled by a full sync or load and then exchanged with the live one.
 pub struct Keyspace {
     hasher: KeyHasher,
-    /// Those that have numbers, and as many shadows.
+    /// The databases, and as many staging databases.
     databases: Box<[Database]>,
-    /// Which of `databases` has which number: SWAPDB exchanges two. The numbers of shadows stand behind those of databases.
+    /// Maps a database number to an index in `databases`; SWAPDB exchanges
+    /// two. Staging databases have the numbers after those of the databases.
     numbers: Box<[AtomicUsize]>,
     partitions: usize,
-    /// The world lock.
+    /// The global lock.
     pub global_lock: GlobalLock,
     /// Every effect on the keyspace, in order.
     pub log: WriteLog,
-    /// Frees what is large, in the background.
+    /// Frees large values in the background.
     pub lazy_free: LazyFree,
-    /// What clients have cached.
+    /// Counts of the keys that clients have cached.
     pub tracking: Tracking,
 }
 
 #[derive(Default)]
 struct Database {
     cells: OnceLock<&'static [PartitionSlot]>,
-    /// Raised when a partition has its first key, or hash with a field, with an expiry, and lowered when the database is
-    /// flushed.
+    /// Set when a partition gets its first key with an expiry, or its first
+    /// hash with an expiring field; cleared when the database is flushed.
     ever_volatile: AtomicBool,
 }
 
-/// A partition with its lock, and its size for those who only want a glance.
+/// A partition with its lock, and its sizes, which can be read without the lock.
 ///
-/// Every command that takes the lock writes it, and so takes its cache line from the core that had it before. What only
-/// some commands write is kept apart from it, and written only when it changes.
+/// Every command that takes the lock writes its cache line, and so takes the line from the core that had
+/// it. Fields that only some commands write are on separate lines, and are written only when they change.
 #[repr(C, align(128))]
 pub(crate) struct PartitionSlot {
     lock: RawMutex,
-    /// Those who wait for the lock, and how often one of them has got it.
+    /// Number of threads that wait for the lock, and how many times one of them has acquired it.
     waiting: AtomicU32,
     turns: AtomicU32,
     len: AtomicUsize,
@@ -85,7 +90,7 @@ pub(crate) struct PartitionSlot {
     partition: Apart<UnsafeCell<Partition>>,
 }
 
-/// On cache lines of its own.
+/// Alignment that puts a value on its own cache lines.
 #[repr(align(128))]
 struct Apart<T>(T);
 
@@ -95,7 +100,7 @@ impl PartitionSlot {
         self.partition.0.get()
     }
 
-    /// Locks it; false when `patient`, asked now and then, said otherwise.
+    /// Locks the partition; returns false if `patient`, called periodically, returned false first.
     fn lock_while(&self, patient: impl Fn() -> bool) -> bool {
         if self.lock.try_lock() {
             return true;
@@ -114,7 +119,7 @@ impl PartitionSlot {
         locked
     }
 
-    /// Asks the processor for the lock and the partition's own fields.
+    /// Prefetches the lock and the partition's own fields.
     #[inline]
     fn prefetch(&self) {
         prefetch_for_write(&self.lock);
@@ -124,10 +129,10 @@ impl PartitionSlot {
     }
 }
 
-// SAFETY: the partition is only reached through `Locked`, which holds the cell's lock or the world.
+// SAFETY: the partition is reached only through `Locked`, which holds its lock or the global lock, or is exclusive.
 unsafe impl Sync for PartitionSlot {}
 
-/// A partition's place in the order of locks: its database above its number, in one word that compares quickly.
+/// A partition's place in the lock order: database in the high half, partition in the low half of one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Address(u64);
 
@@ -142,8 +147,8 @@ impl Address {
 }
 
 impl Keyspace {
-    /// `databases` databases of `partitions` partitions each (a power of two). There is one keyspace in a server and it
-    /// lives as long as the process, which is what lets locks and log followers be held anywhere.
+    /// Creates `databases` databases of `partitions` partitions each (a power of two). A server has one keyspace,
+    /// which lives as long as the process, so that locks and log followers can hold `'static` references to it.
     pub fn leak(databases: usize, partitions: usize, hasher: KeyHasher) -> &'static Self {
         assert!(partitions.is_power_of_two(), "partitions are chosen by masking the hash");
         Box::leak(Box::new(Keyspace {
@@ -163,12 +168,12 @@ impl Keyspace {
         self.numbers.len() / 2
     }
 
-    /// The number of a database's shadow: good for filling and flushing it.
+    /// The number of a database's staging database, valid for filling and flushing it.
     pub fn staging(&self, number: usize) -> usize {
         self.databases() + number
     }
 
-    /// Number of databases and their shadows: what [`is_made`](Self::is_made) may be asked of.
+    /// Number of databases and staging databases: the upper bound for the argument of [`is_made`](Self::is_made).
     pub(crate) fn places(&self) -> usize {
         self.databases.len()
     }
@@ -189,7 +194,7 @@ impl Keyspace {
         hash as usize & (self.partitions - 1)
     }
 
-    /// Where database number `number` really is.
+    /// The index in `databases` of database number `number`.
     #[inline]
     pub(crate) fn database_at(&self, number: usize) -> usize {
         self.numbers[number].load(Ordering::Relaxed)
@@ -220,35 +225,35 @@ impl Keyspace {
         cells.map_or(0, |cells| cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum())
     }
 
-    /// Keys in one partition, at a glance.
+    /// Keys in one partition, read without its lock.
     pub(crate) fn partition_len(&self, database: usize, partition: usize) -> usize {
         let cells = self.databases[database].cells.get();
         cells.map_or(0, |cells| cells[partition].len.load(Ordering::Relaxed))
     }
 
-    /// Keys with an expiry in one partition, at a glance.
+    /// Keys with an expiry in one partition, read without its lock.
     pub(crate) fn partition_volatile(&self, database: usize, partition: usize) -> usize {
         let cells = self.databases[database].cells.get();
         cells.map_or(0, |cells| cells[partition].volatile.load(Ordering::Relaxed))
     }
 
-    /// Hashes that have fields with an expiry in one partition, at a glance.
+    /// Hashes that have fields with an expiry in one partition, read without its lock.
     pub(crate) fn partition_volatile_hashes(&self, database: usize, partition: usize) -> usize {
         let cells = self.databases[database].cells.get();
         cells.map_or(0, |cells| cells[partition].volatile_hashes.load(Ordering::Relaxed))
     }
 
-    /// False when no key of a database, and no field of a hash, had an expiry since it was last flushed, at a glance.
+    /// False if no key and no hash field of a database has had an expiry since the last flush. Read without locks.
     pub(crate) fn ever_volatile(&self, database: usize) -> bool {
         self.databases[database].ever_volatile.load(Ordering::Relaxed)
     }
 
-    /// Whether a database has partitions already.
+    /// Whether the partitions of a database have been created.
     pub(crate) fn is_made(&self, database: usize) -> bool {
         self.databases[database].cells.get().is_some()
     }
 
-    /// The partitions of a database, made when they are first asked for.
+    /// The partitions of a database, created on first use.
     #[inline]
     pub(crate) fn cells(&self, database: usize) -> &[PartitionSlot] {
         match self.databases[database].cells.get() {
@@ -276,13 +281,13 @@ impl Keyspace {
         &self.cells(address.database())[address.partition()]
     }
 
-    /// Where a key of database `number` is locked. Stays true only until the next SWAPDB, which no batch overlaps.
+    /// The partition of a key in database `number`. Valid until the next SWAPDB, which no batch overlaps.
     #[inline]
     pub fn address(&self, number: usize, key: Key<'_>) -> Address {
         self.address_of_hash(number, key.hash)
     }
 
-    /// The same for a hash alone.
+    /// Like [`address`](Self::address), for a hash.
     #[inline]
     pub fn address_of_hash(&self, number: usize, hash: u64) -> Address {
         self.address_of(self.database_at(number), self.partition_of(hash))
@@ -293,8 +298,8 @@ impl Keyspace {
         Address((database as u64) << 32 | partition as u64)
     }
 
-    /// Asks the processor for what stands first on the way to a key that will soon be looked up: its bucket, or where others
-    /// may have its partition, that.
+    /// Prefetches the first memory that a lookup of this hash will access: the key's
+    /// bucket if the caller is exclusive, else its partition's lock and fields.
     #[inline]
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let cells = self.cells(self.database_at(number));
@@ -304,14 +309,14 @@ impl Keyspace {
         }
     }
 
-    /// Asks the processor for the memory of keys that will soon be looked up, step by step on the way to their entries.
+    /// Prefetches the memory of keys that will be looked up soon: first their buckets, then their entries.
     pub fn prefetch(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         hashes.iter().for_each(|hash| self.prefetch_bucket(number, *hash, exclusive));
         self.prefetch_entries(number, hashes, exclusive);
     }
 
-    /// Asks the processor for the memory of keys that were [announced](Self::prefetch_bucket): for their buckets, unless that was
-    /// done, and for the entries that they lead to. Keys whose partition is busy are left out.
+    /// Prefetches the entries of keys that were passed to [`prefetch_bucket`](Self::prefetch_bucket),
+    /// and their buckets if that did not. Skips keys whose partition is locked by another thread.
     #[inline]
     pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         let cells = self.cells(self.database_at(number));
@@ -329,10 +334,11 @@ impl Keyspace {
     fn glance(&self, cells: &[PartitionSlot], hash: u64, exclusive: Option<&Exclusive>, look: impl FnOnce(&Partition)) {
         let cell = &cells[hash as usize & (cells.len() - 1)];
         if exclusive.is_some() {
-            // SAFETY: nobody else is in a batch, and this thread has no exclusive reference to a partition here.
+            // SAFETY: no other participant is in a batch, and this thread
+            // holds no exclusive reference to a partition here.
             look(unsafe { &*cell.partition() });
         } else if cell.lock.try_lock() {
-            // SAFETY: locked just now, and released right after the look.
+            // SAFETY: locked just now, and unlocked right after `look`.
             unsafe {
                 look(&*cell.partition());
                 cell.lock.unlock();
@@ -340,20 +346,21 @@ impl Keyspace {
         }
     }
 
-    /// For commands without keys.
+    /// Locks nothing, for commands without keys.
     #[inline]
     pub fn lock_nothing(&'static self) -> Locked {
         Locked { keyspace: self, held: Held::Nothing }
     }
 
-    /// For commands with any keys, while nobody else is in a batch: nobody is let in before it is dropped.
+    /// Gives access to all partitions without locks, while no other participant
+    /// is in a batch. The caller must stay exclusive until the result is dropped.
     #[inline]
     pub fn lock_nothing_alone(&'static self, _: &Exclusive) -> Locked {
         Locked { keyspace: self, held: Held::AllExclusive }
     }
 
-    /// Locks one partition. Who is in a batch may wait only as long as nobody [adds the world](Locked::add_global) to what it
-    /// holds, so it uses one of the ways that can give up.
+    /// Locks one partition. Inside a batch, use a variant that can give up: blocking there is safe
+    /// only if no thread that holds the partition [adds the global lock](Locked::add_global).
     #[inline]
     pub fn lock_one(&'static self, address: Address) -> Locked {
         let cell = self.cell(address);
@@ -361,8 +368,8 @@ impl Keyspace {
         Locked { keyspace: self, held: Held::One(address, cell) }
     }
 
-    /// Forgets the readers of some key by chance, and hands them out with the key; `None` when no key has any that is not
-    /// locked. The caller is in a batch and holds nothing.
+    /// Chooses some tracked key at random, removes its readers, and returns both; `None`
+    /// if no unlocked partition has any. The caller is in a batch and holds no locks.
     pub fn forget_some_readers(&'static self, mut random: impl FnMut() -> u64) -> Option<(Box<[u8]>, Readers)> {
         let all = self.databases.len() * self.partitions;
         let start = crate::chance::below(random(), all);
@@ -381,7 +388,7 @@ impl Keyspace {
         None
     }
 
-    /// Locks one partition unless somebody else has it.
+    /// Locks one partition, unless another thread holds it.
     #[inline]
     pub fn try_lock_one(&'static self, address: Address) -> Option<Locked> {
         let cell = self.cell(address);
@@ -399,8 +406,8 @@ impl Keyspace {
         }
     }
 
-    /// Locks several partitions, each once, unless `patient`, which is asked now and then, says otherwise while one of them
-    /// is somebody else's: then they are given back.
+    /// Locks several partitions, each once. If `patient`, called periodically while another
+    /// thread holds one of them, returns false, releases all and returns the addresses.
     pub fn lock_all_while(
         &'static self,
         mut addresses: Vec<Address>,
@@ -408,7 +415,7 @@ impl Keyspace {
     ) -> Result<Locked, Vec<Address>> {
         addresses.sort_unstable();
         addresses.dedup();
-        // Waited for and locked before the others.
+        // Index of the contended partition, which is waited for and locked before the others.
         let mut first: Option<usize> = None;
         loop {
             if let Some(first) = first
@@ -429,14 +436,15 @@ impl Keyspace {
         }
     }
 
-    /// Locks one partition unless `patient`, which is asked now and then, says otherwise while somebody else has it.
+    /// Locks one partition; gives up if `patient`, called periodically while another thread holds it, returns false.
     pub fn lock_one_while(&'static self, address: Address, patient: impl Fn() -> bool) -> Option<Locked> {
         let cell = self.cell(address);
         cell.lock_while(patient).then(|| Locked { keyspace: self, held: Held::One(address, cell) })
     }
 
-    /// Waits a moment for one of those who wait for the lock of a partition, if there are any, to have it. For who has just let
-    /// go of it, holds nothing else, and will want it again at once: under load others need a while to notice.
+    /// Waits briefly until one of the threads queued on a partition's lock has acquired
+    /// it, if there are any. For a thread that has just released the lock, holds no other
+    /// and will soon take it again: under load, waiting threads need some time to wake.
     pub(crate) fn give_way(&self, address: Address) {
         let cell = self.cell(address);
         let (turns, (looks, apart)) = (cell.turns.load(Ordering::Relaxed), GIVES_WAY);
@@ -448,13 +456,13 @@ impl Keyspace {
         }
     }
 
-    /// Takes the world, unless `patient` says otherwise while others have it: the calling thread must be outside of any
-    /// batch.
+    /// Acquires the global lock; gives up if `patient` returns false
+    /// while others hold it. The calling thread must not be in a batch.
     pub fn lock_global_while(&'static self, patient: impl Fn() -> bool) -> Option<Locked> {
         Some(Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take_while(patient)? } })
     }
 
-    /// Takes the world: the calling thread must be outside of any batch.
+    /// Acquires the global lock. The calling thread must not be in a batch.
     pub fn lock_global(&'static self) -> Locked {
         Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take() } }
     }

@@ -1,4 +1,4 @@
-//! Frees large things on a thread of its own, so that no worker stalls on it.
+//! Lazy freeing: frees large values on a background thread, so that workers do not stall on it.
 
 use crate::partition::Partition;
 use crate::value::Value;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// Something to be freed.
+/// An object to be freed.
 pub enum Garbage {
     /// A value that was unlinked.
     Value {
-        /// The value.
+        /// The value itself.
         value: Value,
-        /// About how much memory it takes, in bytes.
+        /// Its approximate memory, in bytes.
         bytes: usize,
     },
     /// A flushed partition.
@@ -31,17 +31,17 @@ impl Garbage {
         }
     }
 
-    /// Bytes that it is known to take.
+    /// Its memory in bytes, if known.
     fn bytes(&self) -> usize {
         match self {
             Garbage::Value { bytes, .. } => *bytes,
-            // To tell it would take as long as to free it.
+            // Computing this would take as long as freeing it.
             Garbage::Partition(_) | Garbage::Other(_) => 0,
         }
     }
 }
 
-/// What the thread is asked for.
+/// A job for the thread.
 enum Job {
     Free(Garbage),
     Run(fn()),
@@ -76,7 +76,7 @@ impl Counts {
 }
 
 impl LazyFree {
-    /// Starts the thread. Where none can be had, things are freed on the spot.
+    /// Starts the thread. If that fails, objects are freed synchronously.
     pub fn start() -> Self {
         let (queue, jobs) = channel::<Job>();
         let counts = Arc::new(Counts::default());
@@ -89,12 +89,12 @@ impl LazyFree {
                 }
             }
         };
-        // When the thread cannot be started its end of the queue is dropped, and `dispose` notices.
+        // If the thread cannot be started, its end of the queue is dropped, and `dispose` detects that.
         let _ = std::thread::Builder::new().name("janitor".into()).spawn(work);
         LazyFree { queue, counts }
     }
 
-    /// Frees `garbage` soon.
+    /// Frees `garbage` in the background.
     pub fn dispose(&self, garbage: Garbage) {
         self.counts.add(&garbage);
         if let Err(returned) = self.queue.send(Job::Free(garbage))
@@ -104,38 +104,38 @@ impl LazyFree {
         }
     }
 
-    /// Runs something short on the thread, if there is one, before what it is given later.
+    /// Runs a short task on the thread, if there is one, before any job queued later.
     pub fn run(&self, task: fn()) {
-        // Without a thread there is nothing to be done on it.
+        // Without a thread, nothing needs to run.
         let _ = self.queue.send(Job::Run(task));
     }
 
-    /// Objects waiting to be freed.
+    /// Number of objects that wait to be freed.
     pub fn pending(&self) -> usize {
         self.counts.pending.load(Ordering::Relaxed)
     }
 
-    /// About how much memory the values among them take, and what another thread is about to free, in bytes.
+    /// Approximate memory of the values among them, plus memory that another thread will free, in bytes.
     pub fn pending_bytes(&self) -> usize {
         self.counts.pending_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts memory that another thread frees when it comes to it, in bytes.
+    /// Adds memory that another thread will free later, in bytes.
     pub(crate) fn await_bytes(&self, bytes: usize) {
         self.counts.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// It is freed.
+    /// Subtracts memory that the other thread has freed.
     pub(crate) fn awaited_bytes(&self, bytes: usize) {
         self.counts.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Objects freed since the start or [`LazyFree::reset`].
+    /// Number of objects freed since the start or the last [`LazyFree::reset`].
     pub fn freed(&self) -> usize {
         self.counts.freed.load(Ordering::Relaxed)
     }
 
-    /// Begins to count freed objects anew.
+    /// Resets the number of freed objects.
     pub fn reset(&self) {
         self.counts.freed.store(0, Ordering::Relaxed);
     }

@@ -1,9 +1,10 @@
 //! The keyspace: databases of partitions, tables of entries, values, expiry and the write log; no networking.
 //!
-//! From the inside out: an [`entry`] is one key with its value; a [`table`] finds entries by hash; a [`partition`] is a
-//! table under a lock; the [`keyspace`] holds the partitions of all databases and their locks; a [`db`] is one database
-//! as a command sees it, under the locks that were taken for it. What a command did is gathered in its [`effects`] and
-//! appended to the write [`log`]. The [`global`] lock stops everything for commands that concern everything.
+//! The layers, from the inside out: an [`entry`] is one key with its value; a [`table`] finds entries
+//! by hash; a [`partition`] is a table under a lock; the [`keyspace`] holds the partitions of all
+//! databases and their locks; a [`db`] is one database as a command sees it, under the locks taken for
+//! that command. The command's [`effects`] collect its changes and append them to the write [`log`].
+//! The [`global_lock`] excludes all other commands, for commands that need the whole keyspace.
 
 pub mod access;
 pub mod chance;

@@ -1,9 +1,9 @@
-//! What the allocator makes of a request: jemalloc's size classes, with a quantum of eight bytes.
+//! The allocator's size classes: those of jemalloc with a quantum of eight bytes.
 
-/// What the sizes of the smallest allocations are multiples of, and what all allocations are aligned to.
+/// The spacing of the smallest size classes, and the alignment of all allocations, in bytes.
 pub const QUANTUM: usize = 8;
 
-/// The size of the allocation that `size` bytes get: multiples of 8 up to 64, then four classes for each doubling.
+/// The size of the allocation for `size` bytes: a multiple of 8 up to 64, then one of four classes per doubling.
 #[inline]
 pub const fn size_class(size: usize) -> usize {
     if size <= 64 {

@@ -1,9 +1,9 @@
-//! A partition: one table of entries, and everything that is done to entries, in safe terms.
+//! A partition: one table of entries, and a safe interface for all operations on them.
 //!
 //! # Safety
 //!
-//! Every pointer in a partition's table was made by [`entry::build`] and is freed only after it was taken out of the
-//! table. An [`Entry`] handed out borrows the partition, so the compiler keeps it from changing meanwhile.
+//! Every pointer in a partition's table was made by [`entry::build`] and is freed only after it was removed from
+//! the table. An [`Entry`] that is returned borrows the partition, so the compiler prevents changes while it lives.
 
 use crate::collections::hash::State;
 use crate::collections::{Collection, Hash};
@@ -20,27 +20,28 @@ use crate::watching::Watchers;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
-/// Buckets of a hash that are searched for expired fields under one lock.
+/// Buckets of a hash that are searched for expired fields per lock acquisition.
 const FIELD_BUCKETS_PER_STEP: usize = 64;
 
-/// What is captured under one lock, in [`Entry::capture_effort`], beside the last entry.
+/// Limit on the work per lock acquisition during a capture, in units
+/// of [`Entry::capture_effort`]; the last entry may exceed it.
 const CAPTURE_EFFORT_PER_STEP: usize = 4096;
 
-/// Entries of a sample that fit without an allocation.
+/// Entries of a sample that are kept without an allocation.
 const SAMPLE: usize = 16;
 
-/// Who is interested in some of a partition's keys.
+/// The clients that wait for, watch or have read some of a partition's keys.
 #[derive(Default)]
 pub(crate) struct Attention {
-    /// Those who wait.
+    /// Clients blocked on keys.
     pub(crate) queues: Queues,
-    /// Those who watch.
+    /// Clients that WATCH keys.
     pub(crate) watchers: Watchers,
-    /// Those who have read.
+    /// Keys that clients have read and may cache.
     pub(crate) tracked: TrackedKeys,
 }
 
-/// A large collection that a mover has yet to go through.
+/// A large collection that defragmentation has yet to process.
 pub(crate) struct PutOff {
     key: Box<[u8]>,
     position: u64,
@@ -52,14 +53,14 @@ pub struct Partition {
     hasher: KeyHasher,
     /// Marks entries written since the last snapshot began.
     epoch: bool,
-    /// Where the sweep of keys goes on: see [`Table::scan`].
+    /// Position at which the next sweep of keys continues: see [`Table::scan`].
     swept_to: u64,
-    /// Those who wait for its keys, watch them or have read them, if any.
+    /// The waiters, watchers and readers of its keys, if any.
     attention: Option<Box<Attention>>,
-    /// The hashes that have fields with an expiry: when to look at each, which it knows itself
-    /// ([`Hash::queued_ms`]), and the hash of its key.
+    /// The hashes that have fields with an expiry: the time at which to check each
+    /// one (also stored in the hash: [`Hash::queued_ms`]), and the hash of its key.
     volatile_hashes: BTreeSet<(i64, u64)>,
-    /// The snapshot that is being taken of it, if any.
+    /// The running snapshot of this partition, if any.
     capture: Option<Box<Capture>>,
 }
 
@@ -76,7 +77,7 @@ impl Partition {
         }
     }
 
-    /// Makes room for so many keys, if there are none.
+    /// Reserves room for `keys` keys, if the partition is empty.
     pub(crate) fn reserve(&mut self, keys: usize) {
         self.table.reserve(keys);
     }
@@ -92,7 +93,7 @@ impl Partition {
         bytes
     }
 
-    /// Number of keys, expired ones that are still there included.
+    /// Number of keys, including expired ones that have not been deleted yet.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -112,13 +113,13 @@ impl Partition {
         &self.table
     }
 
-    /// Where a key stands.
+    /// Finds the place of a key.
     #[inline]
     pub fn find(&self, key: Key<'_>) -> Option<Place> {
         self.find_entry(key).map(|(place, _)| place)
     }
 
-    /// The same, and its entry.
+    /// Finds the place of a key and its entry.
     #[inline]
     pub fn find_entry(&self, key: Key<'_>) -> Option<(Place, Entry<'_>)> {
         // SAFETY: pointers in the table are live (see the module's documentation).
@@ -127,7 +128,7 @@ impl Partition {
         self.table.find_element(key.hash, has_key).map(|(place, found)| (place, unsafe { Entry::from_pointer(found) }))
     }
 
-    /// Where a key with this hash stands.
+    /// Finds the place of a key with this hash.
     pub(crate) fn find_hash(&self, hash: u64) -> Option<Place> {
         // SAFETY: live.
         self.table.find(hash, |pointer| self.hasher.hash(unsafe { Entry::from_pointer(pointer) }.key()) == hash)
@@ -140,7 +141,7 @@ impl Partition {
         unsafe { Entry::from_pointer(self.table.get(place)) }
     }
 
-    /// Adds a key that is not there.
+    /// Adds a key, which must be absent.
     #[inline]
     pub fn insert(&mut self, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
         let is_collection = matches!(content, Content::Object(_));
@@ -156,7 +157,8 @@ impl Partition {
         });
     }
 
-    /// Has the snapshot that is under way take an entry that is about to change or go, unless it has it.
+    /// Lets the running snapshot, if any, capture an entry that is
+    /// about to change or be removed, unless it already has.
     #[inline]
     fn before_change(&mut self, place: Place) {
         if self.capture.is_some() {
@@ -164,7 +166,7 @@ impl Partition {
         }
     }
 
-    /// Captures an entry, or begins with it if its value is captured in pieces; about how much work that was.
+    /// Captures an entry, or begins to if its value is captured in pieces. Returns roughly how much work that was.
     #[cold]
     fn capture(&self, pointer: Pointer) -> usize {
         // SAFETY: live; nobody else uses it, as the partition is locked.
@@ -185,18 +187,18 @@ impl Partition {
         }
     }
 
-    /// Goes on with a value that is captured in pieces; whether there is more of it.
+    /// Captures the next piece of a value that is captured in pieces; returns whether more remain.
     fn capture_more(&self, pointer: Pointer) -> bool {
         // SAFETY: live; nobody else uses it, as the partition is locked.
         unsafe { entry::gradual(pointer) }.is_some_and(|gradual| gradual.snapshot().is_some() && gradual.go_on())
     }
 
-    /// Goes on with the value of a key, if that is captured in pieces; whether there is more of it.
+    /// Captures the next piece of a key's value, if it is captured in pieces; returns whether more remain.
     pub(crate) fn capture_stray(&mut self, key: Key<'_>) -> bool {
         self.find(key).is_some_and(|place| self.capture_more(self.table.get(place)))
     }
 
-    /// Has the snapshot find a value that was put here while it is captured.
+    /// Registers with the snapshot a value that was moved to this key while the snapshot was capturing it in pieces.
     fn note_stray(&self, key: &[u8], pointer: Pointer) {
         // SAFETY: live; nobody else uses it, as the partition is locked.
         if let Some(snapshot) = unsafe { entry::gradual(pointer) }.and_then(|gradual| gradual.snapshot()) {
@@ -204,7 +206,7 @@ impl Partition {
         }
     }
 
-    /// Becomes part of a snapshot: what is there now will be captured.
+    /// Joins a snapshot: all present entries will be captured.
     pub(crate) fn begin_capture(&mut self, capture: Capture) {
         if !self.is_empty() {
             self.epoch = !self.epoch;
@@ -212,8 +214,8 @@ impl Partition {
         }
     }
 
-    /// Captures what is in some buckets from `position` on, less if it is much, and says where to go on; `None` when all is
-    /// captured.
+    /// Captures the entries of up to `buckets` buckets from `position` on, fewer if they
+    /// are large. Returns the position to continue from; `None` when all is captured.
     pub(crate) fn capture_from(&mut self, mut position: u64, buckets: usize) -> Option<u64> {
         self.capture.as_ref()?;
         let mut effort = 0;
@@ -227,7 +229,7 @@ impl Partition {
                 }
             });
             if effort >= CAPTURE_EFFORT_PER_STEP {
-                // What is captured is passed over next time.
+                // The next call skips the entries that were captured here.
                 break;
             }
             let Some(next) = next else {
@@ -239,19 +241,19 @@ impl Partition {
         Some(position)
     }
 
-    /// The snapshot that is being taken of it.
+    /// The running snapshot of this partition, if any.
     pub(crate) fn snapshot(&self) -> Option<&std::sync::Arc<Snapshot>> {
         self.capture.as_ref().map(|capture| capture.snapshot())
     }
 
-    /// Gives a key that is there a new value and expiry, in its old allocation where that fits.
+    /// Gives an existing key a new value and expiry, in its old allocation if they fit.
     #[inline]
     pub fn overwrite(&mut self, place: Place, key: Key<'_>, content: Content<'_>, expiry: Option<i64>, clock: u32) {
         self.before_change(place);
         let old = self.table.get(place);
         self.unqueue(old);
         let is_collection = matches!(content, Content::Object(_));
-        // SAFETY: live, and `self` is borrowed exclusively; when replaced, the old one is freed after the table let go.
+        // SAFETY: live, and `self` is borrowed exclusively; a replaced entry is freed after it left the table.
         unsafe {
             match entry::overwrite(old, content, expiry, clock, self.epoch) {
                 Ok(()) => self.table.replace(place, old, expiry.is_some()),
@@ -268,23 +270,23 @@ impl Partition {
         }
     }
 
-    /// Sets or clears the expiry of a key, whatever its value.
+    /// Sets or clears the expiry of a key.
     pub fn set_expiry(&mut self, place: Place, expiry: Option<i64>) {
         self.before_change(place);
         let (old, clock) = (self.table.get(place), self.entry(place).clock());
-        // SAFETY: live; copied from before it is rebuilt, and freed after the table let go of it.
+        // SAFETY: live; the key is copied before the entry is rebuilt.
         let key = unsafe { Entry::from_pointer(old) }.key().to_vec();
-        // SAFETY: the table is given the new entry before anybody looks at it again.
+        // SAFETY: the table receives the new entry before it is read again.
         let (mut value, _) = unsafe { entry::into_value(old) };
         let new = entry::build(&key, Content::from_value(&mut value), expiry, clock, self.epoch);
         self.table.replace(place, new, expiry.is_some());
     }
 
-    /// The buffer of the string at a place, moved out of its entry if it was inside.
+    /// The buffer of the string at a place; an inline string is first moved out of its entry.
     pub fn raw_string(&mut self, place: Place) -> Option<&mut Vec<u8>> {
         self.before_change(place);
         let old = self.table.get(place);
-        // SAFETY: live and exclusively borrowed; freed after the table let go.
+        // SAFETY: live and exclusively borrowed; a replaced entry is freed after it left the table.
         unsafe {
             if entry::raw_mut(old).is_none() {
                 let borrowed = Entry::from_pointer(old);
@@ -299,7 +301,7 @@ impl Partition {
         }
     }
 
-    /// The collection at a place, for change.
+    /// The collection at a place, for modification.
     #[inline]
     pub fn collection_mut<C: Collection>(&mut self, place: Place) -> Option<&mut C> {
         self.before_change(place);
@@ -313,12 +315,13 @@ impl Partition {
         self.volatile_hashes.len()
     }
 
-    /// Takes note of the expiries in the hash at a place, whose key has the hash `key_hash`.
+    /// Queues the hash at a place for active expiry of its fields; `key_hash` is the hash of its key.
     pub(crate) fn note_expiries(&mut self, place: Place, key_hash: u64) {
         self.queue(key_hash, self.table.get(place));
     }
 
-    /// Puts an entry in the queue of hashes to look at, moves it to an earlier place or takes it out, as its value asks.
+    /// Queues a hash for active expiry of its fields, moves it to an earlier position
+    /// or removes it from the queue, depending on the expiries of its fields.
     #[inline]
     fn queue(&mut self, key_hash: u64, entry: Pointer) {
         // SAFETY: live and exclusively borrowed.
@@ -340,7 +343,7 @@ impl Partition {
         }
     }
 
-    /// Takes an entry that is about to go out of the queue.
+    /// Removes an entry that is about to be deleted from the expiry queue.
     #[inline]
     fn unqueue(&mut self, entry: Pointer) {
         if !self.volatile_hashes.is_empty() {
@@ -359,7 +362,7 @@ impl Partition {
         }
     }
 
-    /// Where a hash is that is to be looked at before `now_ms`, if there is one, and the hash of its key.
+    /// The place of a hash that is due before `now_ms`, if any, and the hash of its key.
     pub(crate) fn hash_to_look_at(&self, now_ms: i64) -> Option<(Place, u64)> {
         let &(queued_ms, key_hash) = self.volatile_hashes.first().filter(|(at, _)| *at < now_ms)?;
         let place = self.table.find(key_hash, |pointer| {
@@ -371,8 +374,8 @@ impl Partition {
         Some((place?, key_hash))
     }
 
-    /// Looks for fields that expired before `now_ms` in the hash at a place, a bounded number of buckets of them, and
-    /// calls `taken` with those that it removes.
+    /// Removes fields that expired before `now_ms` from the hash at a place,
+    /// in a bounded number of its buckets, and calls `taken` with each.
     pub(crate) fn expire_fields(&mut self, place: Place, key_hash: u64, now_ms: i64, taken: impl FnMut(&[u8])) {
         let Some(hash) = self.collection_mut::<Hash>(place) else { return };
         if !hash.expire(now_ms, FIELD_BUCKETS_PER_STEP, taken) {
@@ -386,13 +389,13 @@ impl Partition {
         self.note_expiries(place, key_hash);
     }
 
-    /// Who is interested in its keys, if anybody.
+    /// The waiters, watchers and readers of its keys, if any.
     #[inline]
     pub(crate) fn attention(&self) -> Option<&Attention> {
         self.attention.as_deref()
     }
 
-    /// Changes who is interested in its keys.
+    /// Changes the waiters, watchers and readers of its keys.
     pub(crate) fn change_attention<T>(&mut self, change: impl FnOnce(&mut Attention) -> T) -> T {
         let attention = self.attention.get_or_insert_default();
         let result = change(attention);
@@ -402,22 +405,22 @@ impl Partition {
         result
     }
 
-    /// Has those interested in keys of `self` be interested in keys of `other`, and the other way round.
+    /// Exchanges the waiters, watchers and readers of `self` and `other`.
     pub(crate) fn swap_attention(&mut self, other: &mut Partition) {
         std::mem::swap(&mut self.attention, &mut other.attention);
     }
 
-    /// Whether a key is there and its time has not come.
+    /// Whether a key exists and has not expired.
     pub(crate) fn is_live(&self, key: Key<'_>, now_ms: i64) -> bool {
         self.find(key).is_some_and(|place| !self.entry(place).is_expired(now_ms))
     }
 
-    /// Whether a key is there although its time has come.
+    /// Whether a key exists but has expired.
     pub(crate) fn is_overdue(&self, key: Key<'_>, now_ms: i64) -> bool {
         self.find(key).is_some_and(|place| self.entry(place).is_expired(now_ms))
     }
 
-    /// Has those who watch its keys take it as it is that the time of some has come.
+    /// Marks the watches of keys that have expired as stale.
     pub(crate) fn accept_overdue(&mut self, now_ms: i64) {
         if let Some(mut attention) = self.attention.take() {
             attention
@@ -443,7 +446,7 @@ impl Partition {
         unsafe { entry::free(pointer) }
     }
 
-    /// Removes a key and hands out its value and expiry.
+    /// Removes a key and returns its value and expiry.
     pub fn take(&mut self, place: Place) -> (Value, Option<i64>) {
         self.before_change(place);
         self.unqueue(self.table.get(place));
@@ -464,8 +467,8 @@ impl Partition {
         self.table.scan(position, |pointer, _| visit(unsafe { Entry::from_pointer(pointer) }))
     }
 
-    /// Visits entries with an expiry in up to `buckets` buckets, going on from where the last call ended. True when the end
-    /// is reached, after which the next call begins anew.
+    /// Visits the entries with an expiry in up to `buckets` buckets, continuing where the last
+    /// call stopped. Returns true at the end of the table, after which the next call starts over.
     pub(crate) fn sweep(&mut self, buckets: usize, visit: impl FnMut(Entry<'_>)) -> bool {
         let next = self.scan_volatile(self.swept_to, buckets, visit);
         self.swept_to = next.unwrap_or(0);
@@ -478,8 +481,8 @@ impl Partition {
         self.table.scan_flagged(position, buckets, |pointer| visit(unsafe { Entry::from_pointer(pointer) }))
     }
 
-    /// Visits some `wanted` entries, only such with an expiry if `volatile`, from `position` on: see [`Table::sample`]. They
-    /// are asked for in memory all at once.
+    /// Visits about `wanted` entries, only those with an expiry if `volatile`, from
+    /// `position` on: see [`Table::sample`]. Prefetches all of them before the first visit.
     pub(crate) fn sample(
         &self,
         position: u64,
@@ -498,8 +501,8 @@ impl Partition {
         next
     }
 
-    /// Offers entries and their values to a mover, from `position` in the table on: see [`Table::relocate`]. Large
-    /// collections are put off.
+    /// Offers entries and their values to a mover, from `position` in the table on:
+    /// see [`Table::relocate`]. Large collections are added to `put_off` instead.
     pub(crate) fn relocate(
         &mut self,
         position: u64,
@@ -525,7 +528,7 @@ impl Partition {
         })
     }
 
-    /// Goes on with a collection that was put off, if it is still there; whether it is done.
+    /// Continues with a collection that was put off, if it still exists; returns whether it is done.
     pub(crate) fn relocate_put_off(&mut self, put_off: &mut PutOff, mover: &mut Mover<'_>) -> bool {
         let key = Key { bytes: &put_off.key, hash: self.hasher.hash(&put_off.key) };
         let Some(place) = self.find(key) else { return true };
@@ -537,7 +540,7 @@ impl Partition {
         false
     }
 
-    /// An entry chosen with equal chances for all.
+    /// An entry chosen uniformly at random.
     pub fn random(&self, random: impl FnMut() -> u64) -> Option<Entry<'_>> {
         // SAFETY: as above.
         self.table.random(random).map(|pointer| unsafe { Entry::from_pointer(pointer) })

@@ -1,14 +1,15 @@
-//! Hash slots: the part of the key space of a cluster that a key is in.
+//! Hash slots: the partitions of the key space of a cluster.
 //!
-//! A key's slot is the CRC16 of the key, in the form that is known as XMODEM, modulo the number of slots; of a key with braces,
-//! that of what stands between the first `{` and the next `}`, if that is something, so that keys can be kept together.
+//! A key's slot is the CRC16 (XMODEM) of the key, modulo the number of slots. If
+//! the key contains a hash tag, a non-empty substring between the first `{` and the
+//! next `}`, only that substring is hashed, so that related keys can share a slot.
 
-/// Slots in a cluster.
+/// Number of slots in a cluster.
 pub const SLOTS: u16 = 16_384;
 
 const POLYNOMIAL: u16 = 0x1021;
 
-/// What each value of the upper byte adds to the sum.
+/// The CRC's update for each value of its upper byte.
 const TABLE: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

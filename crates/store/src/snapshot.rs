@@ -1,20 +1,21 @@
 //! Point-in-time snapshots of the keyspace without a fork.
 //!
-//! A snapshot begins under the world lock, which is held for microseconds: every partition's epoch is flipped, so that
-//! the entries that were there are told from those written later by their epoch bit, and every partition is given the
-//! [`Sink`] that takes what is captured. A thread of its own then [walks](Walk) through the tables in small steps and
-//! captures what it finds; a partition that is about to change or drop an entry of the old epoch captures it first. Each
-//! entry is captured once, as it was when the snapshot began.
+//! A snapshot begins under the global lock, which is held for microseconds: every partition's epoch is flipped,
+//! so that the epoch bit distinguishes existing entries from those written later, and every partition receives
+//! the snapshot, whose [`Sink`] takes the captured entries. A dedicated thread then [walks](Walk) through the
+//! tables in small steps and captures the entries; a partition that is about to change or delete an entry of
+//! the old epoch captures it first. Each entry is captured once, in the state it had when the snapshot began.
 //!
-//! **Large collections are captured in pieces** ([`Gradual`]), so that nobody holds a lock for as long as all of one takes.
-//! Whoever comes to one first, the walk or somebody about to change it, has the sink take what is to be known beside its
-//! elements; from then on the collection itself carries what is under way ([`Pieces`]), has each part of it captured before
-//! that part changes, and the walk asks it for the rest, a part at a time. This goes along wherever the collection goes.
-//! One that is put under another key is [announced](Snapshot::strayed) to the walk, and what is dropped before it is done
-//! [leaves itself](Snapshot::keep_rest) to the walk, by whatever way it is dropped.
+//! **Large collections are captured in pieces** ([`Gradual`]), so that no thread holds a lock for the duration of a
+//! whole collection. The first thread to reach one, the walk or one about to change it, passes everything except its
+//! elements to the sink. From then on the collection itself carries the state of the capture ([`Pieces`]), captures
+//! each of its parts before that part changes, and captures the remaining parts step by step when the walk asks for
+//! them. This state moves with the collection. A collection that is moved to another key is
+//! [announced](Snapshot::strayed) to the walk, and one that is dropped before its capture is complete [passes its
+//! remainder](Snapshot::keep_rest) to the walk.
 //!
-//! **Invariant**: while no snapshot is under way all entries of a partition have the partition's epoch, and no collection is
-//! in pieces. So a walk that was cancelled goes on to the end, capturing nothing.
+//! **Invariant**: while no snapshot is running, all entries of a partition have the partition's epoch, and no
+//! collection is being captured in pieces. A cancelled walk therefore continues to the end, capturing nothing.
 
 use crate::collections::hash::Field;
 use crate::collections::list::BlockView;
@@ -30,37 +31,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Buckets looked at under one lock.
+/// Buckets that are captured per lock acquisition.
 const BUCKETS_PER_STEP: usize = 16;
 
-/// How long the walk waits when all that is left is a collection on its way from one place to another.
+/// How long the walk sleeps when the only remaining collections are in transit between keys.
 const REST: Duration = Duration::from_millis(1);
 
-/// Takes what is captured.
+/// Receives captured entries.
 pub trait Sink: Send + Sync {
-    /// Takes an entry of database `number` (as databases were numbered when the snapshot began), to be copied or
-    /// written at once: it is about to change. Called under the lock of its partition.
+    /// Receives an entry of database `number` (as numbered when the snapshot began), to be copied or
+    /// written immediately: the entry is about to change. Called under the lock of its partition.
     fn capture(&self, number: usize, entry: Entry<'_>);
 
-    /// Takes an entry whose elements come later, in pieces: all about it that is to be known beside them, their number
-    /// among it. `None` when they are not wanted, and need not be captured. Called under the lock of its partition.
+    /// Receives an entry whose elements follow in pieces: everything except the elements, including their number.
+    /// Returns `None` if the elements are not wanted and need not be captured. Called under the lock of its partition.
     fn begin(&self, number: usize, entry: Entry<'_>) -> Option<Box<dyn PieceSink>>;
 }
 
-/// Takes the pieces of one collection, as many as it had when the snapshot began. Whoever calls this has the collection to
-/// itself.
+/// Receives the pieces of one collection, exactly those that it had when
+/// the snapshot began. The caller has exclusive access to the collection.
 pub trait PieceSink: Send {
-    /// Takes a piece, to be copied or written at once. Pieces of lists and streams come in order, others in any.
+    /// Receives a piece, to be copied or written immediately. Pieces
+    /// of lists and streams come in order, others in any order.
     fn take(&mut self, piece: Piece<'_>);
 
-    /// May pass on what it has taken. Called by the walk, now and then.
+    /// Lets the sink flush the pieces it has buffered. Called periodically by the walk.
     fn pass_on(&mut self);
 
-    /// That was all. Called by the walk, unless it was cancelled.
+    /// All pieces were captured. Called by the walk, unless the snapshot was cancelled.
     fn end(self: Box<Self>);
 }
 
-/// What a collection consists of.
+/// A part of a collection.
 #[derive(Clone, Copy)]
 pub enum Piece<'a> {
     /// A member of a set.
@@ -69,37 +71,37 @@ pub enum Piece<'a> {
     Scored(&'a [u8], f64),
     /// A field of a hash.
     Field(Field<'a>),
-    /// Elements of a list that lie in one block.
+    /// Elements of a list in one block.
     ListBlock(BlockView<'a>),
-    /// Entries of a stream that lie in one block, with its ID.
+    /// Entries of a stream in one block, with the block's ID.
     StreamBlock(Id, &'a Block),
 }
 
-/// A collection that can be captured in pieces. It captures each of its parts before that changes, once it has
-/// [begun](Self::begin).
+/// A collection that can be captured in pieces. After [`begin`](Self::begin),
+/// it captures each of its parts before that part changes.
 pub trait Gradual: Send {
-    /// The snapshot that is capturing it, if one is.
+    /// The snapshot that is capturing it, if any.
     fn snapshot(&self) -> Option<&Arc<Snapshot>>;
 
-    /// Begins; nothing may be under way.
+    /// Begins the capture; none may be in progress.
     fn begin(&mut self, pieces: Pieces);
 
-    /// Captures some more; false when that was all, and nothing is under way any more.
+    /// Captures the next part; returns false when the capture is complete.
     fn go_on(&mut self) -> bool;
 
-    /// About how much memory it takes, in bytes.
+    /// Its approximate memory, in bytes.
     fn weight(&self) -> usize;
 }
 
-/// What a collection that is being captured carries with it.
+/// The state of a capture, carried by the collection.
 pub struct Pieces {
     snapshot: Arc<Snapshot>,
-    /// There until the end.
+    /// Present until the end.
     sink: Option<Box<dyn PieceSink>>,
 }
 
 impl Pieces {
-    /// Takes a piece.
+    /// Captures a piece.
     #[inline]
     pub(crate) fn take(&mut self, piece: Piece<'_>) {
         if let Some(sink) = self.sink.as_mut().filter(|_| !self.snapshot.is_cancelled()) {
@@ -107,21 +109,21 @@ impl Pieces {
         }
     }
 
-    /// The pieces so far may be passed on.
+    /// Lets the sink flush the pieces so far.
     pub(crate) fn pass_on(&mut self) {
         if let Some(sink) = self.sink.as_mut().filter(|_| !self.snapshot.is_cancelled()) {
             sink.pass_on();
         }
     }
 
-    /// All pieces were taken.
+    /// Completes the capture.
     pub(crate) fn end(mut self) {
         if let Some(sink) = self.sink.take().filter(|_| !self.snapshot.is_cancelled()) {
             sink.end();
         }
     }
 
-    /// The snapshot that they are for.
+    /// The snapshot that the pieces belong to.
     pub(crate) fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
@@ -139,22 +141,22 @@ impl Drop for Pieces {
     }
 }
 
-/// A snapshot under way.
+/// A running snapshot.
 pub struct Snapshot {
     keyspace: &'static Keyspace,
     sink: Box<dyn Sink>,
     cancelled: AtomicBool,
-    /// Partitions that were flushed away before the walk came to their end, that in which it was first.
+    /// Partitions that were flushed before the walk had finished with them, in the order of flushing.
     flushed: Mutex<VecDeque<Partition>>,
-    /// What is left of collections that were dropped while they were captured.
+    /// Remainders of collections that were dropped during their capture.
     rests: Mutex<Vec<Rest>>,
-    /// Keys under which collections were put while they were captured.
+    /// Keys to which collections were moved during their capture.
     strays: Mutex<Vec<Box<[u8]>>>,
-    /// Collections that are being captured, wherever they are.
+    /// Number of collections that are being captured in pieces.
     in_pieces: AtomicUsize,
 }
 
-/// What is left of a collection, and about how much memory it takes.
+/// The remainder of a dropped collection, and its approximate memory.
 struct Rest {
     collection: Box<dyn Gradual>,
     bytes: usize,
@@ -173,7 +175,7 @@ impl Snapshot {
         })
     }
 
-    /// Has nothing more captured. The walk has to go on all the same.
+    /// Stops capturing. The walk must still run to its end.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
     }
@@ -195,25 +197,25 @@ impl Snapshot {
         Some(Pieces { snapshot: self.clone(), sink: Some(sink) })
     }
 
-    /// Keeps a partition that was flushed away.
+    /// Keeps a flushed partition until it is captured.
     pub(crate) fn keep(&self, partition: Partition) {
         self.flushed.lock().push_back(partition);
     }
 
-    /// Keeps what is left of a collection that is dropped while it is captured.
+    /// Keeps the remainder of a collection that is dropped during its capture.
     pub(crate) fn keep_rest(&self, collection: Box<dyn Gradual>) {
         let bytes = collection.weight();
         self.keyspace.lazy_free.await_bytes(bytes);
         self.rests.lock().push(Rest { collection, bytes });
     }
 
-    /// Takes note that a collection was put under another key while it is captured.
+    /// Records that a collection was moved to another key during its capture.
     pub(crate) fn strayed(&self, key: &[u8]) {
         self.strays.lock().push(key.into());
     }
 }
 
-/// What a partition that is part of a snapshot knows of it.
+/// The snapshot state of a partition that is part of a snapshot.
 pub(crate) struct Capture {
     snapshot: Arc<Snapshot>,
     /// The number that its database had when the snapshot began.
@@ -225,7 +227,7 @@ impl Capture {
         self.snapshot.capture(self.number, entry);
     }
 
-    /// Begins with an entry whose value is captured in pieces, if these are wanted.
+    /// Begins the capture of an entry in pieces; `None` if these are not wanted.
     pub(crate) fn begin(&self, entry: Entry<'_>) -> Option<Pieces> {
         self.snapshot.begin(self.number, entry)
     }
@@ -235,23 +237,23 @@ impl Capture {
     }
 }
 
-/// A thread's way through the tables for a snapshot.
+/// The traversal of the tables by the snapshot thread.
 pub struct Walk {
     keyspace: &'static Keyspace,
     snapshot: Arc<Snapshot>,
-    /// Index of the next partition, databases one after the other.
+    /// Index of the next partition, counted through all databases.
     next: usize,
     position: u64,
-    /// What is left of a dropped collection, while that is captured.
+    /// The remainder of a dropped collection that is being captured.
     rest: Option<Rest>,
-    /// The key of a collection that strayed, while that is captured.
+    /// The key of a moved collection that is being captured.
     stray: Option<Box<[u8]>>,
-    /// A flushed partition, and how far it is captured.
+    /// A flushed partition that is being captured, and the position to continue from.
     flushed: Option<(Partition, u64)>,
 }
 
 impl Walk {
-    /// Begins a snapshot, under the world lock. Only one may be under way.
+    /// Begins a snapshot, under the global lock. Only one may be running.
     pub fn begin(global: &mut Locked, sink: Box<dyn Sink>) -> Walk {
         let keyspace = global.keyspace();
         let snapshot = Snapshot::new(keyspace, sink);
@@ -266,9 +268,10 @@ impl Walk {
         &self.snapshot
     }
 
-    /// Captures some more; false when all is done. The calling thread is outside of a batch.
+    /// Captures some more; returns false when all is done. The calling thread must not be in a batch.
     ///
-    /// What has left its place comes first: a sink that writes a collection as it comes holds back others meanwhile.
+    /// Collections and partitions that were dropped or moved come first: a sink
+    /// that writes a collection as it arrives holds back others meanwhile.
     pub fn step(&mut self, participant: Participant) -> bool {
         if self.step_in_rest() || self.step_in_stray(participant) || self.step_in_flushed() || self.step_on(participant)
         {
@@ -277,12 +280,12 @@ impl Walk {
         if self.snapshot.in_pieces.load(Ordering::SeqCst) == 0 {
             return false;
         }
-        // It is in the hands of a command, or waits to be freed.
+        // A command holds the collection, or it waits to be freed.
         std::thread::sleep(REST);
         true
     }
 
-    /// Goes on with what is left of a dropped collection; false when there is none.
+    /// Continues with the remainder of a dropped collection; returns false if there is none.
     fn step_in_rest(&mut self) -> bool {
         let Some(mut rest) = self.rest.take().or_else(|| self.snapshot.rests.lock().pop()) else { return false };
         if rest.collection.go_on() {
@@ -294,13 +297,13 @@ impl Walk {
         true
     }
 
-    /// Goes on with a collection that strayed; false when there is none.
+    /// Continues with a moved collection; returns false if there is none.
     fn step_in_stray(&mut self, participant: Participant) -> bool {
         let Some(key) = self.stray.take().or_else(|| self.snapshot.strays.lock().pop()) else { return false };
         let found = self.keyspace.key(&key);
         let partition = self.keyspace.partition_of(found.hash);
         for database in (0..self.keyspace.places()).filter(|database| self.keyspace.is_made(*database)) {
-            // When the world is wanted, or it is not done, it is looked for again.
+            // If the global lock is wanted, or the capture is not complete, the next step looks it up again.
             let more =
                 self.with_partition(participant, database, partition, |partition| partition.capture_stray(found));
             if more != Some(false) {
@@ -311,7 +314,7 @@ impl Walk {
         true
     }
 
-    /// Goes on with a partition that was flushed away; false when there is none.
+    /// Continues with a flushed partition; returns false if there is none.
     fn step_in_flushed(&mut self) -> bool {
         let next = self.flushed.take().or_else(|| self.snapshot.flushed.lock().pop_front().map(|it| (it, 0)));
         let Some((mut partition, position)) = next else { return false };
@@ -321,11 +324,11 @@ impl Walk {
         true
     }
 
-    /// Goes on with the partitions; false when it has come to the end of them.
+    /// Continues with the partitions; returns false at the end.
     fn step_on(&mut self, participant: Participant) -> bool {
         let partitions = self.keyspace.partitions();
         while self.next < self.keyspace.places() * partitions {
-            // Databases by their place, not by their number: SWAPDB changes that.
+            // Databases by index, not by number: SWAPDB changes the numbers.
             let (database, partition) = (self.next / partitions, self.next % partitions);
             if !self.keyspace.is_made(database) {
                 self.next = (database + 1) * partitions;
@@ -346,7 +349,7 @@ impl Walk {
         false
     }
 
-    /// Does something with a partition under its lock; `None` when it could not be had because somebody wants the world.
+    /// Runs `change` on a partition under its lock; `None` if the global lock is wanted and the partition is locked.
     fn with_partition<T>(
         &self,
         participant: Participant,

@@ -8,28 +8,29 @@
 //!
 //! - The **directory** maps the hash's first bits to a **segment** (extendible hashing). A segment that is full at its
 //!   largest size splits in two by the next bit; nothing else moves, so no growth step costs more than one segment.
-//! - A **segment** is a small array of buckets that grows by a quarter or less ([`STEPS`], each exactly one size class of
-//!   the allocator), which keeps the load between 0.72 and 0.9 at every size.
-//! - A word keeps the 16 hash bits after the segment's own as its **tag**: enough to find its home bucket again, so that
-//!   growing a segment never touches the elements, and to rule out all but one in some thousand of the others.
-//! - A bucket that is full passes elements on to the next one, and around. **Invariant**: all buckets from an element's
-//!   home up to where it is are full. A search may therefore end at the first bucket with room, and a removal from a
-//!   full bucket pulls a passed-on element back.
+//! - A **segment** is a small array of buckets that grows by a quarter or less ([`STEPS`], each exactly
+//!   one size class of the allocator), which keeps the load between 0.72 and 0.9 at every size.
+//! - A word keeps the 16 hash bits after the segment's own as its **tag**: enough to find its home bucket
+//!   again, so that growing a segment never reads the elements, and to rule out nearly all other elements.
+//! - A full bucket overflows into the next one, wrapping around. **Invariant**: all buckets from
+//!   an element's home up to the one it is in are full. A search can therefore end at the first
+//!   bucket with a free slot, and a removal from a full bucket pulls an overflowed element back.
 //! - Words of a bucket are packed: the first empty one ends it.
-//! - Everything is ordered by hash, from directory to tag. A **scan position** is a place in the hash space, and stays
-//!   meaningful however the table is resized: what lies before it was visited, what lies behind it will be.
-//! - Each segment has a **mark**, by which a table can be gone through while it changes: after [`Table::unmark`] each
-//!   segment is visited once before it is marked again, and whoever is about to change one marks it first. A segment that
-//!   is not marked neither splits, nor joins, nor changes. **Invariant**: as long as nobody asks for that, all are marked.
+//! - Everything is ordered by hash, from directory to tag. A **scan position** is a point in the hash space and
+//!   stays valid when the table is resized: everything before it has been visited, everything after it will be.
+//! - Each segment has a **mark**, which supports a traversal while the table changes: after
+//!   [`Table::unmark`], each segment is visited once before it is marked again, and code that is
+//!   about to change a segment marks it first. An unmarked segment neither splits, nor joins,
+//!   nor changes. **Invariant**: all segments are marked unless such a traversal is running.
 //!
-//! The table stores pointers and one flag bit with each; it never reads what they point to. Comparing keys and finding
-//! the full hash (needed for splits only) is done by functions that the caller passes.
+//! The table stores pointers and one flag bit with each; it never reads the elements. Functions
+//! that the caller passes compare keys and compute the full hash (needed for splits only).
 //!
 //! # Safety
 //!
-//! Once there is a directory it has 2^depth entries, each the number of a segment: an index made from a hash is in
-//! bounds. Buckets are owned by their segment, allocated zeroed with [`STEPS`]' sizes and freed with the same. All bucket indices
-//! are below the segment's `bucket_count`, which [`Segment::home`] and [`Segment::after`] guarantee.
+//! A directory has 2^depth entries, each the number of a segment, so an index computed from a hash is in bounds. Each
+//! segment owns its buckets, which are allocated zeroed with one of the [`STEPS`] and freed with the same layout. All
+//! bucket indices are below the segment's `bucket_count`, which [`Segment::home`] and [`Segment::after`] guarantee.
 
 mod segment;
 
@@ -44,7 +45,7 @@ use std::ptr::NonNull;
 /// A pointer stored in the table: at least two-byte aligned and below 2^48.
 pub type Pointer = NonNull<u8>;
 
-/// Where an element stands; valid until the table changes.
+/// The position of an element; valid until the table changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     segment: u32,
@@ -52,12 +53,12 @@ pub struct Place {
     slot: u16,
 }
 
-/// See the module's documentation.
+/// The hash table. See the module documentation.
 #[derive(Default)]
 pub struct Table {
-    /// log2 of the directory's length; meaningless while there is none.
+    /// log2 of the directory's length; 0 while there is no directory.
     depth: u8,
-    /// What marked segments have for a mark.
+    /// The value of `mark` in marked segments.
     mark: bool,
     directory: Option<Box<[u32]>>,
     segments: Vec<Segment>,
@@ -65,7 +66,7 @@ pub struct Table {
     flagged: usize,
 }
 
-// SAFETY: a table owns its buckets; the pointers in them are plain values to it.
+// SAFETY: a table owns its buckets and never dereferences the pointers in them.
 unsafe impl Send for Table {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Table {}
@@ -76,10 +77,11 @@ impl Table {
         Table { depth: 0, mark: false, directory: None, segments: Vec::new(), len: 0, flagged: 0 }
     }
 
-    /// Makes room for so many elements in an empty table, so that adding them moves none. A table that is not empty stays
-    /// as it is.
+    /// Reserves room for `count` elements in an empty table, so that
+    /// inserting them moves none. Does nothing if the table is not empty.
     pub fn reserve(&mut self, count: usize) {
-        /// Elements of a segment, so that one that gets more than its share by chance has room for them.
+        /// Expected elements per segment, low enough that a segment
+        /// with more than its share by chance does not overflow.
         const SHARE_MAX: usize = Segment::capacity_of(STEP_MAX) as usize * 7 / 8;
         if !self.is_empty() || count <= Segment::capacity_of(STEPS[0]) as usize {
             return;
@@ -106,7 +108,7 @@ impl Table {
         self.flagged
     }
 
-    /// Slots that elements could take, for statistics.
+    /// Total number of slots, for statistics.
     pub fn capacity(&self) -> usize {
         self.segments.iter().map(|s| s.bucket_count as usize * BUCKET).sum()
     }
@@ -122,14 +124,14 @@ impl Table {
         *self = Table::new();
     }
 
-    /// Bytes of memory that the table itself takes.
+    /// Bytes of memory of the table itself, without the elements.
     pub fn memory(&self) -> usize {
         self.capacity() * size_of::<u64>()
             + self.segments.capacity() * size_of::<Segment>()
             + size_of_val(self.directory())
     }
 
-    /// Asks the processor to load the bucket where an element with this hash would be.
+    /// Prefetches the home bucket of this hash.
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) {
         if let Some(segment) = self.segment_of(hash) {
@@ -137,31 +139,32 @@ impl Table {
         }
     }
 
-    /// Asks the processor to load the element that probably has this hash.
+    /// Prefetches the element that probably has this hash.
     #[inline]
     pub fn prefetch_element(&self, hash: u64) {
         let Some(segment) = self.segment_of(hash) else { return };
         let tag = tag_of(hash, segment.depth);
         let home = segment.home(tag);
         let bucket = segment.bucket(home);
-        // What had no room in its bucket is in the next one as a rule. No branch: which way it goes is known when the bucket
-        // is there, and what was begun for other keys meanwhile would be lost.
+        // An element that did not fit in its home bucket is usually in the next one. This
+        // is computed without a branch: a branch would be resolved only when the bucket
+        // has arrived, and a misprediction would discard prefetches begun for other keys.
         let is_elsewhere = (tags_equal(bucket, tag) == 0) & is_full(bucket);
         let bucket = segment.bucket(if is_elsewhere { segment.after(home) } else { home });
         let equal = tags_equal(bucket, tag);
         let element = bucket.0[equal.trailing_zeros() as usize % BUCKET] & POINTER_MASK;
-        // Where there is none, what is there already is asked for again: finding the page of another element takes as long
-        // as waiting for it.
+        // If no tag matches, prefetch the bucket again: a prefetch of another
+        // element would cost a TLB miss, as slow as waiting for the element.
         prefetch_lines(select_unpredictable(equal == 0, std::ptr::from_ref(bucket).addr() as u64, element));
     }
 
-    /// Finds the element with this hash for which `is_it` holds.
+    /// Finds the element with this hash for which `is_it` returns true.
     #[inline]
     pub fn find(&self, hash: u64, is_it: impl FnMut(Pointer) -> bool) -> Option<Place> {
         self.find_element(hash, is_it).map(|(place, _)| place)
     }
 
-    /// The same, and the element.
+    /// Like [`find`](Self::find), and also returns the element.
     #[inline]
     pub fn find_element(&self, hash: u64, mut is_it: impl FnMut(Pointer) -> bool) -> Option<(Place, Pointer)> {
         let (number, segment) = self.numbered_segment_of(hash)?;
@@ -192,28 +195,28 @@ impl Table {
         pointer_of(self.word(place))
     }
 
-    /// Puts another element with the same hash, and its flag, at `place`.
+    /// Replaces the element at `place` and its flag by another element with the same hash.
     #[inline]
     pub fn replace(&mut self, place: Place, pointer: Pointer, flag: bool) {
         let before = self.word(place);
         let word = before & !(POINTER_MASK | FLAG) | pointer_bits(pointer) | u64::from(flag);
-        // Memory that does not change is not written: another core may hold it, and would have to give it up.
+        // Memory that does not change is not written: the write would invalidate the line in other cores' caches.
         if word != before {
             *self.word_mut(place) = word;
             self.flagged = self.flagged - (before & FLAG) as usize + usize::from(flag);
         }
     }
 
-    /// Takes note that the element at `place` lies elsewhere now.
+    /// Records the new address of the element at `place`.
     #[inline]
     pub fn relocated(&mut self, place: Place, now: Pointer) {
         let word = self.word_mut(place);
         *word = *word & !POINTER_MASK | pointer_bits(now);
     }
 
-    /// Offers to a mover what the table is made of, and has `relocate` say for each element where it is now. Begins with the
-    /// bucket at `position` in the hash space and goes on until the mover is due, or somewhat further; the rest is as for
-    /// [`Table::scan`], but an element may be passed over when the table was resized meanwhile.
+    /// Offers the table's allocations to a mover, and calls `relocate` with each element to get its new address.
+    /// Starts with the bucket at `position` in the hash space and continues until the mover is due. Otherwise as
+    /// for [`Table::scan`], except that an element may be skipped if the table was resized in between.
     pub fn relocate(
         &mut self,
         position: u64,
@@ -246,7 +249,8 @@ impl Table {
         }
     }
 
-    /// Adds an element that is not there yet. `hash_of` tells the hash of others, should a segment have to split.
+    /// Adds an element, which must be absent. `hash_of` returns the
+    /// hash of other elements, in case a segment has to split.
     #[inline]
     pub fn insert(&mut self, hash: u64, pointer: Pointer, flag: bool, hash_of: impl Fn(Pointer) -> u64) {
         if self.directory.is_none() {
@@ -266,7 +270,7 @@ impl Table {
         self.flagged += usize::from(flag);
     }
 
-    /// The first segment. Most tables are small, and get no more room than that.
+    /// Creates the first segment. Most tables are small, so the vector is allocated for just one.
     #[cold]
     fn begin(&mut self) {
         self.segments = Vec::with_capacity(1);
@@ -275,7 +279,7 @@ impl Table {
         self.depth = 0;
     }
 
-    /// Takes the element at `place` out.
+    /// Removes the element at `place`.
     pub fn remove(&mut self, place: Place) -> Pointer {
         let number = place.segment as usize;
         let segment = &mut self.segments[number];
@@ -291,12 +295,12 @@ impl Table {
         self.iter().for_each(visit);
     }
 
-    /// All elements, in no particular order. They are fetched from memory ahead of being returned.
+    /// All elements, in no particular order. Elements are prefetched ahead of being returned.
     pub fn iter(&self) -> Iter<'_> {
         Iter { buckets: self.segments.first().map_or(&[], Segment::all_buckets), segment: 0, slot: 0, table: self }
     }
 
-    /// A table with the same elements, flags and places, each element having been given to `copy`.
+    /// A table with the same places and flags, in which each element is the result of `copy`.
     pub fn copy_with(&self, mut copy: impl FnMut(Pointer) -> Pointer) -> Table {
         let mut copy_word = |word: &mut u64| {
             if *word != 0 {
@@ -323,9 +327,9 @@ impl Table {
         }
     }
 
-    /// Visits the elements of the bucket at `position` in the hash space, and says where the next bucket starts; `None`
-    /// after the last one. Starting at 0 and going on until `None` visits every element that is there all the time,
-    /// whatever is inserted, removed or resized meanwhile; one that moves may be visited twice.
+    /// Visits the elements of the bucket at `position` in the hash space, and returns the start of the next bucket;
+    /// `None` after the last one. Starting at 0 and continuing until `None` visits every element that is present all
+    /// the time, whatever is inserted, removed or resized in between; an element that moves may be visited twice.
     pub fn scan(&self, position: u64, mut visit: impl FnMut(Pointer, bool)) -> Option<u64> {
         let segment = self.segment_of(position)?;
         let first_tag = tag_of(position, segment.depth);
@@ -350,7 +354,7 @@ impl Table {
         segment.next_position(position, home)
     }
 
-    /// Like [`Table::scan`], but visits only flagged elements, and goes on over at most `buckets` buckets.
+    /// Like [`Table::scan`], but visits only flagged elements, in up to `buckets` buckets.
     pub fn scan_flagged(&self, position: u64, buckets: usize, mut visit: impl FnMut(Pointer)) -> Option<u64> {
         let mut position = position;
         for _ in 0..buckets {
@@ -364,9 +368,8 @@ impl Table {
         Some(position)
     }
 
-    /// Finds elements in buckets from `position` on: goes on over at most `buckets` buckets until `wanted` or somewhat more are
-    /// found, and says where the next bucket starts, as [`Table::scan`] does. With `flagged` only elements with that flag
-    /// are found.
+    /// Samples elements from `position` on, in up to `buckets` buckets, until about `wanted` are found. Returns the
+    /// start of the next bucket, as [`Table::scan`] does. With `flagged`, samples only elements with the flag set.
     pub fn sample(
         &self,
         mut position: u64,
@@ -390,21 +393,21 @@ impl Table {
         Some(position)
     }
 
-    /// An element chosen with equal chances for all; `random` yields random numbers of 64 bits.
+    /// An element chosen uniformly at random; `random` returns 64-bit random numbers.
     pub fn random(&self, random: impl FnMut() -> u64) -> Option<Pointer> {
         self.random_place(random).map(|place| self.get(place))
     }
 
-    /// The place of an element chosen with equal chances for all.
+    /// The place of an element chosen uniformly at random.
     ///
-    /// Slots are drawn until one is taken. Where there are several segments, a smaller one is drawn as if it were of the
-    /// largest size, which is seldom far from the truth: small segments join.
+    /// Draws slots until one is occupied. If there are several segments, each is drawn as if
+    /// it had the largest size; the resulting bias is small, because small segments join.
     pub fn random_place(&self, mut random: impl FnMut() -> u64) -> Option<Place> {
         if self.len == 0 {
             return None;
         }
         let bucket_count = if let [only] = self.segments.as_slice() { only.bucket_count } else { STEP_MAX };
-        // One number decides all: 32 bits, 29 bits and 3 bits of it, as fractions of what there is to choose from.
+        // One number selects all three: 32, 29 and 3 bits of it, used as fractions of the ranges.
         const _: () = assert!(BUCKET == 1 << 3);
         loop {
             let draw = random();
@@ -417,7 +420,7 @@ impl Table {
         }
     }
 
-    /// Takes the marks off all segments.
+    /// Unmarks all segments.
     pub fn unmark(&mut self) {
         self.mark = !self.mark;
     }
@@ -433,20 +436,20 @@ impl Table {
         self.segments.iter().all(|segment| segment.mark == self.mark)
     }
 
-    /// Marks the segment where an element with this hash is or would be, and visits what is in it if it was not marked.
+    /// Marks the segment where an element with this hash is or would be, and visits its elements if it was not marked.
     pub fn mark_around(&mut self, hash: u64, visit: impl FnMut(Pointer)) {
         if let Some((number, _)) = self.numbered_segment_of(hash) {
             self.mark_segment(number as usize, visit);
         }
     }
 
-    /// The same for the segment of a place.
+    /// Like [`mark_around`](Self::mark_around), for the segment of a place.
     pub fn mark_at(&mut self, place: Place, visit: impl FnMut(Pointer)) {
         self.mark_segment(place.segment as usize, visit);
     }
 
-    /// The same for the next segment without a mark; false when there is none. The search begins at number `from`, which is
-    /// left where the next one may begin.
+    /// Like [`mark_around`](Self::mark_around), for the next unmarked segment; returns false if there
+    /// is none. The search starts at segment number `from`, which is advanced past the segment found.
     pub fn mark_next(&mut self, from: &mut usize, visit: impl FnMut(Pointer)) -> bool {
         let start = (*from).min(self.segments.len());
         let mut numbers = (start..self.segments.len()).chain(0..start);
@@ -472,19 +475,19 @@ impl Table {
         }
     }
 
-    /// The directory; nothing while there is none.
+    /// The directory; empty while there is none.
     #[inline]
     fn directory(&self) -> &[u32] {
         self.directory.as_deref().unwrap_or_default()
     }
 
-    /// The first `depth` bits of a hash; 0 when there are none.
+    /// The first `depth` bits of a hash; 0 if `depth` is 0.
     #[inline]
     fn directory_index(&self, hash: u64) -> usize {
         ((hash >> 1) >> (63 - self.depth as u32)) as usize
     }
 
-    /// The number of the segment of a hash, and the segment.
+    /// The segment of a hash, with its number.
     #[inline]
     fn numbered_segment_of(&self, hash: u64) -> Option<(u32, &Segment)> {
         let directory = self.directory.as_deref()?;
@@ -513,7 +516,7 @@ impl Table {
         &mut self.segments[place.segment as usize].bucket_mut(place.bucket as usize).0[place.slot as usize]
     }
 
-    /// Grows segment `number` by a step, or splits it when it is at its largest.
+    /// Grows segment `number` by one step, or splits it if it has the largest size.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, number: usize, hash_of: &impl Fn(Pointer) -> u64) {
@@ -550,7 +553,7 @@ impl Table {
         self.point_upper_half_at(number as u32, added, depth);
     }
 
-    /// After a split: of the directory's entries for `number`, those with the new bit set now lead to `added`.
+    /// After a split: points the directory entries of `number` whose new bit is set to `added`.
     fn point_upper_half_at(&mut self, number: u32, added: u32, depth: u8) {
         let shift = self.depth - depth;
         for (index, entry) in self.directory.iter_mut().flatten().enumerate() {
@@ -560,7 +563,7 @@ impl Table {
         }
     }
 
-    /// After a removal: shrinks segment `number` when it is mostly empty, and joins it with its sibling when both are.
+    /// After a removal: shrinks segment `number` if it is mostly empty, and joins it with its sibling if both are.
     #[inline]
     fn give_back(&mut self, number: usize) {
         let segment = &self.segments[number];
@@ -593,7 +596,7 @@ impl Table {
         }
     }
 
-    /// Joins two siblings: their elements' tags take back the bit that told them apart.
+    /// Joins two siblings: each tag regains the bit that distinguished the two segments.
     fn join(&mut self, low: usize, high: usize) {
         let depth = self.segments[low].depth - 1;
         let halves = [(0u64, low), (1 << 63, high)];
@@ -627,9 +630,9 @@ impl Table {
 /// All elements of a table: see [`Table::iter`].
 pub struct Iter<'a> {
     table: &'a Table,
-    /// The number of the segment that is visited.
+    /// The number of the segment being visited.
     segment: usize,
-    /// What is left of it, and the slot in the first bucket of that.
+    /// Its remaining buckets, and the next slot in the first of them.
     buckets: &'a [Bucket],
     slot: usize,
 }
@@ -664,7 +667,7 @@ impl Iterator for Iter<'_> {
     }
 }
 
-/// Loads the first two cache lines of an element.
+/// Prefetches the first two cache lines of an element.
 #[inline]
 fn prefetch_lines(address: u64) {
     let first = std::ptr::without_provenance::<u8>(address as usize);
@@ -672,11 +675,11 @@ fn prefetch_lines(address: u64) {
     prefetch_address(first.wrapping_add(64));
 }
 
-/// Asks the processor for memory that will be written: other cores give it up.
+/// Prefetches memory that will be written: takes the cache line exclusively.
 #[inline]
 pub(crate) fn prefetch_for_write<T>(target: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect but on the caches; processors that do not know this one take it for nothing.
+    // SAFETY: a prefetch affects only caches; processors without this instruction execute it as a no-op.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) target, options(nostack, preserves_flags));
     }
@@ -687,7 +690,7 @@ pub(crate) fn prefetch_for_write<T>(target: &T) {
 #[inline]
 pub(crate) fn prefetch_address(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on the caches, whatever the address.
+    // SAFETY: a prefetch affects only caches, for any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());

@@ -1,16 +1,16 @@
-//! Client-side caching: who has read which keys, and is to be told when they change.
+//! Client-side caching: records which clients have read which keys, so that they can be invalidated.
 //!
-//! Each partition has a table of the keys that clients have read which keep what they read, with the numbers of these
-//! clients. A command that changes such a key notes that in its [`Effects`](crate::effects::Effects), and the readers are
-//! taken out of the table and told after the command. **Invariant**: a reader is added under the lock under which it read,
-//! so whoever changes the key later finds it. One that is added between a change and the moment at which the readers are
-//! taken out has read the new value, and is told for nothing, which does no harm.
+//! Each partition has a table of the keys that tracking clients have read, with the IDs of these clients. A
+//! command that changes such a key notes that in its [`Effects`](crate::effects::Effects); after the
+//! command, the readers are removed from the table and notified. **Invariant**: a reader is added under the
+//! lock under which it read, so a later change of the key finds it. A reader that is added between a change
+//! and the removal of the readers has read the new value; its invalidation is unnecessary but harmless.
 //!
-//! Other clients want to know of all changes of keys that begin with some prefix. That there are such clients is known to
-//! every command from its beginning on ([`Tracking::heard`]), and it notes all keys that it changes. Who they are is the
-//! server's business.
+//! In broadcast mode, clients receive the changes of all keys with a given prefix. Every
+//! command knows from its start whether there are such clients ([`Tracking::heard`]),
+//! and notes all keys that it changes. The server keeps the list of these clients.
 //!
-//! Numbers of clients that have gone, or do not keep anything any more, stay until their keys change or are evicted.
+//! IDs of clients that have disconnected or disabled tracking stay in the table until their keys change or are evicted.
 
 use crate::chance;
 use crate::effects::EventClass;
@@ -21,48 +21,48 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// The numbers of the clients that have read a key, ascending.
+/// The IDs of the clients that have read a key, ascending.
 pub type Readers = SmallVec<[u64; 2]>;
 
-/// What is known of the keyspace as a whole.
+/// State for the keyspace as a whole.
 #[derive(Default)]
 pub struct Tracking {
     /// Keys in the tables of all partitions.
     keys: AtomicUsize,
     /// Readers of all keys.
     items: AtomicUsize,
-    /// Who wants to know of changes of keys that nobody has read.
+    /// Bits for the recipients of changes of keys that no client has read.
     curious: AtomicU8,
 }
 
-/// Those who are told of all keys that begin with some prefix.
+/// Clients in broadcast mode.
 const BROADCASTS: u8 = 1;
 /// The server itself.
 const NOTES: u8 = 2;
 
 impl Tracking {
-    /// How many keys have readers.
+    /// Number of keys that have readers.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// How many readers they have, each counted once for every key.
+    /// Number of readers, each counted once per key.
     pub fn items(&self) -> usize {
         self.items.load(Ordering::Relaxed)
     }
 
-    /// Has commands note all keys that they change, or only those that have readers. Who read a key after this was called
-    /// may rely on it that later changes of the key are noted: the key's lock orders them.
+    /// Sets whether commands note all keys that they change, or only those that have readers. Once this has been
+    /// enabled, all later changes of a key are noted for a client that then reads it: the key's lock orders them.
     pub fn set_broadcasts(&self, on: bool) {
         self.set(BROADCASTS, on);
     }
 
-    /// The same for the server itself, which wants to know what its clients change.
+    /// Like [`set_broadcasts`](Self::set_broadcasts), on behalf of the server itself.
     pub fn set_noted(&self, on: bool) {
         self.set(NOTES, on);
     }
 
-    /// Whether those who are told of prefixes are to hear of changes.
+    /// Whether clients in broadcast mode receive changes.
     pub fn broadcasts(&self) -> bool {
         self.curious.load(Ordering::Relaxed) & BROADCASTS != 0
     }
@@ -75,10 +75,10 @@ impl Tracking {
         }
     }
 
-    /// What a command is to hear of besides events.
+    /// The additional event class of a command: [`EventClass::CHANGE`] if all changes are noted.
     #[inline]
     pub fn heard(&self) -> EventClass {
-        // Without a branch: every command asks.
+        // Branchless: every command calls this.
         EventClass::from_bits_retain(EventClass::CHANGE.bits() * u32::from(self.curious.load(Ordering::Relaxed) != 0))
     }
 
@@ -93,7 +93,7 @@ impl Tracking {
     }
 }
 
-/// A key that has changed, and that clients may have cached.
+/// A changed key that clients may have cached.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stale {
     /// Number of its database.
@@ -102,23 +102,22 @@ pub struct Stale {
     pub key: Box<[u8]>,
     /// Whether it had readers.
     pub has_readers: bool,
-    /// The client that changed it, or met it when its time had come, if that does not want to hear of what it does
-    /// itself; 0 for nobody.
+    /// The client that changed the key, or accessed it when it had expired, if that client uses NOLOOP; otherwise 0.
     pub author: u64,
-    /// Whether it went, or a part of it, by no command's will: its time had come, or memory was short.
+    /// Whether the key or a part of it expired or was evicted, rather than being changed by a command.
     pub lost: bool,
 }
 
-/// What the commands of a worker changed that clients may have cached.
+/// Changes by the commands of a worker to keys that clients may have cached.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// What the present command may have changed.
+    /// Keys that the current command may have changed.
     noted: Vec<Stale>,
-    /// What commands did change, the earliest first.
+    /// Keys that commands have changed, the earliest first.
     pub(crate) stale: Vec<Stale>,
-    /// Bytes of those among them that went by no command's will.
+    /// Bytes of the entries in `stale` for expired and evicted keys.
     pub(crate) lost_bytes: usize,
-    /// Whether all that anybody has cached is stale.
+    /// Whether everything that clients have cached is stale.
     pub(crate) all_stale: bool,
     pub(crate) author: u64,
 }
@@ -129,7 +128,7 @@ impl Changes {
         self.noted.clear();
     }
 
-    /// True when there is somebody to tell.
+    /// True if there are changes to notify of.
     #[inline]
     pub(crate) fn are_there(&self) -> bool {
         !self.stale.is_empty() | self.all_stale
@@ -140,36 +139,36 @@ impl Changes {
         !self.noted.is_empty()
     }
 
-    /// The present command may have changed a key.
+    /// Notes a key that the current command may have changed.
     pub(crate) fn note(&mut self, database: usize, key: &[u8], has_readers: bool) {
         self.noted.push(Stale { database, key: key.into(), has_readers, author: self.author, lost: false });
     }
 
-    /// What the present command may have changed, it did.
+    /// Confirms the noted keys: the current command made changes.
     pub(crate) fn commit(&mut self) {
         self.stale.append(&mut self.noted);
     }
 
-    /// A key, or a part of it, went by no command's will.
+    /// Adds a key that expired or was evicted, in whole or in part.
     pub(crate) fn lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
         self.stale.push(Stale { database, key: key.into(), has_readers, author: self.author, lost: true });
         self.lost_bytes += size_of::<Stale>() + key.len();
     }
 }
 
-/// What was new about a reader of a key.
+/// What [`TrackedKeys::add`] added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Added {
     /// The key had no reader before.
     pub(crate) key: bool,
-    /// It is one more.
+    /// The reader is new.
     pub(crate) reader: bool,
 }
 
 /// The keys of one partition that have readers.
 #[derive(Default)]
 pub(crate) struct TrackedKeys {
-    /// By the hashes of the keys, of which hardly any two are the same.
+    /// By hash of the key. Hash collisions are rare.
     by_hash: HashMap<u64, SmallVec<[Tracked; 1]>, BuildHasherDefault<Spread>>,
 }
 
@@ -202,7 +201,7 @@ impl TrackedKeys {
         }
     }
 
-    /// Takes the readers of a key out, but for one who stays if it is one.
+    /// Removes and returns the readers of a key, except `but`, which stays if it is one.
     pub(crate) fn take(&mut self, key: Key<'_>, but: u64) -> Readers {
         let Some(same) = self.by_hash.get_mut(&key.hash) else { return Readers::new() };
         let Some(at) = same.iter().position(|tracked| &*tracked.key == key.bytes) else { return Readers::new() };
@@ -218,7 +217,7 @@ impl TrackedKeys {
         taken
     }
 
-    /// Takes out some key by chance.
+    /// Removes and returns some key chosen at random.
     pub(crate) fn take_any(&mut self, draw: u64, hasher: KeyHasher) -> Option<(Box<[u8]>, Readers)> {
         let some = chance::below(draw, self.by_hash.len().max(1));
         let key = self.by_hash.values().nth(some)?.first()?.key.clone();
@@ -226,15 +225,15 @@ impl TrackedKeys {
         Some((key, readers))
     }
 
-    /// How many keys and readers there are.
+    /// Number of keys and of readers.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let all = || self.by_hash.values().flatten();
         (all().count(), all().map(|tracked| tracked.readers.len()).sum())
     }
 }
 
-/// Passes on what is a hash already, with its high bits in the place of the low ones: these are the same for all keys of a
-/// partition.
+/// Passes on a value that is already a hash, rotated so that its high bits
+/// come first: the low bits are the same for all keys of a partition.
 #[derive(Default)]
 struct Spread(u64);
 

@@ -1,32 +1,32 @@
-//! What databases take and hold, for INFO and MEMORY: looked up partition by partition, without stopping anybody.
+//! Memory and contents of databases, for INFO and MEMORY: collected partition by partition, without stopping commands.
 //!
-//! A partition that is locked at the moment is passed over, and the figures are scaled up by what was seen: they are
-//! estimates as soon as commands run. So nobody waits here, and a caller may itself hold locks.
+//! Partitions that are locked at the moment are skipped, and the figures are extrapolated from the others,
+//! so they are estimates while commands run. These functions never block, and the caller may hold locks.
 
 use crate::keyspace::Keyspace;
 
-/// Buckets in which keys with an expiry are looked for under one lock.
+/// Buckets searched for keys with an expiry per sample.
 const BUCKETS_PER_SAMPLE: usize = 16;
 
-/// What the tables of one database take.
+/// The size of the tables of one database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Keys.
     pub keys: usize,
     /// Keys with an expiry.
     pub volatile: usize,
-    /// Partitions that hold any key.
+    /// Partitions that hold keys.
     pub partitions: usize,
-    /// Bytes that the tables themselves take, entries not included.
+    /// Bytes of the tables themselves, without entries.
     pub table_bytes: usize,
-    /// Slots that entries could take.
+    /// Total number of slots.
     pub slots: usize,
-    /// Segments that the tables are made of.
+    /// Total number of segments.
     pub segments: usize,
 }
 
 impl Keyspace {
-    /// What the tables of database `number` take.
+    /// The size of the tables of database `number`.
     pub fn usage(&'static self, number: usize) -> Usage {
         let mut usage = Usage { keys: self.len(number), volatile: self.volatile(number), ..Usage::default() };
         let database = self.database_at(number);
@@ -53,8 +53,8 @@ impl Keyspace {
         }
     }
 
-    /// The mean time in milliseconds that keys with an expiry have left, from a sample of about `samples` of them; 0 when
-    /// there are none.
+    /// The mean remaining time to live of keys with an expiry, in milliseconds,
+    /// from a sample of about `samples` keys; 0 if there are none.
     pub fn average_ttl_ms(&'static self, number: usize, now_ms: i64, samples: usize) -> u64 {
         let database = self.database_at(number);
         let (mut sum, mut count) = (0u64, 0u64);

@@ -2,8 +2,8 @@
 
 use crate::collections::{Collection, Word, on};
 
-/// Strings up to this many bytes live in their entry, longer ones in a buffer of their own, which large arguments are
-/// read into and handed over in.
+/// Strings up to this many bytes are stored inline in their entry, longer ones in a separate buffer.
+/// Large arguments are read directly into such a buffer, which is then moved into the entry.
 pub const INLINE_MAX: usize = 32 * 1024 - 1;
 
 /// The kinds of values, numbered as in entries.
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// Room to print an integer in.
+/// Buffer for printing an integer.
 pub type IntBuf = [u8; 20];
 
 /// A string as it is stored.
@@ -93,7 +93,7 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// Whether two are the same string, whichever of them is held as an integer.
+    /// Whether two strings are equal, in either representation.
     #[inline]
     pub fn is_same(self, other: Str<'_>) -> bool {
         match (self, other) {
@@ -112,14 +112,14 @@ impl<'a> Str<'a> {
     }
 }
 
-/// A value without its key, owned: what RENAME, COPY and MOVE carry.
+/// An owned value without its key: used by RENAME, COPY and MOVE.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// A string that is an integer.
     Int(i64),
-    /// A string as it was set.
+    /// A string as set by a client.
     Bytes(Vec<u8>),
-    /// A string that has been changed in place, or is large.
+    /// A string that was modified in place, or is large.
     Raw(Box<Vec<u8>>),
     /// A collection.
     Object(Object),
@@ -151,20 +151,20 @@ impl<C: Collection> From<C> for Value {
     }
 }
 
-/// A collection of whichever kind, owned.
+/// An owned collection of any kind.
 pub struct Object {
     kind: Kind,
     word: Word,
 }
 
 impl Object {
-    /// Takes a collection.
+    /// Wraps a collection.
     #[inline]
     pub fn new<C: Collection>(collection: C) -> Object {
         Object { kind: C::KIND, word: collection.into_word() }
     }
 
-    /// Its kind: never that of strings.
+    /// Its kind, never [`Kind::String`].
     #[inline]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -172,20 +172,20 @@ impl Object {
 
     /// The collection, if it is of this kind.
     pub fn get<C: Collection>(&self) -> Option<&C> {
-        // SAFETY: made from a collection of this kind, which is transparent around its word.
+        // SAFETY: made from a collection of this kind, which is a transparent wrapper of its word.
         (self.kind == C::KIND).then(|| unsafe { &*std::ptr::from_ref(&self.word).cast::<C>() })
     }
 
-    /// Gives the collection away as a word.
+    /// Releases ownership of the collection as a word.
     #[inline]
     pub(crate) fn into_word(self) -> Word {
         std::mem::ManuallyDrop::new(self).word
     }
 
-    /// Takes it back.
+    /// Takes ownership of a collection given as a word.
     ///
     /// # Safety
-    /// The word is that of a collection of this kind, and no copy of it is used afterwards.
+    /// The word must be that of a collection of this kind, and no copy of it may be used afterwards.
     #[inline]
     pub(crate) unsafe fn from_word(kind: Kind, word: Word) -> Object {
         Object { kind, word }

@@ -1,13 +1,13 @@
-//! Clients that wait for a key: BLPOP, BZPOPMIN, XREAD and their kin.
+//! Blocked clients that wait for keys: BLPOP, BZPOPMIN, XREAD and similar commands.
 //!
-//! Each partition has the queues of its keys. A waiter stands in the queues of all the keys that its command names, with
-//! one ticket that says how long it has waited, and leaves all of them at once. **Invariant**: a waiter joins, is served
-//! and leaves under the locks of all its keys, so that whoever holds these locks knows whether it still waits.
+//! Each partition has the queues of its keys. A waiter is in the queues of all the keys that its command names, with
+//! one ticket that gives its position, and leaves all of them at once. **Invariant**: a waiter joins, is served and
+//! leaves under the locks of all its keys, so a thread that holds these locks knows whether it still waits.
 //!
-//! What somebody waits for is a key of some kind, or new entries in a stream. A key that comes, goes or changes its kind is
-//! therefore noted in the command's [`Effects`](crate::effects::Effects) if somebody waits for it, and so is a stream when
-//! its command says that there is something new ([`Db::awaken`](crate::Db::awaken)); those who wait are served after the
-//! command. Where nobody waits, that costs one look at the partition.
+//! A client waits for a key of some kind, or for new entries in a stream. If a key that clients wait for is
+//! created, deleted or changes its kind, the command notes it in its [`Effects`](crate::effects::Effects).
+//! A command that adds to a stream notes it explicitly ([`Db::awaken`](crate::Db::awaken)). The waiters are
+//! served after the command. If no client waits, this costs one check of the partition.
 
 use crate::value::Kind;
 use std::any::Any;
@@ -15,39 +15,40 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Somebody who waits.
+/// A client that waits for keys.
 pub struct Waiter {
     ticket: u64,
     /// The kind of value that it waits for.
     pub kind: Kind,
-    /// Whether it is to be served, with an error most likely, when the key goes or becomes of another kind.
+    /// Whether it is also served, usually with an error, when the key is deleted or changes its kind.
     pub heeds_loss: bool,
     left: AtomicBool,
-    /// Waiters with the same number other than 0 look for the same: when one of them finds nothing, so will the others.
+    /// Waiters with the same nonzero number look for the same thing:
+    /// if one of them finds nothing, the others will not either.
     pub rivals: u64,
-    /// Who it is, and what is to be done: the server's business.
+    /// The client and its command, in a form that the server defines.
     pub purpose: Box<dyn Any + Send + Sync>,
 }
 
 impl Waiter {
-    /// Somebody who begins to wait now.
+    /// A waiter that begins to wait now.
     pub fn new(kind: Kind, heeds_loss: bool, rivals: u64, purpose: Box<dyn Any + Send + Sync>) -> Arc<Waiter> {
         static TICKETS: AtomicU64 = AtomicU64::new(1);
         let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
         Arc::new(Waiter { ticket, kind, heeds_loss, left: AtomicBool::new(false), rivals, purpose })
     }
 
-    /// Its place among all who wait: lower is earlier.
+    /// Its position among all waiters: lower is earlier.
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 
-    /// Whether it has left its queues. Certain only under the locks of its keys.
+    /// Whether it has left its queues. Reliable only under the locks of its keys.
     pub fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes note that it leaves.
+    /// Marks the waiter as having left.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
     }
@@ -61,7 +62,7 @@ pub(crate) struct Queues(HashMap<Box<[u8]>, Queue>);
 struct Queue {
     /// By ticket.
     waiters: BTreeMap<u64, Arc<Waiter>>,
-    /// How many of them heed the loss of the key.
+    /// Number of waiters that heed the loss of the key.
     heeding_loss: usize,
 }
 
@@ -97,8 +98,8 @@ impl Queues {
         }
     }
 
-    /// The first with a later ticket than `after` who is to be served when the key holds a value of this kind, and none of
-    /// these rivals.
+    /// The first waiter with a ticket after `after` that is served when the key
+    /// holds a value of this kind, and whose `rivals` number is not among `rivals`.
     pub(crate) fn next(&self, key: &[u8], after: u64, kind: Option<Kind>, rivals: &[u64]) -> Option<Arc<Waiter>> {
         let queue = self.0.get(key)?;
         if kind.is_none() && queue.heeding_loss == 0 {

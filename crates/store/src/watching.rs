@@ -1,21 +1,21 @@
-//! WATCH: who wants to know whether keys stay as they are.
+//! WATCH: clients that need to know whether keys have changed.
 //!
-//! Each partition knows who watches its keys. A command that changes such a key notes the watchers in its
-//! [`Effects`](crate::effects::Effects), and when it turns out to have changed something they are told, under the locks
-//! of the command. Whoever holds the locks of all watched keys therefore knows whether they are as they were.
+//! Each partition records the watchers of its keys. A command that may change such a key notes the watchers in
+//! its [`Effects`](crate::effects::Effects); if it made a change, they are marked as touched, under the locks
+//! of the command. A thread that holds the locks of all watched keys therefore knows whether they have changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Somebody who watches keys.
+/// A client that watches keys.
 #[derive(Default)]
 pub struct Watcher {
     touched: AtomicBool,
 }
 
 impl Watcher {
-    /// Whether one of the keys has changed. Certain only under their locks.
+    /// Whether one of the keys has changed. Reliable only under their locks.
     pub fn is_touched(&self) -> bool {
         self.touched.load(Ordering::Relaxed)
     }
@@ -28,7 +28,7 @@ impl Watcher {
 /// A watcher of one key.
 pub(crate) struct Watch {
     pub(crate) watcher: Arc<Watcher>,
-    /// Whether the key's time had come already when it began to watch: that it goes for good is no change then.
+    /// Whether the key had already expired when the watch began: its deletion is then not a change.
     pub(crate) stale: bool,
 }
 
@@ -58,7 +58,7 @@ impl Watchers {
         self.0.keys().map(AsRef::as_ref)
     }
 
-    /// One more; whether it did not watch the key already.
+    /// Adds a watch; returns false if the watcher already watches the key.
     pub(crate) fn add(&mut self, key: &[u8], watch: Watch) -> bool {
         let watches = self.0.entry(key.into()).or_default();
         let is_new = !watches.iter().any(|known| Arc::ptr_eq(&known.watcher, &watch.watcher));

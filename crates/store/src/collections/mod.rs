@@ -1,7 +1,8 @@
-//! The values that are not strings: each type owns its encodings and converts between them at Valkey's moments.
+//! Collection types: all values except strings. Each type owns its
+//! encodings and converts between them under the same conditions as Valkey.
 //!
-//! A collection is one [`word::Word`] in its entry and grows in place there. Everything that depends on which of the types
-//! it is goes through [`on`].
+//! A collection is one [`word::Word`] in its entry and is modified
+//! in place there. Code that depends on the type uses [`on`].
 
 pub mod hash;
 pub mod list;
@@ -17,7 +18,7 @@ pub use sorted_set::SortedSet;
 pub use stream::Stream;
 pub use word::{Collection, Inside, Word};
 
-/// Evaluates `$body` with `$type` standing for the collection of a kind; `$string` for strings.
+/// Evaluates `$body` with `$type` bound to the collection type of a kind; `$string` for strings.
 macro_rules! on {
     ($kind:expr, $type:ident => $body:expr, $string:expr) => {
         match $kind {

@@ -1,13 +1,14 @@
-//! A pointer and what it points to, in eight bytes that may lie anywhere.
+//! A tagged pointer in eight unaligned bytes.
 //!
-//! A collection is one [`Word`] in its entry. The word's low three bits, free because allocations are aligned, say which
-//! encoding the pointer leads to. Words lie unaligned behind a key, hence the byte array.
+//! A collection is one [`Word`] in its entry. The word's low three bits, free
+//! because allocations are aligned, hold a tag that identifies the encoding of the
+//! pointee. Words are stored after a key and so are unaligned, hence the byte array.
 //!
 //! # Safety
 //!
-//! A word is a plain value: it keeps nothing alive, and copies of it lead to the same place. Whoever wraps one in a collection
-//! owns what it leads to, knows by the tag what that is, and takes it back once. A [`Collection`] is its word and nothing else,
-//! so that an entry may be read as the collection of its kind where it lies.
+//! A word is a plain value: it owns nothing, and copies of it point to the same place. The collection that
+//! wraps a word owns the pointee, determines its type by the tag, and releases it once. A [`Collection`]
+//! consists of its word only, so that an entry can be accessed in place as the collection of its kind.
 
 use crate::defrag::Mover;
 use crate::encodings::listpack::View;
@@ -19,13 +20,13 @@ use std::ptr::NonNull;
 
 const TAG: u64 = 0b111;
 
-/// See the module's documentation. It owns nothing by itself: the collection that wraps it does.
+/// A tagged pointer. It owns nothing by itself: the collection that wraps it does.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Word([u8; 8]);
 
 impl Word {
-    /// `pointer`, aligned to eight bytes at least, with `tag` below eight.
+    /// A word for `pointer`, which is aligned to at least eight bytes, with a `tag` below eight.
     #[inline]
     pub fn new(pointer: NonNull<u8>, tag: u8) -> Word {
         let address = pointer.as_ptr().expose_provenance() as u64;
@@ -33,53 +34,53 @@ impl Word {
         Word((address | u64::from(tag)).to_le_bytes())
     }
 
-    /// A box given away to the word.
+    /// Moves a box into a word.
     #[inline]
     pub fn from_box<T>(value: Box<T>, tag: u8) -> Word {
         const { assert!(align_of::<T>() >= 8, "the tag needs three bits") };
         Word::new(NonNull::from(Box::leak(value)).cast(), tag)
     }
 
-    /// Which encoding it leads to.
+    /// The tag, which identifies the encoding.
     #[inline]
     pub fn tag(self) -> u8 {
         (u64::from_le_bytes(self.0) & TAG) as u8
     }
 
-    /// Where it leads.
+    /// The pointer.
     #[inline]
     pub fn pointer(self) -> NonNull<u8> {
         let address = (u64::from_le_bytes(self.0) & !TAG) as usize;
-        // SAFETY: `new` was given a pointer that is not null, and aligned, so that the tag took none of its bits.
+        // SAFETY: `new` received a pointer that is not null and is aligned, so the tag does not overlap its bits.
         unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(address)) }
     }
 
-    /// What a word made by [`Word::from_box`] leads to.
+    /// Borrows the box of a word made by [`Word::from_box`].
     ///
     /// # Safety
-    /// It was made from a `Box<T>` that was not taken back, and nobody changes the value during `'a`.
+    /// The word was made from a `Box<T>` that was not taken back, and the value does not change during `'a`.
     #[inline]
     pub unsafe fn as_ref<'a, T>(self) -> &'a T {
         // SAFETY: promised by the caller.
         unsafe { self.pointer().cast::<T>().as_ref() }
     }
 
-    /// The same for change.
+    /// Borrows the box mutably.
     ///
     /// # Safety
-    /// As for `as_ref`, and nobody else looks at the value during `'a`.
+    /// As for `as_ref`, and the value is not accessed otherwise during `'a`.
     #[inline]
     pub unsafe fn as_mut<'a, T>(self) -> &'a mut T {
         // SAFETY: promised by the caller.
         unsafe { self.pointer().cast::<T>().as_mut() }
     }
 
-    /// Offers the box that it leads to.
+    /// Offers the box to a mover.
     ///
     /// # Safety
     /// As for `as_mut`, and no copy of the word is used afterwards.
     pub unsafe fn relocate_box<T>(&mut self, mover: &mut Mover<'_>) {
-        // SAFETY: promised by the caller; the box is given back to the word.
+        // SAFETY: promised by the caller; the box is moved back into the word.
         let mut owner = unsafe { self.into_box::<T>() };
         mover.offer_box(&mut owner);
         *self = Word::from_box(owner, self.tag());
@@ -88,7 +89,7 @@ impl Word {
     /// Takes the box back.
     ///
     /// # Safety
-    /// It was made from a `Box<T>`; neither this word nor a copy of it is used afterwards.
+    /// The word was made from a `Box<T>`; neither this word nor a copy of it is used afterwards.
     #[inline]
     pub unsafe fn into_box<T>(self) -> Box<T> {
         // SAFETY: promised by the caller.
@@ -96,22 +97,22 @@ impl Word {
     }
 }
 
-/// What a collection is at heart, for those who look into it.
+/// The internal representation of a collection, for introspection.
 pub enum Inside<'a> {
     /// One listpack.
     Listpack(View<'a>),
-    /// What others take for one listpack, in pieces.
+    /// A listpack to clients, stored in pieces.
     Pairs(&'a Pairs),
-    /// A hash table of its elements, whatever is there beside it.
+    /// A hash table of its elements, possibly with other structures.
     Table(&'a Table),
     /// Something else.
     Other,
 }
 
-/// A value that an entry holds as one word.
+/// A value that an entry stores as one word.
 ///
 /// # Safety
-/// The type is `#[repr(transparent)]` around a [`Word`], which is its only state, and may be moved freely.
+/// The type must be `#[repr(transparent)]` around a [`Word`], which is its only state, and must be movable.
 pub unsafe trait Collection: Sized + Clone {
     /// Its kind.
     const KIND: crate::value::Kind;
@@ -119,33 +120,33 @@ pub unsafe trait Collection: Sized + Clone {
     /// Number of elements.
     fn len(&self) -> usize;
 
-    /// True when there are none: commands remove such keys, except for streams.
+    /// True if there are no elements: commands remove such keys, except streams.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The encoding's name, as OBJECT ENCODING tells it.
+    /// The encoding's name, as OBJECT ENCODING reports it.
     fn encoding(&self) -> &'static str;
 
-    /// What it is at heart.
+    /// Its internal representation.
     fn inside(&self) -> Inside<'_>;
 
-    /// Bytes of memory that it takes beside its word, the allocator's rounding included. Large ones are estimated from
-    /// `samples` elements; 0 looks at all.
+    /// Bytes of memory besides its word, rounded up to the allocator's size classes.
+    /// Large collections are estimated from `samples` elements; 0 counts all.
     fn memory(&self, samples: usize) -> usize;
 
-    /// The number of allocations, roughly: what freeing it costs.
+    /// The approximate number of allocations, which is the cost of freeing it.
     fn free_effort(&self) -> usize;
 
-    /// Offers what it consists of to a mover, from `position` on, 0 for the beginning, until that is due or somewhat further.
-    /// Where to go on then; `None` when that was all. The position may be one that was told of another value.
+    /// Offers its allocations to a mover, from `position` on (0 is the start), until the mover is due. Returns
+    /// the position to continue from; `None` when done. The position may have been returned for another value.
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64>;
 
-    /// The value as one that is captured in pieces: if it is so large that capturing all of it would keep others waiting, or
-    /// while that is under way.
+    /// The collection as one that is captured in pieces, if it is large enough that
+    /// capturing it at once would block other threads, or if such a capture is running.
     fn gradual(&mut self) -> Option<&mut dyn Gradual>;
 
-    /// Gives the value away as a word.
+    /// Releases ownership of the value as a word.
     #[inline]
     fn into_word(self) -> Word {
         let value = ManuallyDrop::new(self);
@@ -153,13 +154,13 @@ pub unsafe trait Collection: Sized + Clone {
         unsafe { std::mem::transmute_copy(&value) }
     }
 
-    /// Takes the value back.
+    /// Takes ownership of a value given as a word.
     ///
     /// # Safety
     /// The word came from `into_word` of this type; neither it nor a copy of it is used afterwards.
     #[inline]
     unsafe fn from_word(word: Word) -> Self {
-        // SAFETY: transparent around a word, and given away by the caller.
+        // SAFETY: transparent around a word, whose ownership the caller passes.
         unsafe { std::mem::transmute_copy(&word) }
     }
 }

@@ -5,18 +5,18 @@ use crate::effects::Effects;
 use crate::entry::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one worker. Only their owner writes them; others may read.
+/// Counters of one worker. Only the owner writes them; other threads may read.
 #[derive(Default)]
 pub struct Counters {
     /// Lookups that found a key.
     pub hits: Counter,
     /// Lookups that found none.
     pub misses: Counter,
-    /// Keys dropped because their time had come.
+    /// Keys deleted because they had expired.
     pub expired: Counter,
-    /// Fields of hashes dropped because their time had come.
+    /// Fields of hashes deleted because they had expired.
     pub expired_fields: Counter,
-    /// Keys dropped because memory was short.
+    /// Keys evicted because the memory limit was reached.
     pub evicted: Counter,
 }
 
@@ -31,39 +31,39 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
-    /// The present value.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Begins at zero again.
+    /// Resets the counter to zero.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// What becomes of a key's expiry when its value is set.
+/// What happens to a key's expiry when its value is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// It has none.
+    /// The key has no expiry afterwards.
     None,
-    /// It keeps the one it has.
+    /// The key keeps its expiry.
     Keep,
-    /// Unix time in milliseconds.
+    /// The new expiry: Unix time in milliseconds.
     At(i64),
 }
 
-/// What becomes of keys whose time has come when a command meets them.
+/// How a command treats expired keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenExpired {
-    /// They are dropped.
+    /// Deletes them.
     Drop,
-    /// They stay, unseen: CLIENT PAUSE keeps the data as it is.
+    /// Hides them but keeps the data: during CLIENT PAUSE.
     Keep,
-    /// They stay, unseen, and so do keys that are given a time that has passed: in import mode the source of the data
-    /// says when they go.
+    /// Hides them but keeps the data, and also accepts an expiry in the past without
+    /// deleting the key: in import mode, the source of the data deletes expired keys.
     Import,
-    /// The same for the source itself, which sees them.
+    /// Like `Import`, for the source itself, which sees expired keys.
     ImportSource,
 }
 
@@ -71,28 +71,28 @@ pub enum WhenExpired {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
 
-/// What a command runs with, besides the locks.
+/// The environment of a command, besides the locks.
 pub struct Env<'a> {
-    /// Present Unix time in milliseconds; fixed during a command.
+    /// Current Unix time in milliseconds; constant during a command.
     pub now_ms: i64,
     /// How access is recorded.
     pub access: &'a Access,
-    /// Whether looking at a key touches its access clock.
+    /// Whether reading a key updates its access clock.
     pub touch: bool,
-    /// `lazyfree-lazy-expire`: whether large values whose time has come are freed in the background.
+    /// `lazyfree-lazy-expire`: whether large expired values are freed in the background.
     pub lazy_expire: bool,
-    /// `lazyfree-lazy-server-del`: whether large values that are overwritten are freed in the background.
+    /// `lazyfree-lazy-server-del`: whether large overwritten values are freed in the background.
     pub lazy_overwrite: bool,
-    /// What becomes of keys whose time has come.
+    /// How expired keys are treated.
     pub when_expired: WhenExpired,
     /// Where lookups are counted.
     pub counters: &'a Counters,
-    /// What the command did.
+    /// Collects the changes that the command makes.
     pub effects: &'a mut Effects,
 }
 
 impl Env<'_> {
-    /// Whether a key is not to be seen because its time has come.
+    /// Whether a key is hidden because it has expired.
     #[inline]
     pub(super) fn hides(&self, entry: &Entry<'_>) -> bool {
         entry.is_expired(self.now_ms) && self.when_expired != WhenExpired::ImportSource

@@ -9,7 +9,7 @@ use crate::keyspace::Key;
 use crate::table::Place;
 
 impl Db<'_> {
-    /// Where a key is, if it is there and its time has not come; drops it when it has.
+    /// Finds the place of a key that exists and has not expired; deletes an expired key.
     #[inline(always)]
     pub(super) fn locate(&mut self, key: Key<'_>) -> Option<Place> {
         let (place, entry) = self.partition(key).find_entry(key)?;
@@ -19,7 +19,7 @@ impl Db<'_> {
         Some(place)
     }
 
-    /// Whether a key that has an expiry is seen; drops it when it is to go.
+    /// Whether a key with an expiry is visible; deletes it if it has expired and expired keys are to be deleted.
     fn outlives(&mut self, key: Key<'_>, place: Place) -> bool {
         let hidden = self.env.hides(&self.entry(key, place));
         if hidden && self.env.when_expired == WhenExpired::Drop {
@@ -28,13 +28,13 @@ impl Db<'_> {
         !hidden
     }
 
-    /// Whether a key that is given this expiry is to go at once: a time that has come, except in import mode.
+    /// Whether a key that is given this expiry must be deleted at once: the time has passed, and import mode is off.
     #[inline]
     pub fn is_due(&self, at: i64) -> bool {
         at <= self.env.now_ms && matches!(self.env.when_expired, WhenExpired::Drop | WhenExpired::Keep)
     }
 
-    /// How fields of hashes whose time has come are seen.
+    /// How expired fields of hashes are treated.
     #[inline]
     pub fn field_clock(&self) -> FieldClock {
         let hides = self.env.when_expired != WhenExpired::ImportSource;
@@ -42,8 +42,8 @@ impl Db<'_> {
         FieldClock::new(self.env.now_ms, hides, drops)
     }
 
-    /// Takes note of the expiries of fields in the hash at a key, which asked for it (see
-    /// [`State::Unqueued`](crate::collections::hash::State)).
+    /// Queues the hash at a key for active expiry of its fields, as the hash
+    /// requested (see [`State::Unqueued`](crate::collections::hash::State)).
     #[cold]
     pub fn note_expiries(&mut self, key: Key<'_>) {
         if let Some(place) = self.partition(key).find(key) {
@@ -51,7 +51,7 @@ impl Db<'_> {
         }
     }
 
-    /// Counts fields that a command removed or replaced because their time had come.
+    /// Counts fields that a command removed or replaced because they had expired.
     pub fn count_expired_fields(&self, fields: usize) {
         self.env.counters.expired_fields.add(fields as u64);
     }
@@ -78,7 +78,7 @@ impl Db<'_> {
         }
     }
 
-    /// Sets the access clock of a key, if it is there, to what [`Access`] makes of how it was used elsewhere.
+    /// Sets the access clock of a key, if it exists. [`Access`] computes clocks from idle times and frequencies.
     pub fn set_access_clock(&mut self, key: Key<'_>, clock: u32) {
         if let Some(place) = self.locate(key) {
             self.set_clock(key, place, clock);
@@ -90,24 +90,24 @@ impl Db<'_> {
         self.partition_mut(key).set_clock(place, clock);
     }
 
-    /// Lookup of a reading command: counts a hit or tells of and counts a miss, touches the access clock.
+    /// Looks up a key for a reading command: counts a hit or a miss, notifies of a miss, updates the access clock.
     #[inline]
     pub fn get(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let touch = self.env.touch;
         self.look_up(key, touch, true)
     }
 
-    /// Like [`Db::get`], but leaves the access clock alone (EXISTS, TTL, TYPE).
+    /// Like [`Db::get`], but does not update the access clock (EXISTS, TTL, TYPE).
     pub fn get_untouched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         self.look_up(key, false, true)
     }
 
-    /// Like [`Db::get`], but touches the access clock even for a client that otherwise does not (TOUCH).
+    /// Like [`Db::get`], but updates the access clock even for a client with CLIENT NO-TOUCH (TOUCH).
     pub fn get_touched(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         self.look_up(key, true, true)
     }
 
-    /// Like [`Db::get_untouched`], but tells nobody of a miss (OBJECT).
+    /// Like [`Db::get_untouched`], but does not notify of a miss (OBJECT).
     pub fn inspect(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         self.look_up(key, false, false)
     }
@@ -129,7 +129,7 @@ impl Db<'_> {
         Some(unsafe { Entry::from_pointer(entry) })
     }
 
-    /// The same for a key that was found, and whose time may have come or whose access clock may have to be set.
+    /// Continues a lookup of a key that has an expiry or whose access clock changes.
     fn look_up_changing(&mut self, key: Key<'_>, place: Place, touch: bool, tell: bool) -> Option<Entry<'_>> {
         if self.entry(key, place).has_expiry() && !self.outlives(key, place) {
             self.miss(key, tell);
@@ -150,7 +150,7 @@ impl Db<'_> {
         }
     }
 
-    /// Lookup of a writing command: touches the access clock, counts nothing.
+    /// Looks up a key for a writing command: updates the access clock, counts nothing.
     #[inline]
     pub fn get_for_write(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let place = self.locate(key)?;
@@ -160,7 +160,7 @@ impl Db<'_> {
         Some(self.entry(key, place))
     }
 
-    /// Looks without touching or counting.
+    /// Looks up a key without updating its access clock or counting.
     #[inline]
     pub fn peek(&mut self, key: Key<'_>) -> Option<Entry<'_>> {
         let place = self.locate(key)?;
@@ -173,8 +173,8 @@ impl Db<'_> {
         self.get(key).map(|entry| entry.collection().ok_or(WrongType)).transpose()
     }
 
-    /// The collection at a key that was looked up before with [`Db::read`] or [`Db::write`]: for commands that look at
-    /// several at once. Nothing expires, is counted or touched here.
+    /// The collection at a key that was already looked up with [`Db::read`] or [`Db::write`], for
+    /// commands that access several collections at once. Expires, counts and updates nothing.
     #[inline]
     pub fn view<C: Collection>(&self, key: Key<'_>) -> Option<&C> {
         let partition = self.partition(key);

@@ -1,4 +1,4 @@
-//! Walking through a database: SCAN, and keys drawn at random.
+//! Iteration over a database: SCAN, and random keys.
 
 use super::{Db, Env, WhenExpired, discard, tell_of_loss};
 use crate::entry::Entry;
@@ -6,11 +6,11 @@ use crate::keyspace::{Address, Keyspace};
 use crate::partition::Partition;
 
 impl Db<'_> {
-    /// A key chosen with equal chances for all, or nearly so when many have expired: these are dropped on the way. When
-    /// such keys are kept and seem to be all there are, it is one of them. Needs the world.
+    /// A key chosen uniformly at random, or nearly so if many have expired. Expired keys found on the way are
+    /// deleted; if they must be kept and seem to be the only ones, returns one of them. Needs the global lock.
     pub fn random_key(&mut self, mut random: impl FnMut() -> u64) -> Option<Vec<u8>> {
         let mut kept = 0;
-        // Every turn finds a key, drops one or counts one that is kept.
+        // Each iteration returns a key, deletes one, or counts one that must be kept.
         loop {
             let len = self.len();
             if len == 0 {
@@ -27,7 +27,7 @@ impl Db<'_> {
         }
     }
 
-    /// The partition that holds key number `rank` when keys are counted partition by partition.
+    /// The partition that holds key number `rank`, counting keys partition by partition.
     fn weighted_partition(&self, mut rank: u64) -> Address {
         let keyspace = self.keyspace();
         let mut partition = 0;
@@ -44,9 +44,9 @@ impl Db<'_> {
         keyspace.address_of(self.database, partition)
     }
 
-    /// Looks at some keys from `cursor` on, at least `count` of them or all that are left, and says where to go on; 0
-    /// when done. Of those that are `wanted` it visits the ones whose time has not come, and drops the others
-    /// unless they are kept. Partitions are locked one at a time, so the command must hold no keys' locks (or the world).
+    /// Scans from `cursor` on, over at least `count` keys or all that remain, and returns the next cursor; 0 when done.
+    /// Of the keys for which `wanted` returns true, visits those that have not expired, and deletes the others unless
+    /// they must be kept. Partitions are locked one at a time, so the command must hold no locks, or the global lock.
     pub fn scan(
         &mut self,
         cursor: u64,
@@ -59,7 +59,8 @@ impl Db<'_> {
         let (mut partition, mut position) = decode_cursor(cursor, partitions);
         let mut seen = 0;
         let mut due = Vec::new();
-        // Empty buckets are looked at too: a sparse table ends the call after some work, not only after `count` keys.
+        // Empty buckets count too: on a sparse table, the call ends
+        // after a bounded amount of work, not only after `count` keys.
         let mut buckets = count.saturating_mul(10);
         while partition < partitions {
             if keyspace.partition_len(self.database, partition) == 0 {
@@ -92,8 +93,8 @@ impl Db<'_> {
     }
 }
 
-/// Drops a key whose time has come while its partition is locked for that alone, and has it in the log before others can
-/// change the key.
+/// Deletes an expired key while its partition is locked, and appends
+/// the deletion to the log before other threads can change the key.
 #[cold]
 fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, key: &[u8]) {
     let key = keyspace.key(key);
@@ -106,10 +107,11 @@ fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, k
     env.effects.commit_records(&keyspace.log);
 }
 
-/// Turns in which a random key turns out to be one that has expired and is kept, before it will do.
+/// Number of times that a random key may be an expired one that must be kept, before it is returned.
 const KEPT_TRIES_MAX: usize = 100;
 
-/// A cursor is the partition in its low bits, and above them the first 48 bits of the place in the hash space.
+/// A cursor consists of the partition in its low bits and the
+/// first 48 bits of the position in the hash space above them.
 fn encode_cursor(partition: usize, position: u64, partitions: usize) -> u64 {
     (position >> 16) << partitions.trailing_zeros() | partition as u64
 }

@@ -1,9 +1,11 @@
+//! Tests of databases: lookups, changes and expiry.
+
 use super::*;
 use crate::hash::KeyHasher;
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
-/// Runs `run` with database 0 of a keyspace, under the world lock.
+/// Runs `run` with database 0 of a keyspace, under the global lock.
 fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
     with_db_at(keyspace, NOW_MS, WhenExpired::Drop, run)
 }

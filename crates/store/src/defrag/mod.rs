@@ -1,18 +1,20 @@
-//! Active defragmentation: moving what is alive out of pages that are mostly empty, so that these can be given back.
+//! Active defragmentation: moves live allocations out of mostly empty pages, so that these can be released.
 //!
-//! The allocator knows which pages those are: it is the [`Heap`], which moves an allocation if it has a better place for it.
-//! A [`Mover`] offers it one allocation after the other, and counts how many it may still offer under the present lock.
-//! Everything in the keyspace has a method `relocate` that offers what it consists of and writes down where that is
-//! afterwards. What is large stops when the mover [is due](Mover::is_due), and says where it is to go on; it may be changed,
-//! or be something else altogether, before that. A [`Walk`] goes through the partitions that way.
+//! The allocator knows which pages those are: it is the [`Heap`], which moves an allocation if it has
+//! a better place for it. A [`Mover`] offers it one allocation after the other, and counts how many
+//! it may still offer under the current lock. Every type in the keyspace has a method `relocate` that
+//! offers its allocations and updates its pointers. For large objects, `relocate` stops when the
+//! mover [is due](Mover::is_due) and returns the position to continue from; the object may be changed
+//! or replaced in between. A [`Walk`] iterates over the partitions in this way.
 //!
-//! Moving changes no value, no encoding and no figure of what anything takes, and nobody outside of this crate keeps
-//! addresses of what may be moved beyond the lock under which it was found.
+//! Moving changes no value, encoding or memory figure. Code outside this crate must not
+//! keep the address of anything movable beyond the lock under which it was obtained.
 //!
 //! # Safety
 //!
-//! An allocation is offered by whoever owns it and has it borrowed for change, with the layout that it was allocated with, and
-//! the owner uses nothing but the address that comes back. Heaps do not panic, so nobody sees an owner in between.
+//! An allocation is offered by its owner, which borrows it mutably, with the layout
+//! that it was allocated with; afterwards the owner uses only the returned address.
+//! Heaps do not panic, so an owner is never observed in an inconsistent state.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -24,21 +26,21 @@ use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
-/// Allocations of more bytes than this have pages of their own, where nothing is gained by moving them.
+/// Larger allocations have their own pages, so moving them gains nothing.
 pub const SHARED_BYTES_MAX: usize = 14 * 1024;
 
-/// An allocator that moves things.
+/// An allocator that can move allocations.
 ///
 /// # Safety
 ///
-/// What [`Heap::relocate`] returns is either what it was given, or the address of another allocation of the global
-/// allocator, of the same layout and with the same contents, while the old one is freed. It does not panic.
+/// [`Heap::relocate`] must return either its argument, or the address of another allocation from the global
+/// allocator with the same layout and contents, in which case the old allocation has been freed. It must not panic.
 pub unsafe trait Heap {
     /// Moves an allocation if there is a better place for it.
     ///
     /// # Safety
-    /// The global allocator gave it out with this layout, nobody else uses it, and it is not used afterwards unless its
-    /// address is what is returned.
+    /// The global allocator must have returned `allocation` for this layout. No other
+    /// thread may use it, and afterwards only the returned address may be used.
     unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8>;
 }
 
@@ -52,8 +54,8 @@ pub struct Mover<'h> {
 }
 
 impl<'h> Mover<'h> {
-    /// A mover that is due after `most` allocations. Collections with more elements than `fields_max` are left for later by
-    /// whoever comes upon them.
+    /// A mover that is due after `most` allocations. Collections
+    /// with more than `fields_max` elements are to be put off.
     pub fn new(heap: &'h mut dyn Heap, most: usize, fields_max: usize) -> Self {
         Mover { heap, left: most, fields_max, moved: 0, kept: 0 }
     }
@@ -64,22 +66,22 @@ impl<'h> Mover<'h> {
         self.left == 0
     }
 
-    /// Whether a collection of so many elements is to be left for later.
+    /// Whether a collection with this many elements is to be put off.
     pub(crate) fn puts_off(&self, elements: usize) -> bool {
         elements > self.fields_max
     }
 
-    /// How many allocations were moved.
+    /// Number of allocations that were moved.
     pub fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// How many stayed where they are.
+    /// Number of allocations that were offered and not moved.
     pub fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// Offers an allocation, and returns where it is now.
+    /// Offers an allocation; returns its new address.
     ///
     /// # Safety
     /// As for [`Heap::relocate`].
@@ -95,9 +97,10 @@ impl<'h> Mover<'h> {
         now
     }
 
-    /// Offers what a box leads to.
+    /// Offers a box's allocation.
     pub fn offer_box<T>(&mut self, owner: &mut Box<T>) {
-        // SAFETY: the box owns the allocation, which has the layout of its type, and is not seen until it is written anew.
+        // SAFETY: the box owns the allocation, which has the layout of
+        // its type, and is not used before it is overwritten.
         unsafe {
             let before = NonNull::from(&mut **owner).cast();
             let now = self.offer(before, Layout::new::<T>());
@@ -107,10 +110,10 @@ impl<'h> Mover<'h> {
         }
     }
 
-    /// Offers bytes in a box.
+    /// Offers the allocation of boxed bytes.
     pub fn offer_bytes(&mut self, owner: &mut Box<[u8]>) {
         let len = owner.len();
-        // SAFETY: as above; bytes have no alignment, and no bytes no allocation, which `offer` sees.
+        // SAFETY: as above; bytes have an alignment of 1. An empty box has no allocation, which `offer` handles.
         unsafe {
             let before = NonNull::from(&mut **owner).cast();
             let now = self.offer(before, Layout::from_size_align_unchecked(len, 1));
@@ -120,11 +123,11 @@ impl<'h> Mover<'h> {
         }
     }
 
-    /// Offers what a vector holds its items in.
+    /// Offers a vector's buffer.
     pub fn offer_vec<T>(&mut self, owner: &mut Vec<T>) {
         let (len, capacity) = (owner.len(), owner.capacity());
         let Ok(layout) = Layout::array::<T>(capacity) else { return };
-        // SAFETY: as above; a vector's allocation is that of an array of its capacity.
+        // SAFETY: as above; a vector's allocation has the layout of an array of its capacity.
         unsafe {
             let Some(before) = NonNull::new(owner.as_mut_ptr()) else { return };
             let now = self.offer(before.cast(), layout);
@@ -134,7 +137,7 @@ impl<'h> Mover<'h> {
         }
     }
 
-    /// Offers what a ring holds its items in, unless that is large.
+    /// Offers a ring's buffer, unless it is large.
     pub fn offer_ring<T>(&mut self, owner: &mut VecDeque<T>) {
         if owner.capacity() * size_of::<T>() <= SHARED_BYTES_MAX {
             let mut row = Vec::from(std::mem::take(owner));

@@ -1,3 +1,5 @@
+//! Tests of defragmentation: values of all encodings stay the same when their allocations move.
+
 use super::*;
 use crate::access::Access;
 use crate::collections::stream::{BlockLimits, Id};
@@ -12,24 +14,24 @@ use std::alloc::{alloc, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Moves one allocation in so many, and all of them when that is one.
+/// Moves one of every `n` allocations, or all if that is one.
 pub(crate) struct Shuffling {
     pub every: usize,
     pub seen: usize,
 }
 
-// SAFETY: what is moved is copied to a new allocation of the same layout.
+// SAFETY: a moved allocation is copied to a new one of the same layout.
 unsafe impl Heap for Shuffling {
     unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8> {
         self.seen += 1;
         if !self.seen.is_multiple_of(self.every) {
             return allocation;
         }
-        // SAFETY: the layout is not empty; the old allocation has it, as the caller promises, and is given up.
+        // SAFETY: the layout is not empty; the old allocation has it, as the caller promises, and is freed.
         unsafe {
             let Some(now) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
             now.copy_from_nonoverlapping(allocation, layout.size());
-            // What is used after it was given up should not look as if it were still good.
+            // Overwrite freed memory, so that a use after free is detected.
             allocation.write_bytes(0xa5, layout.size());
             dealloc(allocation.as_ptr(), layout);
             now
@@ -112,7 +114,7 @@ fn values(elements: usize) -> Vec<Value> {
     values
 }
 
-/// All that can be seen of a value, in words.
+/// A textual description of everything observable about a value.
 fn seen(entry: Entry<'_>) -> String {
     let mut told = format!("{} {} {:?} ", entry.encoding(), entry.memory(0), entry.expiry());
     let mut buffer = Default::default();
@@ -158,7 +160,7 @@ fn everything(keyspace: &'static Keyspace) -> BTreeMap<Vec<u8>, String> {
     all
 }
 
-/// A keyspace of all kinds of values.
+/// A keyspace with values of all kinds.
 fn filled() -> &'static Keyspace {
     let keyspace = Keyspace::leak(1, 4, KeyHasher::with_secret(3, 4));
     with_db(keyspace, |db| {

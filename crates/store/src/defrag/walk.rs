@@ -1,65 +1,65 @@
-//! A worker's way through its share of the keyspace.
+//! One worker's traversal of its share of the keyspace for defragmentation.
 //!
-//! As for active expiry, each worker has a share of the partitions. It goes through a partition's table bucket by bucket, under
-//! the partition's lock for a bounded number of allocations at a time. Large collections that it comes upon are put off, by
-//! their keys, and are gone through piece by piece before it goes on. A partition that somebody has locked is tried again by
-//! the next pass, and left alone when that was in vain some times.
+//! As in active expiry, each worker has a share of the partitions. It processes a partition's table
+//! bucket by bucket, with a bounded number of allocations per lock acquisition. Large collections are
+//! put off, recorded by key, and processed in pieces before the walk continues. If another thread has
+//! locked a partition, the next pass tries again; after several failures the partition is skipped.
 
 use super::{Heap, Mover};
 use crate::keyspace::Keyspace;
 use crate::partition::PutOff;
 use std::time::Instant;
 
-/// Allocations looked at under one lock.
+/// Allocations offered per lock acquisition.
 const OFFERS_PER_LOCK: usize = 128;
-/// Passes that find a partition locked before it is left alone.
+/// Passes that may find a partition locked before it is skipped.
 const TRIES_MAX: u32 = 20;
 
-/// A worker's way through its share of the partitions.
+/// A worker's traversal of its share of the partitions.
 #[derive(Default)]
 pub struct Walk {
-    /// The number of the partition it is at, among all of the worker's.
+    /// The current partition, counted among those of the worker.
     next: usize,
-    /// Where in its table to go on.
+    /// The position in its table to continue from.
     position: u64,
-    /// Whether the table's end has been reached.
+    /// Whether the table's end was reached.
     at_end: bool,
-    /// Large collections of the partition that are yet to be gone through.
+    /// Large collections of the partition that are still to be processed.
     put_off: Vec<PutOff>,
     /// Passes that found the partition locked.
     tries: u32,
 }
 
-/// What one pass is given.
+/// The parameters of one pass.
 pub struct Pass<'a> {
     /// The keyspace.
     pub keyspace: &'static Keyspace,
-    /// This worker's number and the number of workers: partitions are shared out by them.
+    /// This worker's number and the number of workers: they determine the worker's partitions.
     pub share: (usize, usize),
     /// The allocator.
     pub heap: &'a mut dyn Heap,
-    /// When it is to end.
+    /// When the pass must end.
     pub deadline: Instant,
-    /// `active-defrag-max-scan-fields`: collections with more elements are gone through piece by piece.
+    /// `active-defrag-max-scan-fields`: larger collections are processed in pieces.
     pub fields_max: usize,
 }
 
-/// What a pass did.
+/// Statistics of a pass.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Allocations that were moved.
     pub moved: u64,
-    /// Allocations that stayed where they are.
+    /// Allocations that were not moved.
     pub kept: u64,
-    /// Keys of which something was moved.
+    /// Keys of which some allocation was moved.
     pub keys_moved: u64,
-    /// Keys of which nothing was.
+    /// Keys of which none was moved.
     pub keys_kept: u64,
 }
 
 impl Walk {
-    /// Goes on until the deadline, or to the end of the share, of which it says whether it has been reached. The caller is in
-    /// a batch and holds nothing.
+    /// Continues until the deadline or the end of the share; returns true
+    /// in the latter case. The caller is in a batch and holds no locks.
     pub fn run(&mut self, mut pass: Pass<'_>, work: &mut Work) -> bool {
         let (worker, workers) = pass.share;
         let partitions = pass.keyspace.partitions();
@@ -81,12 +81,12 @@ impl Walk {
         }
     }
 
-    /// On to the next partition.
+    /// Advances to the next partition.
     fn leave(&mut self) {
         *self = Walk { next: self.next + 1, ..Walk::default() };
     }
 
-    /// Goes on in a partition, under its lock; false when somebody else has that.
+    /// Continues in a partition, under its lock; returns false if another thread holds that.
     fn step(&mut self, pass: &mut Pass<'_>, database: usize, partition: usize, work: &mut Work) -> bool {
         let address = pass.keyspace.address_of(database, partition);
         let Some(mut locked) = pass.keyspace.try_lock_one(address) else {

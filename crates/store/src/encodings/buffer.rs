@@ -1,12 +1,12 @@
-//! Bytes behind their own number: a thin pointer to an allocation that is as large as they need.
+//! Length-prefixed bytes: a thin pointer to an allocation of the size they need.
 //!
-//! The first four bytes say, little-endian, how many there are, themselves included. The allocation has the [`size_class`]
-//! of that number, so that its size need not be kept, and growth within the class costs nothing.
+//! The first four bytes are the total length in bytes, little-endian, including themselves. The allocation has
+//! the [`size_class`] of that length, so that its size need not be stored, and growth within the class is free.
 //!
 //! # Safety
 //!
-//! A [`Buffer`] points to an allocation of its own, of `layout(n)`, where `n`, at least [`PREFIX`], is the number in its first
-//! four bytes; `n` bytes of it are written. Only this module writes that number.
+//! A [`Buffer`] points to its own allocation of `layout(n)`, where `n`, at least [`PREFIX`], is the
+//! length in its first four bytes; `n` bytes of it are initialised. Only this module writes the length.
 
 use crate::collections::Word;
 use crate::defrag::Mover;
@@ -15,29 +15,29 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error, reall
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// Bytes of the number.
+/// Size of the length, in bytes.
 pub const PREFIX: usize = size_of::<u32>();
 
-/// The most bytes that one has.
+/// Maximum length of a buffer, in bytes.
 pub const BYTES_MAX: usize = 1 << 30;
 
-/// See the module's documentation.
+/// Length-prefixed bytes. See the module documentation.
 #[repr(transparent)]
 pub struct Buffer(NonNull<u8>);
 
-// SAFETY: it owns its bytes alone.
+// SAFETY: it owns its bytes.
 unsafe impl Send for Buffer {}
-// SAFETY: shared, it can only be read.
+// SAFETY: shared references only read.
 unsafe impl Sync for Buffer {}
 
-/// A number of bytes that a buffer may have.
+/// Returns `bytes` if it is a valid length of a buffer, else panics.
 #[inline]
 fn checked(bytes: usize) -> usize {
     assert!((PREFIX..=BYTES_MAX).contains(&bytes), "a buffer of {bytes} bytes");
     bytes
 }
 
-/// The allocation of so many bytes. Aligned so that a [`Word`] can hold it.
+/// The allocation for `bytes` bytes. Aligned so that a [`Word`] can hold it.
 #[inline]
 fn layout(bytes: usize) -> Layout {
     // SAFETY: the alignment is a power of two, and the callers' sizes are far below the limit.
@@ -45,19 +45,20 @@ fn layout(bytes: usize) -> Layout {
 }
 
 impl Buffer {
-    /// One of `len` bytes, which are zero behind the number. Panics when they are not even that, or more than [`BYTES_MAX`].
+    /// A buffer of `len` bytes, which are zero after the length.
+    /// Panics if `len` is below [`PREFIX`] or above [`BYTES_MAX`].
     pub fn of_len(len: usize) -> Self {
         let layout = layout(checked(len));
         // SAFETY: the layout is not empty.
         let pointer = unsafe { alloc_zeroed(layout) };
-        // SAFETY: made with that layout, and all of it is written.
+        // SAFETY: allocated with that layout, and fully initialised.
         unsafe { Self::of_allocation(pointer, len) }
     }
 
-    /// A copy of at least [`PREFIX`] bytes, but for their number, which is written over the first of them.
+    /// A copy of at least [`PREFIX`] bytes, the first of which are overwritten by the length.
     pub fn copy_of(bytes: &[u8]) -> Self {
         let layout = layout(checked(bytes.len()));
-        // SAFETY: the layout is not empty. The allocation, if there is one, has that many bytes at least.
+        // SAFETY: the layout is not empty. The allocation, if it succeeded, has at least that many bytes.
         unsafe {
             let pointer = alloc(layout);
             if !pointer.is_null() {
@@ -68,7 +69,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// What was made by `layout(len)`, and is written if it is not null.
+    /// The pointer must come from an allocation of `layout(len)`, and be null or point to initialised bytes.
     #[inline]
     unsafe fn of_allocation(pointer: *mut u8, len: usize) -> Self {
         let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout(len)) };
@@ -78,34 +79,34 @@ impl Buffer {
         buffer
     }
 
-    /// Number of bytes.
+    /// Length in bytes.
     #[inline]
     pub fn byte_len(&self) -> usize {
-        // SAFETY: the allocation begins with that number, aligned.
+        // SAFETY: the allocation begins with the length, aligned.
         u32::from_le(unsafe { self.0.cast::<u32>().read() }) as usize
     }
 
-    /// Where it is: to be asked for ahead.
+    /// Its address, for prefetching.
     #[inline]
     pub fn address(&self) -> *const u8 {
         self.0.as_ptr()
     }
 
-    /// All bytes, the number included.
+    /// All bytes, including the length.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: that many bytes are there, and are not changed while `self` is borrowed.
+        // SAFETY: that many bytes exist, and do not change while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.byte_len()) }
     }
 
-    /// The bytes behind the number.
+    /// The bytes after the length.
     #[inline]
     pub fn body_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `self` is borrowed for change; the number stays what it is.
+        // SAFETY: as above, and `self` is mutably borrowed; the length does not change.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(PREFIX), self.byte_len() - PREFIX) }
     }
 
-    /// Bytes of memory that it takes, the allocator's rounding included.
+    /// Bytes of memory, rounded up to the allocator's size class.
     #[inline]
     pub fn memory(&self) -> usize {
         size_class(self.byte_len())
@@ -113,12 +114,12 @@ impl Buffer {
 
     /// Offers its allocation to a mover.
     pub fn relocate(&mut self, mover: &mut Mover<'_>) {
-        // SAFETY: the allocation is its own, of this layout, and is reached from here alone.
+        // SAFETY: the allocation is its own, of this layout, and is referenced only here.
         self.0 = unsafe { mover.offer(self.0, layout(self.byte_len())) };
     }
 
-    /// Turns `old` bytes at `offset`, which is behind the number, into `new` ones, which the caller is to write at once: until
-    /// then they are anything. Panics when that makes more than [`BYTES_MAX`].
+    /// Replaces `old` bytes at `offset`, which is after the length, by `new` bytes with unspecified
+    /// contents, which the caller must write at once. Panics if the result exceeds [`BYTES_MAX`].
     #[inline]
     pub(super) fn make_room(&mut self, offset: usize, old: usize, new: usize) -> &mut [u8] {
         let len = self.byte_len();
@@ -129,8 +130,8 @@ impl Buffer {
         }
         let tail_len = len - offset - old;
         if old != new && tail_len > 0 {
-            // SAFETY: what is moved lies before `len`, where it goes before `len_after`, and there is room for the larger
-            // of these.
+            // SAFETY: the moved bytes are before `len`, their new place is before
+            // `len_after`, and the allocation has room for the larger of the two.
             unsafe {
                 let tail = self.0.as_ptr().add(offset + old);
                 tail.copy_to(self.0.as_ptr().add(offset + new), tail_len);
@@ -139,17 +140,17 @@ impl Buffer {
         if len_after < len {
             self.reallocate(len, len_after);
         }
-        // SAFETY: the allocation is that of `len_after` bytes now. What is lent lies within it, behind the number, and is
-        // borrowed with `self`; whoever asked for it writes it before anybody reads it.
+        // SAFETY: the allocation has room for `len_after` bytes. The returned slice is within it,
+        // after the length, and borrowed with `self`; the caller writes it before it is read.
         unsafe {
             self.set_len(len_after);
             std::slice::from_raw_parts_mut(self.0.as_ptr().add(offset), new)
         }
     }
 
-    /// Turns the last `old` bytes, none of which is the number's, into `new` ones, which are not fewer and which the caller is to
-    /// write at once. The same as [`Buffer::make_room`] does at the end, and sooner done.
-    // A push is not much more than this, and what the caller knows of the numbers makes it shorter.
+    /// Replaces the last `old` bytes, which must be after the length, by `new` bytes, at least as many,
+    /// which the caller must write at once. Equivalent to [`Buffer::make_room`] at the end, but faster.
+    // Inlined because a push consists mostly of this, and the caller's constants simplify it.
     #[inline(always)]
     pub(super) fn extend(&mut self, old: usize, new: usize) -> &mut [u8] {
         let len = self.byte_len();
@@ -165,7 +166,7 @@ impl Buffer {
         }
     }
 
-    /// Cuts it off.
+    /// Truncates it to `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         if let Some(surplus) = self.byte_len().checked_sub(len) {
             self.make_room(len, surplus, 0);
@@ -173,14 +174,14 @@ impl Buffer {
     }
 
     /// # Safety
-    /// The allocation is that of so many bytes.
+    /// The allocation must have room for `len` bytes.
     #[inline]
     unsafe fn set_len(&mut self, len: usize) {
-        // SAFETY: there is always room for the number, aligned.
+        // SAFETY: there is always room for the length, aligned.
         unsafe { self.0.cast::<u32>().write((len as u32).to_le()) };
     }
 
-    /// Goes from the allocation of one number of bytes to that of another.
+    /// Resizes the allocation from one length to another.
     #[inline]
     fn reallocate(&mut self, from: usize, to: usize) {
         if layout(from) != layout(to) {
@@ -190,22 +191,22 @@ impl Buffer {
 
     #[inline(never)]
     fn move_to(&mut self, from: usize, to: usize) {
-        // SAFETY: made with that layout; the new size is neither zero nor too large.
+        // SAFETY: allocated with that layout; the new size is neither zero nor too large.
         let pointer = unsafe { realloc(self.0.as_ptr(), layout(from), layout(to).size()) };
         self.0 = NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout(to)));
     }
 
-    /// Gives it away as a word.
+    /// Releases ownership of it as a word.
     #[inline]
     pub fn into_word(self, tag: u8) -> Word {
         Word::new(ManuallyDrop::new(self).0, tag)
     }
 
-    /// Takes it back.
+    /// Takes ownership of a buffer given as a word.
     ///
     /// # Safety
-    /// The word came from `into_word`. What is returned is the only one that changes or frees the buffer from now on, or is
-    /// never dropped and not used beyond the word.
+    /// The word must come from `into_word`. Either only the result modifies or frees the
+    /// buffer from now on, or the result is never dropped and does not outlive the word.
     #[inline]
     pub unsafe fn from_word(word: Word) -> Self {
         Buffer(word.pointer())
@@ -220,7 +221,7 @@ impl Clone for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: made with that layout, and dropped once.
+        // SAFETY: allocated with that layout, and dropped once.
         unsafe { dealloc(self.0.as_ptr(), layout(self.byte_len())) }
     }
 }

@@ -1,15 +1,15 @@
-//! Byte strings in allocations of their own, as members of large sets are kept.
+//! Separately allocated byte strings, used as members of large sets.
 //!
 //! ```text
 //! | length: 1, 3 or 9 bytes | the bytes |     rounded up to a size class of the allocator
 //! ```
 //!
-//! The length is one byte below 254; then 254 and two bytes, or 255 and eight bytes, little-endian ([`header_len`]). Other
-//! layouts of elements begin their strings in the same way.
+//! The length is one byte below 254; otherwise 254 and two bytes, or 255 and eight bytes,
+//! little-endian ([`header_len`]). Other layouts of elements store their strings in the same way.
 //!
 //! # Safety
 //!
-//! An element is written once by [`create`] and never changed: its length says how large its allocation is.
+//! An element is written once by [`create`] and never changed: its length determines the size of its allocation.
 
 use super::members::Layout;
 use crate::memory::size_class;
@@ -17,12 +17,12 @@ use crate::snapshot::Piece;
 use crate::table::Pointer;
 use std::alloc::{alloc, dealloc, handle_alloc_error};
 
-/// A length of two bytes follows.
+/// Marks a length of two bytes.
 const MEDIUM: u8 = 254;
-/// A length of eight bytes follows.
+/// Marks a length of eight bytes.
 const LONG: u8 = 255;
 
-/// Bytes that the length of a string of `len` bytes takes in front of it.
+/// Size of the length prefix of a string of `len` bytes.
 #[inline]
 pub const fn header_len(len: usize) -> usize {
     if len < MEDIUM as usize {
@@ -34,10 +34,10 @@ pub const fn header_len(len: usize) -> usize {
     }
 }
 
-/// Writes a string with its length to `to`; where it ends.
+/// Writes a string with its length to `to`; returns the address after it.
 ///
 /// # Safety
-/// As many bytes as [`header_len`] and the string take are writable there, and are not the string.
+/// The bytes for the prefix ([`header_len`]) and the string must be writable at `to`, and not overlap the string.
 #[inline]
 pub unsafe fn write(to: *mut u8, bytes: &[u8]) -> *mut u8 {
     let header = header_len(bytes.len());
@@ -59,10 +59,10 @@ pub unsafe fn write(to: *mut u8, bytes: &[u8]) -> *mut u8 {
     }
 }
 
-/// The string whose length stands at `from`.
+/// The string whose length prefix is at `from`.
 ///
 /// # Safety
-/// [`write`] wrote it there, and it stays during `'a`.
+/// [`write`] must have written it, and it must not change during `'a`.
 #[inline]
 pub unsafe fn read<'a>(from: *const u8) -> &'a [u8] {
     // SAFETY: promised by the caller.
@@ -76,7 +76,7 @@ pub unsafe fn read<'a>(from: *const u8) -> &'a [u8] {
     }
 }
 
-/// Memory for an element of `size` bytes, a size class.
+/// Allocates an element of `size` bytes, a size class.
 #[inline]
 pub fn allocate(size: usize) -> Pointer {
     let layout = layout(size);
@@ -87,10 +87,10 @@ pub fn allocate(size: usize) -> Pointer {
     }
 }
 
-/// Gives it back.
+/// Frees an element.
 ///
 /// # Safety
-/// Allocated by [`allocate`] with this size, and not used afterwards.
+/// It must have been allocated by [`allocate`] with this size, and must not be used afterwards.
 #[inline]
 pub unsafe fn release(pointer: Pointer, size: usize) {
     // SAFETY: promised by the caller.
@@ -101,18 +101,18 @@ pub unsafe fn release(pointer: Pointer, size: usize) {
 #[inline]
 pub fn layout(size: usize) -> std::alloc::Layout {
     debug_assert!(size > 0 && size_class(size) == size);
-    // Nothing that is in memory already comes near to the size that this refuses.
+    // The length of bytes in memory never comes near the size that this refuses.
     std::alloc::Layout::from_size_align(size, 8).unwrap_or_else(|_| unreachable!("an element of {size} bytes"))
 }
 
-/// The layout of elements that are a string and nothing else.
+/// The layout of elements that consist of a string only.
 pub struct Plain;
 
-/// A new element.
+/// Creates an element.
 #[inline]
 pub fn create(bytes: &[u8]) -> Pointer {
     let pointer = allocate(size_class(header_len(bytes.len()) + bytes.len()));
-    // SAFETY: just allocated with this room.
+    // SAFETY: just allocated with this size.
     unsafe { write(pointer.as_ptr(), bytes) };
     pointer
 }
@@ -121,7 +121,7 @@ pub fn create(bytes: &[u8]) -> Pointer {
 unsafe impl Layout for Plain {
     #[inline]
     unsafe fn name<'a>(pointer: Pointer) -> &'a [u8] {
-        // SAFETY: the pointer leads to an element that `create` made.
+        // SAFETY: the pointer is that of an element made by `create`.
         unsafe { read(pointer.as_ptr()) }
     }
 
@@ -134,7 +134,7 @@ unsafe impl Layout for Plain {
 
     #[inline]
     unsafe fn free(pointer: Pointer) {
-        // SAFETY: allocated by `create` with this size; the caller gives it away.
+        // SAFETY: allocated by `create` with this size; the caller passes ownership.
         unsafe { release(pointer, Self::size(pointer)) }
     }
 

@@ -1,16 +1,17 @@
-//! Sets of integers in one allocation: sorted, and as narrow as the widest of them allows. The bytes are Valkey's.
+//! Sorted sets of integers in one allocation, all of the width of the widest one. The format is Valkey's.
 //!
 //! ```text
 //! | width: u32, 2, 4 or 8 bytes | count: u32 | integers of that width, ascending |     all little-endian
 //! ```
 //!
-//! A number that does not fit makes all wider; none ever makes them narrower. [`Intset`] owns the bytes in an allocation of the size
-//! class that holds them, so that growth within the class is free; a [`View`] reads them.
+//! A number that does not fit widens all integers; they never become narrower. [`Intset`] owns the bytes
+//! in an allocation of their size class, so that growth within the class is free; a [`View`] reads them.
 //!
 //! # Safety
 //!
-//! The pointer of an [`Intset`] leads to an allocation of `layout(n)`, where `n` is [`HEADER`] plus count times width, as
-//! the header tells them; its first `n` bytes are initialised, and are what [`View::check`] accepts, or have a count of 0.
+//! The pointer of an [`Intset`] is that of an allocation of `layout(n)`, where `n`
+//! is [`HEADER`] plus count times width, as stored in the header; its first `n`
+//! bytes are initialised, and either [`View::check`] accepts them or the count is 0.
 
 use super::Corrupt;
 use crate::collections::Word;
@@ -23,10 +24,10 @@ use std::ptr::NonNull;
 /// Bytes before the first integer.
 pub const HEADER: usize = 8;
 
-/// The most integers that fit: their number is one that Valkey accepts, and their bytes can be counted with 32 bits.
+/// Maximum number of integers: Valkey accepts it, and the size in bytes fits 32 bits.
 pub const LEN_MAX: usize = 1 << 28;
 
-/// Bytes that each integer takes.
+/// The size of each integer in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 enum Width {
@@ -57,7 +58,7 @@ impl Width {
     }
 }
 
-/// An intset that is read.
+/// A borrowed intset.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     bytes: &'a [u8],
@@ -65,7 +66,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Bytes from outside, if they are an intset with at least one integer.
+    /// Validates bytes from outside as an intset with at least one integer.
     pub fn check(bytes: &'a [u8]) -> Result<View<'a>, Corrupt> {
         let (width, rest) = bytes.split_first_chunk().ok_or(Corrupt)?;
         let (count, body) = rest.split_first_chunk().ok_or(Corrupt)?;
@@ -93,13 +94,13 @@ impl<'a> View<'a> {
         self.body().len() / self.width as usize
     }
 
-    /// True when there are none.
+    /// True if there are no integers.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.body().is_empty()
     }
 
-    /// Integer number `index`, from the smallest on.
+    /// Integer number `index`, in ascending order.
     #[inline]
     pub fn get(self, index: usize) -> Option<i64> {
         let body = self.body();
@@ -110,7 +111,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The index of a number, or where it would have to be inserted.
+    /// The index of a number, or the index at which to insert it.
     #[inline]
     pub fn find(self, number: i64) -> Result<usize, usize> {
         // Numbers are often added in order.
@@ -127,7 +128,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a number is there.
+    /// Whether it contains a number.
     #[inline]
     pub fn contains(self, number: i64) -> bool {
         self.find(number).is_ok()
@@ -165,19 +166,19 @@ impl Iterator for Iter<'_> {
 
 impl ExactSizeIterator for Iter<'_> {}
 
-/// An intset, owned. See the module's documentation.
+/// An owned intset. See the module documentation.
 #[repr(transparent)]
 pub struct Intset(NonNull<u8>);
 
-// SAFETY: it owns its bytes alone.
+// SAFETY: it owns its bytes.
 unsafe impl Send for Intset {}
-// SAFETY: shared, it can only be read.
+// SAFETY: shared references only read.
 unsafe impl Sync for Intset {}
 
-/// The allocation of an intset of so many bytes. Aligned so that a [`Word`] can hold it.
+/// The allocation of an intset of `bytes` bytes. Aligned so that a [`Word`] can hold it.
 #[inline]
 fn layout(bytes: usize) -> Layout {
-    // SAFETY: the alignment is a power of two, and sizes stay below 2^32.
+    // SAFETY: the alignment is a power of two, and sizes are below 2^32.
     unsafe { Layout::from_size_align_unchecked(size_class(bytes), 8) }
 }
 
@@ -188,12 +189,12 @@ impl Default for Intset {
 }
 
 impl Intset {
-    /// One without integers.
+    /// An empty intset.
     pub fn new() -> Self {
         Self::copy_of(&[Width::Two as u8, 0, 0, 0, 0, 0, 0, 0])
     }
 
-    /// A copy of bytes from outside, once checked.
+    /// A copy of bytes from outside, after validation.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
         View::check(bytes).map(Self::from)
     }
@@ -203,15 +204,15 @@ impl Intset {
         let layout = layout(bytes.len());
         // SAFETY: the layout is not empty.
         let Some(pointer) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
-        // SAFETY: the allocation is new and has that many bytes at least.
+        // SAFETY: the allocation is new and has at least that many bytes.
         unsafe { pointer.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Intset(pointer)
     }
 
-    /// It, to be read.
+    /// Borrows it for reading.
     #[inline]
     pub fn view(&self) -> View<'_> {
-        // SAFETY: an intset leads to its bytes, and is borrowed.
+        // SAFETY: the pointer is that of an intset's bytes, which are borrowed.
         unsafe { view_at(self.0) }
     }
 
@@ -221,7 +222,7 @@ impl Intset {
         self.view().len()
     }
 
-    /// True when there are none.
+    /// True if there are no integers.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.view().is_empty()
@@ -229,16 +230,16 @@ impl Intset {
 
     /// Offers its allocation to a mover.
     pub fn relocate(&mut self, mover: &mut Mover<'_>) {
-        // SAFETY: the allocation is its own, of this layout, and is reached from here alone.
+        // SAFETY: the allocation is its own, of this layout, and is referenced only here.
         self.0 = unsafe { mover.offer(self.0, layout(self.view().bytes.len())) };
     }
 
-    /// Bytes of memory that it takes, the allocator's rounding included.
+    /// Bytes of memory, rounded up to the allocator's size class.
     pub fn memory(&self) -> usize {
         size_class(self.view().bytes.len())
     }
 
-    /// Adds a number; false when it was there. There must be less than [`LEN_MAX`].
+    /// Adds a number; returns false if it existed. There must be fewer than [`LEN_MAX`].
     #[inline]
     pub fn insert(&mut self, number: i64) -> bool {
         let (view, needed) = (self.view(), Width::of(number));
@@ -251,7 +252,7 @@ impl Intset {
         assert!(len < LEN_MAX, "an intset of {len} integers");
         self.reallocate(len, len + 1, width);
         let (from, size) = (HEADER + index * width as usize, width as usize);
-        // SAFETY: there is room for one more behind the last; the bytes from the index on move up by one.
+        // SAFETY: there is room for one more at the end; the bytes from the index on move up by one integer.
         unsafe {
             let place = self.0.as_ptr().add(from);
             std::ptr::copy(place, place.add(size), (len - index) * size);
@@ -261,7 +262,7 @@ impl Intset {
         true
     }
 
-    /// Removes a number; false when it was not there.
+    /// Removes a number; returns false if it did not exist.
     #[inline]
     pub fn remove(&mut self, number: i64) -> bool {
         let Ok(index) = self.view().find(number) else { return false };
@@ -275,7 +276,7 @@ impl Intset {
         let (len, width) = (view.len(), view.width);
         assert!(index < len, "integer {index} of {len}");
         let size = width as usize;
-        // SAFETY: the bytes behind the index are within the integers, and move down by one.
+        // SAFETY: the bytes after the index are within the integers, and move down by one integer.
         unsafe {
             let place = self.0.as_ptr().add(HEADER + index * size);
             std::ptr::copy(place.add(size), place, (len - index - 1) * size);
@@ -303,26 +304,26 @@ impl Intset {
         unsafe { self.0.as_ptr().cast::<u32>().add(1).write((len as u32).to_le()) }
     }
 
-    /// Goes from the allocation of one number of integers to that of another.
+    /// Resizes the allocation from one number of integers to another.
     #[inline]
     fn reallocate(&mut self, from: usize, to: usize, width: Width) {
         let [from, to] = [from, to].map(|len| layout(HEADER + len * width as usize));
         if from != to {
-            // SAFETY: made with that layout; the new size is neither zero nor too large.
+            // SAFETY: allocated with that layout; the new size is neither zero nor too large.
             let pointer = unsafe { realloc(self.0.as_ptr(), from, to.size()) };
             self.0 = NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(to));
         }
     }
 
-    /// Gives it away as a word.
+    /// Releases ownership of it as a word.
     pub fn into_word(self, tag: u8) -> Word {
         Word::new(ManuallyDrop::new(self).0, tag)
     }
 
-    /// Takes it back.
+    /// Takes ownership of an intset given as a word.
     ///
     /// # Safety
-    /// The word came from `into_word`; neither it nor a copy of it is used afterwards.
+    /// The word must come from `into_word`; neither it nor a copy of it may be used afterwards.
     pub unsafe fn from_word(word: Word) -> Self {
         Intset(word.pointer())
     }
@@ -343,16 +344,16 @@ impl Clone for Intset {
 impl Drop for Intset {
     fn drop(&mut self) {
         let layout = layout(self.view().bytes.len());
-        // SAFETY: made with that layout, and dropped once.
+        // SAFETY: allocated with that layout, and dropped once.
         unsafe { dealloc(self.0.as_ptr(), layout) }
     }
 }
 
 /// # Safety
-/// An intset's bytes lie there, and nobody changes or frees them during `'a`.
+/// The pointer must be that of an intset's bytes, which neither change nor are freed during `'a`.
 #[inline]
 unsafe fn view_at<'a>(pointer: NonNull<u8>) -> View<'a> {
-    // SAFETY: promised by the caller; the allocation is aligned for the header's fields, which tell its length.
+    // SAFETY: promised by the caller; the allocation is aligned for the header's fields, which determine its length.
     unsafe {
         let width = match pointer.as_ptr().read() {
             2 => Width::Two,
@@ -364,27 +365,27 @@ unsafe fn view_at<'a>(pointer: NonNull<u8>) -> View<'a> {
     }
 }
 
-/// The intset that a word leads to.
+/// The intset of a word.
 ///
 /// # Safety
-/// The word came from [`Intset::into_word`], and nobody changes or frees the intset during `'a`.
+/// The word must come from [`Intset::into_word`], and the intset must neither change nor be freed during `'a`.
 #[inline]
 pub unsafe fn view_of<'a>(word: Word) -> View<'a> {
     // SAFETY: promised by the caller.
     unsafe { view_at(word.pointer()) }
 }
 
-/// Changes the intset that a word leads to, and then leads the word to where it lies, with the tag that it had.
+/// Mutable access to the intset of a word. On drop, the word is updated to its new address, with the same tag.
 pub struct Mut<'a> {
     word: &'a mut Word,
     intset: ManuallyDrop<Intset>,
 }
 
 impl<'a> Mut<'a> {
-    /// Begins.
+    /// Starts the access.
     ///
     /// # Safety
-    /// The word came from [`Intset::into_word`], and owns it. What is returned is dropped, not forgotten.
+    /// The word must come from [`Intset::into_word`], and own it. The result must be dropped, not leaked.
     #[inline]
     pub unsafe fn new(word: &'a mut Word) -> Self {
         Mut { intset: ManuallyDrop::new(Intset(word.pointer())), word }

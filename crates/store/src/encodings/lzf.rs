@@ -1,29 +1,29 @@
-//! LZF: a fast compression without a header, as dump files and the inner blocks of lists use it.
+//! LZF: a fast compression without a header, used by dump files and the inner blocks of lists.
 //!
-//! A control byte below 32 is followed by that many bytes and one more, taken as they are. A larger one repeats earlier
-//! output: its upper three bits, plus one more byte if they are all set, say how many bytes beyond two; its lower five
-//! and another byte say how far back, less one.
+//! A control byte below 32 is followed by that many literal bytes plus one. A larger control
+//! byte repeats earlier output: its upper three bits, plus one more byte if all three are set,
+//! are the length minus two; its lower five bits and another byte are the distance minus one.
 
 use super::Corrupt;
 
-/// The longest run of bytes taken as they are.
+/// Maximum length of a run of literals.
 const LITERALS_MAX: usize = 32;
-/// How far back a repetition reaches.
+/// Maximum distance of a repetition.
 const DISTANCE_MAX: usize = 1 << 13;
-/// The longest repetition: two bytes, seven more, and 255 more.
+/// Maximum length of a repetition: two bytes, seven more, and 255 more.
 const MATCH_MAX: usize = 2 + 7 + 255;
 
-/// Bytes behind the limit of what is compressed into which a copy of known length may run.
+/// Bytes after the limit of the output into which a copy of constant length may overrun.
 const SLACK: usize = LITERALS_MAX;
 
-/// Slots of the table for short inputs, and the most bytes of these.
+/// Slots of the hash table for short inputs, and maximum size of those inputs in bytes.
 const SLOTS_FEW: usize = 1 << 9;
-/// The same for longer ones.
+/// The same for inputs of medium size.
 const SLOTS_SOME: usize = 1 << 12;
-/// Slots of the table for others.
+/// Slots of the hash table for larger inputs.
 const SLOTS_MANY: usize = 1 << 14;
 
-/// `input` compressed; `None` when that does not make it shorter.
+/// Compresses `input`; `None` if that does not make it shorter.
 pub fn compress(input: &[u8]) -> Option<Vec<u8>> {
     let mut output = Vec::new();
     let len = compress_into(input, &mut output)?;
@@ -32,14 +32,15 @@ pub fn compress(input: &[u8]) -> Option<Vec<u8>> {
     Some(output)
 }
 
-/// The same into the beginning of a vector that is used again and again, whatever it holds; how many bytes it is.
+/// Like [`compress`], into the beginning of a reusable vector,
+/// whose contents are overwritten; returns the compressed length.
 pub fn compress_into(input: &[u8], output: &mut Vec<u8>) -> Option<usize> {
     let limit = input.len().checked_sub(1)?;
     if output.len() < limit + SLACK {
         output.resize(limit + SLACK, 0);
     }
     let mut output = Output { bytes: output, len: 0, limit };
-    // To clear a table that is larger than the input would take longer than all the rest.
+    // Clearing a table that is larger than the input would take longer than the compression.
     if input.len() <= SLOTS_FEW {
         compress_with(&mut [0; SLOTS_FEW], input, &mut output)?;
     } else if input.len() <= SLOTS_SOME {
@@ -50,8 +51,9 @@ pub fn compress_into(input: &[u8], output: &mut Vec<u8>) -> Option<usize> {
     Some(output.len)
 }
 
-/// Compresses with a table of where each hash of three bytes was seen last. The lower bits of that suffice, since what is not
-/// within 64 KiB is too far back anyhow; and the beginning stands for never as well, since what is found is compared.
+/// Compresses with a table that maps each hash of three bytes to its last position. The
+/// lower 16 bits of the position suffice, since anything further back than 64 KiB exceeds
+/// the maximum distance. Position 0 also means "none", since candidates are compared anyway.
 #[inline]
 fn compress_with<const SLOTS: usize>(seen: &mut [u16; SLOTS], input: &[u8], output: &mut Output<'_>) -> Option<()> {
     let (mut at, mut taken) = (1, 0);
@@ -60,7 +62,7 @@ fn compress_with<const SLOTS: usize>(seen: &mut [u16; SLOTS], input: &[u8], outp
         let distance = usize::from((at as u16).wrapping_sub(*slot));
         *slot = at as u16;
         let different = word(input, at.wrapping_sub(distance)).unwrap_or(!next) ^ next;
-        // Three bytes between others gain nothing: what is taken as it is behind them needs a control byte again.
+        // A match of three bytes between literals gains nothing: the literals after it need another control byte.
         let compared = if at == taken { 0x00ff_ffff } else { 0xffff_ffff_u64 };
         if (different & compared != 0) | (distance.wrapping_sub(1) >= DISTANCE_MAX) {
             at += 1;
@@ -77,7 +79,7 @@ fn compress_with<const SLOTS: usize>(seen: &mut [u16; SLOTS], input: &[u8], outp
         output.repeat(len, distance)?;
         at += len;
         taken = at;
-        // From the last two positions inside of a repetition others often go on.
+        // Matches often continue from the last two positions inside a repetition.
         if let Some(next) = word(input, at - 2) {
             seen[hash::<SLOTS>(next as u32)] = (at - 2) as u16;
             seen[hash::<SLOTS>((next >> 8) as u32)] = (at - 1) as u16;
@@ -92,7 +94,7 @@ fn word(input: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*input.get(at..)?.first_chunk()?))
 }
 
-/// How many bytes two slices of the same length begin with alike.
+/// Length of the common prefix of two slices of the same length.
 #[inline]
 fn common_len(a: &[u8], b: &[u8]) -> usize {
     const STEP: usize = size_of::<u64>();
@@ -108,13 +110,13 @@ fn common_len(a: &[u8], b: &[u8]) -> usize {
     start + a[start..].iter().zip(&b[start..]).take_while(|(a, b)| a == b).count()
 }
 
-/// A hash of the lower three bytes of a word, which is the number of a slot.
+/// The slot number for the lower three bytes of a word.
 #[inline]
 fn hash<const SLOTS: usize>(word: u32) -> usize {
     ((word << 8).wrapping_mul(0x9E37_79B1) >> (32 - SLOTS.ilog2())) as usize
 }
 
-/// Compressed bytes, as long as they are no more than the limit.
+/// Compressed bytes, up to a limit.
 struct Output<'a> {
     /// Longer than the limit by [`SLACK`].
     bytes: &'a mut [u8],
@@ -123,7 +125,7 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Takes the bytes from `from` to `to` as they are.
+    /// Writes the bytes from `from` to `to` as literals.
     #[inline]
     fn literals(&mut self, input: &[u8], mut from: usize, to: usize) -> Option<()> {
         while from < to {
@@ -134,7 +136,7 @@ impl Output<'_> {
             }
             self.bytes[self.len] = run as u8 - 1;
             let room = &mut self.bytes[self.len + 1..];
-            // As many as a run may have are copied at once where there are so many: copying a known number takes no call.
+            // If possible, copies the maximum length of a run: a copy of constant length needs no call.
             match (room.first_chunk_mut::<LITERALS_MAX>(), input[from..].first_chunk::<LITERALS_MAX>()) {
                 (Some(room), Some(bytes)) => *room = *bytes,
                 _ => room[..run].copy_from_slice(&input[from..from + run]),
@@ -161,20 +163,19 @@ impl Output<'_> {
     }
 }
 
-/// What was compressed into `input` and has `len` bytes. Takes no more memory than that, and no more than `input` can
-/// amount to.
+/// Decompresses `input` to `len` bytes. Allocates no more memory than that, and no more than `input` can expand to.
 pub fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, Corrupt> {
     let mut output = Vec::new();
     decompress_into(input, len, &mut output)?;
     Ok(output)
 }
 
-/// The same into a vector, instead of what it holds: one that is used again and again.
+/// Like [`decompress`], into a reusable vector, replacing its contents.
 pub fn decompress_into(input: &[u8], len: usize, output: &mut Vec<u8>) -> Result<(), Corrupt> {
     if len > input.len().saturating_mul(MATCH_MAX) {
         return Err(Corrupt);
     }
-    // What is there already need not be cleared: all of it is written, or it is an error.
+    // Existing contents need not be cleared: either all of it is overwritten, or an error is returned.
     output.resize(len, 0);
     let (mut from, mut to) = (0, 0);
     while let Some(&control) = input.get(from) {
@@ -198,8 +199,7 @@ pub fn decompress_into(input: &[u8], len: usize, output: &mut Vec<u8>) -> Result
     if to == len { Ok(()) } else { Err(Corrupt) }
 }
 
-/// Copies `run` bytes. As many as a run may have are copied at once where there is room: copying a known number takes no
-/// call.
+/// Copies `run` bytes. If there is room, copies the maximum length of a run: a copy of constant length needs no call.
 #[inline]
 fn copy_literals(input: &[u8], from: usize, output: &mut [u8], to: usize, run: usize) -> Option<()> {
     let (source, target) = (input.get(from..)?, output.get_mut(to..)?);
@@ -210,10 +210,10 @@ fn copy_literals(input: &[u8], from: usize, output: &mut [u8], to: usize, run: u
     Some(())
 }
 
-/// Writes `count` bytes at `to` that repeat what stands `distance` before.
+/// Writes `count` bytes at `to` that repeat those `distance` before.
 #[inline]
 fn repeat(output: &mut [u8], to: usize, distance: usize, count: usize) -> Option<()> {
-    /// Bytes copied at once; a repetition of what is nearer has to be copied byte by byte, as it repeats itself.
+    /// Bytes copied at once. A repetition with a smaller distance overlaps itself, and must be copied byte by byte.
     const STEP: usize = 16;
     let mut from = to.checked_sub(distance)?;
     let end = to.checked_add(count).filter(|end| *end <= output.len())?;
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_large_input_is_compressed_as_well_as_a_small_one() {
-        // Words in an order without a pattern, beyond what the table's positions can tell apart.
+        // Words in an order without a pattern, more than the table's positions can distinguish.
         let mut state = 1u32;
         let mut words = Vec::new();
         while words.len() < 300_000 {
@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     fn what_is_far_back_is_not_repeated() {
-        // The same bytes at distances about the greatest one, and about those at which positions look alike in 16 bits.
+        // The same bytes at distances around the maximum, and around those where positions are equal modulo 2^16.
         for distance in [DISTANCE_MAX - 1, DISTANCE_MAX, DISTANCE_MAX + 1, 65535, 65536, 65537, 131_072] {
             let mut input: Vec<u8> = (0..distance as u32 / 4 + 1).flat_map(|i| i.to_be_bytes()).collect();
             input.truncate(distance);
             let start = input[..distance.min(40)].to_vec();
             input.extend(&start);
-            // Enough that is short that the whole is.
+            // Enough compressible bytes that the whole becomes shorter.
             input.resize(input.len() + 300 + distance / 8, b'z');
             let compressed = compress(&input).unwrap();
             assert!(decompress(&compressed, input.len()).is_ok_and(|back| back == input), "{distance}");

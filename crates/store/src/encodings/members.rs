@@ -1,19 +1,21 @@
-//! The members of large collections, found by their names: a [`Table`] that owns its elements.
+//! The members of large collections, found by name: a [`Table`] that owns its elements.
 //!
-//! Sets, hashes and sorted sets keep different things with each member, so an element is one allocation in a [`Layout`]
-//! of their own, of which this module needs the name alone: how to read it, to free the element, and to copy it. Names are hashed
-//! with the process's hasher of elements ([`crate::hash::elements`]).
+//! Sets, hashes and sorted sets store different data with each member, so an element is one allocation
+//! in a [`Layout`] of its type. This module uses only the name, and operations of the layout to free and
+//! copy elements. Names are hashed with the process-wide hasher of elements ([`crate::hash::elements`]).
 //!
-//! A search that finds nothing returns the hash ([`Vacant`]), so that adding what was not there hashes once. Each element
-//! carries one flag (hashes flag fields with an expiry), which can be counted and scanned for.
+//! An unsuccessful search returns the hash ([`Vacant`]), so that adding the name does not hash it again.
+//! Each element has one flag (hashes flag fields with an expiry), which can be counted and scanned for.
 //!
-//! A snapshot captures large ones [in pieces](Gradual), a segment of the table at a time: what changes an element, or adds or
-//! removes one, has its segment captured before. Elements change in place only after [`Members::before_change`].
+//! A snapshot captures large collections [in pieces](Gradual), one segment of the
+//! table at a time: before an element is changed, added or removed, its segment is
+//! captured. Elements may change in place only after [`Members::before_change`].
 //!
 //! # Safety
 //!
-//! Every pointer in the table leads to an element of layout `L` that the table owns: what goes in is given away to it by
-//! `unsafe` functions, what comes out of `remove` and `replace` is the caller's to free. All others only lend.
+//! Every pointer in the table is that of an element of layout `L` that the table
+//! owns: `unsafe` functions pass ownership of elements to it, and `remove` and
+//! `replace` return ownership to the caller. All other functions only borrow.
 
 use super::element;
 use crate::db::WEIGHED;
@@ -24,63 +26,63 @@ use crate::table::{Iter, Place, Pointer, Table};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// How the elements of a collection lie in memory.
+/// The memory layout of the elements of a collection.
 ///
 /// # Safety
-/// The name of an element stays what it is as long as the element is in a table. An element is one allocation, made by
-/// [`element::allocate`] with what `size` says, and leads nowhere.
+/// The name of an element must not change while the element is in a table. An element must be one allocation,
+/// made by [`element::allocate`] with the size that `size` returns, and must contain no pointers.
 pub unsafe trait Layout: Send + 'static {
     /// The name that an element is found by.
     ///
     /// # Safety
-    /// The pointer leads to an element of this layout that lives, with its name unchanged, during `'a`.
+    /// The pointer must be that of an element of this layout that lives, with its name unchanged, during `'a`.
     unsafe fn name<'a>(pointer: Pointer) -> &'a [u8];
 
-    /// Bytes of memory that an element takes, the allocator's rounding included.
+    /// Bytes of memory of an element, rounded up to the allocator's size class.
     ///
     /// # Safety
-    /// The pointer leads to an element of this layout.
+    /// The pointer must be that of an element of this layout.
     unsafe fn size(pointer: Pointer) -> usize;
 
     /// Frees an element.
     ///
     /// # Safety
-    /// The pointer leads to an element of this layout, which nobody uses afterwards.
+    /// The pointer must be that of an element of this layout, which is not used afterwards.
     unsafe fn free(pointer: Pointer);
 
-    /// Another element like it.
+    /// A copy of an element.
     ///
     /// # Safety
-    /// The pointer leads to an element of this layout.
+    /// The pointer must be that of an element of this layout.
     unsafe fn copy(pointer: Pointer) -> Pointer;
 
-    /// The element as snapshots take it.
+    /// The element in the form that snapshots take.
     ///
     /// # Safety
-    /// As for `name`, and all of it stays as it is.
+    /// As for `name`, and the whole element must not change.
     unsafe fn piece<'a>(pointer: Pointer) -> Piece<'a>;
 }
 
-/// The hash of a name that is not there: what [`Members::insert_at`] needs.
+/// The hash of a name that was not found, for [`Members::insert_at`].
 #[derive(Clone, Copy, Debug)]
 pub struct Vacant(u64);
 
-/// See the module's documentation.
+/// The members of a collection. See the module documentation.
 pub struct Members<L: Layout> {
     table: Table,
-    /// While a snapshot captures them. All segments of the table are marked otherwise.
+    /// Present while a snapshot captures the members. Otherwise, all segments of the table are marked.
     capture: Option<Box<Capture>>,
     layout: PhantomData<L>,
 }
 
-/// A snapshot that captures members: the segments with a mark are captured.
+/// A running capture of the members: marked segments are captured.
 struct Capture {
     pieces: Pieces,
-    /// Where the search for the next segment begins.
+    /// The segment at which the search for the next one begins.
     next: usize,
 }
 
-/// So many members are captured in pieces.
+/// Collections with at least this many members are captured in pieces.
 const GRADUAL_MIN: usize = 2048;
 
 impl<L: Layout> Default for Members<L> {
@@ -90,12 +92,12 @@ impl<L: Layout> Default for Members<L> {
 }
 
 impl<L: Layout> Members<L> {
-    /// An empty one; allocates nothing.
+    /// An empty collection; allocates nothing.
     pub const fn new() -> Self {
         Members { table: Table::new(), capture: None, layout: PhantomData }
     }
 
-    /// The table that finds them.
+    /// The table.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -103,22 +105,22 @@ impl<L: Layout> Members<L> {
     /// Offers the elements and the table to a mover, from `position` in the table on: see [`Table::relocate`].
     pub fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
         self.table.relocate(position, mover, |mover, pointer| {
-            // SAFETY: the table's elements are its own, of this layout, and the table takes the new pointer.
+            // SAFETY: the table owns its elements, of this layout, and takes the new pointer.
             unsafe { mover.offer(pointer, element::layout(L::size(pointer))) }
         })
     }
 
-    /// Offers the table alone.
+    /// Offers only the table.
     pub fn relocate_table(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
         self.table.relocate(position, mover, |_, pointer| pointer)
     }
 
-    /// Offers an element, of which the caller knows where else its address is written down, and returns where it is now.
+    /// Offers an element, whose address the caller updates in other places, and returns its new address.
     ///
     /// # Safety
-    /// The element is in this table.
+    /// The element must be in this table.
     pub unsafe fn relocate_element(&mut self, pointer: Pointer, mover: &mut Mover<'_>) -> Pointer {
-        // SAFETY: an element of this table, of this layout; the address is replaced where it stands.
+        // SAFETY: an element of this table, of this layout; its address in the table is replaced.
         unsafe {
             let hash = elements().hash(L::name(pointer));
             let Some(place) = self.table.find(hash, |other| other == pointer) else { return pointer };
@@ -146,21 +148,21 @@ impl<L: Layout> Members<L> {
         self.table.flagged()
     }
 
-    /// Where the element of this name is, or what is needed to add it.
+    /// The place of the element with this name, or the hash needed to add it.
     #[inline]
     pub fn find_place(&self, name: &[u8]) -> Result<Place, Vacant> {
         let hash = elements().hash(name);
-        // SAFETY: pointers in the table lead to elements of this layout.
+        // SAFETY: pointers in the table are those of elements of this layout.
         self.table.find(hash, |pointer| unsafe { L::name(pointer) } == name).ok_or(Vacant(hash))
     }
 
-    /// The element of this name.
+    /// The element with this name.
     #[inline]
     pub fn find(&self, name: &[u8]) -> Option<Pointer> {
         self.find_place(name).ok().map(|place| self.table.get(place))
     }
 
-    /// Whether there is an element of this name.
+    /// Whether an element with this name exists.
     #[inline]
     pub fn contains(&self, name: &[u8]) -> bool {
         self.find_place(name).is_ok()
@@ -172,40 +174,41 @@ impl<L: Layout> Members<L> {
         self.table.get(place)
     }
 
-    /// Asks the processor for what finding a name needs first.
+    /// Prefetches the first memory that a search for a name will access.
     #[inline]
     pub fn prefetch(&self, name: &[u8]) {
         self.table.prefetch_bucket(elements().hash(name));
     }
 
-    /// Adds an element whose name was looked for and not found.
+    /// Adds an element whose name was looked up and not found.
     ///
     /// # Safety
-    /// `pointer` leads to an element of layout `L`, whose name `vacant` was returned for while the same members were there,
-    /// and which is given away.
+    /// `pointer` must be that of an element of layout `L`, whose ownership is passed. `vacant`
+    /// must have been returned for its name, and the members must not have changed since.
     #[inline]
     pub unsafe fn insert_at(&mut self, vacant: Vacant, pointer: Pointer, flag: bool) {
         if self.capture.is_some() {
             self.capture_around(vacant.0);
         }
-        // SAFETY: pointers in the table lead to elements of this layout.
+        // SAFETY: pointers in the table are those of elements of this layout.
         self.table.insert(vacant.0, pointer, flag, |other| elements().hash(unsafe { L::name(other) }));
     }
 
-    /// Adds an element whose name is known not to be there.
+    /// Adds an element whose name is known to be absent.
     ///
     /// # Safety
-    /// `pointer` leads to an element of layout `L`, whose name is not there yet, and which is given away.
+    /// `pointer` must be that of an element of layout `L`, whose name is absent and whose ownership is passed.
     pub unsafe fn insert_new(&mut self, pointer: Pointer, flag: bool) {
         // SAFETY: promised by the caller.
         unsafe { self.insert_at(Vacant(elements().hash(L::name(pointer))), pointer, flag) }
     }
 
-    /// Puts another element of the same name, or the same element, at a place, with its flag. The one before is the
-    /// caller's.
+    /// Replaces the element at a place by another with the same name, or
+    /// by itself, and sets its flag. Returns ownership of the old one.
     ///
     /// # Safety
-    /// `pointer` leads to an element of layout `L` with the name of the one that is there (or is that), and is given away.
+    /// `pointer` must be that of an element of layout `L` with the name of the
+    /// existing one (or that element itself), and its ownership is passed.
     #[inline]
     pub unsafe fn replace(&mut self, place: Place, pointer: Pointer, flag: bool) -> Pointer {
         self.before_change(place);
@@ -214,7 +217,7 @@ impl<L: Layout> Members<L> {
         before
     }
 
-    /// To be called before the element at a place changes in place.
+    /// Must be called before the element at a place changes in place.
     #[inline]
     pub fn before_change(&mut self, place: Place) {
         if self.capture.is_some() {
@@ -225,7 +228,7 @@ impl<L: Layout> Members<L> {
     #[cold]
     fn capture_at(&mut self, place: Place) {
         if let Some(capture) = &mut self.capture {
-            // SAFETY: pointers in the table lead to elements of this layout.
+            // SAFETY: pointers in the table are those of elements of this layout.
             self.table.mark_at(place, |pointer| capture.pieces.take(unsafe { L::piece(pointer) }));
         }
     }
@@ -238,18 +241,18 @@ impl<L: Layout> Members<L> {
         }
     }
 
-    /// Itself, if it is so large that it is captured in pieces, or while it is.
+    /// Returns itself if it is large enough to be captured in pieces, or is being captured.
     pub fn gradual(&mut self) -> Option<&mut dyn Gradual> {
         if self.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
     }
 
-    /// Takes the element of this name out; it is the caller's.
+    /// Removes the element with this name and returns its ownership.
     #[inline]
     pub fn remove(&mut self, name: &[u8]) -> Option<Pointer> {
         self.find_place(name).ok().map(|place| self.remove_at(place))
     }
 
-    /// Takes the element at a place out; it is the caller's.
+    /// Removes the element at a place and returns its ownership.
     #[inline]
     pub fn remove_at(&mut self, place: Place) -> Pointer {
         self.before_change(place);
@@ -272,11 +275,11 @@ impl<L: Layout> Members<L> {
         self.table.scan_flagged(position, buckets, visit)
     }
 
-    /// One call of a command of the SCAN family: visits `count` elements or some more, and says with which cursor to go
-    /// on; 0 begins, and ends.
+    /// One call of a command of the SCAN family: visits `count` or slightly more
+    /// elements, and returns the next cursor; cursor 0 starts and ends a scan.
     pub fn scan_some(&self, cursor: u64, count: usize, mut visit: impl FnMut(Pointer)) -> u64 {
         let (mut position, mut seen) = (cursor << CURSOR_SHIFT, 0);
-        // Where many buckets are empty, a call returns less rather than takes long.
+        // If many buckets are empty, a call returns fewer elements rather than taking long.
         for _ in 0..=count.saturating_mul(10) {
             let next = self.table.scan(position, |pointer, _| {
                 seen += 1;
@@ -291,32 +294,32 @@ impl<L: Layout> Members<L> {
         position >> CURSOR_SHIFT
     }
 
-    /// An element chosen with equal chances for all; `random` yields random numbers of 64 bits.
+    /// An element chosen uniformly at random; `random` returns 64-bit random numbers.
     #[inline]
     pub fn random(&self, random: impl FnMut() -> u64) -> Option<Pointer> {
         self.table.random(random)
     }
 
-    /// The place of an element chosen with equal chances for all.
+    /// The place of an element chosen uniformly at random.
     #[inline]
     pub fn random_place(&self, random: impl FnMut() -> u64) -> Option<Place> {
         self.table.random_place(random)
     }
 
-    /// Bytes of memory that the elements and their table take, estimated from `samples` elements; 0 looks at all.
+    /// Bytes of memory of the elements and their table, estimated from `samples` elements; 0 counts all.
     pub fn memory(&self, samples: usize) -> usize {
         let samples = if samples == 0 { self.len() } else { samples.min(self.len()) };
-        // SAFETY: pointers in the table lead to elements of this layout.
+        // SAFETY: pointers in the table are those of elements of this layout.
         let sampled: usize = self.iter().take(samples).map(|pointer| unsafe { L::size(pointer) }).sum();
         let elements = sampled as f64 / samples.max(1) as f64 * self.len() as f64;
         self.table.memory() + elements as usize
     }
 }
 
-/// Members that come one after the other and are all to be different, as when they are read from a dump.
+/// Collects members that are loaded one after the other and must be distinct, as in a dump.
 ///
-/// They are given places many at a time, so that memory that is not cached is asked for ahead. How many are to come is
-/// somebody's claim: room is made for a few times as many as have come.
+/// They are inserted in batches, so that uncached memory can be prefetched. The expected number
+/// is not trusted: room is reserved for at most a few times as many as were added so far.
 pub struct Gathering<L: Layout> {
     members: Members<L>,
     waiting: Vec<Waiting>,
@@ -330,13 +333,13 @@ struct Waiting {
     flag: bool,
 }
 
-/// Elements that wait for their places, at most.
+/// Maximum number of elements in a batch.
 const WAITING_MAX: usize = 1 << 18;
-/// Room is made for so many times the elements that there are.
+/// Room is reserved for at most this many times the current number of elements.
 const CLAIM_RATIO_MAX: usize = 4;
 
 impl<L: Layout> Gathering<L> {
-    /// An empty one for as many elements as somebody claims.
+    /// An empty collection for `claimed` elements, a number that need not be correct.
     pub fn new(claimed: usize) -> Self {
         Gathering { members: Members::new(), waiting: Vec::with_capacity(claimed.min(1024)), claimed, twice: false }
     }
@@ -344,8 +347,8 @@ impl<L: Layout> Gathering<L> {
     /// Adds an element.
     ///
     /// # Safety
-    /// `pointer` leads to an element of layout `L` that is given away, and neither changes nor is freed by anybody else
-    /// before [`Gathering::finish`].
+    /// `pointer` must be that of an element of layout `L`, whose ownership is
+    /// passed, and which is neither changed nor freed before [`Gathering::finish`].
     #[inline]
     pub unsafe fn add(&mut self, pointer: Pointer, flag: bool) {
         // SAFETY: promised by the caller.
@@ -356,7 +359,7 @@ impl<L: Layout> Gathering<L> {
         }
     }
 
-    /// The members; none when two had the same name.
+    /// The members; `None` if two had the same name.
     pub fn finish(mut self) -> Option<Members<L>> {
         self.place();
         (!self.twice).then(|| std::mem::take(&mut self.members))
@@ -372,8 +375,8 @@ impl<L: Layout> Gathering<L> {
             if let Some(ahead) = self.waiting.get(number + AHEAD) {
                 table.prefetch_bucket(ahead.hash);
             }
-            // SAFETY: pointers in the table, and those that wait, lead to elements of this layout. One that is there
-            // already is freed here, and not used any more.
+            // SAFETY: pointers in the table, and waiting ones, are those of elements
+            // of this layout. A duplicate is freed here, and not used afterwards.
             unsafe {
                 let name = L::name(*pointer);
                 if table.find(*hash, |other| L::name(other) == name).is_some() {
@@ -390,17 +393,17 @@ impl<L: Layout> Gathering<L> {
 
 impl<L: Layout> Drop for Gathering<L> {
     fn drop(&mut self) {
-        // SAFETY: those that wait were given away, and are in no table.
+        // SAFETY: the waiting elements are owned, and not in the table.
         self.waiting.iter().for_each(|waiting| unsafe { L::free(waiting.pointer) });
     }
 }
 
-/// A cursor is a position in the hash space without the last bits, which are zero in all that occur: it stays below 2^48.
+/// A cursor is a position in the hash space without its last bits, which are always zero, so it stays below 2^48.
 const CURSOR_SHIFT: u32 = 16;
 
 impl<L: Layout> Clone for Members<L> {
     fn clone(&self) -> Self {
-        // SAFETY: pointers in the table lead to elements of this layout.
+        // SAFETY: pointers in the table are those of elements of this layout.
         let table = self.table.copy_with(|pointer| unsafe { L::copy(pointer) });
         Members { table, capture: None, layout: PhantomData }
     }
@@ -422,7 +425,7 @@ impl<L: Layout> Gradual for Members<L> {
         let Capture { pieces, next } = &mut **capture;
         if pieces.snapshot().is_cancelled() {
             self.table.mark_all();
-        // SAFETY: pointers in the table lead to elements of this layout.
+        // SAFETY: pointers in the table are those of elements of this layout.
         } else if self.table.mark_next(next, |pointer| pieces.take(unsafe { L::piece(pointer) })) {
             pieces.pass_on();
             return true;
@@ -441,13 +444,13 @@ impl<L: Layout> Gradual for Members<L> {
 impl<L: Layout> Drop for Members<L> {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
-            // The snapshot captures the rest, and drops it.
+            // The snapshot captures the rest and drops it.
             let snapshot = capture.pieces.snapshot().clone();
             let table = std::mem::take(&mut self.table);
             snapshot.keep_rest(Box::new(Members::<L> { table, capture: Some(capture), layout: PhantomData }));
             return;
         }
-        // SAFETY: the elements are the table's own, and it goes with them.
+        // SAFETY: the table owns its elements, and is dropped with them.
         self.table.for_each(|pointer| unsafe { L::free(pointer) });
     }
 }
@@ -466,10 +469,10 @@ mod tests {
         unsafe { Plain::name(*pointer) }
     }
 
-    /// Adds a name with a flag, or sets its flag; whether it was new.
+    /// Adds a name with a flag, or sets its flag; returns whether it was new.
     fn add(members: &mut Names, name: &[u8], flag: bool) -> bool {
         match members.find_place(name) {
-            // SAFETY: the new elements have this name, and those that come out are freed once.
+            // SAFETY: the new elements have this name, and removed ones are freed once.
             Ok(place) => unsafe {
                 let old = members.replace(place, create(name), flag);
                 Plain::free(old);
@@ -484,7 +487,7 @@ mod tests {
     }
 
     fn remove(members: &mut Names, name: &[u8]) -> bool {
-        // SAFETY: what comes out is the caller's.
+        // SAFETY: the caller owns a removed element.
         members.remove(name).map(|pointer| unsafe { Plain::free(pointer) }).is_some()
     }
 
@@ -585,7 +588,7 @@ mod tests {
     fn what_is_gathered_is_what_was_added_and_twice_the_same_is_noticed() {
         let gather = |count: u32, claimed: usize, again: Option<u32>| {
             let mut gathering = Gathering::<Plain>::new(claimed);
-            // SAFETY: new elements, given away.
+            // SAFETY: new elements, whose ownership is passed.
             (0..count).chain(again).for_each(|n| unsafe { gathering.add(create(&numbered(n)), n % 7 == 0) });
             gathering.finish()
         };
@@ -603,7 +606,7 @@ mod tests {
                 assert!(gather(count, count as usize, Some(count / 2)).is_none());
             }
         }
-        // One that is given up frees what it has.
+        // An unfinished collection frees its elements.
         let mut gathering = Gathering::<Plain>::new(3);
         // SAFETY: as above.
         unsafe { gathering.add(create(b"x"), false) };
@@ -664,7 +667,7 @@ mod tests {
             let place = members.random_place(&mut random).expect("not empty");
             let pointer = members.remove_at(place);
             assert!(!members.contains(name(&pointer)) && members.len() == left);
-            // SAFETY: taken out just now.
+            // SAFETY: removed just now.
             unsafe { Plain::free(pointer) };
         }
         assert!(members.random(random).is_none());

@@ -1,4 +1,4 @@
-//! The forms in which collections keep their elements, each understandable by itself.
+//! The encodings that collections use for their elements, each self-contained.
 
 pub mod buffer;
 pub mod element;
@@ -8,6 +8,6 @@ pub mod lzf;
 pub mod members;
 pub mod pairs;
 
-/// Bytes from outside that are not what they claim to be.
+/// Bytes from outside that are not valid for their encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;

@@ -14,7 +14,7 @@ pub(super) const HAS_EXPIRY: u8 = 1 << 5;
 pub(super) const WIDE: u8 = 1 << 6;
 pub(super) const EPOCH: u8 = 1 << 7;
 
-/// Bytes of a short expiry, and the value that says that a long one follows.
+/// Bytes of a short expiry, and the value that marks a long one.
 pub(super) const EXPIRY_SHORT: usize = 6;
 pub(super) const EXPIRY_ESCAPE: u64 = (1 << 48) - 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,11 +23,11 @@ pub(super) enum Repr {
     Inline,
     /// A string that is an integer, in the entry.
     Int,
-    /// A pointer to the value: `Vec<u8>` for strings, and for collections their word.
+    /// A pointer to a string's `Vec<u8>`, or the word of a collection.
     External,
 }
 
-/// Where the parts of an entry lie.
+/// Offsets of the parts of an entry.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     pub(super) meta: u8,
@@ -39,7 +39,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For an entry to be built.
+    /// The layout of an entry to be built.
     #[inline]
     pub(super) fn plan(kind: Kind, repr: Repr, key_len: usize, value_len: usize, expiry: Option<i64>) -> Layout {
         let inline = repr == Repr::Inline;
@@ -58,13 +58,13 @@ impl Layout {
         Layout { meta, expiry: at_expiry, key, key_len, value: key + key_len, value_len }
     }
 
-    /// Of an entry that exists.
+    /// The layout of an existing entry.
     ///
     /// # Safety
     /// `entry` must be a live allocation made by `build`.
     #[inline]
     pub(super) unsafe fn read(entry: Pointer) -> Layout {
-        // SAFETY: the header was written by `build`, and is read as far as its own flags say it reaches.
+        // SAFETY: `build` wrote the header; only the parts that its flags declare are read.
         unsafe {
             let at = entry.as_ptr();
             let meta = at.add(META).read();
@@ -110,7 +110,7 @@ impl Layout {
     }
 }
 
-/// Whether two stretches of the same length are equal, without a call for what most keys are.
+/// Whether two slices of the same length are equal. Avoids a call to `memcmp` for the lengths of most keys.
 #[inline]
 pub(super) fn is_same(a: &[u8], b: &[u8]) -> bool {
     let (Some(a_last), Some(b_last), 8..=32) = (a.last_chunk(), b.last_chunk(), a.len()) else { return a == b };
@@ -125,7 +125,7 @@ pub(super) fn expiry_len(at: i64) -> usize {
 
 #[inline]
 pub(super) fn allocation(size: usize) -> alloc::Layout {
-    // SAFETY: the alignment is a power of two, and the size is that of lengths below 2^33 in all.
+    // SAFETY: the alignment is a power of two, and the size is a sum of lengths below 2^33.
     unsafe { alloc::Layout::from_size_align_unchecked(size_class(size), 8) }
 }
 
@@ -139,8 +139,8 @@ pub(super) unsafe fn read_48(at: *const u8) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Whether Valkey would embed this string in its object: clients and tests look at the name, so it follows Valkey's
-/// sizes (an 8-byte header, key and value with their string headers, 128 bytes in all), not ours.
+/// Whether Valkey would embed this string in its object. Clients and tests depend on the encoding's name, so it
+/// follows Valkey's sizes (an 8-byte header, key and value with their string headers, 128 bytes in all), not ours.
 pub(super) fn embedded_in_reference(layout: &Layout, volatile: bool) -> bool {
     let key_header = match layout.key_len {
         0..32 => 1,

@@ -1,3 +1,5 @@
+//! Tests of eviction: candidates, ranks and policies.
+
 use super::*;
 use crate::db::{Db, Env, Expiry, WhenExpired};
 use crate::hash::KeyHasher;
@@ -6,7 +8,7 @@ use crate::log::Audience;
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
-/// A keyspace and what a worker has beside it.
+/// A keyspace and a worker's state.
 struct Bench {
     keyspace: &'static Keyspace,
     access: Access,
@@ -46,7 +48,7 @@ impl Bench {
         run(&mut Db::new(&mut locked, number, env))
     }
 
-    /// Sets a key whose clock tells that it was used this many seconds ago, or this often.
+    /// Sets a key with the clock of a last use this many seconds ago, or of this frequency.
     fn set(&mut self, number: usize, name: &str, expiry: Expiry, used: u8) {
         let lfu = self.access.lfu;
         self.with_db(number, |db| {
@@ -221,7 +223,7 @@ fn a_candidate_that_was_used_meanwhile_is_spared() {
     let mut bench = Bench::new(Scope::All, Order::LeastRecent);
     (0..40).for_each(|n| bench.set(0, &format!("cold-{n}"), Expiry::None, 100));
     bench.set(0, "hot", Expiry::None, 200);
-    // The pool knows the hot key as the best candidate, which it then ceases to be.
+    // The pool contains the hot key as the best candidate, which it then no longer is.
     let hash = bench.keyspace.key(b"hot").hash;
     bench.evictor.policy = Some(bench.policy);
     bench.evictor.pool.offer(candidate(u64::MAX - 1, hash));

@@ -9,7 +9,7 @@ use crate::watching::{Watch, Watcher};
 use std::sync::Arc;
 
 impl Locked {
-    /// Puts a waiter in the queue of a key of database `number`, which is locked.
+    /// Adds a waiter to the queue of a key of database `number`, which is locked.
     pub fn join_queue(&mut self, number: usize, key: Key<'_>, waiter: &Arc<Waiter>) {
         let address = self.keyspace.address(number, key);
         self.with_partition(address, |partition| {
@@ -17,7 +17,7 @@ impl Locked {
         });
     }
 
-    /// Takes a waiter out of the queues of all its keys, which are locked; false when it had left before.
+    /// Removes a waiter from the queues of all its keys, which are locked; returns false if it had left before.
     pub fn leave_queues<'k>(&mut self, number: usize, keys: impl Iterator<Item = Key<'k>>, waiter: &Waiter) -> bool {
         if waiter.has_left() {
             return false;
@@ -32,8 +32,8 @@ impl Locked {
         true
     }
 
-    /// The first with a later ticket than `after` who waits for a key of database `number`, which is locked, and is to be
-    /// served now that it holds a value of this kind. Those are passed over whose [`Waiter::rivals`] are among `rivals`.
+    /// The first waiter with a ticket after `after` that waits for a key of database `number`, which is locked,
+    /// and can be served with a value of this kind. Skips waiters whose [`Waiter::rivals`] are among `rivals`.
     pub fn next_waiter(
         &self,
         number: usize,
@@ -46,14 +46,14 @@ impl Locked {
         partition.attention()?.queues.next(key.bytes, after, kind, rivals)
     }
 
-    /// The kind of value that a key of database `number`, which is locked, holds; `None` also when its time has come.
+    /// The kind of value at a key of database `number`, which is locked; `None` if the key is absent or has expired.
     pub fn kind_at(&self, number: usize, key: Key<'_>, now_ms: i64) -> Option<Kind> {
         let partition = self.partition(self.keyspace.address(number, key));
         let entry = partition.entry(partition.find(key)?);
         (!entry.is_expired(now_ms)).then(|| entry.kind())
     }
 
-    /// Has `watcher` watch a key of database `number`, which is locked; whether it did not do so already.
+    /// Makes `watcher` watch a key of database `number`, which is locked; returns false if it already did.
     pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
@@ -62,7 +62,7 @@ impl Locked {
         partition.change_attention(|attention| attention.watchers.add(key.bytes, watch))
     }
 
-    /// The opposite.
+    /// Reverses [`watch`](Self::watch).
     pub fn unwatch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>) {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
@@ -71,14 +71,15 @@ impl Locked {
         }
     }
 
-    /// Takes note that a client has read a key of database `number`, which is locked, and may keep what it read.
+    /// Records that a client has read a key of database `number`, which is locked, and may cache the value.
     pub fn add_reader(&mut self, number: usize, key: Key<'_>, client: u64) {
         let address = self.keyspace.address(number, key);
         let added = self.partition_mut(address).change_attention(|attention| attention.tracked.add(key, client));
         self.keyspace.tracking.added(added);
     }
 
-    /// Takes out the readers of a key of database `number`, which is locked; `but` one stays if it is one.
+    /// Removes the readers of a key of database `number`, which is
+    /// locked, and returns them; client `but` stays if it is one.
     pub fn take_readers(&mut self, number: usize, key: Key<'_>, but: u64) -> Readers {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
@@ -100,7 +101,7 @@ impl Locked {
         Some((key, readers))
     }
 
-    /// Forgets who has read keys. Needs the world.
+    /// Removes all recorded readers of all keys. Needs the global lock.
     pub fn forget_readers(&mut self) {
         if self.keyspace.tracking.keys() == 0 {
             return;
@@ -117,8 +118,8 @@ impl Locked {
         self.keyspace.tracking.removed(keys, readers);
     }
 
-    /// Whether a key of database `number`, which is locked, is there although its time has come, and that is news to
-    /// `watcher`.
+    /// Whether a key of database `number`, which is locked, exists but
+    /// has expired, and had not expired when `watcher` began to watch it.
     pub fn became_overdue(&self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let partition = self.partition(self.keyspace.address(number, key));
         let watches = partition.attention().map_or(&[][..], |attention| attention.watchers.of(key.bytes));
@@ -126,12 +127,13 @@ impl Locked {
         news && self.is_overdue(number, key, now_ms)
     }
 
-    /// Whether a key is there although its time has come.
+    /// Whether a key exists but has expired.
     pub(crate) fn is_overdue(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
         self.partition(self.keyspace.address(number, key)).is_overdue(key, now_ms)
     }
 
-    /// Has those who watch keys of these databases take it as it is that the time of some has come. Needs the world.
+    /// Marks the watches of expired keys in these databases as stale, so that
+    /// the expiry no longer aborts a transaction. Needs the global lock.
     pub(crate) fn accept_overdue(&mut self, numbers: [usize; 2], now_ms: i64) {
         self.for_each_partition(|number, partition| {
             if numbers.contains(&number) {
@@ -140,7 +142,8 @@ impl Locked {
         });
     }
 
-    /// Calls `visit` with everybody interested in keys of database `number`, partition by partition. Needs the world.
+    /// Calls `visit` with the waiters, watchers and readers of database
+    /// `number`, partition by partition. Needs the global lock.
     pub(crate) fn for_each_attention(&self, number: usize, mut visit: impl FnMut(&Attention)) {
         debug_assert!(self.is_global());
         let database = self.keyspace.database_at(number);
@@ -151,7 +154,7 @@ impl Locked {
         }
     }
 
-    /// Whether a key is in database `number` and its time has not come. Its partition is locked.
+    /// Whether a key exists in database `number` and has not expired. Its partition is locked.
     pub(crate) fn is_live(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
         self.partition(self.keyspace.address(number, key)).is_live(key, now_ms)
     }

@@ -15,14 +15,14 @@ pub struct Locked {
 
 pub(super) enum Held {
     Nothing,
-    /// One partition, found already.
+    /// One partition, with its slot already found.
     One(Address, &'static PartitionSlot),
-    /// One partition that is not locked, as nobody else is in a batch.
+    /// One partition, not locked because no other participant is in a batch.
     Exclusive(Address),
-    /// All partitions, for the same reason.
+    /// All partitions, not locked for the same reason.
     AllExclusive,
     Some(Box<[Address]>),
-    /// Partitions, in ascending order, to which others are added; and the world, if that was added too.
+    /// Partitions in ascending order, to which more can be added, and the global lock if that was added too.
     Growing(Vec<Address>, Option<GlobalGuard<'static>>),
     GlobalLock {
         _guard: GlobalGuard<'static>,
@@ -35,7 +35,7 @@ impl Locked {
         self.keyspace
     }
 
-    /// True when the world is held.
+    /// True if the global lock is held.
     pub fn is_global(&self) -> bool {
         matches!(self.held, Held::GlobalLock { .. } | Held::Growing(_, Some(_)))
     }
@@ -52,7 +52,8 @@ impl Locked {
         }
     }
 
-    /// Locks the one partition in a cell, if it is free at once; who is alone need not. The set must hold nothing.
+    /// Locks the one partition in a slot if that is possible without
+    /// waiting; an exclusive caller needs no lock. The set must be empty.
     #[inline]
     pub(crate) fn try_hold(
         &mut self,
@@ -72,7 +73,7 @@ impl Locked {
         locked
     }
 
-    /// Lets go of the one partition that it [holds](Self::try_hold).
+    /// Releases the one partition that it [holds](Self::try_hold).
     #[inline]
     pub(crate) fn let_go(&mut self) {
         match self.held {
@@ -86,8 +87,8 @@ impl Locked {
         }
     }
 
-    /// Lets go of one partition, of which somebody who waits for it has the lock then: for who will want it again at once,
-    /// and would have it again before any other wakes.
+    /// Releases one partition and hands the lock to a waiting thread, if there is one. For a thread that
+    /// will soon take the lock again and would otherwise win against threads that first have to wake.
     pub(crate) fn pass_on(mut self) {
         if let Held::One(_, cell) = self.held {
             self.set_held(Held::Nothing);
@@ -96,13 +97,13 @@ impl Locked {
         }
     }
 
-    /// Replaces what is held, which is one partition or nothing and so need not be dropped.
+    /// Replaces `held`, which is one partition or nothing and so needs no drop.
     #[inline]
     fn set_held(&mut self, held: Held) {
         std::mem::forget(std::mem::replace(&mut self.held, held));
     }
 
-    /// Locks one more partition, unless that is locked already. Only one thread at a time may do so, within a batch.
+    /// Locks one more partition, unless it is already locked. Only one thread at a time may do this, within a batch.
     pub fn add(&mut self, address: Address) {
         if self.holds(address) {
             return;
@@ -114,8 +115,8 @@ impl Locked {
         }
     }
 
-    /// Takes the world besides, if it is not held already. Only one thread at a time may do so, from within the batch of
-    /// `participant`.
+    /// Acquires the global lock in addition, unless it is already held. Only one
+    /// thread at a time may do this, from within the batch of `participant`.
     pub fn add_global(&mut self, participant: Participant) {
         if self.is_global() {
             return;
@@ -126,7 +127,7 @@ impl Locked {
         }
     }
 
-    /// Makes it a set that can grow, if it is one of partitions.
+    /// Converts a set of partitions into one that can grow.
     fn grow(&mut self) -> &mut Held {
         let addresses = match &self.held {
             Held::Nothing | Held::Exclusive(_) | Held::AllExclusive => Vec::new(),
@@ -134,24 +135,24 @@ impl Locked {
             Held::Some(addresses) => addresses.to_vec(),
             Held::Growing(..) | Held::GlobalLock { .. } => return &mut self.held,
         };
-        // Nothing is unlocked by that: only dropping the whole does.
+        // This releases no lock: only dropping `Locked` does.
         self.held = Held::Growing(addresses, None);
         &mut self.held
     }
 
-    /// A partition that is locked.
+    /// A locked partition.
     #[inline]
     pub(crate) fn partition(&self, address: Address) -> &Partition {
         self.at(self.keyspace.cell(address), address)
     }
 
-    /// The same, for any change; its sizes are published when `change` returns.
+    /// Runs `change` on a locked partition and publishes its sizes when `change` returns.
     #[inline]
     pub(crate) fn with_partition<T>(&mut self, address: Address, change: impl FnOnce(&mut Partition) -> T) -> T {
         self.with(self.keyspace.cell(address), address, change)
     }
 
-    /// The partition in a cell, found already, whose address is `address`.
+    /// The partition in a slot, whose address is `address`.
     #[inline]
     pub(crate) fn at(&self, cell: &'static PartitionSlot, address: Address) -> &Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
@@ -159,7 +160,7 @@ impl Locked {
         unsafe { &*cell.partition() }
     }
 
-    /// The same, for change that leaves the number of keys and of expiries as it is.
+    /// Like [`at`](Self::at), for a change that keeps the numbers of keys and of expiries.
     #[inline]
     pub(crate) fn at_mut(&mut self, cell: &'static PartitionSlot, address: Address) -> &mut Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
@@ -167,7 +168,7 @@ impl Locked {
         unsafe { &mut *cell.partition() }
     }
 
-    /// The same, for any change.
+    /// Like [`at`](Self::at), for any change.
     #[inline]
     pub(crate) fn with<T>(
         &mut self,
@@ -193,12 +194,12 @@ impl Locked {
         result
     }
 
-    /// A partition that is locked, for change that leaves its sizes as they are.
+    /// A locked partition, for a change that keeps its sizes.
     pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
         self.at_mut(self.keyspace.cell(address), address)
     }
 
-    /// Calls `visit` with every partition that was ever used, and the number of its database. Needs the world.
+    /// Calls `visit` with every partition that was ever used and its database's number. Needs the global lock.
     pub(crate) fn for_each_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
         assert!(self.is_global(), "all partitions at once are the world");
         for number in 0..self.keyspace.databases() {
@@ -211,7 +212,7 @@ impl Locked {
         }
     }
 
-    /// Locks one partition for the length of `visit`. The set must hold nothing, or the world.
+    /// Locks one partition for the duration of `visit`. The set must be empty, or hold the global lock.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
             Held::GlobalLock { .. } | Held::Growing(_, Some(_)) => self.with_partition(address, visit),
@@ -220,8 +221,8 @@ impl Locked {
         }
     }
 
-    /// Makes room for about as many keys in the partitions of a database that are empty. The set must hold nothing, or the
-    /// world.
+    /// Reserves room for about `keys` keys in the empty partitions of
+    /// a database. The set must be empty, or hold the global lock.
     pub fn reserve(&mut self, number: usize, keys: usize) {
         let database = self.keyspace.database_at(number);
         let share = keys / self.keyspace.partitions;
@@ -233,7 +234,8 @@ impl Locked {
         }
     }
 
-    /// Empties a database: instantly, with its old contents freed in the background when `lazy`. Needs the world.
+    /// Empties a database; with `lazy`, its old contents are freed in the
+    /// background. Returns the number of removed keys. Needs the global lock.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
         assert!(self.is_global(), "flushing needs the world");
         let database = self.keyspace.database_at(number);
@@ -259,7 +261,7 @@ impl Locked {
         removed
     }
 
-    /// Exchanges two databases. Needs the world.
+    /// Exchanges two databases. Needs the global lock.
     pub fn swap(&mut self, a: usize, b: usize) {
         assert!(self.is_global(), "swapping needs the world");
         let numbers = &self.keyspace.numbers;
@@ -271,7 +273,7 @@ impl Locked {
         }
     }
 
-    /// Exchanges a database and its shadow. Needs the world.
+    /// Exchanges a database and its staging database. Needs the global lock.
     pub fn swap_staging(&mut self, number: usize) {
         let (keyspace, staging) = (self.keyspace, self.keyspace.staging(number));
         if keyspace.is_made(keyspace.database_at(number)) || keyspace.is_made(keyspace.database_at(staging)) {
@@ -279,11 +281,12 @@ impl Locked {
         }
     }
 
-    /// Who waits for or watches keys means those of a database with a number, whatever data has that number.
+    /// Exchanges the waiters, watchers and readers of two databases back: they
+    /// belong to a database number, not to the data that now has that number.
     fn swap_attention(&mut self, a: usize, b: usize) {
         let (cells_a, cells_b) = (self.keyspace.cells(a), self.keyspace.cells(b));
         for (cell_a, cell_b) in cells_a.iter().zip(cells_b) {
-            // SAFETY: the world is held, and the cells belong to different databases.
+            // SAFETY: the global lock is held, and the slots belong to different databases.
             unsafe { (*cell_a.partition()).swap_attention(&mut *cell_b.partition()) }
         }
     }
@@ -299,7 +302,7 @@ impl Drop for Locked {
         match &self.held {
             Held::One(_, cell) => unlock(cell),
             Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
-            // The world, if it was added, is let go of when all of it is unlocked.
+            // The global lock, if it was added, is released when `held` is dropped, after all partitions.
             Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
             Held::Nothing | Held::Exclusive(_) | Held::AllExclusive | Held::GlobalLock { .. } => {}
         }

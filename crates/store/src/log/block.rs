@@ -1,7 +1,7 @@
-//! A stretch of the write log: written once, from its beginning on, and read by many while it grows.
+//! A block of the write log: written once, sequentially, and read by many threads while it grows.
 //!
-//! What must hold: bytes below `len` never change again, and only those are read. Bytes from `len` on belong to the
-//! [`BlockWriter`], of which there is one per block; it raises `len` when it has written them.
+//! **Invariant**: bytes below `len` never change, and only those are read. Bytes from `len` on belong
+//! to the [`BlockWriter`], of which there is one per block; it advances `len` after writing them.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -9,27 +9,28 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of a block at most.
+/// Maximum size of a block, in bytes.
 pub const BLOCK_BYTES: usize = 64 * 1024;
-/// Bytes of a block at least.
+/// Minimum size of a block, in bytes.
 pub(super) const BLOCK_BYTES_MIN: usize = 16 * 1024;
 
-/// Memory of a block with so many bytes: its own fields, the counts before them and its place in a list come to them.
+/// Memory of a block of `size` bytes, including its fields, its reference counts and its entry in the list of blocks.
 fn footprint(size: usize) -> usize {
     size + size_of::<Block>() + 4 * size_of::<usize>()
 }
 
-/// See the module's documentation.
+/// A block. See the module documentation.
 pub(super) struct Block {
     /// Offset of its first byte in the log.
     start: u64,
     len: AtomicUsize,
     bytes: Box<[UnsafeCell<MaybeUninit<u8>>]>,
-    /// Bytes of all blocks of its log.
+    /// Total bytes of the log's blocks.
     live_bytes: Arc<AtomicUsize>,
 }
 
-// SAFETY: readers and the writer touch different bytes, told apart by `len`, which is published after the bytes below it.
+// SAFETY: readers and the writer access disjoint bytes, separated
+// by `len`, which is published after the bytes below it.
 unsafe impl Sync for Block {}
 
 impl Drop for Block {
@@ -47,33 +48,33 @@ impl Block {
         self.start
     }
 
-    /// Offset behind its last byte so far.
+    /// Offset after its last written byte.
     pub fn end(&self) -> u64 {
         self.start + self.len.load(Ordering::Acquire) as u64
     }
 
-    /// The bytes of a range within what was written.
+    /// A range of the written bytes.
     ///
     /// # Panics
-    /// When the range is beyond that.
+    /// If the range exceeds the written bytes.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.len.load(Ordering::Acquire));
         let first = self.bytes.as_ptr().cast::<u8>();
-        // SAFETY: bytes below `len` are initialised and do not change any more.
+        // SAFETY: bytes below `len` are initialised and do not change.
         unsafe { std::slice::from_raw_parts(first.add(range.start), range.end - range.start) }
     }
 }
 
-/// The one that may write to a block.
+/// The only handle that can write to a block.
 pub(super) struct BlockWriter(Arc<Block>);
 
 impl BlockWriter {
-    /// An empty block of this size that begins at an offset of the log, and is counted in `live_bytes` as long as somebody
-    /// has it.
+    /// An empty block of `size` bytes that begins at offset `start`
+    /// of the log. It is counted in `live_bytes` until it is dropped.
     pub fn new(start: u64, size: usize, live_bytes: &Arc<AtomicUsize>) -> Self {
         let bytes: Box<[MaybeUninit<u8>]> = Box::new_uninit_slice(size);
         let bytes = Box::into_raw(bytes) as *mut [UnsafeCell<MaybeUninit<u8>>];
-        // SAFETY: the same allocation; an `UnsafeCell` has the layout of what it holds.
+        // SAFETY: the same allocation; an `UnsafeCell` has the layout of its content.
         let bytes = unsafe { Box::from_raw(bytes) };
         live_bytes.fetch_add(footprint(size), Ordering::Relaxed);
         BlockWriter(Arc::new(Block { start, len: AtomicUsize::new(0), bytes, live_bytes: live_bytes.clone() }))
@@ -84,12 +85,12 @@ impl BlockWriter {
         &self.0
     }
 
-    /// Appends as much as there is room for; how much that was.
+    /// Appends as many bytes as fit; returns how many.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let len = self.0.len.load(Ordering::Relaxed);
         let n = bytes.len().min(self.0.bytes.len() - len);
         let first = UnsafeCell::raw_get(self.0.bytes.as_ptr()).cast::<u8>();
-        // SAFETY: the room from `len` on is this writer's alone, and `n` bytes fit there.
+        // SAFETY: only this writer accesses the bytes from `len` on, and `n` bytes fit there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), first.add(len), n) };
         self.0.len.store(len + n, Ordering::Release);
         n

@@ -6,22 +6,22 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a follower reads.
+/// Which records a follower reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Audience {
-    /// Everything.
+    /// All of the log's bytes: replica-only records, but no AOF-only ones.
     All,
-    /// What changes data: no asides, but insets.
+    /// Only changes of data: AOF-only records, but no replica-only ones.
     DataOnly,
 }
 
-/// No offset: the follower was cut off.
+/// The offset of a follower that was cut off.
 const GONE: u64 = u64::MAX;
 
-/// Where a follower is.
+/// A follower's position.
 pub(super) struct Position {
     offset: AtomicU64,
-    /// Number of the inset that it reads next.
+    /// Number of the AOF-only record that it reads next.
     aof_only: AtomicU64,
     audience: Audience,
 }
@@ -48,17 +48,17 @@ impl Position {
     }
 }
 
-/// A reader of the log. What it has not read is kept for it, so whoever has one limits how far it lies behind.
+/// A reader of the log. The log keeps everything it has not read, so its owner must limit how far it lags.
 pub struct Follower {
     log: Arc<Shared>,
     position: Arc<Position>,
 }
 
-/// Another history has begun since.
+/// The follower was cut off because the log began a new history.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CutOff;
 
-/// Bytes of the log, or an inset.
+/// Bytes of the log, or AOF-only records.
 pub struct Piece(Bytes);
 
 enum Bytes {
@@ -82,17 +82,17 @@ impl Follower {
         Follower { log, position }
     }
 
-    /// Offset of what it reads next.
+    /// Offset of the next byte to read.
     pub fn offset(&self) -> u64 {
         self.position.offset()
     }
 
-    /// Bytes that it has not read.
+    /// Number of bytes that it has not read.
     pub fn lag(&self) -> u64 {
         self.log.end.load(Ordering::Acquire).saturating_sub(self.offset())
     }
 
-    /// The next bytes, as many as stand together, up to the offset `until`: they count as read. `None` when there are none.
+    /// The next contiguous bytes, up to the offset `until`, which then count as read. `None` if there are none.
     pub fn next(&mut self, until: u64) -> Result<Option<Piece>, CutOff> {
         if self.offset() == GONE {
             return Err(CutOff);
@@ -131,7 +131,7 @@ impl Follower {
             return Ok(None);
         }
         let place = inner.blocks.partition_point(|block| block.start() <= at);
-        // What is not read is kept, so there is a block.
+        // Unread bytes are kept, so the block exists.
         let Some(block) = place.checked_sub(1).and_then(|place| inner.blocks.get(place)) else { return Err(CutOff) };
         let block = block.clone();
         drop(inner);
@@ -141,7 +141,7 @@ impl Follower {
         Ok(Some(Piece(Bytes::Block(block, range))))
     }
 
-    /// Everything that it has not read.
+    /// Reads everything up to the end of the log.
     pub fn read(&mut self) -> Result<Vec<u8>, CutOff> {
         let mut bytes = Vec::new();
         while let Some(piece) = self.next(u64::MAX)? {

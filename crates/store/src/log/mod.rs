@@ -1,17 +1,19 @@
-//! The write log: every effect on the keyspace, totally ordered, in the form in which replicas and files get it.
+//! The write log: every effect on the keyspace, totally ordered,
+//! in the form that replicas and the append-only file receive.
 //!
-//! Records are requests in RESP, appended under the partition locks of the command that made them, so that two effects
-//! on one key stand in the log in the order in which they happened. SELECT is put in front of a record for another
-//! database than the last one's, and several records of one command stand between MULTI and EXEC. Some records are
-//! **asides**: replicas get them (PUBLISH, PING), files that keep the data do not. **Insets** are the opposite, and since
-//! replication counts bytes they are not among them: they stand beside the log, at an offset, for those who read data only.
+//! Records are requests in RESP, appended under the partition locks of the command that made them, so that
+//! the effects on one key are in the log in the order in which they happened. A record for another database
+//! than the previous one is preceded by SELECT, and several records of one command are enclosed in MULTI
+//! and EXEC. Some records are **replica-only** (PUBLISH, PING): replicas receive them, the append-only file
+//! does not. **AOF-only** records are the opposite. Since replication counts bytes, they are not part of
+//! the log's bytes: they are stored separately, each at an offset, for followers that read data only.
 //!
-//! A place in the log is an offset: bytes since the history began, which is what replication counts in. The bytes stand in
-//! [blocks](block) that never change once written, so followers read them without copying and without keeping writers
-//! from writing. What all followers have read is dropped, except for the backlog. Nothing is kept, and appending costs one
-//! branch, until somebody follows.
+//! A position in the log is an offset: bytes since the history began, as replication counts them.
+//! The bytes are stored in [blocks](block) that never change once written, so followers read without
+//! copying and without blocking writers. Bytes that all followers have read are dropped, except for
+//! the backlog. Without followers and backlog nothing is stored, and appending costs one branch.
 //!
-//! How far a follower may lie behind is decided by whoever has it: it holds the memory of all that it has not read.
+//! The owner of a follower limits how far it may lag: the log keeps everything that a follower has not read.
 
 mod block;
 mod follower;
@@ -27,7 +29,7 @@ pub use block::BLOCK_BYTES;
 use follower::Position;
 pub use follower::{Audience, CutOff, Follower, Piece};
 
-/// See the module's documentation.
+/// The write log. See the module documentation.
 #[derive(Default)]
 pub struct WriteLog(Arc<Shared>);
 
@@ -40,67 +42,67 @@ struct Shared {
 
 #[derive(Default)]
 struct Inner {
-    /// Writes the last of the blocks.
+    /// Writes to the last of the blocks.
     writer: Option<BlockWriter>,
-    /// What is kept, the oldest first.
+    /// The blocks that are kept, the oldest first.
     blocks: VecDeque<Arc<Block>>,
-    /// Bytes of all blocks, with those that only readers still have.
+    /// Bytes of all blocks, including those that only followers still hold.
     live_bytes: Arc<AtomicUsize>,
-    /// Offset behind the last byte.
+    /// Offset after the last byte.
     end: u64,
-    /// Whether it holds nothing but what another server's log does.
+    /// Whether it accepts only bytes of another server's log.
     repeats: bool,
-    /// The database that the last record was for.
+    /// The database of the last record.
     selected: Option<usize>,
     followers: Vec<Weak<Position>>,
-    /// Bytes before the end that are kept though all have read them.
+    /// Number of bytes before the end that are kept even if all followers have read them.
     backlog: u64,
-    /// Offset of the first byte of the backlog, which began to be kept some time.
+    /// Offset of the first byte of the backlog: the log's end when the backlog was enabled.
     backlog_start: u64,
-    /// Where asides stand, the oldest first, as far as a follower that leaves them out may come to them.
+    /// The ranges of replica-only records that a data-only follower has yet to skip, the oldest first.
     replica_only: VecDeque<Range<u64>>,
-    /// What only followers get that leave out asides, the oldest first, as far as one of them may come to it.
+    /// The AOF-only records that a data-only follower has yet to read, the oldest first.
     aof_only: VecDeque<AofOnly>,
-    /// Number of the next inset.
+    /// Number of the next AOF-only record.
     next_aof_only: u64,
 }
 
-/// Records that stand beside the log.
+/// Records that are stored beside the log's bytes.
 struct AofOnly {
     number: u64,
-    /// The offset that they stand at; it is not the log's end.
+    /// Their offset in the log, always before the log's end.
     at: u64,
     bytes: Arc<[u8]>,
 }
 
-/// What one command adds to the log.
+/// The records that one command adds to the log.
 pub struct Batch<'a> {
-    /// Numbers of the database that it begins in, and of the one that its records leave selected.
+    /// The database of the first record, and the one that is selected after the last.
     pub databases: (usize, usize),
-    /// Requests in RESP, back to back.
+    /// Requests in RESP, concatenated.
     pub records: &'a [u8],
-    /// How many they are.
+    /// Number of requests in `records`.
     pub record_count: usize,
-    /// Where in `records` there are asides, in their order.
+    /// The ranges of replica-only records in `records`, in order.
     pub replica_only: &'a [Range<usize>],
-    /// Records that only those get who leave out asides, and where in `records` they belong, in their order.
+    /// AOF-only records with their positions in `records`, in order.
     pub aof_only: &'a [(usize, Vec<u8>)],
 }
 
 impl WriteLog {
-    /// True when somebody follows, or there is a backlog.
+    /// True if there is a follower or a backlog.
     #[inline]
     pub fn has_readers(&self) -> bool {
         self.0.has_readers.load(Ordering::Relaxed)
     }
 
-    /// Offset behind the last byte.
+    /// Offset after the last byte.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.0.end.load(Ordering::Acquire)
     }
 
-    /// Appends what a command did. Called under its locks.
+    /// Appends the effects of a command. Called under its locks.
     pub fn append(&self, batch: &Batch<'_>) {
         if batch.record_count == 0 && batch.aof_only.is_empty() || !self.has_readers() {
             return;
@@ -111,7 +113,7 @@ impl WriteLog {
             return;
         }
         let (first, last) = batch.databases;
-        // Behind an inset there has to be something, or nobody would look for it.
+        // An AOF-only record needs log bytes after it, or followers would not look for it; EXEC provides them.
         let together = batch.record_count > 1 || !aof_only.is_empty();
         if together {
             inner.push(b"*1\r\n$5\r\nMULTI\r\n");
@@ -136,7 +138,7 @@ impl WriteLog {
         self.publish(&inner);
     }
 
-    /// Appends a request that is no command's effect and that only replicas get.
+    /// Appends a request that is not an effect of a command and that only replicas receive.
     pub fn append_replica_only(&self, words: &[&[u8]]) {
         if !self.has_readers() {
             return;
@@ -146,8 +148,8 @@ impl WriteLog {
         self.append_raw(&record, true);
     }
 
-    /// Appends bytes of another server's log as they came: whole requests, that say themselves which database they are
-    /// for. They may be `replica_only`.
+    /// Appends bytes of another server's log unchanged: complete requests, including
+    /// the SELECTs they need. With `replica_only`, only replicas receive them.
     pub fn append_raw(&self, bytes: &[u8], replica_only: bool) {
         let mut inner = self.0.inner.lock();
         if replica_only {
@@ -164,24 +166,25 @@ impl WriteLog {
         self.publish(&inner);
     }
 
-    /// Whether it takes no records but those of another server's log, as a replica's does: what clients change there is in no
-    /// log. The world is held.
+    /// Sets whether the log accepts only records of another server's log, as on a replica:
+    /// local changes of clients are then not logged. The caller holds the global lock.
     pub fn set_repeats(&self, repeats: bool) {
         let mut inner = self.0.inner.lock();
         inner.repeats = repeats;
         inner.selected = None;
     }
 
-    /// Begins to follow, from the present end on. For what is consistent with the data, the world is held.
+    /// Starts following at the current end. The caller holds the
+    /// global lock if the follower must be consistent with the data.
     pub fn follow(&self, audience: Audience) -> Follower {
         let mut inner = self.0.inner.lock();
-        // The first record says which database it is for.
+        // Makes the first record start with a SELECT.
         inner.selected = None;
         let end = inner.end;
         self.begin(&mut inner, end, audience)
     }
 
-    /// Begins to follow from an offset on, if all from there is still kept.
+    /// Starts following at an offset, if everything from there on is still kept.
     pub fn follow_from(&self, offset: u64, audience: Audience) -> Option<Follower> {
         let mut inner = self.0.inner.lock();
         let kept = inner.start()..=inner.end;
@@ -200,7 +203,8 @@ impl WriteLog {
         Follower::new(self.0.clone(), position)
     }
 
-    /// Keeps this many bytes from now on, at least, for those who come back; none with 0, and then nobody need follow.
+    /// Keeps at least this many bytes from now on, for followers that reconnect.
+    /// With 0, keeps none, and the log is active only while it has followers.
     pub fn keep_backlog(&self, bytes: u64) {
         let mut inner = self.0.inner.lock();
         if inner.backlog == 0 {
@@ -214,32 +218,32 @@ impl WriteLog {
         self.0.forget(&mut inner);
     }
 
-    /// The offsets that one may follow from.
+    /// The range of offsets at which a follower can start.
     pub fn backlog(&self) -> Range<u64> {
         let inner = self.0.inner.lock();
         inner.start()..inner.end
     }
 
-    /// Memory of all that is kept, in bytes.
+    /// Memory of all blocks, in bytes.
     pub fn memory(&self) -> usize {
         let mut inner = self.0.inner.lock();
         inner.forget_read();
         inner.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory of the log beyond the backlog, in bytes: it goes when followers have read it and done with it.
+    /// Memory of the log beyond the backlog, in bytes. It is freed when followers have read and released it.
     pub fn excess(&self) -> usize {
         let inner = self.0.inner.lock();
         inner.live_bytes.load(Ordering::Relaxed).saturating_sub(inner.backlog as usize)
     }
 
-    /// Has the next record say which database it is for.
+    /// Makes the next record start with a SELECT.
     pub fn forget_selected(&self) {
         self.0.inner.lock().selected = None;
     }
 
-    /// Begins another history, at this offset: what is there is dropped, and all followers are cut off. The world is
-    /// held.
+    /// Begins a new history at this offset: drops all bytes and
+    /// cuts off all followers. The caller holds the global lock.
     pub fn reset(&self, offset: u64) {
         let mut inner = self.0.inner.lock();
         for position in std::mem::take(&mut inner.followers).iter().filter_map(Weak::upgrade) {
@@ -260,7 +264,7 @@ impl WriteLog {
 }
 
 impl Shared {
-    /// Drops what nobody will read, and followers that are gone.
+    /// Drops the bytes that no follower needs, and followers that no longer exist.
     fn forget(&self, inner: &mut Inner) {
         inner.forget_read();
         self.has_readers.store(inner.backlog > 0 || !inner.followers.is_empty(), Ordering::Relaxed);
@@ -268,14 +272,14 @@ impl Shared {
 }
 
 impl Inner {
-    /// Offset of the first byte that one may follow from.
+    /// The first offset at which a follower can start.
     fn start(&self) -> u64 {
         let there = self.blocks.front().map_or(self.end, |block| block.start());
-        // A block's first bytes may be there though they are neither of the backlog nor waited for.
+        // The first block may begin with bytes that neither the backlog nor a follower needs.
         if self.backlog > 0 { there.max(self.needed().1) } else { there }
     }
 
-    /// The offsets from which on followers have not read everything, and from which on everything is to be kept.
+    /// The oldest offset of all followers, and the offset from which on bytes must be kept.
     fn needed(&self) -> (u64, u64) {
         let positions = self.followers.iter().filter_map(Weak::upgrade);
         let oldest = positions.map(|position| position.offset()).min().unwrap_or(self.end);
@@ -290,7 +294,7 @@ impl Inner {
             self.end += written as u64;
             bytes = &bytes[written..];
             if !bytes.is_empty() {
-                // Blocks are dropped when another begins, which is seldom enough to look at all followers.
+                // Blocks are dropped when a new one begins: rarely enough that visiting all followers is cheap.
                 self.forget_read();
                 let writer = BlockWriter::new(self.end, self.block_bytes(), &self.live_bytes);
                 self.blocks.push_back(writer.block().clone());
@@ -299,7 +303,8 @@ impl Inner {
         }
     }
 
-    /// Bytes of the next block: a small backlog is kept in small ones, so that not much more than it is kept.
+    /// Size of the next block in bytes. A small backlog uses small
+    /// blocks, so that not much more than the backlog is kept.
     fn block_bytes(&self) -> usize {
         match self.backlog {
             0 => BLOCK_BYTES,
@@ -307,7 +312,7 @@ impl Inner {
         }
     }
 
-    /// Whether somebody follows who leaves out asides.
+    /// Whether any follower reads data only.
     fn is_read_in_part(&self) -> bool {
         let leaves_out = |position: &Weak<Position>| position.upgrade().is_some_and(|position| position.leaves_out());
         self.followers.iter().any(leaves_out)
@@ -345,7 +350,7 @@ impl Inner {
     }
 }
 
-/// Writes a request in RESP.
+/// Appends a request in RESP to `out`.
 pub fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
     let mut number = itoa::Buffer::new();
     out.push(b'*');

@@ -1,3 +1,5 @@
+//! Tests of the write log: records, followers, the backlog, replica-only and AOF-only records.
+
 use super::*;
 
 fn record(words: &[&str]) -> Vec<u8> {
@@ -147,7 +149,7 @@ fn insets_are_for_those_alone_who_want_data_only() {
     let batch = Batch { databases: (0, 0), records: &both, record_count: 2, replica_only: &[], aof_only: &aof_only };
     let exclusive = Batch { records: &[], record_count: 0, aof_only: &[(0, file.clone())], ..batch };
     let (select, multi, exec) = (record(&["SELECT", "0"]), record(&["MULTI"]), record(&["EXEC"]));
-    // Nobody is there who would read them.
+    // No follower would read them.
     log.append(&exclusive);
     assert_eq!(log.offset(), 0);
     let (mut all, mut data) = (log.follow(Audience::All), log.follow(Audience::DataOnly));

@@ -1,3 +1,5 @@
+//! Tests of snapshots: each entry is captured once, as it was when the snapshot began.
+
 use super::*;
 use crate::access::Access;
 use crate::db::{Counters, Db, Env, Expiry, WhenExpired};

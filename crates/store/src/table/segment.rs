@@ -1,6 +1,6 @@
-//! Segments and buckets: where words stand, and how a segment is searched, filled and emptied.
+//! Segments and buckets: storage of words, and search, insertion and removal within a segment.
 //!
-//! See the module above for what the words mean and what always holds.
+//! See the parent module for the format of words and the invariants.
 
 use super::{Pointer, prefetch_address};
 use crate::defrag::Mover;
@@ -12,9 +12,9 @@ pub(super) const BUCKET: usize = 8;
 /// Bucket counts of a segment: every size class of the allocator from 64 bytes to 8 KiB.
 pub(super) const STEPS: [u16; 24] =
     [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
-/// Buckets of a segment that has grown as far as it will.
+/// Number of buckets of a segment of the largest size.
 pub(super) const STEP_MAX: u16 = STEPS[STEPS.len() - 1];
-/// Bits of the hash that a word keeps.
+/// Number of hash bits in a word.
 pub(super) const TAG_BITS: u32 = 16;
 pub(super) const POINTER_MASK: u64 = 0x0000_ffff_ffff_fffe;
 pub(super) const FLAG: u64 = 1;
@@ -22,14 +22,14 @@ pub(super) const FLAG: u64 = 1;
 #[repr(C, align(64))]
 pub(super) struct Bucket(pub(super) [u64; BUCKET]);
 
-/// A part of the table that grows by itself.
+/// A part of the table that grows independently.
 pub(super) struct Segment {
     pub(super) buckets: NonNull<Bucket>,
     pub(super) count: u32,
     pub(super) bucket_count: u16,
-    /// How many of the hash's first bits its elements share.
+    /// Number of leading hash bits that all its elements share.
     pub(super) depth: u8,
-    /// It is marked when this is the table's.
+    /// The segment is marked if this equals the table's `mark`.
     pub(super) mark: bool,
 }
 
@@ -42,7 +42,7 @@ impl Segment {
         Segment { buckets, count: 0, bucket_count, depth, mark }
     }
 
-    /// A segment just large enough for `words`, with room to grow.
+    /// A segment for `words`, of the smallest size that leaves room to grow.
     pub(super) fn holding(words: &[u64], depth: u8, mark: bool) -> Self {
         let mut segment = Segment::new(step_for(words.len()), depth, mark);
         words.iter().for_each(|word| segment.insert(*word));
@@ -54,7 +54,7 @@ impl Segment {
         Layout::array::<Bucket>(bucket_count as usize).unwrap_or(Layout::new::<Bucket>())
     }
 
-    /// How many elements fit before it must grow: nine tenths, or all of a single bucket.
+    /// Number of elements before the segment must grow: about nine tenths of the slots, or all of a single bucket.
     #[inline]
     pub(super) const fn capacity_of(bucket_count: u16) -> u32 {
         if bucket_count == 1 { BUCKET as u32 } else { bucket_count as u32 * BUCKET as u32 * 29 / 32 }
@@ -65,13 +65,13 @@ impl Segment {
         Self::capacity_of(self.bucket_count)
     }
 
-    /// The bucket where an element with this tag belongs.
+    /// The home bucket of a tag.
     #[inline]
     pub(super) fn home(&self, tag: u16) -> usize {
         (tag as usize * self.bucket_count as usize) >> TAG_BITS
     }
 
-    /// The bucket behind `at`, and around.
+    /// The bucket after `at`, wrapping around.
     #[inline]
     pub(super) fn after(&self, at: usize) -> usize {
         let next = at + 1;
@@ -81,7 +81,7 @@ impl Segment {
     #[inline]
     pub(super) fn bucket(&self, index: usize) -> &Bucket {
         debug_assert!(index < self.bucket_count as usize);
-        // SAFETY: the index is below the bucket count (see the module's documentation).
+        // SAFETY: the index is below the bucket count (see the parent module).
         unsafe { self.buckets.add(index).as_ref() }
     }
 
@@ -101,7 +101,7 @@ impl Segment {
         self.all_buckets().iter().flat_map(|bucket| bucket.0.iter().copied().take_while(|word| *word != 0))
     }
 
-    /// Adds a word; there must be room.
+    /// Adds a word; there must be a free slot.
     #[inline]
     pub(super) fn insert(&mut self, word: u64) {
         debug_assert!(self.count < self.bucket_count as u32 * BUCKET as u32);
@@ -115,7 +115,7 @@ impl Segment {
         self.count += 1;
     }
 
-    /// Takes a word out and pulls passed-on ones back, so that the module's invariant holds.
+    /// Removes a word and pulls overflowed ones back, which preserves the invariant of the parent module.
     pub(super) fn remove(&mut self, bucket: usize, slot: usize) -> u64 {
         let (mut hole, was_full) = (bucket, is_full(self.bucket(bucket)));
         let removed = take_word(self.bucket_mut(bucket), slot);
@@ -139,7 +139,7 @@ impl Segment {
         removed
     }
 
-    /// A word of bucket `at` whose home is `hole` or before it.
+    /// The slot of a word in bucket `at` whose home is `hole` or before it.
     pub(super) fn passed_on_over(&self, hole: usize, at: usize) -> Option<usize> {
         let distance =
             |from: usize, to: usize| if to >= from { to - from } else { to + self.bucket_count as usize - from };
@@ -159,11 +159,11 @@ impl Segment {
 
     /// Offers the buckets to a mover.
     pub(super) fn relocate(&mut self, mover: &mut Mover<'_>) {
-        // SAFETY: the buckets are the segment's own, were allocated with this layout, and are reached from here alone.
+        // SAFETY: the segment owns the buckets, which were allocated with this layout and are referenced only here.
         self.buckets = unsafe { mover.offer(self.buckets.cast(), Self::layout(self.bucket_count)) }.cast();
     }
 
-    /// Where the bucket after `home` begins in the hash space.
+    /// The position in the hash space of the bucket after `home`.
     pub(super) fn next_position(&self, position: u64, home: usize) -> Option<u64> {
         let depth = self.depth as u32;
         let base = if depth == 0 { 0 } else { position >> (64 - depth) << (64 - depth) };
@@ -182,7 +182,7 @@ impl Drop for Segment {
     }
 }
 
-/// The smallest step that holds `count` elements with some room.
+/// The smallest step that holds `count` elements with some spare room.
 pub(super) fn step_for(count: usize) -> u16 {
     let wanted = count + count / 8;
     STEPS.into_iter().find(|step| Segment::capacity_of(*step) as usize >= wanted).unwrap_or(STEP_MAX)
@@ -213,7 +213,7 @@ pub(super) fn word_of(tag: u16, pointer: Pointer, flag: bool) -> u64 {
 #[inline]
 pub(super) fn pointer_of(word: u64) -> Pointer {
     let pointer = std::ptr::with_exposed_provenance_mut((word & POINTER_MASK) as usize);
-    // SAFETY: only words made by `word_of` from non-null pointers get here.
+    // SAFETY: the words were made by `word_of` from non-null pointers.
     unsafe { NonNull::new_unchecked(pointer) }
 }
 
@@ -227,7 +227,7 @@ pub(super) fn used(bucket: &Bucket) -> usize {
     bucket.0.iter().position(|word| *word == 0).unwrap_or(BUCKET)
 }
 
-/// The slots whose tag is `tag`, first to last.
+/// The slots with this tag, in order.
 #[inline]
 pub(super) fn matches(bucket: &Bucket, tag: u16) -> impl Iterator<Item = usize> {
     let mut bits = tags_equal(bucket, tag);
@@ -235,7 +235,7 @@ pub(super) fn matches(bucket: &Bucket, tag: u16) -> impl Iterator<Item = usize> 
         while bits != 0 {
             let slot = bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            // An empty word looks like one with tag 0.
+            // An empty word has tag 0.
             if bucket.0[slot & (BUCKET - 1)] != 0 {
                 return Some(slot);
             }
@@ -244,17 +244,17 @@ pub(super) fn matches(bucket: &Bucket, tag: u16) -> impl Iterator<Item = usize> 
     })
 }
 
-/// A bit for each slot whose word has this tag. Two words are compared at a time, without a branch.
+/// A bit mask of the slots with this tag. Uses SIMD and no branches.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
     use std::arch::x86_64::*;
     const { assert!(TAG_BITS == 16, "a tag is the upper half of a word's upper half") };
-    // SAFETY: the instructions belong to every x86-64 processor; a bucket is four aligned vectors.
+    // SAFETY: SSE2 is part of x86-64; a bucket is four aligned vectors.
     unsafe {
         let words = bucket.0.as_ptr().cast::<f32>();
         let pair = |at: usize| _mm_load_ps(words.add(4 * at));
-        // The upper halves of four words each, and the upper halves of these.
+        // The upper 32 bits of four words each; the shift then selects the upper 16 of these.
         let low = _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(pair(0), pair(1)));
         let high = _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(pair(2), pair(3)));
         let tags = _mm_packs_epi32(_mm_srai_epi32::<16>(low), _mm_srai_epi32::<16>(high));
@@ -263,7 +263,7 @@ pub(super) fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
     }
 }
 
-/// A bit for each slot whose word has this tag.
+/// A bit mask of the slots with this tag.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub(super) fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
@@ -271,7 +271,7 @@ pub(super) fn tags_equal(bucket: &Bucket, tag: u16) -> u32 {
     bucket.0.iter().enumerate().map(equal).fold(0, |bits, bit| bits | bit)
 }
 
-/// Takes a word out of a bucket and closes the gap with the last one.
+/// Removes a word from a bucket and fills its slot with the last word.
 pub(super) fn take_word(bucket: &mut Bucket, slot: usize) -> u64 {
     let last = used(bucket) - 1;
     bucket.0.swap(slot, last);

@@ -1,3 +1,5 @@
+//! Tests of the hash table against a model, of scans during changes, and of random choice.
+
 use super::segment::used;
 use super::*;
 use crate::hash::KeyHasher;
@@ -67,7 +69,7 @@ fn a_table_is_gone_through_once_however_it_changes() {
         let (mut seen, mut next, mut from) = (Vec::new(), count, 0);
         numbers.table.unmark();
         while numbers.table.mark_next(&mut from, |pointer| seen.push(value(pointer))) {
-            // Removing most of what is there has segments join, adding has them split.
+            // Removing most elements joins segments, adding splits them.
             for n in (0..count).filter(|n| round < 2 && n % 61 == from as u64 % 61) {
                 numbers.table.mark_around(numbers.hash(n), |pointer| seen.push(value(pointer)));
                 if round % 2 == 0 {
@@ -78,7 +80,7 @@ fn a_table_is_gone_through_once_however_it_changes() {
                     next += 1;
                 }
             }
-            // Those of one segment alone go, and what is beside it is not gone through yet.
+            // Only elements of one segment are removed, and its sibling has not been visited yet.
             let few: Vec<u64> = seen.iter().rev().take(900).copied().filter(|n| n % 50 > 0).collect();
             few.into_iter().filter(|_| round >= 2).for_each(|n| _ = numbers.remove(n));
         }
@@ -101,7 +103,7 @@ fn value(pointer: Pointer) -> u64 {
 }
 
 fn free(pointer: Pointer) {
-    // SAFETY: boxed in `insert`, taken out of the table just now.
+    // SAFETY: boxed in `insert`, and removed from the table just now.
     drop(unsafe { Box::from_raw(pointer.cast::<u64>().as_ptr()) });
 }
 
@@ -239,7 +241,7 @@ fn random_elements_are_chosen_fairly() {
     if !cfg!(miri) {
         (100..5000).for_each(|n| numbers.insert(n));
         check_fairness(&numbers, 5000, 100);
-        // Segments that have shrunk, and not all alike.
+        // Segments that have shrunk to different sizes.
         (1000..5000).for_each(|n| assert!(numbers.remove(n)));
         check_fairness(&numbers, 1000, 500);
     }

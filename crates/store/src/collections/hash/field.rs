@@ -1,17 +1,17 @@
-//! One field of a large hash: an allocation that holds everything about it.
+//! One field of a large hash: a single allocation with name, value and expiry.
 //!
 //! ```text
 //! | flags: 1 byte | expiry: 8 bytes, if there is room for it | field | value |     rounded up to a size class
 //! ```
 //!
-//! Field and value are strings behind their lengths, as [`element`] lays them out. Whatever keeps its size
-//! class is changed in place, so counters and values of about the same length move nothing. A field that had an expiry
-//! keeps the room for one until it is laid out anew.
+//! Field and value are strings with a length prefix, in the layout of [`element`]. A change
+//! that keeps the size class is made in place, so counters and values of similar length are not
+//! reallocated. A field that had an expiry keeps the space for one until it is reallocated.
 //!
 //! # Safety
 //!
-//! Only [`create`] makes elements and only [`update`] changes them. Both leave flags and lengths that say how large the
-//! allocation is, which is what frees it.
+//! Only [`create`] makes elements and only [`update`] changes them. Both write flags
+//! and lengths from which the size of the allocation is computed when it is freed.
 
 use crate::encodings::element;
 use crate::encodings::members::Layout;
@@ -19,9 +19,9 @@ use crate::memory::size_class;
 use crate::snapshot::Piece;
 use crate::table::Pointer;
 
-/// Flag: there is room for an expiry.
+/// Flag: the element has space for an expiry.
 const ROOM: u8 = 1;
-/// What stands in the room when there is no expiry: none is negative.
+/// The stored expiry of a field that has none: valid ones are not negative.
 const NONE: i64 = -1;
 const FLAGS_LEN: usize = 1;
 const EXPIRY_LEN: usize = size_of::<i64>();
@@ -29,7 +29,7 @@ const EXPIRY_LEN: usize = size_of::<i64>();
 /// The layout of the elements of hashes.
 pub(super) struct FieldLayout;
 
-/// A field as it is stored.
+/// The parts of a stored field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts<'a> {
     pub field: &'a [u8],
@@ -38,18 +38,18 @@ pub(super) struct Parts<'a> {
     pub expiry: Option<i64>,
 }
 
-/// Bytes of memory that such a field takes.
+/// Size of the allocation for a field.
 #[inline]
 fn size_of_parts(room: bool, field_len: usize, value_len: usize) -> usize {
     let strings = element::header_len(field_len) + field_len + element::header_len(value_len) + value_len;
     size_class(FLAGS_LEN + if room { EXPIRY_LEN } else { 0 } + strings)
 }
 
-/// A new element.
+/// Creates an element.
 pub(super) fn create(parts: Parts<'_>) -> Pointer {
     let room = parts.expiry.is_some();
     let pointer = element::allocate(size_of_parts(room, parts.field.len(), parts.value.len()));
-    // SAFETY: allocated with room for all of it.
+    // SAFETY: the allocation has space for all parts.
     unsafe {
         let mut at = pointer.as_ptr();
         at.write(if room { ROOM } else { 0 });
@@ -64,30 +64,30 @@ pub(super) fn create(parts: Parts<'_>) -> Pointer {
     pointer
 }
 
-/// Whether there is room for an expiry.
+/// Whether the element has space for an expiry.
 ///
 /// # Safety
-/// The pointer leads to an element.
+/// The pointer must be that of an element.
 #[inline]
 unsafe fn has_room(pointer: Pointer) -> bool {
     // SAFETY: promised by the caller.
     unsafe { pointer.read() & ROOM != 0 }
 }
 
-/// Where the field begins.
+/// The start of the field's name.
 ///
 /// # Safety
-/// The pointer leads to an element.
+/// The pointer must be that of an element.
 #[inline]
 unsafe fn strings(pointer: Pointer) -> *mut u8 {
-    // SAFETY: promised by the caller; flags and room are part of the allocation.
+    // SAFETY: promised by the caller; flags and expiry are part of the allocation.
     unsafe { pointer.as_ptr().add(FLAGS_LEN + if has_room(pointer) { EXPIRY_LEN } else { 0 }) }
 }
 
-/// Writes an expiry, or that there is none, into its room.
+/// Writes an expiry, or its absence, into the space for it.
 ///
 /// # Safety
-/// The pointer leads to an element with room for an expiry, and nobody else looks at it.
+/// The pointer must be that of an element with space for an expiry, and not be used by any other thread.
 #[inline]
 unsafe fn set_expiry(pointer: Pointer, expiry: Option<i64>) {
     let bytes = expiry.unwrap_or(NONE).to_le_bytes();
@@ -98,7 +98,7 @@ unsafe fn set_expiry(pointer: Pointer, expiry: Option<i64>) {
 /// When the field expires, if ever.
 ///
 /// # Safety
-/// The pointer leads to an element.
+/// The pointer must be that of an element.
 #[inline]
 pub(super) unsafe fn expiry(pointer: Pointer) -> Option<i64> {
     // SAFETY: promised by the caller.
@@ -111,13 +111,13 @@ pub(super) unsafe fn expiry(pointer: Pointer) -> Option<i64> {
     }
 }
 
-/// Everything about the field.
+/// Name, value and expiry of the field.
 ///
 /// # Safety
-/// The pointer leads to an element that stays as it is during `'a`.
+/// The pointer must be that of an element that does not change during `'a`.
 #[inline]
 pub(super) unsafe fn parts<'a>(pointer: Pointer) -> Parts<'a> {
-    // SAFETY: promised by the caller; the value lies behind the field.
+    // SAFETY: promised by the caller; the value follows the field.
     unsafe {
         let strings = strings(pointer);
         let field = element::read(strings);
@@ -126,14 +126,14 @@ pub(super) unsafe fn parts<'a>(pointer: Pointer) -> Parts<'a> {
     }
 }
 
-/// Gives a field another value and expiry: in place where both fit, or else as a new element, and then the old one is
-/// the caller's to free. A `value` of `None` leaves it as it is.
+/// Changes a field's value and expiry: in place if both fit, otherwise by returning a
+/// new element, and the caller frees the old one. A `value` of `None` keeps the value.
 ///
 /// # Safety
-/// The pointer leads to an element that nobody else looks at, and `value` is no part of it.
+/// The pointer must be that of an element that is not used otherwise, and `value` must not be part of it.
 pub(super) unsafe fn update(pointer: Pointer, value: Option<&[u8]>, expiry: Option<i64>) -> Option<Pointer> {
-    // SAFETY: promised by the caller. The strings are read before anything is written; what is written in place stays
-    // within the size class, and lengths and flags say so afterwards.
+    // SAFETY: promised by the caller. The strings are read before anything is written;
+    // writes in place stay within the size class, and update lengths and flags.
     unsafe {
         let old = parts(pointer);
         let room = has_room(pointer);
@@ -153,7 +153,7 @@ pub(super) unsafe fn update(pointer: Pointer, value: Option<&[u8]>, expiry: Opti
     }
 }
 
-// SAFETY: `update` in place leaves the field as it is.
+// SAFETY: `update` in place does not change the field's name.
 unsafe impl Layout for FieldLayout {
     #[inline]
     unsafe fn name<'a>(pointer: Pointer) -> &'a [u8] {
@@ -172,7 +172,7 @@ unsafe impl Layout for FieldLayout {
 
     #[inline]
     unsafe fn free(pointer: Pointer) {
-        // SAFETY: allocated by `create` with a size of this class, in which every update stayed.
+        // SAFETY: allocated by `create` with a size of this class, which updates in place preserve.
         unsafe { element::release(pointer, Self::size(pointer)) }
     }
 

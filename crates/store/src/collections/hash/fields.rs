@@ -1,9 +1,9 @@
 //! The fields of a large hash, and of every hash that has fields with an expiry: a table of [`field`]s.
 //!
-//! Fields with an expiry are flagged in the table, so that those whose time has come are found by looking at words alone.
-//! This is done in **rounds**, a bounded number of buckets at a time ([`Fields::expire`]), and a round begins only when
-//! there is something to find: [`Fields::wake_ms`] is never later than the earliest expiry unless the last round found
-//! so little for its work that the next one waits a little.
+//! Fields with an expiry are flagged in the table, so that a search for expired ones reads only flagged elements.
+//! Expired fields are removed in **rounds** over the table, a bounded number of buckets at a time
+//! ([`Fields::expire`]). A round begins only when there are fields to remove: [`Fields::wake_ms`] is never later than
+//! the earliest expiry, except that after a round that found few expired fields the next one is delayed slightly.
 //!
 //! **Invariant**: an element is flagged if and only if it has an expiry.
 
@@ -16,24 +16,24 @@ use crate::memory::size_class;
 use crate::snapshot::Gradual;
 use crate::table::{Place, Pointer, Table};
 
-/// A round that found less than one in so many of the fields it looked at was not worth it.
+/// A round is worthwhile if at least one in this many of the visited fields had expired.
 const WORTHWHILE_SHARE: usize = 10;
-/// Fields looked at for which the round after one that was not worth it waits a millisecond longer.
+/// After a round that was not worthwhile, the next one is delayed by one millisecond per this many visited fields.
 const FIELDS_PER_MS_OF_REST: usize = 64;
 
-/// See the module's documentation.
+/// The fields of a hash. See the module documentation.
 #[derive(Default)]
 pub(super) struct Fields {
     members: Members<FieldLayout>,
-    /// There is one as long as a field has an expiry, and until the partition took note that none has.
+    /// Present while a field has an expiry, and until the partition has recorded that none has.
     expiries: Option<Box<Expiries>>,
 }
 
-/// What is known of the expiries of a hash.
+/// The state of active expiry of a hash.
 struct Expiries {
-    /// When to look for fields whose time has come.
+    /// When to check for expired fields.
     wake_ms: i64,
-    /// The time under which the partition has the hash in its queue.
+    /// The time under which the partition has queued the hash.
     queued_ms: Option<i64>,
     round: Round,
 }
@@ -43,7 +43,7 @@ struct Round {
     position: u64,
     seen: usize,
     taken: usize,
-    /// The earliest expiry among the fields that were looked at and stay, and those set meanwhile.
+    /// The earliest expiry among the fields that were visited and remain, and those set since.
     earliest_ms: i64,
 }
 
@@ -57,15 +57,16 @@ impl Default for Expiries {
     }
 }
 
-/// Everything about the element that a pointer from the table leads to, as long as the table is borrowed.
+/// The parts of an element in the table, while the table is borrowed.
 #[inline]
 fn parts<'a>(pointer: Pointer) -> Parts<'a> {
-    // SAFETY: called with pointers that a table of this module just lent, and the results do not outlive that.
+    // SAFETY: called with pointers that a table of this module
+    // just returned, and the results do not outlive its borrow.
     unsafe { field::parts(pointer) }
 }
 
 fn free(pointer: Pointer) {
-    // SAFETY: called with pointers that were just taken out of a table of this module.
+    // SAFETY: called with pointers that were just removed from a table of this module.
     unsafe { FieldLayout::free(pointer) }
 }
 
@@ -96,10 +97,10 @@ impl Fields {
         self.members.random(random).map(parts)
     }
 
-    /// Adds a field that is not there.
+    /// Adds a field, which must be absent.
     pub fn insert_new(&mut self, new: Parts<'_>) {
         debug_assert!(new.expiry.is_none() && !self.members.contains(new.field));
-        // SAFETY: made here, and known not to be there.
+        // SAFETY: created here, and known to be absent.
         unsafe { self.members.insert_new(field::create(new), false) }
     }
 
@@ -109,13 +110,13 @@ impl Fields {
         match self.members.find_place(name) {
             Err(vacant) => {
                 let pointer = field::create(Parts { field: name, value, expiry: given });
-                // SAFETY: made here, with the name that was looked for.
+                // SAFETY: created here, with the name that was looked up.
                 unsafe { self.members.insert_at(vacant, pointer, given.is_some()) };
                 self.expect(given);
                 Stored::Added
             }
             Ok(place) => {
-                // SAFETY: lent by the table just now.
+                // SAFETY: returned by the table just now.
                 let before = unsafe { field::expiry(self.members.get(place)) };
                 let due = before.is_some_and(|at| clock.is_due(at));
                 let after = if expiry == Expiry::Keep && !due { before } else { given };
@@ -125,7 +126,8 @@ impl Fields {
         }
     }
 
-    /// Sets or clears the expiry of a field if `allow`, given the present one, says so; `None` when there is no such field.
+    /// Sets or clears the expiry of a field if `allow` returns true
+    /// for the current one; `None` if the field does not exist.
     pub fn set_expiry(
         &mut self,
         name: &[u8],
@@ -134,7 +136,7 @@ impl Fields {
         allow: impl FnOnce(Option<i64>) -> bool,
     ) -> Option<bool> {
         let place = self.members.find_place(name).ok()?;
-        // SAFETY: lent by the table just now.
+        // SAFETY: returned by the table just now.
         let before = unsafe { field::expiry(self.members.get(place)) };
         if clock.hides(before) {
             return None;
@@ -150,8 +152,8 @@ impl Fields {
     fn update(&mut self, place: Place, value: Option<&[u8]>, expiry: Option<i64>) {
         self.members.before_change(place);
         let pointer = self.members.get(place);
-        // SAFETY: the table is borrowed exclusively, and a value comes from outside of it. The new element has the old
-        // one's name; it or the old one itself is what the table has afterwards.
+        // SAFETY: the table is borrowed exclusively, and the value comes from outside it. The new
+        // element has the old one's name; the table then contains either the new one or the old one.
         unsafe {
             match field::update(pointer, value, expiry) {
                 None => {
@@ -163,10 +165,10 @@ impl Fields {
         self.expect(expiry);
     }
 
-    /// Removes a field unless `clock` hides it; whether it was there.
+    /// Removes a field unless `clock` hides it; returns whether it was removed.
     pub fn remove(&mut self, name: &[u8], clock: FieldClock) -> bool {
         let Ok(place) = self.members.find_place(name) else { return false };
-        // SAFETY: lent by the table just now.
+        // SAFETY: returned by the table just now.
         if clock.hides(unsafe { field::expiry(self.members.get(place)) }) {
             return false;
         }
@@ -174,7 +176,7 @@ impl Fields {
         true
     }
 
-    /// Takes note of an expiry that was set.
+    /// Records an expiry that was set.
     #[inline]
     fn expect(&mut self, expiry: Option<i64>) {
         if let Some(at) = expiry {
@@ -184,18 +186,18 @@ impl Fields {
         }
     }
 
-    /// When to look for fields whose time has come; `None` when no field has an expiry.
+    /// When to check for expired fields; `None` if no field has an expiry.
     pub fn wake_ms(&self) -> Option<i64> {
         let expiries = self.expiries.as_ref().filter(|_| self.volatile() > 0)?;
         Some(expiries.wake_ms)
     }
 
-    /// The time under which the partition has the hash in its queue.
+    /// The time under which the partition has queued the hash.
     pub fn queued_ms(&self) -> Option<i64> {
         self.expiries.as_ref()?.queued_ms
     }
 
-    /// Takes note of the time under which the partition has the hash in its queue, or that it has not.
+    /// Records the time under which the partition has queued the hash; `None` if it has not.
     pub fn set_queued_ms(&mut self, queued_ms: Option<i64>) {
         if let Some(expiries) = &mut self.expiries {
             expiries.queued_ms = queued_ms;
@@ -205,8 +207,9 @@ impl Fields {
         }
     }
 
-    /// Goes on with a round over up to `buckets` buckets: removes the fields whose time came before `now_ms` and calls
-    /// `taken` with their names. True when the round is over, and [`Fields::wake_ms`] is when to begin the next.
+    /// Continues a round over up to `buckets` buckets: removes the fields that
+    /// expired before `now_ms` and calls `taken` with their names. Returns true
+    /// when the round is over; [`Fields::wake_ms`] is then the start of the next.
     pub fn expire(&mut self, now_ms: i64, buckets: usize, mut taken: impl FnMut(&[u8])) -> bool {
         let Some(expiries) = &mut self.expiries else { return true };
         let round = &mut expiries.round;
@@ -221,7 +224,7 @@ impl Fields {
             }
         });
         for name in due {
-            // A bucket may have been looked at twice.
+            // A bucket may have been visited twice.
             if let Some(pointer) = self.members.remove(&name) {
                 free(pointer);
                 taken(&name);
@@ -255,7 +258,7 @@ impl Fields {
         self.members.relocate(position, mover)
     }
 
-    /// The table of them.
+    /// The table of the fields.
     pub fn table(&self) -> &Table {
         self.members.table()
     }
@@ -267,7 +270,7 @@ impl Fields {
 }
 
 impl Clone for Fields {
-    /// The clone is in no queue.
+    /// The clone is not in any queue.
     fn clone(&self) -> Self {
         let mut clone = Fields { members: self.members.clone(), expiries: None };
         clone.expect(self.wake_ms());
@@ -275,7 +278,7 @@ impl Clone for Fields {
     }
 }
 
-/// Fields of a large hash, read one after the other.
+/// Collects the fields of a large hash that are loaded one after the other.
 pub(super) struct FieldGathering {
     members: Gathering<FieldLayout>,
     earliest_ms: Option<i64>,
@@ -291,11 +294,11 @@ impl FieldGathering {
         if let Some(at) = new.expiry {
             self.earliest_ms = Some(self.earliest_ms.map_or(at, |earliest| earliest.min(at)));
         }
-        // SAFETY: the element is new, and given away.
+        // SAFETY: the element is new, and ownership passes to the table.
         unsafe { self.members.add(field::create(new), new.expiry.is_some()) };
     }
 
-    /// The fields; none when one came twice.
+    /// The fields; `None` if one occurred twice.
     pub fn finish(self) -> Option<Fields> {
         let mut fields = Fields { members: self.members.finish()?, expiries: None };
         fields.expect(self.earliest_ms);

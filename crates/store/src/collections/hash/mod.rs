@@ -1,14 +1,14 @@
-//! Values of type hash: fields with values, and for some of them a time at which they expire.
+//! Hashes: fields with values, some of them with an expiry.
 //!
-//! A small hash is a [`Listpack`] of fields and values in turn, or once that is not so short any more [`Pairs`], which are
-//! the same in pieces and take less memory; nobody outside of the server can tell these from each other. It becomes a table
-//! of [`fields`] when it has too many of them or one is too long ([`Limits`]), and also when a field is given an expiry, and
-//! stays one from then on.
+//! A small hash is a [`Listpack`] of alternating fields and values. Above a certain size it is
+//! stored as [`Pairs`], which have the same content in several pieces and take less memory; clients
+//! cannot distinguish the two. A hash becomes a table of [`fields`] when it has too many of them or
+//! one is too long ([`Limits`]), or when a field receives an expiry, and then remains one.
 //!
-//! A field whose time has come is not seen any more ([`FieldClock`]), but it counts in [`Hash::len`] and stays in memory
-//! until active expiry takes it out ([`Hash::expire`]) or it is set again. The partition that holds a hash with such
-//! fields keeps it in a queue by the time at which to look at it next, for which the hash remembers under what time it is
-//! there: commands that change expiries tell the database when [`Hash::state`] is [`State::Unqueued`].
+//! An expired field is hidden ([`FieldClock`]), but counts in [`Hash::len`] and stays in memory until
+//! active expiry removes it ([`Hash::expire`]) or it is set again. The partition keeps hashes with expiring
+//! fields in a queue ordered by the time at which to check them; the hash stores the time under which it is
+//! queued. Commands that change expiries notify the database if [`Hash::state`] is [`State::Unqueued`].
 
 mod field;
 mod fields;
@@ -36,103 +36,104 @@ const PACKED: u8 = 0;
 const TABLE: u8 = 1;
 const PAIRS: u8 = 2;
 
-/// Listpacks of more bytes become pairs, ...
+/// Larger listpacks, in bytes, are converted to pairs.
 const PACKED_BYTES_MAX: usize = 1024;
-/// ... and pairs whose listpack has no more bytes become one.
+/// Pairs whose listpack would have at most this many bytes are converted to a listpack.
 const PAIRS_BYTES_MIN: usize = PACKED_BYTES_MAX / 2;
 
-/// Up to which size a hash is a listpack.
+/// The limits up to which a hash is a listpack.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// `hash-max-listpack-entries`: fields.
+    /// `hash-max-listpack-entries`: number of fields.
     pub fields: usize,
     /// `hash-max-listpack-value`: bytes of a field or value.
     pub bytes: usize,
 }
 
-/// How a command sees fields whose time has come.
+/// How a command treats expired fields.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldClock {
-    /// Fields that expire before are not seen.
+    /// Fields with an expiry before this time are hidden.
     hidden_before_ms: i64,
-    /// Times up to this one have passed for a command that sets them or meets them when it sets a value.
+    /// An expiry up to this time has passed: a command that sets it,
+    /// or that sets a field which has it, treats the field as expired.
     due_until_ms: i64,
 }
 
 impl FieldClock {
-    /// Every field is seen.
+    /// All fields are visible.
     pub const ALL: FieldClock = FieldClock { hidden_before_ms: i64::MIN, due_until_ms: i64::MIN };
 
-    /// A clock at which fields that expired before `now_ms` are unseen, if it `hides` them, and times that have passed
-    /// are at once followed by what they are for, if it `drops` what is due.
+    /// A clock under which fields that expired before `now_ms` are hidden, if
+    /// `hides`, and an expiry that has passed takes effect immediately, if `drops`.
     pub fn new(now_ms: i64, hides: bool, drops: bool) -> FieldClock {
         let if_so = |flag| if flag { now_ms } else { i64::MIN };
         FieldClock { hidden_before_ms: if_so(hides), due_until_ms: if_so(drops) }
     }
 
-    /// Whether a field with this expiry is not seen.
+    /// Whether a field with this expiry is hidden.
     #[inline]
     pub fn hides(self, expiry: Option<i64>) -> bool {
         expiry.is_some_and(|at| at < self.hidden_before_ms)
     }
 
-    /// Whether a field that expires at this time is to go at once.
+    /// Whether a field with this expiry must be deleted at once.
     #[inline]
     pub fn is_due(self, at: i64) -> bool {
         at <= self.due_until_ms
     }
 }
 
-/// What became of a field that was set.
+/// The result of setting a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is new.
+    /// The field is new.
     Added,
-    /// It has another value.
+    /// The field existed and its value was replaced.
     Replaced,
-    /// It is new, in the place of one that had expired.
+    /// The field is new, in the place of an expired one.
     Revived,
 }
 
-/// What became of a field's expiry that was to be changed.
+/// The result of changing a field's expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// There is no such field.
+    /// The field does not exist.
     Missing,
     /// The condition did not hold.
     Refused,
-    /// It is set or cleared.
+    /// The expiry was set or cleared.
     Changed,
-    /// The time has passed, so the field is gone.
+    /// The time has passed, so the field was removed.
     Gone,
 }
 
-/// What a change to a hash asks for.
+/// The action that is required after a change of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing.
+    /// None.
     Settled,
-    /// The partition is to be told: [`Db::note_expiries`](crate::Db::note_expiries).
+    /// Notify the partition: [`Db::note_expiries`](crate::Db::note_expiries).
     Unqueued,
-    /// The key is to be removed.
+    /// Remove the key.
     Empty,
 }
 
-/// A hash by its encoding.
+/// A borrowed hash, by encoding.
 enum View<'a> {
     Packed(listpack::View<'a>),
     Pairs(&'a Pairs),
     Table(&'a Fields),
 }
 
-/// The same for change.
+/// A mutably borrowed hash, by encoding.
 enum ViewMut<'a> {
     Packed(listpack::Mut<'a>),
     Pairs(&'a mut Pairs),
     Table(&'a mut Fields),
 }
 
-/// A field of a hash with everything about it.
+/// A field of a hash, with value and expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
     /// Its name.
@@ -158,14 +159,15 @@ impl<'a> From<Parts<'a>> for Field<'a> {
 }
 
 impl Hash {
-    /// An empty one.
+    /// An empty hash.
     pub fn new() -> Self {
         Hash::packed(Listpack::new())
     }
 
     #[inline]
     fn view(&self) -> View<'_> {
-        // SAFETY: the tag says what the word was made from, and it changes only while the hash is borrowed exclusively.
+        // SAFETY: the tag identifies what the word was made from, and
+        // it changes only while the hash is borrowed exclusively.
         unsafe {
             match self.0.tag() {
                 PACKED => View::Packed(listpack::view_of(self.0)),
@@ -177,7 +179,7 @@ impl Hash {
 
     #[inline]
     fn view_mut(&mut self) -> ViewMut<'_> {
-        // SAFETY: the tag says what the word was made from, and the word owns it.
+        // SAFETY: the tag identifies what the word was made from, and the word owns it.
         unsafe {
             match self.0.tag() {
                 PACKED => ViewMut::Packed(listpack::Mut::new(&mut self.0)),
@@ -187,7 +189,7 @@ impl Hash {
         }
     }
 
-    /// The table, if it is one.
+    /// The table, if the hash is one.
     #[inline]
     fn table_mut(&mut self) -> Option<&mut Fields> {
         match self.view_mut() {
@@ -196,7 +198,7 @@ impl Hash {
         }
     }
 
-    /// The table that it is or becomes.
+    /// The table; converts the hash if it is not one.
     #[inline]
     fn make_table(&mut self) -> &mut Fields {
         if self.0.tag() != TABLE {
@@ -217,7 +219,7 @@ impl Hash {
         *self = Hash(Word::from_box(fields, TABLE));
     }
 
-    /// Turns the listpack that it is into pairs, and the other way round, if it has the size for it.
+    /// Converts a listpack to pairs, or pairs to a listpack, if the size requires it.
     #[inline]
     fn settle(&mut self) {
         match self.view() {
@@ -236,12 +238,13 @@ impl Hash {
         }
     }
 
-    /// Whether it is encoded as a listpack for whoever asks.
+    /// Whether the encoding that clients see is a listpack.
     pub fn is_packed(&self) -> bool {
         self.0.tag() != TABLE
     }
 
-    /// Calls `see` with the listpack of fields and values if it is encoded as one, which is made for that if need be.
+    /// Calls `see` with the listpack of fields and values if the
+    /// encoding is a listpack; pairs are converted to a temporary one.
     pub fn with_listpack<R>(&self, see: impl FnOnce(listpack::View<'_>) -> R) -> Option<R> {
         match self.view() {
             View::Packed(pack) => Some(see(pack)),
@@ -277,7 +280,7 @@ impl Hash {
         }
     }
 
-    /// Whether there is such a field.
+    /// Whether a field exists.
     #[inline]
     pub fn contains(&self, name: &[u8], clock: FieldClock) -> bool {
         self.find(name, clock).is_some()
@@ -291,8 +294,8 @@ impl Hash {
         }
     }
 
-    /// Prepares for as many more fields as `words` has pairs of, whose fields and values `words` are: becomes a table if
-    /// they would be too many, even should some be there already, or one is too long.
+    /// Prepares for adding the fields and values in `words`, which alternate: converts to a table if
+    /// they would exceed the limit on fields, even if some of them exist already, or if one is too long.
     #[inline]
     pub fn expect<'w>(&mut self, words: impl ExactSizeIterator<Item = &'w [u8]>, limits: Limits) {
         if !self.is_packed() {
@@ -309,7 +312,7 @@ impl Hash {
         }
     }
 
-    /// Whether strings of so many bytes in all can be added safely. A table has no limit.
+    /// Whether strings of `more` bytes in total can be added. A table has no limit.
     #[inline]
     fn fits(&self, more: usize) -> bool {
         match self.view() {
@@ -357,7 +360,7 @@ impl Hash {
         stored
     }
 
-    /// Removes a field unless `clock` hides it; whether it was there.
+    /// Removes a field unless `clock` hides it; returns whether it was removed.
     pub fn remove(&mut self, name: &[u8], clock: FieldClock) -> bool {
         match self.view_mut() {
             ViewMut::Table(fields) => return fields.remove(name, clock),
@@ -374,7 +377,8 @@ impl Hash {
         true
     }
 
-    /// Sets the expiry of a field if `allow`, given the present one, says so. When the time is due the field goes.
+    /// Sets the expiry of a field if `allow` returns true for the
+    /// current one. If the time has passed, removes the field.
     pub fn expire_at(
         &mut self,
         name: &[u8],
@@ -393,7 +397,7 @@ impl Hash {
             };
         }
         if self.is_packed() {
-            // It stays a listpack unless something changes.
+            // The hash remains a listpack unless something changes.
             if !self.contains(name, clock) {
                 return Expired::Missing;
             } else if !allow(None) {
@@ -405,7 +409,7 @@ impl Hash {
         Self::outcome(self.make_table().set_expiry(name, Some(at), clock, allow))
     }
 
-    /// Clears the expiry of a field: refused when it has none.
+    /// Clears the expiry of a field; refused if it has none.
     pub fn persist(&mut self, name: &[u8], clock: FieldClock) -> Expired {
         if let Some(fields) = self.table_mut() {
             return Self::outcome(fields.set_expiry(name, None, clock, |present| present.is_some()));
@@ -421,7 +425,7 @@ impl Hash {
         }
     }
 
-    /// A copy of it without the fields that `clock` hides.
+    /// A copy without the fields that `clock` hides.
     pub fn copy_seen(&self, clock: FieldClock) -> Hash {
         let mut copy = self.clone();
         if self.volatile() > 0 {
@@ -433,7 +437,7 @@ impl Hash {
         copy
     }
 
-    /// What a change that was made asks for.
+    /// The action that is required after the changes made so far.
     #[inline]
     pub fn state(&self) -> State {
         if self.is_empty() {
@@ -446,7 +450,7 @@ impl Hash {
         }
     }
 
-    /// When to look for fields whose time has come; `None` when no field has an expiry.
+    /// When to check for expired fields; `None` if no field has an expiry.
     #[inline]
     pub(crate) fn wake_ms(&self) -> Option<i64> {
         match self.view() {
@@ -455,7 +459,7 @@ impl Hash {
         }
     }
 
-    /// The time under which its partition has it in its queue.
+    /// The time under which its partition has queued it.
     #[inline]
     pub(crate) fn queued_ms(&self) -> Option<i64> {
         match self.view() {
@@ -464,20 +468,20 @@ impl Hash {
         }
     }
 
-    /// Takes note of the time under which its partition has it in its queue, or that it has not.
+    /// Records the time under which its partition has queued it; `None` if it has not.
     pub(crate) fn set_queued_ms(&mut self, queued_ms: Option<i64>) {
         if let Some(fields) = self.table_mut() {
             fields.set_queued_ms(queued_ms);
         }
     }
 
-    /// Looks for fields that expired before `now_ms` in up to `buckets` buckets more, removes them and calls `taken` with
-    /// their names. True when it has gone all around, and need not be looked at until the time it now asks for.
+    /// Searches up to `buckets` more buckets for fields that expired before `now_ms`, removes them and calls `taken`
+    /// with their names. Returns true when the whole table was searched; the next check is due at [`Hash::wake_ms`].
     pub(crate) fn expire(&mut self, now_ms: i64, buckets: usize, taken: impl FnMut(&[u8])) -> bool {
         self.table_mut().is_none_or(|fields| fields.expire(now_ms, buckets, taken))
     }
 
-    /// All fields, those that have expired included, in the order of the listpack or none in particular.
+    /// All fields, including expired ones; in order for a listpack, in no particular order for a table.
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
         let (pack, pairs, table) = match self.view() {
             View::Packed(pack) => (Some(pack), None, None),
@@ -492,8 +496,8 @@ impl Hash {
         packed.chain(paired).chain(table.into_iter().flat_map(|fields| fields.iter().map(Field::from)))
     }
 
-    /// One call of HSCAN: visits about `count` fields and says with which cursor to go on; 0 begins, and ends. A listpack
-    /// is visited at once.
+    /// One call of HSCAN: visits about `count` fields and returns the next
+    /// cursor; cursor 0 starts and ends a scan. A listpack is visited as a whole.
     pub fn scan(&self, cursor: u64, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>)) -> u64 {
         let View::Table(fields) = self.view() else {
             self.iter().for_each(visit);
@@ -506,8 +510,8 @@ impl Hash {
         })
     }
 
-    /// A field chosen with equal chances for all; `random` yields random numbers. `None` when there are none or, almost
-    /// surely, all have expired.
+    /// A field chosen uniformly at random; `random` returns random numbers.
+    /// `None` if there are no fields or, almost certainly, all have expired.
     pub fn random(&self, clock: FieldClock, mut random: impl FnMut() -> u64) -> Option<Field<'_>> {
         const TRIES_MAX: usize = 100;
         match self.view() {
@@ -528,7 +532,7 @@ impl Hash {
         }
     }
 
-    /// A hash of a listpack from outside, which is to have fields, no two the same, and their values in turn.
+    /// Validates and takes over a listpack of alternating fields and values, without duplicate fields.
     pub fn from_listpack(pack: Listpack) -> Result<Hash, Corrupt> {
         let view = pack.view();
         if !pack.len().is_multiple_of(2) || !view.all_differ(1) {
@@ -543,38 +547,38 @@ impl Hash {
         Hash(Word::from_box(pairs, PAIRS))
     }
 
-    /// A hash of a listpack that has fields and their values in turn.
+    /// A hash of a listpack of alternating fields and values.
     fn packed(pack: Listpack) -> Hash {
         Hash(pack.into_word(PACKED))
     }
 }
 
-/// Fields of a hash that is a table, read one after the other.
+/// Builds a hash that is a table from fields that are loaded one after the other.
 pub struct Loader(FieldGathering);
 
 impl Loader {
-    /// One for as many fields as somebody claims.
+    /// A loader for `claimed` fields, a number that need not be correct.
     pub fn new(claimed: usize) -> Self {
         Loader(FieldGathering::new(claimed))
     }
 
-    /// Adds a field, with the Unix time in milliseconds at which it expires.
+    /// Adds a field, with its expiry as Unix time in milliseconds.
     #[inline]
     pub fn add(&mut self, name: &[u8], value: &[u8], expiry: Option<i64>) {
         self.0.add(Parts { field: name, value, expiry });
     }
 
-    /// The hash.
+    /// The complete hash.
     ///
     /// # Errors
-    /// When a field came twice.
+    /// If a field occurred twice.
     pub fn finish(self) -> Result<Hash, Corrupt> {
         let fields = self.0.finish().ok_or(Corrupt)?;
         Ok(Hash(Word::from_box(Box::new(fields), TABLE)))
     }
 }
 
-/// Where a field is in a listpack.
+/// The position of a field in a listpack.
 #[inline]
 fn place_of(pack: listpack::View<'_>, name: &[u8]) -> Option<At> {
     pack.find(pack.first()?, name, 1)
@@ -587,7 +591,7 @@ impl Default for Hash {
 }
 
 impl Clone for Hash {
-    /// The clone is in no partition's queue.
+    /// The clone is not in any partition's queue.
     fn clone(&self) -> Self {
         match self.view() {
             View::Packed(pack) => Hash::packed(Listpack::from(pack)),
@@ -599,7 +603,7 @@ impl Clone for Hash {
 
 impl Drop for Hash {
     fn drop(&mut self) {
-        // SAFETY: the tag says what the word was made from, and it is dropped once.
+        // SAFETY: the tag identifies what the word was made from, and it is dropped once.
         unsafe {
             match self.0.tag() {
                 PACKED => drop(Listpack::from_word(self.0)),
@@ -632,7 +636,7 @@ unsafe impl Collection for Hash {
 
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
         if position == 0 && self.0.tag() != PACKED {
-            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            // SAFETY: the tag identifies the type of the box, which is borrowed exclusively.
             unsafe {
                 match self.0.tag() {
                     PAIRS => self.0.relocate_box::<Pairs>(mover),

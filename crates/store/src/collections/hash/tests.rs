@@ -1,9 +1,11 @@
+//! Tests of hashes: encodings, expiring fields, and random operations against a model.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
 const LIMITS: Limits = Limits { fields: 12, bytes: 20 };
-/// Within these there are hashes that are not in one piece.
+/// With these limits there are hashes in several blocks.
 const WIDE_LIMITS: Limits = Limits { fields: 100, bytes: 100 };
 const NOW_MS: i64 = 1_000_000;
 
@@ -15,7 +17,7 @@ fn text(value: Str<'_>) -> Vec<u8> {
     value.bytes(&mut IntBuf::default()).to_vec()
 }
 
-/// What is stored, expired fields included.
+/// The stored fields, including expired ones.
 fn contents(hash: &Hash) -> BTreeMap<Vec<u8>, (Vec<u8>, Option<i64>)> {
     hash.iter().map(|field| (text(field.name), (text(field.value), field.expiry))).collect()
 }
@@ -33,7 +35,7 @@ enum Step {
 }
 
 fn name(number: u16) -> Vec<u8> {
-    // Some look like integers, which listpacks store in another way.
+    // Some look like integers, which listpacks encode differently.
     if number.is_multiple_of(3) { number.to_string().into_bytes() } else { format!("field:{number}").into_bytes() }
 }
 
@@ -57,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A map that does what a hash should.
+/// A map with the behaviour of a hash.
 #[derive(Default)]
 struct Model {
     fields: HashMap<Vec<u8>, (Vec<u8>, Option<i64>)>,

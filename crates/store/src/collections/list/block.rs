@@ -1,8 +1,8 @@
-//! One block of a large list: a listpack of elements, at the head of a list perhaps with room in front of it, one large
-//! element, or a listpack that is compressed.
+//! One block of a large list: a listpack (at the head of a list, possibly with
+//! spare room at its front), a single large element, or a compressed listpack.
 //!
-//! A block is never empty, except for a moment within an operation of its list. It counts its elements itself, so that
-//! finding an index looks at the blocks alone and not at what they lead to.
+//! A block is never empty, except temporarily within an operation of its list. It stores its
+//! number of elements, so that finding an index reads only the blocks and not their contents.
 
 use super::{Limits, Side};
 use crate::defrag::Mover;
@@ -11,12 +11,12 @@ use crate::encodings::lzf;
 use crate::memory::size_class;
 use crate::value::Str;
 
-/// Listpacks of fewer bytes are not worth compressing.
+/// Smaller listpacks, in bytes, are not compressed.
 const COMPRESSED_MIN: usize = 48;
-/// Bytes that compression must save.
+/// Minimum number of bytes that compression must save.
 const SAVED_MIN: usize = 8;
 
-/// See the module's documentation. Sixteen bytes.
+/// A block. See the module documentation. Takes sixteen bytes.
 #[derive(Clone)]
 pub(super) enum Block {
     Packed { count: u32, listpack: Listpack },
@@ -27,11 +27,11 @@ pub(super) enum Block {
 
 const _: () = assert!(size_of::<Block>() == 16);
 
-/// A listpack, compressed.
+/// A compressed listpack.
 #[derive(Clone)]
 pub(super) struct Compressed {
     bytes: Box<[u8]>,
-    /// Bytes of the listpack.
+    /// Uncompressed size of the listpack, in bytes.
     bytes_raw: u32,
 }
 
@@ -45,14 +45,14 @@ fn decompress(packed: &[u8], bytes_raw: usize) -> Vec<u8> {
     lzf::decompress(packed, bytes_raw).unwrap_or_else(|_| unreachable!("what was compressed can be decompressed"))
 }
 
-/// What a block holds, to be read or saved.
+/// The contents of a block, for reading or saving.
 #[derive(Clone, Copy, Debug)]
 pub enum BlockView<'a> {
     /// One element, too large for a listpack.
     Plain(&'a [u8]),
     /// Elements.
     Packed(View<'a>),
-    /// A listpack as [`lzf::compress`] made it, and the number of its bytes.
+    /// A listpack compressed by [`lzf::compress`], and its uncompressed size in bytes.
     Compressed(&'a [u8], usize),
 }
 
@@ -70,7 +70,7 @@ impl BlockView<'_> {
         }
     }
 
-    /// Its bytes, not compressed.
+    /// Its uncompressed size in bytes.
     pub fn bytes(self) -> usize {
         match self {
             BlockView::Plain(element) => element.len(),
@@ -90,7 +90,7 @@ impl Block {
         Block::Packed { count: 1, listpack }
     }
 
-    /// `None` when there are no elements in it.
+    /// A block of a listpack; `None` if that is empty.
     pub(super) fn of_listpack(listpack: Listpack) -> Option<Block> {
         let count = listpack.len() as u32;
         (count > 0).then_some(Block::Packed { count, listpack })
@@ -111,7 +111,7 @@ impl Block {
         matches!(self, Block::Plain(_))
     }
 
-    /// Bytes of the listpack, or of the large element.
+    /// Size of the listpack or of the large element, in bytes.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         match self {
@@ -122,7 +122,7 @@ impl Block {
         }
     }
 
-    /// Bytes of memory, beside the block itself.
+    /// Bytes of memory, besides the block itself.
     pub(super) fn memory(&self) -> usize {
         match self {
             Block::Packed { listpack, .. } => listpack.memory(),
@@ -132,13 +132,13 @@ impl Block {
         }
     }
 
-    /// Whether an element of so many bytes can be added.
+    /// Whether an element of `bytes` bytes can be added.
     #[inline]
     pub(super) fn has_room(&self, bytes: usize, limits: Limits) -> bool {
         !self.is_plain() && !limits.is_large(bytes) && limits.has_room(self.bytes(), self.count(), bytes)
     }
 
-    /// Offers what it consists of to a mover.
+    /// Offers its allocations to a mover.
     pub(super) fn relocate(&mut self, mover: &mut Mover<'_>) {
         match self {
             Block::Packed { listpack, .. } => listpack.relocate(mover),
@@ -157,7 +157,7 @@ impl Block {
         }
     }
 
-    /// What it holds as it is.
+    /// Its contents, without decompressing.
     pub(super) fn view(&self) -> BlockView<'_> {
         match self {
             Block::Packed { listpack, .. } => BlockView::Packed(listpack.view()),
@@ -167,7 +167,7 @@ impl Block {
         }
     }
 
-    /// Calls `read` with a listpack of its elements, decompressed for that if need be, or with its only one.
+    /// Calls `read` with a listpack of its elements, decompressed if necessary, or with its single large element.
     #[inline]
     pub(super) fn read<R>(&self, read: impl FnOnce(Result<View<'_>, &[u8]>) -> R) -> R {
         match self {
@@ -181,7 +181,7 @@ impl Block {
         }
     }
 
-    /// Makes room in front of a listpack, for one of `capacity` bytes.
+    /// Adds spare room at the front of a listpack, for a total capacity of `capacity` bytes.
     #[inline(never)]
     pub(super) fn open(&mut self, capacity: usize) {
         if let Block::Packed { count, listpack } = self
@@ -191,7 +191,7 @@ impl Block {
         }
     }
 
-    /// Gives up the room in front of a listpack.
+    /// Removes the spare room at the front of a listpack.
     #[inline]
     pub(super) fn close(&mut self) {
         if let Block::Fronted { count, fronted } = self {
@@ -199,8 +199,8 @@ impl Block {
         }
     }
 
-    /// Its elements as a listpack that can be changed anywhere, decompressed if need be, beside their count. `None` for a large
-    /// element.
+    /// Its elements as a listpack that can be modified anywhere, decompressed
+    /// if necessary, and their count. `None` for a large element.
     #[inline]
     pub(super) fn packed_mut(&mut self) -> Option<(&mut Listpack, &mut u32)> {
         if !matches!(self, Block::Packed { .. }) {
@@ -227,7 +227,7 @@ impl Block {
         }
     }
 
-    /// Compresses it if that saves something.
+    /// Compresses the block if that saves enough.
     pub(super) fn compress(&mut self) {
         let Block::Packed { count, listpack } = self else { return };
         let bytes_raw = listpack.byte_len();
@@ -240,7 +240,7 @@ impl Block {
         }
     }
 
-    /// Adds an element for which there is room.
+    /// Adds an element, which must fit.
     #[inline]
     pub(super) fn push(&mut self, side: Side, element: &[u8]) {
         if let (Block::Fronted { count, fronted }, Side::Head) = (&mut *self, side)
@@ -257,7 +257,7 @@ impl Block {
         *count += 1;
     }
 
-    /// Inserts an element for which there is room before the one at `offset`, which may be the end.
+    /// Inserts an element, which must fit, before the one at `offset`, or at the end.
     pub(super) fn insert(&mut self, offset: usize, element: &[u8]) {
         let Some((listpack, count)) = self.packed_mut() else { unreachable!("a large element has no room beside it") };
         let at = listpack.view().seek(offset as isize);
@@ -265,7 +265,7 @@ impl Block {
         *count += 1;
     }
 
-    /// Removes the element at one end, once `take` has seen it. The block may be empty then.
+    /// Calls `take` with the element at one end and removes it. The block may then be empty.
     #[inline]
     pub(super) fn pop<R>(&mut self, side: Side, take: impl FnOnce(Str<'_>) -> R) -> R {
         if let (Block::Fronted { count, fronted }, Side::Head) = (&mut *self, side) {
@@ -292,7 +292,7 @@ impl Block {
         }
     }
 
-    /// Removes `count` elements from `offset` on. The block may be empty then.
+    /// Removes `count` elements from `offset` on. The block may then be empty.
     pub(super) fn remove(&mut self, offset: usize, remove: usize) {
         match self.packed_mut() {
             Some((listpack, count)) => *count -= listpack.remove_range(offset as isize, remove) as u32,
@@ -300,7 +300,7 @@ impl Block {
         }
     }
 
-    /// Takes off the elements from `offset` on, which is neither the first nor the end.
+    /// Splits off the elements from `offset` on, which is neither the first nor the end.
     pub(super) fn split_off(&mut self, offset: usize) -> Block {
         let Some((listpack, count)) = self.packed_mut() else { unreachable!("one element cannot be split") };
         let mut tail = listpack.clone();
@@ -310,7 +310,7 @@ impl Block {
         Block::Packed { count: removed, listpack: tail }
     }
 
-    /// Adds the elements of another block at the end. Neither is a large element.
+    /// Appends the elements of another block. Neither may be a large element.
     pub(super) fn append(&mut self, other: &Block) {
         let Some((listpack, count)) = self.packed_mut() else { unreachable!("large elements are not merged") };
         other.read(|view| {
@@ -321,7 +321,7 @@ impl Block {
         *count += other.count() as u32;
     }
 
-    /// Whether there are elements that `wanted` accepts.
+    /// Whether `wanted` accepts any element.
     pub(super) fn has_wanted(&self, wanted: &impl Fn(Str<'_>) -> bool) -> bool {
         self.read(|view| match view {
             Ok(view) => view.iter().any(wanted),
@@ -329,8 +329,8 @@ impl Block {
         })
     }
 
-    /// Removes up to `most` elements that `wanted` accepts, the first ones on that side; how many. Leaves it compressed if
-    /// there are none.
+    /// Removes up to `most` elements that `wanted` accepts, starting from side
+    /// `from`; returns how many. The block stays compressed if there are none.
     pub(super) fn remove_wanted(&mut self, from: Side, most: usize, wanted: &impl Fn(Str<'_>) -> bool) -> usize {
         if !self.has_wanted(wanted) {
             return 0;
@@ -345,7 +345,7 @@ impl Block {
     }
 }
 
-/// Removes the element at one end of a listpack, once `take` has seen it; `None` when there is none.
+/// Calls `take` with the element at one end of a listpack and removes it; `None` if there is none.
 #[inline]
 pub(super) fn pop_packed<R>(listpack: &mut Listpack, side: Side, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
     let view = listpack.view();
@@ -358,7 +358,7 @@ pub(super) fn pop_packed<R>(listpack: &mut Listpack, side: Side, take: impl FnOn
     Some(taken)
 }
 
-/// Removes up to `most` elements of a listpack that `wanted` accepts, the first ones on that side; how many.
+/// Removes up to `most` elements of a listpack that `wanted` accepts, starting from side `from`; returns how many.
 pub(super) fn remove_wanted_packed(
     listpack: &mut Listpack,
     from: Side,

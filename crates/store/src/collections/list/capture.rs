@@ -1,45 +1,46 @@
-//! A large list while a snapshot captures it: which of its blocks are as they were when that began.
+//! Capture of a large list by a snapshot: tracks which blocks are unchanged since the snapshot began.
 //!
-//! The snapshot takes the blocks in order. A block that changes or goes before its turn is copied, or kept, until then.
+//! The snapshot takes the blocks in order. A block that is changed
+//! before its turn is copied first; one that is removed is kept.
 //!
-//! **Invariants**: there is a number for each block of the ring. Blocks that are as they were have the number that they had
-//! when the snapshot began, so those numbers ascend; each number from `next` on is either in the ring or among the copies.
+//! **Invariants**: there is one number for each block of the ring. Unchanged blocks have the index that they had when
+//! the snapshot began, so these numbers ascend; each number from `next` on is either in the ring or among the copies.
 
 use super::block::Block;
 use crate::snapshot::{Piece, Pieces};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes that are captured at once, beside the last block.
+/// Bytes that are captured per step; the last block may exceed this.
 const BYTES_PER_STEP: usize = if cfg!(test) { 4096 } else { 64 * 1024 };
-/// The number of a block that is captured or copied, or is new.
+/// The number of a block that was captured or copied, or is new.
 const NONE: u32 = u32::MAX;
 
-/// See the module's documentation.
+/// The capture of a list. See the module documentation.
 pub(super) struct Capture {
     pieces: Pieces,
     numbers: VecDeque<u32>,
-    /// Before this index, no block has a number.
+    /// All blocks before this index have no number.
     done: usize,
     copies: BTreeMap<u32, Block>,
     /// The number of the block that the snapshot takes next.
     next: u32,
-    /// How many blocks there were.
+    /// Number of blocks when the snapshot began.
     end: u32,
 }
 
 impl Capture {
-    /// Begins with a list of so many blocks.
+    /// Begins the capture of a list of `blocks` blocks.
     pub fn new(pieces: Pieces, blocks: usize) -> Capture {
         let end = blocks.min(NONE as usize) as u32;
         Capture { pieces, numbers: (0..end).collect(), done: 0, copies: BTreeMap::new(), next: 0, end }
     }
 
-    /// Where the pieces go.
+    /// The state that the snapshot needs.
     pub fn pieces(&self) -> &Pieces {
         &self.pieces
     }
 
-    /// The block at an index is about to change.
+    /// Must be called before the block at an index changes.
     #[cold]
     pub fn before_change(&mut self, index: usize, block: &Block) {
         let number = std::mem::replace(&mut self.numbers[index], NONE);
@@ -48,12 +49,12 @@ impl Capture {
         }
     }
 
-    /// There is a new block at an index.
+    /// A block was added at an index.
     pub fn added(&mut self, index: usize) {
         self.numbers.insert(index, NONE);
     }
 
-    /// Blocks from an index on were taken out.
+    /// Blocks from an index on were removed.
     pub fn removed(&mut self, index: usize, blocks: impl IntoIterator<Item = Block>) {
         let mut count = 0;
         for block in blocks {
@@ -67,7 +68,7 @@ impl Capture {
         self.done -= (index + count).min(self.done).saturating_sub(index);
     }
 
-    /// Captures some more of the blocks in the ring; false when all are.
+    /// Captures some more of the blocks in the ring; returns false when all were captured.
     pub fn go_on(&mut self, blocks: &VecDeque<Block>) -> bool {
         let mut bytes = 0;
         while bytes < BYTES_PER_STEP {
@@ -92,7 +93,7 @@ impl Capture {
         true
     }
 
-    /// Ends it: all are captured, or it was cancelled.
+    /// Ends the capture: all blocks were captured, or it was cancelled.
     pub fn end(self) {
         self.pieces.end();
     }

@@ -1,21 +1,21 @@
-//! When a list is small, when a block is full, and which elements are large.
+//! Limits of lists: when a list is small, when a block is full, and which elements are large.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most bytes of a block whose limit is a number of elements.
+/// Maximum size in bytes of a block whose limit is a number of elements.
 const COUNTED_BYTES_MAX: usize = 8192;
 
-/// What an element adds to a block at most, beside its bytes, unless it is large.
+/// Maximum overhead of an element in a block, in bytes, unless it is large.
 const OVERHEAD: usize = 8;
 
-/// Elements of this size are large whatever the limits are, since a listpack cannot grow for ever.
+/// Elements of at least this size are always large, since the size of a listpack is limited.
 const LARGE_ALWAYS: usize = 1 << 28;
 
-/// From how many bytes on elements are large; 0 leaves that to the limits.
+/// Size in bytes from which on elements are large; 0 if the limits decide.
 static LARGE_FROM: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes elements of so many bytes large in all lists from now on, or with 0 leaves that to their limits again: for tests
-/// (DEBUG QUICKLIST-PACKED-THRESHOLD). False for what is nearly 4 GiB or more.
+/// Sets the size from which on elements are large in all lists; 0 means that the limits decide again. For
+/// tests (DEBUG QUICKLIST-PACKED-THRESHOLD). Returns false, with no effect, for sizes near or above 4 GiB.
 pub fn set_packed_threshold(bytes: u64) -> bool {
     let fits = bytes <= (1 << 32) - (1 << 20);
     if fits {
@@ -27,14 +27,14 @@ pub fn set_packed_threshold(bytes: u64) -> bool {
 /// The settings of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// `list-max-listpack-size`: elements in a block, or with -1 to -5 its bytes: 4, 8, 16, 32, 64 KiB.
+    /// `list-max-listpack-size`: the number of elements in a block, or from -1 to -5 its size: 4, 8, 16, 32, 64 KiB.
     pub max_listpack_size: i32,
-    /// `list-compress-depth`: blocks at each end that are not compressed; 0 when none is.
+    /// `list-compress-depth`: the number of blocks at each end that are not compressed; 0 disables compression.
     pub compress_depth: u32,
 }
 
 impl Limits {
-    /// As they are kept in a list: brought into the range that makes a difference.
+    /// The limits clamped to their effective range, as they are stored in a list.
     pub(super) fn bounded(self) -> Limits {
         Limits {
             max_listpack_size: self.max_listpack_size.clamp(-5, i16::MAX.into()),
@@ -42,7 +42,7 @@ impl Limits {
         }
     }
 
-    /// Most bytes and most elements of a listpack, one of which is no limit.
+    /// Maximum bytes and maximum elements of a listpack; one of them is unlimited.
     fn pair(self) -> (usize, usize) {
         match self.max_listpack_size {
             level @ ..0 => (2048 << level.unsigned_abs().min(5), usize::MAX),
@@ -50,13 +50,13 @@ impl Limits {
         }
     }
 
-    /// The most bytes of a listpack, if it is they that are limited.
+    /// Maximum size of a listpack in bytes, if the limit is one in bytes.
     #[inline]
     pub(super) fn bytes_max(self) -> Option<usize> {
         Some(self.pair().0).filter(|bytes| *bytes < usize::MAX)
     }
 
-    /// Whether a listpack of so many bytes and elements is beyond the limit.
+    /// Whether a listpack of `bytes` bytes and `count` elements exceeds the limit.
     #[inline]
     pub(super) fn exceeded(self, bytes: usize, count: usize) -> bool {
         match self.pair() {
@@ -65,19 +65,19 @@ impl Limits {
         }
     }
 
-    /// Whether a listpack has shrunk to half the limit, so that a list of it alone is small again.
+    /// Whether a listpack is at most half the limit, so that a list consisting of it becomes small again.
     pub(super) fn far_from_exceeded(self, bytes: usize, count: usize) -> bool {
         let (bytes_max, count_max) = self.pair();
         bytes <= bytes_max / 2 && count <= count_max / 2
     }
 
-    /// Whether a listpack is within the limit, for a list that was just built.
+    /// Whether a listpack is within the limit, for a newly built list.
     pub(super) fn allows(self, bytes: usize, count: usize) -> bool {
         let (bytes_max, count_max) = self.pair();
         bytes <= bytes_max && count <= count_max
     }
 
-    /// Whether an element gets a block of its own.
+    /// Whether an element of `bytes` bytes needs a separate block.
     #[inline]
     pub(super) fn is_large(self, bytes: usize) -> bool {
         match LARGE_FROM.load(Ordering::Relaxed) {
@@ -89,7 +89,7 @@ impl Limits {
         }
     }
 
-    /// Whether an element that is not large can be added to a block.
+    /// Whether an element that is not large fits in a block.
     #[inline]
     pub(super) fn has_room(self, block_bytes: usize, block_count: usize, bytes: usize) -> bool {
         !self.exceeded(block_bytes + bytes + OVERHEAD, block_count + 1)

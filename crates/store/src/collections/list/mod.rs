@@ -1,8 +1,8 @@
-//! Values of type list.
+//! Lists.
 //!
-//! A small list is one listpack, a large one a [`quicklist`] of [`block`]s. It becomes large just before something is
-//! added that takes it beyond the [`Limits`], and small again when a removal leaves one block that is at most half full.
-//! Every method that changes a list sees to that itself, for which it is told the limits.
+//! A small list is one listpack, a large one a [`quicklist`] of [`block`]s. It becomes large just before an
+//! addition that would exceed the [`Limits`], and small again when a removal leaves one block that is at most half
+//! full. Every method that changes a list handles this itself, and therefore takes the limits as a parameter.
 
 mod block;
 mod capture;
@@ -25,22 +25,22 @@ use quicklist::Quicklist;
 use smallvec::SmallVec;
 use std::ops::{ControlFlow, Range};
 
-/// The word leads to a listpack.
+/// Tag: the word points to a listpack.
 const PACKED: u8 = 0;
-/// The word leads to a boxed quicklist.
+/// Tag: the word points to a boxed quicklist.
 const BLOCKS: u8 = 1;
 
-/// One of a list's ends, or the direction towards it.
+/// One end of a list, or the direction towards it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The first element's: the left one.
+    /// The end of the first element: left.
     Head,
-    /// The last element's: the right one.
+    /// The end of the last element: right.
     Tail,
 }
 
 impl Side {
-    /// The opposite one.
+    /// The opposite side.
     pub fn other(self) -> Side {
         match self {
             Side::Head => Side::Tail,
@@ -64,7 +64,7 @@ enum FormMut<'a> {
 }
 
 impl List {
-    /// An empty one.
+    /// An empty list.
     pub fn new() -> Self {
         Self::packed(Listpack::new())
     }
@@ -79,7 +79,7 @@ impl List {
 
     #[inline]
     fn form(&self) -> Form<'_> {
-        // SAFETY: the tag tells what the word was made from, and `self` is borrowed.
+        // SAFETY: the tag identifies what the word was made from, and `self` is borrowed.
         unsafe {
             match self.0.tag() {
                 PACKED => Form::Packed(listpack::view_of(self.0)),
@@ -90,7 +90,7 @@ impl List {
 
     #[inline]
     fn form_mut(&mut self) -> FormMut<'_> {
-        // SAFETY: the tag tells what the word was made from, and `self` is borrowed for change.
+        // SAFETY: the tag identifies what the word was made from, and `self` is mutably borrowed.
         unsafe {
             match self.0.tag() {
                 PACKED => FormMut::Packed(listpack::Mut::new(&mut self.0)),
@@ -99,7 +99,7 @@ impl List {
         }
     }
 
-    /// Makes it large if so many bytes in so many elements more are beyond the limits.
+    /// Makes the list large if `count` more elements of `bytes` bytes in total would exceed the limits.
     #[inline]
     fn grow(&mut self, limits: Limits, bytes: usize, count: usize) {
         if let Form::Packed(view) = self.form()
@@ -120,7 +120,7 @@ impl List {
         *self = Self::blocks_of(quicklist);
     }
 
-    /// Makes it small if it is but one block that is at most half full.
+    /// Makes the list small if it has only one block, at most half full.
     #[inline]
     fn shrink(&mut self, limits: Limits) {
         let single = match self.form_mut() {
@@ -132,13 +132,13 @@ impl List {
         }
     }
 
-    /// Adds at one end.
+    /// Adds an element at one end.
     #[inline]
     pub fn push(&mut self, side: Side, element: &[u8], limits: Limits) {
         self.extend(side, std::iter::once(element), limits);
     }
 
-    /// Adds elements at one end, one after the other: at the head the last one comes first then.
+    /// Adds elements at one end, one after the other: at the head, the last one is first afterwards.
     #[inline]
     pub fn extend<'e>(&mut self, side: Side, elements: impl Iterator<Item = &'e [u8]> + Clone, limits: Limits) {
         let (bytes, count) = elements.clone().fold((0, 0), |(bytes, count), one| (bytes + one.len(), count + 1));
@@ -152,7 +152,7 @@ impl List {
         }
     }
 
-    /// Adds an element that comes in a buffer of its own, which is kept if the element is large.
+    /// Adds an element that is owned by the caller. A large element keeps its buffer.
     pub fn push_owned(&mut self, side: Side, element: Vec<u8>, limits: Limits) {
         self.grow(limits, element.len(), 1);
         if let FormMut::Blocks(quicklist) = self.form_mut() {
@@ -161,7 +161,7 @@ impl List {
         self.push(side, &element, limits);
     }
 
-    /// Removes the element at one end, once `take` has seen it; `None` when there is none.
+    /// Calls `take` with the element at one end and removes it; `None` if the list is empty.
     #[inline]
     pub fn pop<R>(&mut self, side: Side, limits: Limits, take: impl FnOnce(Str<'_>) -> R) -> Option<R> {
         let taken = self.pop_only(side, take);
@@ -177,7 +177,7 @@ impl List {
         }
     }
 
-    /// Moves the element at one end to an end, which may be the same one, once `see` has seen it.
+    /// Calls `see` with the element at one end and moves it to an end, which may be the same one.
     pub fn rotate<R>(&mut self, from: Side, to: Side, limits: Limits, see: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let element = self.pop_only(from, owned)?;
         let seen = see(&element);
@@ -186,7 +186,8 @@ impl List {
         Some(seen)
     }
 
-    /// An index counted from the tail when negative, as one counted from the head, if there is such an element.
+    /// Converts an index, counted from the tail if negative, to one
+    /// counted from the head; `None` if there is no such element.
     #[inline]
     pub fn index(&self, index: i64) -> Option<usize> {
         let len = self.len();
@@ -195,8 +196,8 @@ impl List {
         (index < len).then_some(index)
     }
 
-    /// The range of indices from `start` to `stop`, which belongs to it, both counted from the tail when negative; cut to
-    /// the elements that there are, and empty when there are none of these.
+    /// Converts the inclusive range from `start` to `stop`, each counted from
+    /// the tail if negative, to a range of existing indices, which may be empty.
     #[inline]
     pub fn range(&self, start: i64, stop: i64) -> Range<usize> {
         let len = self.len() as i64;
@@ -205,7 +206,7 @@ impl List {
         if start > stop { 0..0 } else { start as usize..stop as usize + 1 }
     }
 
-    /// Calls `see` with the element at an index, counted from the tail when negative.
+    /// Calls `see` with the element at an index, counted from the tail if negative.
     pub fn get<R>(&self, index: i64, see: impl FnOnce(Str<'_>) -> R) -> Option<R> {
         let index = self.index(index)?;
         let mut see = Some(see);
@@ -214,7 +215,7 @@ impl List {
         seen
     }
 
-    /// Calls `visit` with the elements in a range of indices, beginning on that side of it.
+    /// Calls `visit` with the elements in a range of indices, starting from side `from`.
     #[inline]
     pub fn visit(&self, range: Range<usize>, from: Side, mut visit: impl FnMut(Str<'_>)) {
         let mut visit = |element: Str<'_>| {
@@ -244,7 +245,8 @@ impl List {
         }
     }
 
-    /// Calls `found` with the index of each element that is `needle` among the first `most` on that side, until it breaks.
+    /// Calls `found` with the index of each element equal to `needle`
+    /// among the first `most` from side `from`, until it breaks.
     pub fn find(&self, needle: &[u8], from: Side, most: usize, mut found: impl FnMut(usize) -> ControlFlow<()>) {
         let (needle, len) = (Needle::new(needle), self.len());
         let looked_at = most.min(len);
@@ -261,7 +263,7 @@ impl List {
         });
     }
 
-    /// Replaces the element at an index, counted from the tail when negative; false when there is none.
+    /// Replaces the element at an index, counted from the tail if negative; returns false if there is none.
     pub fn set(&mut self, index: i64, element: &[u8], limits: Limits) -> bool {
         self.grow(limits, element.len(), 1);
         let Some(index) = self.index(index) else { return false };
@@ -278,8 +280,8 @@ impl List {
         true
     }
 
-    /// Inserts on one side of the first element that is `pivot`; false when there is none. It becomes large for that even
-    /// if there is none.
+    /// Inserts before or after the first element equal to `pivot`; returns false if there is none. If
+    /// the insertion would exceed the limits, the list becomes large even if the pivot is not found.
     pub fn insert(&mut self, pivot: &[u8], side: Side, element: &[u8], limits: Limits) -> bool {
         self.grow(limits, element.len(), 1);
         let pivot = Needle::new(pivot);
@@ -297,7 +299,7 @@ impl List {
         }
     }
 
-    /// Removes up to `most` elements that are `needle`, the first ones on that side; how many.
+    /// Removes up to `most` elements equal to `needle`, starting from side `from`; returns how many.
     pub fn remove_value(&mut self, needle: &[u8], from: Side, most: usize, limits: Limits) -> usize {
         let needle = Needle::new(needle);
         let removed = match self.form_mut() {
@@ -312,13 +314,13 @@ impl List {
         removed
     }
 
-    /// Removes the elements in a range of indices that are there.
+    /// Removes the elements in a range of existing indices.
     pub fn remove_range(&mut self, range: Range<usize>, limits: Limits) {
         self.remove_only(range);
         self.shrink(limits);
     }
 
-    /// Removes all elements but those in a range of indices that are there.
+    /// Removes all elements except those in a range of existing indices.
     pub fn keep_range(&mut self, range: Range<usize>, limits: Limits) {
         self.remove_only(range.end..self.len());
         self.remove_only(0..range.start);
@@ -335,7 +337,7 @@ impl List {
         }
     }
 
-    /// The listpack that a small list is.
+    /// The listpack of a small list.
     pub fn listpack(&self) -> Option<View<'_>> {
         match self.form() {
             Form::Packed(view) => Some(view),
@@ -343,7 +345,7 @@ impl List {
         }
     }
 
-    /// The blocks of a large list, and the limits that it was made with.
+    /// The blocks of a large list, and the limits that it was created with.
     pub fn blocks(&self) -> Option<(impl ExactSizeIterator<Item = BlockView<'_>>, Limits)> {
         match self.form() {
             Form::Packed(_) => None,
@@ -352,8 +354,8 @@ impl List {
     }
 }
 
-/// Calls `visit` with up to `most` elements of a listpack, from the one at `offset` on or else from that side's end; how
-/// many are left to visit then.
+/// Calls `visit` with up to `most` elements of a listpack, from index `offset`
+/// on, or from that side's end if `None`; returns how many remain to be visited.
 #[inline]
 fn visit_packed<B>(
     view: View<'_>,
@@ -386,14 +388,14 @@ pub fn owned(element: Str<'_>) -> SmallVec<[u8; 128]> {
     SmallVec::from_slice(element.bytes(&mut IntBuf::default()))
 }
 
-/// Builds a list from parts that were saved.
+/// Builds a list from loaded parts.
 pub struct Builder {
     quicklist: Quicklist,
     limits: Limits,
 }
 
 impl Builder {
-    /// Begins with an empty one.
+    /// A builder of an empty list.
     pub fn new(limits: Limits) -> Self {
         Builder { quicklist: Quicklist::new(limits), limits }
     }
@@ -405,17 +407,17 @@ impl Builder {
         }
     }
 
-    /// Adds an element that has a block of its own.
+    /// Adds an element in a separate block.
     pub fn plain(&mut self, element: Vec<u8>) {
         self.quicklist.append_block(Block::Plain(Box::new(element.into())));
     }
 
-    /// Adds an element to the last block if there is room, as a push does.
+    /// Adds an element to the last block if it fits, as a push does.
     pub fn element(&mut self, element: &[u8]) {
         self.quicklist.push(Side::Tail, element);
     }
 
-    /// The list, in the encoding that the limits ask for.
+    /// The list, in the encoding that the limits require.
     pub fn finish(mut self) -> List {
         let limits = self.limits;
         match self.quicklist.take_single(|bytes, count| limits.allows(bytes, count)) {
@@ -442,7 +444,7 @@ impl Clone for List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: the tag tells what the word was made from, and it is dropped once.
+        // SAFETY: the tag identifies what the word was made from, and it is dropped once.
         unsafe {
             match self.0.tag() {
                 PACKED => drop(Listpack::from_word(self.0)),
@@ -473,7 +475,7 @@ unsafe impl Collection for List {
 
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
         if self.0.tag() == BLOCKS && position == 0 {
-            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            // SAFETY: the tag identifies the type of the box, which is borrowed exclusively.
             unsafe { self.0.relocate_box::<Quicklist>(mover) };
         }
         match self.form_mut() {

@@ -1,16 +1,18 @@
 //! Large lists: a sequence of blocks.
 //!
-//! The blocks lie in one ring of sixteen bytes each, so that an index is found by adding up counts in a row of memory, and
-//! both ends grow and shrink at no cost. An element joins the block at hand while the [`Limits`] allow it; otherwise
-//! blocks are added, split, and merged with their neighbours, as Valkey does it, because it shows: a list becomes small
-//! again only once it is a single block. A long list that is pushed to or popped from at its head has its first block with
-//! room in front, so that what is behind need not move; at the tail there is nothing behind.
+//! The blocks are in one ring buffer, sixteen bytes each, so that an index is found by summing counts in
+//! contiguous memory, and both ends grow and shrink cheaply. An element joins the block at its position if
+//! the [`Limits`] permit; otherwise blocks are added, split, and merged with their neighbours exactly as
+//! in Valkey, since the result is observable: a list becomes small again only when it consists of a single
+//! block. If elements are pushed to or popped from the head of a long list, its first block has spare room
+//! at the front, so that the elements after the head need not be moved; at the tail this is not necessary.
 //!
-//! A snapshot captures large ones [in pieces](super::capture), block by block: before a block changes or goes,
-//! [`Quicklist::before_change`] is called, and all blocks are added and removed in few places.
+//! A snapshot captures large lists [in pieces](super::capture), block by block: [`Quicklist::before_change`]
+//! is called before a block changes or is removed, and blocks are added and removed in few places.
 //!
-//! **Invariants**: no block is empty; `count` is the sum of their counts; with a compression depth, no block within that
-//! depth of either end is compressed; only the first block has room in front, and only if there are others.
+//! **Invariants**: no block is empty; `count` is the sum of the blocks' counts; with
+//! a compression depth, no block within that depth of either end is compressed; only
+//! the first block has spare room at the front, and only if there are other blocks.
 
 use super::block::{Block, BlockView};
 use super::capture::Capture;
@@ -25,23 +27,24 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// So many blocks are captured in pieces.
+/// Lists with at least this many blocks are captured in pieces.
 const GRADUAL_MIN: usize = 16;
 
-/// From how many blocks on the first one may have room in front, which is little beside them.
+/// Minimum number of blocks for which the first one may have spare
+/// room at the front, which is then a small part of the list.
 const OPEN_BLOCKS_MIN: usize = 8;
 
-/// See the module's documentation.
+/// A large list. See the module documentation.
 pub(super) struct Quicklist {
     blocks: VecDeque<Block>,
     count: usize,
-    /// As they were when it was made.
+    /// The limits at the time of creation.
     limits: Limits,
-    /// While a snapshot captures it.
+    /// Present while a snapshot captures the list.
     capture: Option<Box<Capture>>,
 }
 
-/// Where an element is: its block, and its index there.
+/// The position of an element: its block, and its index there.
 #[derive(Clone, Copy)]
 struct Place {
     block: usize,
@@ -70,7 +73,7 @@ impl Quicklist {
         self.blocks.iter().map(Block::view)
     }
 
-    /// Bytes of memory beside itself; those of the blocks estimated from `samples` of them, 0 for all.
+    /// Bytes of memory besides the struct itself; the blocks are estimated from `samples` of them, 0 for all.
     pub(super) fn memory(&self, samples: usize) -> usize {
         let sampled = if samples == 0 { self.blocks.len() } else { samples.min(self.blocks.len()) };
         let sum: usize = self.blocks.iter().take(sampled).map(Block::memory).sum();
@@ -78,7 +81,7 @@ impl Quicklist {
         ring + (sum as f64 / sampled.max(1) as f64 * self.blocks.len() as f64) as usize
     }
 
-    /// Its only block's listpack, taken out if `wanted` says so of its bytes and count.
+    /// Removes and returns the listpack of its only block, if `wanted` returns true for its size in bytes and count.
     #[inline]
     pub(super) fn take_single(&mut self, wanted: impl FnOnce(usize, usize) -> bool) -> Option<Listpack> {
         if self.blocks.len() != 1 {
@@ -93,7 +96,7 @@ impl Quicklist {
         Some(std::mem::take(listpack))
     }
 
-    /// To be called before the block at an index changes.
+    /// Must be called before the block at an index changes.
     #[inline]
     fn before_change(&mut self, block: usize) {
         if let Some(capture) = &mut self.capture {
@@ -101,12 +104,12 @@ impl Quicklist {
         }
     }
 
-    /// Itself, if it is so large that it is captured in pieces, or while it is.
+    /// Returns itself if it is large enough to be captured in pieces, or is being captured.
     pub(super) fn gradual(&mut self) -> Option<&mut dyn Gradual> {
         if self.blocks.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
     }
 
-    /// The block at one end, which is about to change there.
+    /// The block at one end, which is about to be modified there.
     #[inline]
     fn end_mut(blocks: &mut VecDeque<Block>, side: Side, limits: Limits) -> Option<&mut Block> {
         if side == Side::Tail {
@@ -154,7 +157,7 @@ impl Quicklist {
         }
     }
 
-    /// Pushes an element that comes in a buffer of its own.
+    /// Pushes an element that is owned by the caller.
     pub(super) fn push_owned(&mut self, side: Side, element: Vec<u8>) {
         if self.limits.is_large(element.len()) {
             self.count += 1;
@@ -164,7 +167,7 @@ impl Quicklist {
         }
     }
 
-    /// Offers the blocks to a mover, from number `first` on, until that is due; where to go on then.
+    /// Offers the blocks to a mover, from number `first` on, until it is due; returns the number to continue from.
     pub(super) fn relocate(&mut self, first: usize, mover: &mut Mover<'_>) -> Option<usize> {
         if first == 0 {
             mover.offer_ring(&mut self.blocks);
@@ -201,7 +204,7 @@ impl Quicklist {
         Some(taken)
     }
 
-    /// The element at an index, from the nearer end.
+    /// Finds the element at an index, starting from the nearer end.
     fn locate(&self, index: usize) -> Option<Place> {
         let mut from_tail = self.count.checked_sub(index + 1)?;
         if index <= from_tail {
@@ -255,7 +258,7 @@ impl Quicklist {
         ControlFlow::Continue(())
     }
 
-    /// Inserts before or after the first element that is `pivot`; false when there is none.
+    /// Inserts before or after the first element equal to `pivot`; returns false if there is none.
     pub(super) fn insert(&mut self, pivot: Needle<'_>, side: Side, element: &[u8]) -> bool {
         let found = self.blocks.iter().enumerate().find_map(|(block, one)| {
             let offset = one.read(|view| match view {
@@ -269,7 +272,7 @@ impl Quicklist {
         true
     }
 
-    /// Inserts on one side of an element.
+    /// Inserts before or after an element.
     fn insert_at(&mut self, place: Place, side: Side, element: &[u8]) {
         let (limits, block) = (self.limits, &self.blocks[place.block]);
         let at_end = match side {
@@ -302,7 +305,7 @@ impl Quicklist {
         self.blocks.get(block).is_some_and(|block| block.has_room(bytes, self.limits))
     }
 
-    /// Inserts where a full block is split. `side` says to which part the element goes: that on its own other side.
+    /// Inserts by splitting a full block. The element joins the part on the opposite side of `side`.
     fn insert_by_splitting(&mut self, place: Place, side: Side, element: &[u8]) {
         self.before_change(place.block);
         let mut tail = self.blocks[place.block].split_off(place.offset);
@@ -316,11 +319,11 @@ impl Quicklist {
             Side::Tail => tail.push(Side::Head, element),
         }
         self.add_block(place.block + 1, tail);
-        // The part that kept the block's place in Valkey: the pivot's.
+        // The part that keeps the block's position in Valkey: that of the pivot.
         self.merge_around(place.block + usize::from(side == Side::Head));
     }
 
-    /// Replaces the element at an index; false when there is none.
+    /// Replaces the element at an index; returns false if there is none.
     pub(super) fn replace(&mut self, index: usize, element: &[u8]) -> bool {
         let Some(place) = self.locate(index) else { return false };
         self.before_change(place.block);
@@ -342,7 +345,8 @@ impl Quicklist {
         true
     }
 
-    /// Replaces an element of a block that cannot take the new one by a block between the parts of that one.
+    /// Replaces an element of a block that has no room for the new
+    /// one: splits the block and inserts a new block in between.
     fn replace_by_splitting(&mut self, place: Place, element: &[u8]) {
         let block = &mut self.blocks[place.block];
         let tail = (place.offset + 1 < block.count()).then(|| block.split_off(place.offset + 1));
@@ -360,7 +364,7 @@ impl Quicklist {
         }
     }
 
-    /// Merges the neighbours of a block, and it with them, as far as the limits allow; where it is then.
+    /// Merges a block and its neighbours if the limits permit; returns the block's new index.
     fn merge_around(&mut self, mut center: usize) -> usize {
         if center >= 2 && self.merge(center - 2) {
             center -= 1;
@@ -373,7 +377,7 @@ impl Quicklist {
         center
     }
 
-    /// Merges a block with the next one if the limits allow it.
+    /// Merges a block with the next one if the limits permit.
     fn merge(&mut self, first: usize) -> bool {
         let (Some(a), Some(b)) = (self.blocks.get(first), self.blocks.get(first + 1)) else { return false };
         let bytes = a.bytes() + b.bytes() - crate::encodings::listpack::EMPTY_BYTES;
@@ -391,7 +395,7 @@ impl Quicklist {
         true
     }
 
-    /// Removes up to `most` elements that are `needle`, the first ones on that side; how many.
+    /// Removes up to `most` elements equal to `needle`, starting from side `from`; returns how many.
     pub(super) fn remove_value(&mut self, from: Side, most: usize, needle: Needle<'_>) -> usize {
         let wanted = |element: Str<'_>| needle.is(element);
         let (mut removed, mut seen) = (0, 0);
@@ -415,7 +419,7 @@ impl Quicklist {
         removed
     }
 
-    /// Removes `count` elements, which are there, from `index` on.
+    /// Removes `count` existing elements from `index` on.
     pub(super) fn remove_range(&mut self, index: usize, count: usize) {
         let Some(Place { mut block, mut offset }) = self.locate(index) else { return };
         let (mut left, mut whole) = (count, 0..0);
@@ -477,8 +481,8 @@ impl Quicklist {
         self.settle(usize::MAX);
     }
 
-    /// Sees to it that the blocks near the ends are not compressed, and that those next to them, and the block at
-    /// `touched` if it is farther inside, are.
+    /// Decompresses the blocks near the ends, and compresses those next
+    /// to them and the block at `touched` if it is further inside.
     #[inline]
     fn settle(&mut self, touched: usize) {
         if self.limits.compress_depth > 0 {
@@ -538,7 +542,7 @@ impl Clone for Quicklist {
 impl Drop for Quicklist {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
-            // The snapshot captures the rest, and drops it.
+            // The snapshot captures the rest and drops it.
             let snapshot = capture.pieces().snapshot().clone();
             let blocks = std::mem::take(&mut self.blocks);
             let rest = Quicklist { blocks, count: self.count, limits: self.limits, capture: Some(capture) };
@@ -547,8 +551,8 @@ impl Drop for Quicklist {
     }
 }
 
-/// Calls `visit` with up to `most` elements of a block, from the one at `offset` on or else from that side's end; how many
-/// are left to visit then.
+/// Calls `visit` with up to `most` elements of a block, from index `offset` on,
+/// or from that side's end if `None`; returns how many remain to be visited.
 #[inline]
 fn visit_block<B>(
     block: &Block,

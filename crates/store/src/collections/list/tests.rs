@@ -1,3 +1,5 @@
+//! Tests of lists: how blocks split and merge, and random operations against a model.
+
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -64,7 +66,7 @@ fn a_large_element_has_a_block_of_its_own() {
     list.insert(b"1", Side::Tail, &large, BYTES);
     assert_eq!(counts(&list), [2, 1, 1]);
     assert!(matches!(list.blocks().unwrap().0.nth(1), Some(BlockView::Plain(element)) if element == large));
-    // As soon as it is replaced by a small one, that joins its neighbour.
+    // Once it is replaced by a small one, that joins its neighbour.
     assert!(list.set(2, b"small", BYTES));
     assert_eq!(counts(&list), [2, 2]);
     list.push_owned(Side::Head, large.clone(), BYTES);
@@ -141,7 +143,7 @@ fn what_is_pushed_to_the_head_of_a_long_list_moves_nothing() {
         Some(BlockView::Packed(view)) => view.bytes().as_ptr_range().end,
         _ => panic!("a list of many blocks"),
     };
-    // The first of them begins a block, the second one makes room in front of it.
+    // The first push starts a block, the second adds spare room at its front.
     (0..2).for_each(|_| list.push(Side::Head, b"x", BYTES));
     let before = last_of_first_block(&list);
     (0..300).for_each(|_| list.push(Side::Head, b"element", BYTES));
@@ -261,7 +263,7 @@ fn model_pop(model: &mut Model, side: Side) -> Option<Vec<u8>> {
     }
 }
 
-/// Indices of the elements that are `needle`, the first ones on that side first.
+/// Indices of the elements equal to `needle`, in order from that side.
 fn places(model: &Model, needle: &[u8], from: Side) -> Vec<usize> {
     let mut all: Vec<_> = (0..model.len()).filter(|i| model[*i] == needle).collect();
     if from == Side::Tail {
@@ -347,7 +349,7 @@ fn follow(list: &mut List, model: &mut Model, limits: &mut Limits, step: Step) {
     }
 }
 
-/// What always holds, whatever was done.
+/// Checks the invariants.
 fn assert_sound(list: &List) {
     let Some((blocks, limits)) = list.blocks() else { return };
     if let Form::Blocks(quicklist) = list.form() {
@@ -377,7 +379,7 @@ proptest! {
     #[test]
     fn it_does_what_a_vector_does(mut limits in limits(), long in any::<bool>(), all in vec(steps(), 1..120)) {
         let (mut list, mut model) = (List::new(), Model::new());
-        // So many blocks that the first one gets room in front.
+        // Enough blocks that the first one gets spare room at its front.
         for number in 0..if long { 10 } else { 0 } {
             let element = vec![b'a' + number; 2100];
             list.push(Side::Tail, &element, limits);

@@ -1,4 +1,4 @@
-//! How sets go from one encoding to another.
+//! Conversion of sets between encodings.
 
 use super::{Collection, Encoded, Limits, Set, insert_into_table};
 use crate::encodings::Corrupt;
@@ -9,25 +9,26 @@ use crate::encodings::members::{Gathering, Members};
 use crate::value::IntBuf;
 
 impl Set {
-    /// Makes it a table, which it must not be yet.
+    /// Converts to a table; it must not be one.
     #[cold]
     pub(super) fn become_table(&mut self) -> &mut Members<Plain> {
         let mut members = Members::<Plain>::new();
         for member in self.iter() {
-            // SAFETY: members of a set are all different.
+            // SAFETY: the members of a set are distinct.
             unsafe { members.insert_new(element::create(member.bytes(&mut IntBuf::default())), false) };
         }
         *self = members.into();
         self.as_table().unwrap_or_else(|| unreachable!("it just became a table"))
     }
 
-    /// Adds the first member that is no integer: to a listpack if that holds all within its limits, else to a table.
+    /// Adds the first member that is not an integer: converts to a
+    /// listpack if that stays within the limits, else to a table.
     #[cold]
     pub(super) fn add_to_integers(&mut self, member: &[u8], limits: &Limits) {
         let Encoded::Intset(integers) = self.encoded() else { return };
         let outermost = || [integers.get(0), integers.get(integers.len().wrapping_sub(1))].into_iter().flatten();
         let digits = outermost().map(|number| itoa::Buffer::new().format(number).len()).max().unwrap_or(0);
-        // No integer between these two takes more than the larger one.
+        // No integer between these two takes more bytes than the larger of them.
         let size = outermost().map(|number| Element::int(number).size()).max().unwrap_or(0) * integers.len();
         let short = member.len().max(digits) <= limits.listpack_value;
         let mut listpack = Listpack::new();
@@ -40,7 +41,7 @@ impl Set {
         }
     }
 
-    /// Makes it an intset if all members are integers, and not too many.
+    /// Converts to an intset if all members are integers, and not too many.
     pub fn narrow(&mut self, limits: &Limits) {
         if matches!(self.encoded(), Encoded::Intset(_)) || self.len() > limits.intset_entries() {
             return;
@@ -56,11 +57,11 @@ impl Set {
     }
 }
 
-/// Members of a large set, read one after the other.
+/// Builds a large set from members that are loaded one after the other.
 pub struct Loader(Gathering<Plain>);
 
 impl Loader {
-    /// One for as many members as somebody claims.
+    /// A loader for `claimed` members, a number that need not be correct.
     pub fn new(claimed: usize) -> Self {
         Loader(Gathering::new(claimed))
     }
@@ -68,14 +69,14 @@ impl Loader {
     /// Adds a member.
     #[inline]
     pub fn add(&mut self, member: &[u8]) {
-        // SAFETY: the element is new, and given away.
+        // SAFETY: the element is new, and ownership passes to the table.
         unsafe { self.0.add(element::create(member), false) };
     }
 
-    /// The set.
+    /// The complete set.
     ///
     /// # Errors
-    /// When a member came twice.
+    /// If a member occurred twice.
     pub fn finish(self) -> Result<Set, Corrupt> {
         self.0.finish().map(Set::from).ok_or(Corrupt)
     }

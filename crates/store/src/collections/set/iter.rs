@@ -1,4 +1,4 @@
-//! The members of a set one after the other.
+//! Iteration over the members of a set.
 
 use super::Encoded;
 use crate::encodings::element::Plain;
@@ -40,9 +40,10 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
-/// The member that an element of the table is, for as long as that lives.
+/// The member in an element of the table, valid while the element lives.
 #[inline]
 pub(super) fn member<'a>(pointer: Pointer) -> Str<'a> {
-    // SAFETY: elements of sets have this layout. The callers bind the lifetime to the set, or free the element afterwards.
+    // SAFETY: elements of sets have this layout. The callers bind
+    // the lifetime to the set, or free the element afterwards.
     Str::Bytes(unsafe { Plain::name(pointer) })
 }

@@ -1,11 +1,12 @@
-//! Values of type set, in one of three encodings.
+//! Sets, in one of three encodings.
 //!
-//! - **intset**: integers alone, up to `set-max-intset-entries` of them.
-//! - **listpack**: a few short members of any kind, in the order of their coming.
+//! - **intset**: only integers, up to `set-max-intset-entries` of them.
+//! - **listpack**: a few short members of any kind, in insertion order.
 //! - **hashtable**: everything else, as [`Members`].
 //!
-//! A set begins in the narrowest form for its first member and moves on when something is added that its form does not
-//! take ([`Limits`]); nothing but storing the result of an intersection ever leads back. The moments are Valkey's.
+//! A set starts with the most compact encoding for its first member and is converted when an added
+//! member does not fit its encoding ([`Limits`]). Only storing the result of an intersection ever
+//! converts back. All conversions happen under the same conditions as in Valkey.
 
 mod convert;
 mod iter;
@@ -32,7 +33,7 @@ const INTSET: u8 = 0;
 const LISTPACK: u8 = 1;
 const TABLE: u8 = 2;
 
-/// Up to where sets keep their compact forms.
+/// The limits of the compact encodings.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// `set-max-intset-entries`.
@@ -51,12 +52,12 @@ impl Limits {
 
 /// A set.
 ///
-/// **Invariant**: the word owns an [`Intset`], a [`Listpack`] without two equal elements, or a box of [`Members`],
-/// as its tag says.
+/// **Invariant**: the word owns an [`Intset`], a [`Listpack`] without
+/// duplicates, or a box of [`Members`], as identified by its tag.
 #[repr(transparent)]
 pub struct Set(Word);
 
-/// The form that a set has at the moment, to be read.
+/// A borrowed set, by encoding.
 #[derive(Clone, Copy)]
 pub enum Encoded<'a> {
     /// Integers.
@@ -67,7 +68,7 @@ pub enum Encoded<'a> {
     Table(&'a Members<Plain>),
 }
 
-/// The form that a set has at the moment, to be changed.
+/// A mutably borrowed set, by encoding.
 enum EncodedMut<'a> {
     Intset(intset::Mut<'a>),
     Listpack(listpack::Mut<'a>),
@@ -75,7 +76,7 @@ enum EncodedMut<'a> {
 }
 
 impl Set {
-    /// An empty one of integers, which is what it stays as long as nothing else is added.
+    /// An empty intset.
     pub fn of_integers() -> Self {
         Intset::new().into()
     }
@@ -90,7 +91,7 @@ impl Set {
         Members::new().into()
     }
 
-    /// An empty one in the form that suits its first member and the number of members that are to come.
+    /// An empty set in the encoding for its first member and the number of members to be added.
     #[inline]
     pub fn for_first(member: &[u8], coming: usize, limits: &Limits) -> Self {
         if coming <= limits.intset_entries && parse_i64(member).is_some() {
@@ -102,10 +103,10 @@ impl Set {
         }
     }
 
-    /// Its form.
+    /// The set by encoding.
     #[inline]
     pub fn encoded(&self) -> Encoded<'_> {
-        // SAFETY: the tag says what the word owns, and that is borrowed with `self`.
+        // SAFETY: the tag identifies what the word owns, and that is borrowed with `self`.
         unsafe {
             match self.0.tag() {
                 INTSET => Encoded::Intset(intset::view_of(self.0)),
@@ -117,7 +118,7 @@ impl Set {
 
     #[inline]
     fn encoded_mut(&mut self) -> EncodedMut<'_> {
-        // SAFETY: as above, and borrowed exclusively; no guard is forgotten.
+        // SAFETY: as above, and borrowed exclusively; no guard is leaked.
         unsafe {
             match self.0.tag() {
                 INTSET => EncodedMut::Intset(intset::Mut::new(&mut self.0)),
@@ -127,7 +128,7 @@ impl Set {
         }
     }
 
-    /// Goes over to a table when so many members are about to be added that it would soon have to.
+    /// Converts to a table if adding `coming` members would soon require that.
     #[inline]
     pub fn expect(&mut self, coming: usize, limits: &Limits) {
         let too_many = match self.0.tag() {
@@ -146,7 +147,7 @@ impl Set {
         (self.0.tag() == TABLE).then(|| unsafe { self.0.as_mut() })
     }
 
-    /// Adds a member; false when it was there.
+    /// Adds a member; returns false if it existed.
     #[inline]
     pub fn insert(&mut self, member: &[u8], limits: &Limits) -> bool {
         if let Some(members) = self.as_table() {
@@ -168,7 +169,7 @@ impl Set {
         }
     }
 
-    /// Adds a member of another set; false when it was there.
+    /// Adds a member of another set; returns false if it existed.
     pub fn insert_str(&mut self, member: Str<'_>, limits: &Limits) -> bool {
         match member {
             Str::Int(number) if self.0.tag() == INTSET => self.insert_integer(number, limits),
@@ -186,7 +187,7 @@ impl Set {
         new
     }
 
-    /// Adds a member that a listpack does not have yet, which may be too much for it.
+    /// Adds a member that the listpack does not contain; converts to a table if it does not fit.
     fn add_to_listpack(&mut self, member: &[u8], limits: &Limits) {
         if let EncodedMut::Listpack(mut listpack) = self.encoded_mut() {
             let short = member.len() <= limits.listpack_value;
@@ -197,12 +198,12 @@ impl Set {
         insert_into_table(self.become_table(), member);
     }
 
-    /// Removes a member; false when it was not there.
+    /// Removes a member; returns false if it did not exist.
     #[inline]
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match self.encoded_mut() {
             EncodedMut::Table(members) => {
-                // SAFETY: an element that comes out is the caller's.
+                // SAFETY: the caller owns a removed element.
                 members.remove(member).map(|pointer| unsafe { Plain::free(pointer) }).is_some()
             }
             EncodedMut::Listpack(mut listpack) => {
@@ -214,12 +215,12 @@ impl Set {
         }
     }
 
-    /// Removes a member of another set; false when it was not there.
+    /// Removes a member of another set; returns false if it did not exist.
     pub fn remove_str(&mut self, member: Str<'_>) -> bool {
         self.remove(member.bytes(&mut IntBuf::default()))
     }
 
-    /// Whether it has this member.
+    /// Whether it contains a member.
     #[inline]
     pub fn contains(&self, member: &[u8]) -> bool {
         match self.encoded() {
@@ -229,7 +230,7 @@ impl Set {
         }
     }
 
-    /// Whether it has a member of another set.
+    /// Whether it contains a member of another set.
     #[inline]
     pub fn contains_str(&self, member: Str<'_>) -> bool {
         match (self.encoded(), member) {
@@ -238,13 +239,13 @@ impl Set {
         }
     }
 
-    /// All members: integers ascend, few members are in the order of their coming, many in none.
+    /// All members: ascending in an intset, in insertion order in a listpack, in no particular order in a table.
     #[inline]
     pub fn iter(&self) -> Iter<'_> {
         Iter::new(self.encoded())
     }
 
-    /// A member chosen with equal chances for all; `random` yields random numbers of 64 bits.
+    /// A member chosen uniformly at random; `random` returns 64-bit random numbers.
     #[inline]
     pub fn random(&self, mut random: impl FnMut() -> u64) -> Option<Str<'_>> {
         match self.encoded() {
@@ -254,14 +255,14 @@ impl Set {
         }
     }
 
-    /// Takes a member out, chosen with equal chances for all, and shows it to `take`.
+    /// Removes a member chosen uniformly at random, after calling `take` with it.
     #[inline]
     pub fn pop<T>(&mut self, mut random: impl FnMut() -> u64, take: impl FnOnce(Str<'_>) -> T) -> Option<T> {
         match self.encoded_mut() {
             EncodedMut::Table(members) => {
                 let pointer = members.remove_at(members.random_place(random)?);
                 let taken = take(iter::member(pointer));
-                // SAFETY: an element that comes out is the caller's.
+                // SAFETY: the caller owns a removed element.
                 unsafe { Plain::free(pointer) };
                 Some(taken)
             }
@@ -280,9 +281,10 @@ impl Set {
         }
     }
 
-    /// Shows `count` different members to `visit`, or all when there are not so many; every subset is as likely.
+    /// Calls `visit` with `count` distinct members, or all if there are fewer; every subset has the same probability.
     pub fn sample(&self, count: usize, mut random: impl FnMut() -> u64, mut visit: impl FnMut(Str<'_>)) {
-        // Few of many are drawn until they are different; otherwise all are gone through, and some chosen on the way.
+        // Few of many are drawn until they are distinct; otherwise all
+        // members are visited and some selected on the way.
         const MANY: usize = 3;
         match self.encoded() {
             Encoded::Table(members) if count <= members.len() / MANY => {
@@ -307,8 +309,8 @@ impl Set {
         }
     }
 
-    /// One call of SSCAN: shows `count` members or some more to `visit`, and says with which cursor to go on; 0 begins,
-    /// and ends. Compact forms are shown as a whole.
+    /// One call of SSCAN: calls `visit` with `count` or slightly more members, and returns the
+    /// next cursor; cursor 0 starts and ends a scan. Compact encodings are visited as a whole.
     pub fn scan(&self, cursor: u64, count: usize, mut visit: impl FnMut(Str<'_>)) -> u64 {
         match self.encoded() {
             Encoded::Table(members) => members.scan_some(cursor, count, |pointer| visit(iter::member(pointer))),
@@ -331,7 +333,7 @@ fn contains(view: listpack::View<'_>, member: &[u8]) -> bool {
     view.first().is_some_and(|first| view.find(first, member, 0).is_some())
 }
 
-/// Adds a member; false when it was there.
+/// Adds a member; returns false if it existed.
 #[inline]
 fn insert_into_table(members: &mut Members<Plain>, member: &[u8]) -> bool {
     let Err(vacant) = members.find_place(member) else { return false };
@@ -377,7 +379,7 @@ impl Clone for Set {
 
 impl Drop for Set {
     fn drop(&mut self) {
-        // SAFETY: the tag says what the word owns, and it is dropped once.
+        // SAFETY: the tag identifies what the word owns, and it is dropped once.
         unsafe {
             match self.0.tag() {
                 INTSET => drop(Intset::from_word(self.0)),
@@ -411,7 +413,7 @@ unsafe impl Collection for Set {
 
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
         if self.0.tag() == TABLE && position == 0 {
-            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            // SAFETY: the tag identifies the type of the box, which is borrowed exclusively.
             unsafe { self.0.relocate_box::<Members<Plain>>(mover) };
         }
         match self.encoded_mut() {

@@ -1,3 +1,5 @@
+//! Tests of sets: the conditions of conversion, and all encodings against a model.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -96,7 +98,7 @@ fn integers_alone_may_go_back_to_an_intset() {
     assert_eq!((set.encoding(), set.len(), set.contains(b"3")), ("intset", 20, false));
 }
 
-/// One set in each form.
+/// One set in each encoding.
 fn of_each_form() -> [Set; 3] {
     let wide = Limits { intset_entries: 1000, listpack_entries: 1000, listpack_value: 100 };
     let numbers: Vec<String> = (0..60).map(|n| (n * 1000).to_string()).collect();

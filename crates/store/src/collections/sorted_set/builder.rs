@@ -1,5 +1,4 @@
-//! Gathers elements in any order, to make a sorted set of them at once: what a command puts together ([`Builder`]), or
-//! what a dump holds ([`Loader`]).
+//! Builds sorted sets from elements in any order: results of commands ([`Builder`]) and contents of dumps ([`Loader`]).
 
 use super::element::{Element, Scored};
 use super::large::Large;
@@ -9,14 +8,14 @@ use crate::encodings::listpack::Listpack;
 use crate::encodings::members::{Gathering, Members};
 use std::cmp::Ordering;
 
-/// Elements that are to be a sorted set.
+/// Collects the elements of a sorted set.
 #[derive(Default)]
 pub struct Builder {
     members: Members<Scored>,
 }
 
 impl Builder {
-    /// One without elements.
+    /// An empty builder.
     pub fn new() -> Self {
         Self::default()
     }
@@ -31,7 +30,8 @@ impl Builder {
         self.members.is_empty()
     }
 
-    /// Gives a member the score that `score` derives from the one it has, `None` when it is new. It must not be NaN.
+    /// Sets a member's score to the result of `score`, which receives
+    /// its current one, `None` if it is new. It must not be NaN.
     pub fn update(&mut self, member: &[u8], score: impl FnOnce(Option<f64>) -> f64) {
         match self.members.find_place(member) {
             Ok(place) => {
@@ -40,13 +40,13 @@ impl Builder {
             }
             Err(vacant) => {
                 let element = Element::new(score(None), member);
-                // SAFETY: the member was looked for just now; the element is given away.
+                // SAFETY: the member was looked up just now; ownership of the element passes to the table.
                 unsafe { self.members.insert_at(vacant, element.pointer(), false) };
             }
         }
     }
 
-    /// Removes a member, if it is there.
+    /// Removes a member, if it exists.
     pub fn remove(&mut self, member: &[u8]) {
         if let Some(pointer) = self.members.remove(member) {
             Element::at(pointer).free();
@@ -72,8 +72,8 @@ impl Builder {
     }
 }
 
-/// Elements of a large sorted set, read one after the other. In which order does not matter, but it is fast when that is
-/// theirs, from either end.
+/// Builds a large sorted set from elements that are loaded one after the
+/// other, in any order; fast if they are sorted in either direction.
 pub struct Loader {
     members: Gathering<Scored>,
     elements: Vec<Element>,
@@ -82,7 +82,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// One for as many elements as somebody claims.
+    /// A loader for `claimed` elements, a number that need not be correct.
     pub fn new(claimed: usize) -> Self {
         Loader { members: Gathering::new(claimed), elements: Vec::new(), ascending: true, descending: true }
     }
@@ -97,21 +97,21 @@ impl Loader {
             self.descending &= order.is_gt();
         }
         self.elements.push(element);
-        // SAFETY: the element is new, and given away; its member does not change.
+        // SAFETY: the element is new, and ownership passes to the table; its member does not change.
         unsafe { self.members.add(element.pointer(), false) };
     }
 
-    /// The sorted set.
+    /// The complete sorted set.
     ///
     /// # Errors
-    /// When a member came twice.
+    /// If a member occurred twice.
     pub fn finish(self) -> Result<SortedSet, Corrupt> {
         let Loader { members, mut elements, ascending, descending } = self;
         let members = members.finish().ok_or(Corrupt)?;
         if descending {
             elements.reverse();
         } else if !ascending {
-            // The scores beside the elements, most of which need not be looked at then.
+            // Sort with the scores next to the elements, so that few elements need to be read.
             let mut scored: Vec<(f64, Element)> = elements.iter().map(|element| (element.score(), *element)).collect();
             scored.sort_unstable_by(|(a, one), (b, other)| match a.partial_cmp(b) {
                 Some(Ordering::Equal) | None => one.order(*other),

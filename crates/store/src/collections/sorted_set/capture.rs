@@ -1,7 +1,8 @@
-//! A large sorted set while a snapshot captures it: which of its elements are as they were when that began.
+//! Capture of a large sorted set by a snapshot: tracks which elements are unchanged since the snapshot began.
 //!
-//! The snapshot takes the elements from the highest down, the order in which they are loaded fastest. One that is about to
-//! change or go before its turn is taken at once. What is added below, and what has changed, is noted, to be passed over.
+//! The snapshot takes the elements in descending order, the order in which they are loaded
+//! fastest. An element that is about to change or be removed before its turn is taken at once.
+//! Elements further down that were added or have changed since are recorded, and skipped later.
 
 use super::cut::Cut;
 use super::element::Element;
@@ -10,30 +11,30 @@ use super::tree::Tree;
 use crate::snapshot::{Piece, Pieces};
 use std::collections::HashSet;
 
-/// Elements that are gone through at once.
+/// Number of elements that are visited per step.
 const ELEMENTS_PER_STEP: usize = if cfg!(test) { 256 } else { 512 };
 
-/// See the module's documentation.
+/// The capture of a sorted set. See the module documentation.
 pub(super) struct Capture {
     pieces: Pieces,
-    /// Score and member of the last that was gone through: all above it are done.
+    /// Score and member of the last visited element: all elements above it are done.
     last: Option<(f64, Box<[u8]>)>,
-    /// Where elements further down lie that are not as they were, or were not there.
+    /// Addresses of elements further down that changed or were added after the snapshot began.
     changed: HashSet<usize>,
 }
 
 impl Capture {
-    /// Begins.
+    /// Begins the capture.
     pub fn new(pieces: Pieces) -> Capture {
         Capture { pieces, last: None, changed: HashSet::new() }
     }
 
-    /// Where the pieces go.
+    /// The state that the snapshot needs.
     pub fn pieces(&self) -> &Pieces {
         &self.pieces
     }
 
-    /// Before this place, elements are still to be gone through.
+    /// Elements before this position have yet to be visited.
     fn frontier(&self) -> Cut<'_> {
         match &self.last {
             Some((score, member)) => Cut::Element { score: *score, member, behind: false },
@@ -41,7 +42,7 @@ impl Capture {
         }
     }
 
-    /// An element is about to change or go.
+    /// Must be called before an element changes or is removed.
     #[cold]
     pub fn before_change(&mut self, element: Element) {
         if self.frontier().is_behind(element) && !self.changed.remove(&address(element)) {
@@ -49,7 +50,7 @@ impl Capture {
         }
     }
 
-    /// An element is new, or has another score.
+    /// An element was added, or its score changed.
     #[cold]
     pub fn changed(&mut self, element: Element) {
         if self.frontier().is_behind(element) {
@@ -57,14 +58,14 @@ impl Capture {
         }
     }
 
-    /// An element lies elsewhere now.
+    /// An element was moved in memory.
     pub fn moved(&mut self, before: Element, now: Element) {
         if before != now && self.changed.remove(&address(before)) {
             self.changed.insert(address(now));
         }
     }
 
-    /// Captures some more; false when that was all.
+    /// Captures some more; returns false when all elements were captured.
     pub fn go_on(&mut self, tree: &Tree) -> bool {
         let Some(first) = tree.rank(&self.frontier()).checked_sub(1).filter(|_| !self.pieces.snapshot().is_cancelled())
         else {
@@ -86,7 +87,7 @@ impl Capture {
         self.pieces.take(Piece::Scored(element.member(), element.score()));
     }
 
-    /// Ends it: all are captured, or it was cancelled.
+    /// Ends the capture: all elements were captured, or it was cancelled.
     pub fn end(self) {
         self.pieces.end();
     }

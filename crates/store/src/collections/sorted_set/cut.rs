@@ -1,30 +1,30 @@
-//! Places in the order of a sorted set, as the ends of ranges.
+//! Positions in the order of a sorted set, used as the ends of ranges.
 
 use super::element::Element;
 use std::cmp::Ordering;
 
-/// A place between two elements: what is before it and what is not. Ranges are pairs of cuts, half open.
+/// A position between two elements. Ranges are half-open pairs of cuts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cut<'a> {
     /// Before all elements.
     Start,
-    /// Behind all elements.
+    /// After all elements.
     End,
-    /// Before all elements with this score or a higher one; if `behind`, behind those with this score. It is not NaN.
+    /// Before all elements with this score or a higher one; if `behind`, after those with this score. Must not be NaN.
     Score {
         /// The score.
         score: f64,
-        /// Whether elements with the score itself are before the cut.
+        /// Whether elements with this score are before the cut.
         behind: bool,
     },
-    /// The same by members alone. Means something only in sorted sets whose scores are all the same.
+    /// Like `Score`, but by member only. Meaningful only if all scores of the sorted set are equal.
     Member {
         /// The member.
         member: &'a [u8],
         /// Whether the member itself is before the cut.
         behind: bool,
     },
-    /// Before, or if `behind` behind, the place of this score and member.
+    /// Before the position of this score and member, or after it if `behind`.
     Element {
         /// The score.
         score: f64,
@@ -36,17 +36,17 @@ pub enum Cut<'a> {
 }
 
 impl Cut<'_> {
-    /// The place of an element that is not there.
+    /// The position of an element that is absent.
     pub(super) fn of(element: Element) -> Cut<'static> {
         Cut::Element { score: element.score(), member: element.member(), behind: false }
     }
 
-    /// The place behind an element.
+    /// The position after an element.
     pub(super) fn behind(element: Element) -> Cut<'static> {
         Cut::Element { score: element.score(), member: element.member(), behind: true }
     }
 
-    /// Whether an element is before the cut. The member is asked for only when the score does not decide.
+    /// Whether an element is before the cut. `member` is called only if the score does not decide.
     #[inline]
     pub(super) fn is_after<'m>(&self, score: f64, member: impl FnOnce() -> &'m [u8]) -> bool {
         match *self {
@@ -60,13 +60,13 @@ impl Cut<'_> {
         }
     }
 
-    /// Whether scores count.
+    /// Whether the cut depends on scores.
     #[inline]
     pub(super) fn needs_score(&self) -> bool {
         matches!(self, Cut::Score { .. } | Cut::Element { .. })
     }
 
-    /// The same for an element of a tree.
+    /// Whether an element of a tree is before the cut.
     #[inline]
     pub(super) fn is_behind(&self, element: Element) -> bool {
         self.is_after(element.score(), || element.member())

@@ -6,9 +6,9 @@
 //!
 //! # Safety
 //!
-//! An [`Element`] is a plain pointer, and its methods read what it points to. They may be called because handles never
-//! leave this folder, and live in a tree or a table only as long as the allocation does: whoever takes an element out of
-//! its sorted set frees it last. Scores change only through an exclusively borrowed sorted set.
+//! An [`Element`] is a plain pointer, and its methods dereference it. They are not marked unsafe because elements
+//! never leave this module, and are stored in a tree or a table only while the allocation lives: code that removes
+//! an element from its sorted set frees it last. Scores change only through an exclusively borrowed sorted set.
 
 use crate::encodings::element::{allocate, header_len, read, release, write};
 use crate::encodings::members::Layout;
@@ -19,22 +19,22 @@ use std::cmp::Ordering;
 
 const SCORE: usize = size_of::<f64>();
 
-/// See the module's documentation.
+/// A pointer to an element. See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub(super) struct Element(Pointer);
 
 impl Element {
-    /// What fills places that hold no element. It is never read.
+    /// Placeholder in slots that hold no element. It is never dereferenced.
     pub const NONE: Element = Element(Pointer::dangling());
 
-    /// The element that a table's pointer leads to.
+    /// The element of a table's pointer.
     #[inline]
     pub fn at(pointer: Pointer) -> Element {
         Element(pointer)
     }
 
-    /// Its pointer for a table.
+    /// The pointer for a table.
     #[inline]
     pub fn pointer(self) -> Pointer {
         self.0
@@ -44,7 +44,7 @@ impl Element {
     #[inline]
     pub fn new(score: f64, member: &[u8]) -> Element {
         let pointer = allocate(size_of_element(member.len()));
-        // SAFETY: just allocated with this room.
+        // SAFETY: just allocated with this size.
         unsafe {
             pointer.cast::<f64>().write(score);
             write(pointer.as_ptr().add(SCORE), member);
@@ -52,15 +52,15 @@ impl Element {
         Element(pointer)
     }
 
-    /// Frees it. Nobody may use the element afterwards.
+    /// Frees the element, which must not be used afterwards.
     #[inline]
     pub fn free(self) {
         let size = self.size();
-        // SAFETY: allocated with this size; see the module's documentation.
+        // SAFETY: allocated with this size; see the module documentation.
         unsafe { release(self.0, size) }
     }
 
-    /// Bytes of memory that it takes, the allocator's rounding included.
+    /// Bytes of memory, rounded up to the allocator's size class.
     #[inline]
     pub fn size(self) -> usize {
         size_of_element(self.member().len())
@@ -69,21 +69,21 @@ impl Element {
     /// The score.
     #[inline]
     pub fn score(self) -> f64 {
-        // SAFETY: see the module's documentation.
+        // SAFETY: see the module documentation.
         unsafe { self.0.cast::<f64>().read() }
     }
 
     /// Changes the score.
     #[inline]
     pub fn set_score(self, score: f64) {
-        // SAFETY: see the module's documentation.
+        // SAFETY: see the module documentation.
         unsafe { self.0.cast::<f64>().write(score) }
     }
 
-    /// The member, for as long as the element lives.
+    /// The member, valid while the element lives.
     #[inline]
     pub fn member<'a>(self) -> &'a [u8] {
-        // SAFETY: see the module's documentation.
+        // SAFETY: see the module documentation.
         unsafe { read(self.0.as_ptr().add(SCORE)) }
     }
 
@@ -94,7 +94,7 @@ impl Element {
         by_score.then_with(|| self.member().cmp(other.member()))
     }
 
-    /// Asks the processor to load it.
+    /// Prefetches the element.
     #[inline]
     pub fn prefetch(self) {
         prefetch_address(self.0.as_ptr());

@@ -1,10 +1,10 @@
 //! Large sorted sets: a tree that keeps the order, and a table that finds members.
 //!
-//! A snapshot [captures](super::capture) it in pieces: it is told before an element changes or goes, and of those that are new
-//! or have changed.
+//! A snapshot [captures](super::capture) them in pieces: the capture is notified before
+//! an element changes or is removed, and of elements that are new or have changed.
 //!
-//! **Invariant**: both hold the same elements. The table owns them; an element that leaves goes from the tree first and is
-//! freed last.
+//! **Invariant**: both contain the same elements. The table owns them; an
+//! element to be deleted is removed from the tree first and freed last.
 
 use super::Change;
 use super::capture::Capture;
@@ -20,22 +20,22 @@ use std::sync::Arc;
 pub(super) struct Large {
     members: Members<Scored>,
     tree: Tree,
-    /// While a snapshot captures it.
+    /// Present while a snapshot captures the set.
     capture: Option<Box<Capture>>,
 }
 
-/// So many elements are captured in pieces.
+/// Sets with at least this many elements are captured in pieces.
 const GRADUAL_MIN: usize = 2048;
 
 impl Large {
-    /// Makes a sorted set of elements that a table gathered.
+    /// Makes a sorted set of the elements in a table.
     pub fn from_members(members: Members<Scored>) -> Large {
         let mut elements: Vec<Element> = members.iter().map(Element::at).collect();
         elements.sort_unstable_by(|a, b| a.order(*b));
         Large::from_sorted(members, &elements)
     }
 
-    /// Makes a sorted set of what a table gathered, given once more in order.
+    /// Makes a sorted set of the elements in a table, which are also given in order.
     pub fn from_sorted(members: Members<Scored>, elements: &[Element]) -> Large {
         Large { members, tree: Tree::of_sorted(elements), capture: None }
     }
@@ -58,7 +58,7 @@ impl Large {
         self.members.find(member).map(Element::at)
     }
 
-    /// Adds a member that is known not to be there.
+    /// Adds a member that is known to be absent.
     pub fn add_new(&mut self, member: &[u8], score: f64) {
         let element = Element::new(score, member);
         self.tree.insert(element);
@@ -75,7 +75,7 @@ impl Large {
         if let Some(capture) = &mut self.capture {
             capture.changed(element);
         }
-        // SAFETY: the member was looked for, and nothing has changed since.
+        // SAFETY: the member was looked up, and nothing has changed since.
         unsafe { self.members.insert_at(vacant, element.pointer(), false) };
     }
 
@@ -120,7 +120,7 @@ impl Large {
         true
     }
 
-    /// Removes elements by rank, which are there.
+    /// Removes existing elements by rank.
     pub fn remove_range(&mut self, rank: usize, count: usize) {
         let (members, capture) = (&mut self.members, &mut self.capture);
         self.tree.remove_range(rank, count, |element| {
@@ -137,15 +137,16 @@ impl Large {
         if self.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
     }
 
-    /// See [`super::Collection::relocate`]. Positions are ranks, and behind them those of the table.
+    /// See [`super::Collection::relocate`]. Positions are ranks
+    /// first, then positions in the table with the top bit set.
     pub fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
-        /// Positions in a table leave their last bits free.
+        /// Marks positions in the table, whose last bit is unused.
         const IN_TABLE: u64 = 1 << 63;
         let mut in_table = position << 1;
         if position & IN_TABLE == 0 {
             let (members, capture) = (&mut self.members, &mut self.capture);
             let rank = self.tree.relocate(position as usize, mover, |mover, element| {
-                // SAFETY: the table holds what the tree holds, which takes the new address.
+                // SAFETY: the table contains the elements of the tree, which takes the new address.
                 let now = Element::at(unsafe { members.relocate_element(element.pointer(), mover) });
                 if let Some(capture) = capture {
                     capture.moved(element, now);
@@ -167,7 +168,7 @@ impl Large {
         crate::memory::size_class(size_of::<Large>()) + self.members.memory(samples) + self.tree.memory()
     }
 
-    /// Verifies the tree, and that the table holds what it holds.
+    /// Verifies the tree, and that the table contains the same elements.
     #[cfg(test)]
     pub fn check(&self) {
         self.tree.check();
@@ -209,7 +210,7 @@ impl Gradual for Large {
 impl Drop for Large {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
-            // The snapshot captures the rest, and drops it.
+            // The snapshot captures the rest and drops it.
             let snapshot = capture.pieces().snapshot().clone();
             let (members, tree) = (std::mem::take(&mut self.members), std::mem::take(&mut self.tree));
             snapshot.keep_rest(Box::new(Large { members, tree, capture: Some(capture) }));
@@ -230,7 +231,7 @@ impl Clone for Large {
     }
 }
 
-/// Elements that lie one after the other in a tree.
+/// Iterates over consecutive elements of a tree.
 pub(super) struct Walk<'a> {
     tree: &'a Tree,
     at: Option<Position>,
@@ -238,7 +239,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// From element number `rank` on, towards the end or, if `reverse`, the beginning.
+    /// Starts at element number `rank`, towards the end or, if `reverse`, the beginning.
     pub fn new(tree: &'a Tree, rank: usize, reverse: bool) -> Walk<'a> {
         Walk { tree, at: tree.at(rank), reverse }
     }
@@ -249,7 +250,7 @@ impl Iterator for Walk<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Element> {
-        /// How far ahead elements are loaded.
+        /// How many elements ahead to prefetch.
         const AHEAD: isize = 6;
         let at = self.at?;
         if self.reverse {

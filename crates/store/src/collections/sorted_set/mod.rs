@@ -1,14 +1,15 @@
 //! Sorted sets: members with scores, ordered by score and then by member.
 //!
 //! - [`small`]: a listpack, in the format of dump files, while there are few and short members.
-//! - [`large`]: a [`tree`] with the order beside a table of members; both share the [`element`]s.
-//! - [`Cut`]: a place in the order; ranges by score and by member are pairs of them.
-//! - [`Builder`] and [`Loader`]: gather elements in any order, to make a sorted set of them at once.
+//! - [`large`]: a [`tree`] for the order and a table of members; both share the [`element`]s.
+//! - [`Cut`]: a position in the order; ranges by score and by member are pairs of cuts.
+//! - [`Builder`] and [`Loader`]: collect elements in any order, to build a sorted set from them.
 //!
-//! A small one becomes large when it outgrows its [`Limits`], and stays so. Only results of commands that were put together
-//! ([`Builder::build`]) choose their form afterwards.
+//! A small sorted set becomes large when it exceeds its [`Limits`], and remains large.
+//! Only results of commands ([`Builder::build`]) choose their encoding at the end.
 //!
-//! **Invariant**: the word's tag says whether it leads to a listpack or to a box of [`Large`]. Scores are never NaN.
+//! **Invariant**: the word's tag identifies whether it points to
+//! a listpack or to a box of [`Large`]. Scores are never NaN.
 
 mod builder;
 mod capture;
@@ -38,7 +39,7 @@ const LARGE: u8 = 1;
 #[repr(transparent)]
 pub struct SortedSet(Word);
 
-/// Up to where a sorted set stays small.
+/// The limits of the small encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// `zset-max-listpack-entries`.
@@ -47,24 +48,24 @@ pub struct Limits {
     pub value: usize,
 }
 
-/// What became of a member.
+/// The result of an update of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Nothing.
+    /// Nothing changed.
     None,
-    /// It is new.
+    /// The member is new.
     Added,
-    /// It was there, and has another score now.
+    /// The member existed, and its score changed.
     Updated,
 }
 
-// SAFETY: it owns what its word leads to.
+// SAFETY: it owns what its word points to.
 unsafe impl Send for SortedSet {}
-// SAFETY: shared, it can only be read.
+// SAFETY: shared references only read.
 unsafe impl Sync for SortedSet {}
 
 impl SortedSet {
-    /// An empty one.
+    /// An empty sorted set.
     pub fn new() -> Self {
         SortedSet(Listpack::new().into_word(SMALL))
     }
@@ -73,10 +74,10 @@ impl SortedSet {
         SortedSet(Word::from_box(Box::new(large), LARGE))
     }
 
-    /// Takes a listpack that came from outside: pairs of members and scores in strict order.
+    /// Validates and takes over a listpack from outside: pairs of members and scores in strict order.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If the listpack is invalid.
     pub fn from_listpack(listpack: Listpack) -> Result<Self, Corrupt> {
         if small::is_valid(listpack.view()) { Ok(SortedSet(listpack.into_word(SMALL))) } else { Err(Corrupt) }
     }
@@ -84,7 +85,7 @@ impl SortedSet {
     /// The listpack, if it is small.
     #[inline]
     pub fn listpack(&self) -> Option<View<'_>> {
-        // SAFETY: the tag says that a listpack it is, which lives and stays as it is as long as `self` is borrowed.
+        // SAFETY: the tag identifies a listpack, which lives and does not change while `self` is borrowed.
         (self.0.tag() == SMALL).then(|| unsafe { listpack::view_of(self.0) })
     }
 
@@ -92,14 +93,14 @@ impl SortedSet {
     fn form(&self) -> Form<'_> {
         match self.listpack() {
             Some(view) => Form::Small(view),
-            // SAFETY: the tag says that it is one.
+            // SAFETY: the tag identifies it as large.
             None => Form::Large(unsafe { self.0.as_ref() }),
         }
     }
 
     #[inline]
     fn form_mut(&mut self) -> FormMut<'_> {
-        // SAFETY: the tag says which it is; `self` is borrowed exclusively. The guard is dropped by all who use it.
+        // SAFETY: the tag identifies the type; `self` is borrowed exclusively. All callers drop the guard.
         unsafe {
             if self.0.tag() == SMALL {
                 FormMut::Small(listpack::Mut::new(&mut self.0))
@@ -118,7 +119,7 @@ impl SortedSet {
         }
     }
 
-    /// The number of a member in the order, counted from 0, and its score.
+    /// The rank of a member, counted from 0, and its score.
     #[inline]
     pub fn rank(&self, member: &[u8]) -> Option<(usize, f64)> {
         match self.form() {
@@ -130,7 +131,7 @@ impl SortedSet {
         }
     }
 
-    /// The numbers of the elements that are not before `from`, but before `to`.
+    /// The ranks of the elements that are not before `from`, but before `to`.
     pub fn ranks(&self, from: &Cut<'_>, to: &Cut<'_>) -> Range<usize> {
         match self.form() {
             Form::Small(view) => {
@@ -144,13 +145,13 @@ impl SortedSet {
         }
     }
 
-    /// The elements with these numbers, as far as there are such, in order.
+    /// The elements with these ranks, in order, clipped to the existing ones.
     #[inline]
     pub fn range(&self, ranks: Range<usize>) -> Entries<'_> {
         self.walk(ranks, false)
     }
 
-    /// The same from the last to the first.
+    /// The elements with these ranks in reverse order, clipped to the existing ones.
     #[inline]
     pub fn range_rev(&self, ranks: Range<usize>) -> Entries<'_> {
         self.walk(ranks, true)
@@ -177,8 +178,8 @@ impl SortedSet {
         self.range(0..usize::MAX)
     }
 
-    /// Adds a member, gives it another score, or leaves it: `decide` is given its score, `None` when it is not there, and
-    /// says which score it is to have, `None` for leaving it alone. That score must not be NaN.
+    /// Adds or updates a member: `decide` receives its current score, `None` if it does not
+    /// exist, and returns the new score, or `None` for no change. The new score must not be NaN.
     #[inline]
     pub fn update(&mut self, member: &[u8], limits: Limits, decide: impl FnOnce(Option<f64>) -> Option<f64>) -> Change {
         let mut listpack = match self.form_mut() {
@@ -206,19 +207,20 @@ impl SortedSet {
         Change::Added
     }
 
-    /// Gives a member a score.
+    /// Sets the score of a member, adding it if necessary.
     pub fn insert(&mut self, member: &[u8], score: f64, limits: Limits) -> Change {
         self.update(member, limits, |_| Some(score))
     }
 
-    /// Makes it large when so many elements, or members so long, are about to come that it would become so anyway.
+    /// Converts to the large encoding if adding `count` elements,
+    /// the longest of `longest` bytes, would require that anyway.
     pub fn expect(&mut self, count: usize, longest: usize, limits: Limits) {
         if count > limits.entries || longest > limits.value {
             self.enlarge();
         }
     }
 
-    /// Removes a member; whether it was there.
+    /// Removes a member; returns whether it existed.
     #[inline]
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match self.form_mut() {
@@ -230,7 +232,7 @@ impl SortedSet {
         }
     }
 
-    /// Removes the elements with these numbers, as far as there are such.
+    /// Removes the elements with these ranks, clipped to the existing ones.
     pub fn remove_range(&mut self, ranks: Range<usize>) {
         let end = ranks.end.min(self.len());
         let count = end.saturating_sub(ranks.start);
@@ -243,8 +245,8 @@ impl SortedSet {
         }
     }
 
-    /// One call of ZSCAN: visits `count` elements or some more, all if it is small, and says with which cursor to go on; 0
-    /// begins, and ends.
+    /// One call of ZSCAN: visits `count` or slightly more elements, all if the set
+    /// is small, and returns the next cursor; cursor 0 starts and ends a scan.
     pub fn scan(&self, cursor: u64, count: usize, mut visit: impl FnMut(Str<'_>, f64)) -> u64 {
         match self.form() {
             Form::Small(_) => {
@@ -258,7 +260,7 @@ impl SortedSet {
         }
     }
 
-    /// The large form, made of the small one if it is that.
+    /// The large encoding; converts a small one.
     fn enlarge(&mut self) -> &mut Large {
         if let Some(view) = self.listpack() {
             let mut large = Large::default();
@@ -269,11 +271,11 @@ impl SortedSet {
             }
             *self = SortedSet::from_large(large);
         }
-        // SAFETY: large it is now.
+        // SAFETY: it is large now.
         unsafe { self.0.as_mut() }
     }
 
-    /// Verifies what the modules promise of themselves.
+    /// Verifies the invariants.
     #[cfg(test)]
     fn check(&self) {
         match self.form() {
@@ -350,7 +352,7 @@ impl Clone for SortedSet {
 
 impl Drop for SortedSet {
     fn drop(&mut self) {
-        // SAFETY: the tag says which it is, and it is dropped once.
+        // SAFETY: the tag identifies the type, and it is dropped once.
         unsafe {
             if self.0.tag() == SMALL {
                 drop(Listpack::from_word(self.0));
@@ -382,7 +384,7 @@ unsafe impl Collection for SortedSet {
 
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
         if self.0.tag() == LARGE && position == 0 {
-            // SAFETY: the tag says that it leads to such a box, which is borrowed exclusively.
+            // SAFETY: the tag identifies the type of the box, which is borrowed exclusively.
             unsafe { self.0.relocate_box::<Large>(mover) };
         }
         match self.form_mut() {

@@ -1,7 +1,7 @@
-//! Small sorted sets: a listpack of members, each followed by its score, in their order.
+//! Small sorted sets: a listpack of members, each followed by its score, in order.
 //!
-//! Scores that are whole stand as integers, others as the shortest decimal text that reads back as the same number. A
-//! score of minus zero becomes zero here.
+//! Whole scores are stored as integers, others as the shortest decimal text
+//! that reads back as the same number. A score of minus zero becomes zero.
 
 use super::Cut;
 use crate::encodings::listpack::{At, Element, Listpack, View};
@@ -9,10 +9,10 @@ use crate::value::{IntBuf, Str};
 use kvick_resp::format::{format_double, parse_double};
 use std::cmp::Ordering;
 
-/// Beyond this magnitude, half of what an `i64` can hold, scores stand as text although they are whole.
+/// Whole scores above this magnitude, half of the range of an `i64`, are stored as text.
 const INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
 
-/// The score that an element of the listpack stands for; `None` if it is no number.
+/// The score that an element of the listpack represents; `None` if it is not a number.
 #[inline]
 pub(super) fn parse_score(element: Str<'_>) -> Option<f64> {
     match element {
@@ -21,7 +21,7 @@ pub(super) fn parse_score(element: Str<'_>) -> Option<f64> {
     }
 }
 
-/// The score behind a member.
+/// The score after a member.
 #[inline]
 pub(super) fn score_behind(view: View<'_>, member: At) -> f64 {
     view.next(member).and_then(|at| parse_score(view.get(at))).unwrap_or_default()
@@ -53,13 +53,13 @@ fn next(view: View<'_>, member: At) -> Option<At> {
     view.next(view.next(member)?)
 }
 
-/// Where a member is.
+/// The position of a member.
 #[inline]
 pub(super) fn find(view: View<'_>, member: &[u8]) -> Option<At> {
     view.find(view.first()?, member, 1)
 }
 
-/// The element's number, and its score.
+/// The rank of a member, and its score.
 pub(super) fn rank_of(view: View<'_>, member: &[u8]) -> Option<(usize, f64)> {
     let mut at = view.first();
     let mut rank = 0;
@@ -73,7 +73,7 @@ pub(super) fn rank_of(view: View<'_>, member: &[u8]) -> Option<(usize, f64)> {
     None
 }
 
-/// The first element that is not before a cut, looking from element number `from` on, and its number.
+/// The first element that is not before a cut, searching from element number `from` on, and its number.
 pub(super) fn find_cut(view: View<'_>, from: usize, cut: &Cut<'_>) -> (usize, Option<At>) {
     let mut rank = from;
     let mut at = view.seek(2 * from as isize);
@@ -86,17 +86,17 @@ pub(super) fn find_cut(view: View<'_>, from: usize, cut: &Cut<'_>) -> (usize, Op
     (rank, at)
 }
 
-/// Adds a member that is not there.
+/// Adds a member, which must be absent.
 pub(super) fn insert(listpack: &mut Listpack, member: &[u8], score: f64) {
     let cut = Cut::Element { score, member, behind: false };
     let view = listpack.view();
-    // Elements often come in order.
+    // Elements are often added in order.
     let at_tail = view.seek(-2).is_none_or(|last| is_before(view, last, &cut));
     let at = if at_tail { None } else { find_cut(view, 0, &cut).1 };
     with_score(score, |score| listpack.insert_all_before(at, &[Element::new(member), score]));
 }
 
-/// Gives the member at a place another score.
+/// Changes the score of the member at a position.
 pub(super) fn rescore(listpack: &mut Listpack, at: At, member: &[u8], score: f64) {
     let view = listpack.view();
     let cut = Cut::Element { score, member, behind: false };
@@ -111,13 +111,13 @@ pub(super) fn rescore(listpack: &mut Listpack, at: At, member: &[u8], score: f64
     }
 }
 
-/// Adds an element that comes after all others.
+/// Appends an element that is greater than all others.
 pub(super) fn push(listpack: &mut Listpack, member: &[u8], score: f64) {
     with_score(score, |score| listpack.insert_all_before(None, &[Element::new(member), score]));
 }
 
-/// Whether what came from outside is a small sorted set: pairs in strict order, with scores that are numbers and members
-/// that are all different.
+/// Whether a listpack from outside is a valid small sorted set: pairs
+/// in strict order, with numbers as scores and distinct members.
 pub(super) fn is_valid(view: View<'_>) -> bool {
     let mut members = std::collections::HashSet::new();
     let mut last: Option<(f64, Vec<u8>)> = None;

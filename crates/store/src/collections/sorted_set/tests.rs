@@ -1,3 +1,5 @@
+//! Tests of sorted sets: both encodings against a model.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -11,7 +13,7 @@ struct Both {
     model: HashMap<Vec<u8>, f64>,
 }
 
-/// What [`Entries`] yield, owned.
+/// The items of [`Entries`], owned.
 fn owned((member, score): (Str<'_>, f64)) -> (Vec<u8>, f64) {
     (member.bytes(&mut IntBuf::default()).to_vec(), score)
 }

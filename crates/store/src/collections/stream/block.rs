@@ -1,4 +1,4 @@
-//! A block of a stream: some dozens of entries in one listpack, in the form of dump files.
+//! A block of a stream: some dozens of entries in one listpack, in the format of dump files.
 //!
 //! ```text
 //! block:   live  deleted  n  name-1 .. name-n  0            then the entries
@@ -6,9 +6,10 @@
 //!          flags  ms  seq  [value-1 .. value-n]  size       with the names of the block
 //! ```
 //!
-//! The block's names are those of its first entry; entries that have the same ones leave them out. `ms` and `seq` are
-//! what the entry's ID is beyond the block's, which is its first entry's and is kept outside, modulo 2^64. `size` is the
-//! number of the entry's other elements, for reading backwards. Deleted entries stay, marked, until their block goes.
+//! The block's names are the field names of its first entry; entries with the same names omit them.
+//! `ms` and `seq` are the differences, modulo 2^64, between the entry's ID and the block's, which
+//! is that of its first entry and is stored outside. `size` is the number of the entry's other
+//! elements, for reading backwards. Deleted entries stay, marked, until their block is removed.
 
 use super::id::Id;
 use crate::defrag::Mover;
@@ -17,25 +18,25 @@ use crate::encodings::listpack::{At, BYTES_MAX, Element, Iter, Listpack, View};
 use crate::value::Str;
 use smallvec::SmallVec;
 
-/// Flag of entries that are deleted.
+/// Flag of deleted entries.
 const DELETED: i64 = 1;
-/// Flag of entries that have the names of their block.
+/// Flag of entries with the same names as their block.
 const SAME_NAMES: i64 = 2;
-/// What an element can take beside its bytes.
+/// Maximum overhead of an element, in bytes.
 const OVERHEAD_MAX: usize = 10;
-/// Elements of blocks and entries beside names and values, at most.
+/// Maximum number of elements of a block and an entry besides names and values.
 const FIXED_ELEMENTS: usize = 16;
 
-/// See the module's documentation.
+/// A block. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Block(Listpack);
 
-/// What a block begins with.
+/// The header of a block.
 struct Head<'a> {
     names_len: usize,
-    /// The names and all that follows.
+    /// The names and everything after them.
     names: Iter<'a>,
-    /// The first entry and all that follows.
+    /// The first entry and everything after it.
     entries: Iter<'a>,
 }
 
@@ -46,7 +47,7 @@ pub struct Entry<'a> {
     pub id: Id,
     deleted: bool,
     len: usize,
-    /// The names of the block, where the entry has those.
+    /// The names of the block, if the entry uses those.
     names: Option<Iter<'a>>,
     values: Iter<'a>,
 }
@@ -58,7 +59,7 @@ impl<'a> Entry<'a> {
         self.len
     }
 
-    /// True when it has no field, which no command makes.
+    /// True if it has no fields; no command creates such an entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -83,12 +84,12 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Whether a listpack takes an entry of these words, with or without the names.
+/// Upper bound for the size of an entry of `words_len` words with `bytes` bytes in total, with or without the names.
 fn bytes_bound(words_len: usize, bytes: usize) -> usize {
     bytes.saturating_add(words_len.saturating_add(FIXED_ELEMENTS).saturating_mul(OVERHEAD_MAX))
 }
 
-/// Whether an entry of so many words that have so many bytes in all can be stored at all.
+/// Whether an entry of `words_len` words with `bytes` bytes in total can be stored at all.
 pub(super) fn is_storable(words_len: usize, bytes: usize) -> bool {
     bytes_bound(words_len, bytes) < BYTES_MAX - 1024
 }
@@ -105,7 +106,7 @@ fn count(element: Option<Str<'_>>) -> usize {
 }
 
 impl Block {
-    /// A block with one entry of these words, names and values by turns. It has to be storable.
+    /// A block with one entry of these words, which alternate between names and values. The entry must be storable.
     pub(super) fn new<'w>(words: impl ExactSizeIterator<Item = &'w [u8]> + Clone) -> Block {
         let len = (words.len() / 2) as i64;
         let mut elements: SmallVec<[Element<'_>; 24]> = SmallVec::new();
@@ -124,13 +125,13 @@ impl Block {
         self.0.relocate(mover);
     }
 
-    /// Whether there is room for an entry of so many words that have so many bytes in all.
+    /// Whether an entry of `words_len` words with `bytes` bytes in total fits.
     #[inline]
     pub(super) fn has_room(&self, words_len: usize, bytes: usize) -> bool {
         self.0.fits(bytes_bound(words_len, bytes))
     }
 
-    /// Adds an entry of these words behind the others; `base` is the block's ID. There has to be room.
+    /// Appends an entry of these words; `base` is the block's ID. The entry must fit.
     #[inline]
     pub(super) fn push<'w>(&mut self, base: Id, id: Id, words: impl ExactSizeIterator<Item = &'w [u8]> + Clone) {
         let len = words.len() / 2;
@@ -149,7 +150,7 @@ impl Block {
         self.recount(1, 0);
     }
 
-    /// Whether its names are these.
+    /// Whether these are the block's names.
     #[inline]
     fn has_names<'w>(&self, names: impl ExactSizeIterator<Item = &'w [u8]>) -> bool {
         let view = self.0.view();
@@ -217,12 +218,12 @@ impl Block {
         let names_len = count(elements.by_ref().nth(2));
         let names = elements.clone();
         let mut entries = elements;
-        // The names, and the zero behind them.
+        // The names, and the zero after them.
         entries.nth(names_len);
         Head { names_len, names, entries }
     }
 
-    /// The entries, deleted ones too, in order; `base` is the block's ID.
+    /// All entries including deleted ones, in order; `base` is the block's ID.
     #[inline]
     pub(super) fn entries(&self, base: Id) -> Entries<'_> {
         let Head { names_len, names, entries } = self.head();
@@ -234,20 +235,20 @@ impl Block {
         self.entries(base).filter(|entry| !entry.is_deleted())
     }
 
-    /// The same, the last one first.
+    /// All entries including deleted ones, in reverse order.
     #[inline]
     pub(super) fn entries_back(&self, base: Id) -> EntriesBack<'_> {
         let Head { names_len, names, .. } = self.head();
         EntriesBack { base, names_len, names, view: self.view(), size: self.view().last() }
     }
 
-    /// The last entry's ID, be it deleted or not.
+    /// The ID of the last entry, deleted or not.
     #[inline]
     pub(super) fn last_id(&self, base: Id) -> Option<Id> {
         self.entries_back(base).next().map(|entry| entry.id)
     }
 
-    /// Where the first entry begins.
+    /// The start of the first entry.
     fn first_entry(&self) -> Option<At> {
         let view = self.view();
         let mut at = view.next(view.next(view.first()?)?)?;
@@ -257,7 +258,7 @@ impl Block {
         view.next(view.next(at)?)
     }
 
-    /// The flags and ID of the entry at a place, and the entry after it.
+    /// The flags and ID of the entry at a position, and the position of the next entry.
     fn step(&self, at: At, base: Id) -> Option<(i64, Id, Option<At>)> {
         let view = self.view();
         let mut elements = view.iter_from(at);
@@ -268,7 +269,7 @@ impl Block {
         } else {
             count(elements.next()).checked_mul(2)?.checked_add(1)?
         };
-        // From the flags over the two numbers of the ID, and what else there is, to the size and beyond it.
+        // From the flags over the two numbers of the ID, and the other elements, to the size and beyond it.
         let mut end = at;
         for _ in 0..values.checked_add(3)? {
             end = view.next(end)?;
@@ -276,7 +277,7 @@ impl Block {
         Some((flags, id, view.next(end)))
     }
 
-    /// Marks an entry as deleted; false when there is no such entry, or it is deleted already.
+    /// Marks an entry as deleted; returns false if it does not exist or is deleted.
     pub(super) fn delete(&mut self, base: Id, id: Id) -> bool {
         let mut next = self.first_entry();
         while let Some(at) = next {
@@ -291,8 +292,8 @@ impl Block {
         false
     }
 
-    /// Marks entries as deleted from the first on until `stop` says so, which is told an entry's ID and how many live ones
-    /// were marked before it; how many these were.
+    /// Marks entries as deleted, from the first on, until `stop` returns true for an
+    /// entry's ID and the number of live ones marked before it. Returns the number marked.
     pub(super) fn delete_until(&mut self, base: Id, stop: impl Fn(Id, u64) -> bool) -> u64 {
         let (mut next, mut marked) = (self.first_entry(), 0);
         while let Some(at) = next {
@@ -304,15 +305,15 @@ impl Block {
                 self.0.replace_int(at, flags | DELETED);
                 marked += 1;
             }
-            // Behind a mark that took another width, the rest has moved.
+            // If the mark has another width, the rest has moved.
             next = self.step(at, base).and_then(|(_, _, after)| after);
         }
         self.recount(-(marked as i64), marked as i64);
         marked
     }
 
-    /// Checks a listpack from outside to be a block: that its elements are entries, as many as it says and as they say, and
-    /// that the IDs of those that are not deleted ascend.
+    /// Validates a listpack from outside as a block: its elements must be as many entries as the header
+    /// states, each with the stated number of elements, and the IDs of those that are not deleted must ascend.
     pub(super) fn check(bytes: &[u8], base: Id) -> Result<(Block, Contents), Corrupt> {
         let listpack = Listpack::from_bytes(bytes)?;
         let contents = check_elements(listpack.view().iter(), base).ok_or(Corrupt)?;
@@ -320,7 +321,7 @@ impl Block {
     }
 }
 
-/// What is in a block that was checked.
+/// The contents of a validated block.
 pub(super) struct Contents {
     /// Number of entries that are not deleted.
     pub live: u64,
@@ -328,7 +329,7 @@ pub(super) struct Contents {
     pub ids: Option<(Id, Id)>,
 }
 
-/// The ID of the entry at whose numbers `elements` stand.
+/// Reads the ID of an entry; `elements` is positioned at its two numbers.
 #[inline]
 fn beyond(base: Id, elements: &mut Iter<'_>) -> Id {
     let ms = int(elements.next()).unwrap_or(0);
@@ -336,7 +337,7 @@ fn beyond(base: Id, elements: &mut Iter<'_>) -> Id {
     Id::new(base.ms.wrapping_add(ms as u64), base.seq.wrapping_add(seq as u64))
 }
 
-/// Skips as many elements as an integer says, which counts names or values.
+/// Skips `len` elements, a number of names or values.
 fn skip(elements: &mut Iter<'_>, len: i64) -> Option<()> {
     let len = usize::try_from(len).ok()?;
     if len > 0 {
@@ -383,11 +384,11 @@ pub(super) struct Entries<'a> {
     base: Id,
     names_len: usize,
     names: Iter<'a>,
-    /// The next entry and all that follows.
+    /// The next entry and everything after it.
     rest: Iter<'a>,
 }
 
-/// Reads the entry at whose flags `elements` stand; `names` are those of the block.
+/// Reads an entry; `elements` is positioned at its flags, and `names` are those of the block.
 #[inline]
 fn read<'a>(elements: &mut Iter<'a>, base: Id, names_len: usize, names: &Iter<'a>) -> Option<Entry<'a>> {
     let flags = int(elements.next())?;
@@ -405,13 +406,13 @@ impl<'a> Iterator for Entries<'a> {
     fn next(&mut self) -> Option<Entry<'a>> {
         let entry = read(&mut self.rest, self.base, self.names_len, &self.names)?;
         let values = if entry.names.is_some() { entry.len } else { entry.len.saturating_mul(2) };
-        // The values, and the size behind them.
+        // The values, and the size after them.
         self.rest.nth(values);
         Some(entry)
     }
 }
 
-/// The entries of a block, the last one first.
+/// The entries of a block, in reverse order.
 pub(super) struct EntriesBack<'a> {
     base: Id,
     names_len: usize,
@@ -429,7 +430,7 @@ impl<'a> Iterator for EntriesBack<'a> {
         let mut at = self.size?;
         let size = count(Some(self.view.get(at)));
         if size == 0 {
-            // The zero behind the names.
+            // The zero after the names.
             self.size = None;
             return None;
         }

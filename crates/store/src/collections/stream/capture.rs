@@ -1,8 +1,8 @@
-//! The blocks of a stream while a snapshot captures them: which of them are as they were when that began.
+//! Capture of a stream's blocks by a snapshot: tracks which blocks are unchanged since the snapshot began.
 //!
-//! The snapshot takes the blocks in the order of their IDs. A block that changes or goes before its turn is copied for it.
-//! New blocks come behind the last one that there was, unless all are gone and the stream was given a lower last ID:
-//! such ones are noted, lest they be taken for old ones.
+//! The snapshot takes the blocks in the order of their IDs. A block that changes or is removed before
+//! its turn is copied. New blocks come after the existing ones, unless all were removed and the stream
+//! was given a lower last ID: these are recorded, so that they are not mistaken for old blocks.
 
 use super::block::Block;
 use super::id::Id;
@@ -10,38 +10,38 @@ use super::ordered::Ordered;
 use crate::snapshot::{Piece, Pieces};
 use std::collections::BTreeMap;
 
-/// Bytes that are captured at once, beside the last block.
+/// Bytes that are captured per step; the last block may exceed this.
 const BYTES_PER_STEP: usize = if cfg!(test) { 4096 } else { 64 * 1024 };
 
-/// See the module's documentation.
+/// The capture of a stream. See the module documentation.
 #[derive(Debug)]
 pub(super) struct Capture {
     pieces: Pieces,
-    /// Blocks before this ID are captured; `None` when all are.
+    /// Blocks before this ID were captured; `None` when all were.
     next: Option<Id>,
-    /// The ID of the last block that there was.
+    /// The ID of the last block when the snapshot began.
     last: Id,
-    /// What is not in the log as it was: blocks that have changed since, or are gone; `None` for those that are new.
+    /// Blocks that differ from the log: copies of those that changed or were removed; `None` for new ones.
     changed: BTreeMap<Id, Option<Block>>,
 }
 
 impl Capture {
-    /// Begins with a stream whose last block has this ID.
+    /// Begins the capture of a stream whose last block has this ID.
     pub fn new(pieces: Pieces, last: Id) -> Capture {
         Capture { pieces, next: Some(Id::MIN), last, changed: BTreeMap::new() }
     }
 
-    /// Where the pieces go.
+    /// The state that the snapshot needs.
     pub fn pieces(&self) -> &Pieces {
         &self.pieces
     }
 
-    /// Whether a block with this ID would be taken for one that is to be captured.
+    /// Whether a block with this ID would be considered as yet to be captured.
     fn is_awaited(&self, base: Id) -> bool {
         self.next.is_some_and(|next| base >= next) && base <= self.last && !self.changed.contains_key(&base)
     }
 
-    /// The block with this ID is about to change or go.
+    /// Must be called before the block with this ID changes or is removed.
     #[cold]
     pub fn before_change(&mut self, base: Id, block: &Block) {
         if self.is_awaited(base) {
@@ -57,14 +57,14 @@ impl Capture {
         }
     }
 
-    /// Captures some more of the blocks in the log; false when all are.
+    /// Captures some more of the blocks in the log; returns false when all were captured.
     pub fn go_on(&mut self, blocks: &Ordered<Block>) -> bool {
         let mut bytes = 0;
         while bytes < BYTES_PER_STEP {
             let Some(next) = self.next.filter(|_| !self.pieces.snapshot().is_cancelled()) else { return false };
             let changed = self.changed.first_key_value().map(|(base, _)| *base);
             let stored = blocks.iter_from(next).next().filter(|(base, _)| *base <= self.last);
-            // Where both have one with the same ID, that in the log has changed.
+            // If both have a block with the same ID, the one in the log has changed.
             let base = if let Some((base, block)) = stored.filter(|(base, _)| changed.is_none_or(|other| *base < other))
             {
                 bytes += self.take(base, block);
@@ -81,13 +81,13 @@ impl Capture {
         true
     }
 
-    /// Captures a block; how many bytes it has.
+    /// Captures a block; returns its size in bytes.
     fn take(&mut self, base: Id, block: &Block) -> usize {
         self.pieces.take(Piece::StreamBlock(base, block));
         block.byte_len()
     }
 
-    /// Ends it: all are captured, or it was cancelled.
+    /// Ends the capture: all blocks were captured, or it was cancelled.
     pub fn end(self) {
         self.pieces.end();
     }

@@ -1,7 +1,9 @@
-//! Consumer groups: how far a group has read, who reads, and what was delivered and not yet acknowledged.
+//! Consumer groups: how far a group has read, its consumers, and
+//! the entries that were delivered and not yet acknowledged.
 //!
-//! A pending entry is one record in the group's list, ordered by ID, which names its consumer; the consumer's own list
-//! holds the ID alone. **Invariant**: an ID is in a consumer's list exactly if the group's record names that consumer.
+//! A pending entry is one record in the group's list, ordered by ID, which refers to
+//! its consumer; the consumer's own list contains only the ID. **Invariant**: an ID
+//! is in a consumer's list if and only if the group's record refers to that consumer.
 
 use super::id::Id;
 use super::ordered::Ordered;
@@ -9,11 +11,11 @@ use crate::defrag::Mover;
 use crate::memory::size_class;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A consumer of a group, as pending entries name it. Good until the consumer is deleted.
+/// Identifies a consumer of a group in pending entries. Valid until the consumer is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConsumerId(u32);
 
-/// The consumer of entries that were loaded and whose consumer is yet to come.
+/// The consumer of loaded entries whose consumer has not been loaded yet.
 const NOBODY: ConsumerId = ConsumerId(u32::MAX);
 
 /// An entry that was delivered and not acknowledged.
@@ -27,20 +29,20 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Whom it was delivered to.
+    /// The consumer that it was delivered to.
     #[inline]
     pub fn consumer(&self) -> ConsumerId {
         self.consumer
     }
 }
 
-/// Somebody who reads for a group.
+/// A consumer of a group.
 #[derive(Debug)]
 pub struct Consumer {
     name: Box<[u8]>,
-    /// Changes under the keyspace's locks only, even where the consumer is merely looked at.
+    /// Changed only under the keyspace's locks, even through a shared reference.
     seen_ms: AtomicI64,
-    /// Unix time in milliseconds at which it last got something; -1 for never.
+    /// Unix time in milliseconds at which it last received an entry; -1 for never.
     pub active_ms: i64,
     pending: Ordered<()>,
 }
@@ -51,12 +53,12 @@ impl Consumer {
         &self.name
     }
 
-    /// Unix time in milliseconds at which it last asked for something.
+    /// Unix time in milliseconds of its last request.
     pub fn seen_ms(&self) -> i64 {
         self.seen_ms.load(Ordering::Relaxed)
     }
 
-    /// It asks for something now.
+    /// Records a request.
     #[inline]
     pub fn see(&self, now_ms: i64) {
         self.seen_ms.store(now_ms, Ordering::Relaxed);
@@ -79,7 +81,7 @@ impl Clone for Consumer {
     }
 }
 
-/// Where a walk through the groups' memory goes on.
+/// A position in the groups' memory, for defragmentation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Spot {
     group: usize,
@@ -93,14 +95,14 @@ impl Spot {
     const PART_BITS: u32 = 20;
     const CHUNK_BITS: u32 = 27;
 
-    /// The spot in 62 bits; `None` if it is beyond what these can tell.
+    /// The position packed into 62 bits; `None` if it does not fit.
     pub fn pack(self) -> Option<u64> {
         let group = (self.group as u64) << Self::PART_BITS | self.part as u64;
         let packed = group << Self::CHUNK_BITS | self.chunk as u64;
         (Spot::unpack(packed) == self).then_some(packed)
     }
 
-    /// The spot that was packed.
+    /// The position from its packed form.
     pub fn unpack(packed: u64) -> Spot {
         let bits = |shift: u32, bits: u32| (packed >> shift & ((1 << bits) - 1)) as usize;
         Spot {
@@ -111,20 +113,20 @@ impl Spot {
     }
 }
 
-/// What does not fit together in a group that is loaded.
+/// An inconsistency in a loaded group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadGroup {
-    /// Two consumers have one name.
+    /// Two consumers have the same name.
     ConsumerTwice,
     /// An entry is pending twice.
     PendingTwice,
     /// A consumer has an entry that is not pending in its group.
     NotPending,
-    /// A pending entry is given to a consumer twice.
+    /// A pending entry is assigned to a consumer twice.
     OwnedTwice,
-    /// A pending entry is given to a second consumer.
+    /// A pending entry is assigned to two consumers.
     OwnedByAnother,
-    /// No consumer has a pending entry.
+    /// A pending entry has no consumer.
     NotOwned,
 }
 
@@ -134,10 +136,10 @@ pub struct Group {
     name: Box<[u8]>,
     /// The last ID that was delivered.
     pub last_id: Id,
-    /// How many entries were read, counted from the stream's first ever; `None` when that is not known.
+    /// Number of entries that were read, counted from the stream's first; `None` if unknown.
     pub entries_read: Option<u64>,
     pending: Ordered<Pending>,
-    /// By their IDs, with gaps where consumers were deleted.
+    /// The consumers, indexed by `ConsumerId`, with gaps where consumers were deleted.
     consumers: Vec<Option<Box<Consumer>>>,
     /// The consumers in order of their names.
     by_name: Vec<ConsumerId>,
@@ -164,7 +166,7 @@ impl Group {
         self.pending.get_mut(id)
     }
 
-    /// Delivers an entry: it becomes pending with `consumer`, once delivered, whatever it was before.
+    /// Delivers an entry: it becomes pending for `consumer` with one delivery, whatever its previous state.
     #[inline]
     pub fn deliver(&mut self, id: Id, consumer: ConsumerId, now_ms: i64) {
         let fresh = Pending { delivered_ms: now_ms, deliveries: 1, consumer };
@@ -182,7 +184,7 @@ impl Group {
         }
     }
 
-    /// Makes a pending entry one of `consumer`'s.
+    /// Assigns a pending entry to `consumer`.
     pub fn assign(&mut self, id: Id, consumer: ConsumerId) {
         let Some(pending) = self.pending.get_mut(id) else { return };
         let before = std::mem::replace(&mut pending.consumer, consumer);
@@ -192,7 +194,7 @@ impl Group {
         }
     }
 
-    /// Drops a pending entry; false when there was none.
+    /// Removes a pending entry; returns false if there was none.
     #[inline]
     pub fn forget(&mut self, id: Id) -> bool {
         let Some(pending) = self.pending.remove(id) else { return false };
@@ -249,13 +251,13 @@ impl Group {
         self.by_name.binary_search_by(|id| (*self.consumer(*id).name).cmp(name))
     }
 
-    /// The consumer of this name.
+    /// The consumer with this name.
     #[inline]
     pub fn find_consumer(&self, name: &[u8]) -> Option<ConsumerId> {
         self.find_name(name).ok().map(|index| self.by_name[index])
     }
 
-    /// Creates a consumer that is seen now and was never active; `None` if there is one of this name.
+    /// Creates a consumer, seen now and never active; `None` if the name exists.
     pub fn create_consumer(&mut self, name: &[u8], now_ms: i64) -> Option<ConsumerId> {
         let index = self.find_name(name).err()?;
         let gap = if self.by_name.len() == self.consumers.len() {
@@ -275,19 +277,21 @@ impl Group {
         Some(id)
     }
 
-    /// Takes note of a delivery to a consumer.
+    /// Records a delivery to a consumer.
     pub fn set_active(&mut self, consumer: ConsumerId, now_ms: i64) {
         if let Some(consumer) = self.consumer_mut(consumer) {
             consumer.active_ms = now_ms;
         }
     }
 
-    /// Makes an entry pending with nobody yet, for [`Group::assign`] to give it to somebody, unless it is pending already.
+    /// Adds a pending entry without a consumer, to be set with
+    /// [`Group::assign`]; returns false if the entry is already pending.
     pub fn add_pending(&mut self, id: Id, delivered_ms: i64, deliveries: u64) -> bool {
         self.pending.insert(id, Pending { delivered_ms, deliveries, consumer: NOBODY }).is_ok()
     }
 
-    /// Deletes a consumer and its pending entries, and says how many these were; `None` when there is no such consumer.
+    /// Deletes a consumer and its pending entries, and returns the
+    /// number of these; `None` if the consumer does not exist.
     pub fn delete_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let id = self.by_name.remove(self.find_name(name).ok()?);
         let consumer = self.consumers[id.0 as usize].take()?;
@@ -300,7 +304,7 @@ impl Group {
         Some(consumer.pending.len())
     }
 
-    /// Loads a pending entry whose consumer is yet to come.
+    /// Loads a pending entry whose consumer has not been loaded yet.
     pub fn load_pending(&mut self, id: Id, delivered_ms: i64, deliveries: u64) -> Result<(), BadGroup> {
         if self.add_pending(id, delivered_ms, deliveries) { Ok(()) } else { Err(BadGroup::PendingTwice) }
     }
@@ -312,7 +316,7 @@ impl Group {
         Ok(id)
     }
 
-    /// Loads whose a pending entry is.
+    /// Loads the consumer of a pending entry.
     pub fn load_owner(&mut self, id: Id, consumer: ConsumerId) -> Result<(), BadGroup> {
         let pending = self.pending.get(id).ok_or(BadGroup::NotPending)?;
         match pending.consumer {
@@ -323,13 +327,13 @@ impl Group {
         Ok(())
     }
 
-    /// Checks that all pending entries have a consumer, which ends the loading of a group.
+    /// Checks that all pending entries have a consumer; the last step of loading a group.
     pub fn loaded(&self) -> Result<(), BadGroup> {
         let owned = self.pending.iter().all(|(_, pending)| pending.consumer != NOBODY);
         if owned { Ok(()) } else { Err(BadGroup::NotOwned) }
     }
 
-    /// Offers what it consists of to a mover, from `place` on, until that is due; where to go on then.
+    /// Offers its allocations to a mover, from `place` on, until it is due; returns the position to continue from.
     fn relocate(&mut self, place: Spot, mover: &mut Mover<'_>) -> Option<Spot> {
         let Spot { mut part, mut chunk, .. } = place;
         if part == 0 {
@@ -380,51 +384,51 @@ impl Groups {
         self.0.binary_search_by(|group| (*group.name).cmp(name))
     }
 
-    /// Their number.
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True when there are none.
+    /// True if there are no groups.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All, in order of their names.
+    /// All groups, in order of their names.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Group> {
         self.0.iter()
     }
 
-    /// The group of this name.
+    /// The group with this name.
     #[inline]
     pub fn get(&self, name: &[u8]) -> Option<&Group> {
         self.find(name).ok().map(|index| &self.0[index])
     }
 
-    /// The group of this name, for change.
+    /// The group with this name, for modification.
     #[inline]
     pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut Group> {
         self.find(name).ok().map(|index| &mut self.0[index])
     }
 
-    /// Creates a group; `None` if there is one of this name.
+    /// Creates a group; `None` if the name exists.
     pub fn create(&mut self, name: &[u8], last_id: Id, entries_read: Option<u64>) -> Option<&mut Group> {
         let index = self.find(name).err()?;
         if self.0.is_empty() {
-            // Most streams have one, if any.
+            // Most streams have at most one group.
             self.0.reserve_exact(1);
         }
         self.0.insert(index, Group::new(name, last_id, entries_read));
         Some(&mut self.0[index])
     }
 
-    /// Deletes a group; false when there was none.
+    /// Deletes a group; returns false if there was none.
     pub fn destroy(&mut self, name: &[u8]) -> bool {
         let found = self.find(name);
         found.map(|index| self.0.remove(index)).is_ok()
     }
 
-    /// Offers what they consist of to a mover, from `spot` on, until that is due; where to go on then.
+    /// Offers their allocations to a mover, from `spot` on, until it is due; returns the position to continue from.
     pub(super) fn relocate(&mut self, spot: Spot, mover: &mut Mover<'_>) -> Option<Spot> {
         if spot == Spot::default() {
             mover.offer_vec(&mut self.0);
@@ -464,7 +468,7 @@ mod tests {
         group.pending_of(group.consumer(consumer), Id::MIN).map(|(id, _)| id.ms).collect()
     }
 
-    /// Every pending entry stands in its consumer's list, and in no other.
+    /// Every pending entry is in its consumer's list, and in no other.
     fn check(group: &Group) {
         let owned: usize = group.consumers().map(Consumer::pending_len).sum();
         assert_eq!(owned, group.pending.len());

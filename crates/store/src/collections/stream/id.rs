@@ -1,26 +1,26 @@
-//! The IDs of a stream's entries: milliseconds and a sequence number, ordered as one number of 128 bits.
+//! IDs of stream entries: milliseconds and a sequence number, ordered as one 128-bit number.
 
 use std::fmt;
 
-/// Room to print an ID in: two numbers of twenty digits and the hyphen between them.
+/// Buffer for printing an ID: two numbers of twenty digits and a hyphen.
 pub type IdBuf = [u8; 41];
 
-/// Texts longer than this are no IDs, whatever they say.
+/// Longer texts are not valid IDs.
 const TEXT_LEN_MAX: usize = 127;
 
 /// The ID of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Debug)]
 pub struct Id {
-    /// Unix time in milliseconds, by intention: any number will do.
+    /// Unix time in milliseconds by convention; any number is valid.
     pub ms: u64,
-    /// Tells entries of one millisecond apart.
+    /// Distinguishes entries of the same millisecond.
     pub seq: u64,
 }
 
 impl Id {
-    /// The lowest, which no entry has.
+    /// The lowest ID, which no entry has.
     pub const MIN: Id = Id { ms: 0, seq: 0 };
-    /// The highest.
+    /// The highest ID.
     pub const MAX: Id = Id { ms: u64::MAX, seq: u64::MAX };
 
     /// An ID of these parts.
@@ -28,7 +28,7 @@ impl Id {
         Id { ms, seq }
     }
 
-    /// The next higher one; `None` after the highest.
+    /// The next higher ID; `None` after the highest.
     pub fn next(self) -> Option<Id> {
         match self.seq.checked_add(1) {
             Some(seq) => Some(Id { seq, ..self }),
@@ -36,7 +36,7 @@ impl Id {
         }
     }
 
-    /// The next lower one; `None` before the lowest.
+    /// The next lower ID; `None` before the lowest.
     pub fn prev(self) -> Option<Id> {
         match self.seq.checked_sub(1) {
             Some(seq) => Some(Id { seq, ..self }),
@@ -44,7 +44,7 @@ impl Id {
         }
     }
 
-    /// Reads `ms-seq`, or `ms` alone, which gets `seq_missing`.
+    /// Parses `ms-seq`, or `ms` alone, whose sequence number is `seq_missing`.
     pub fn parse(text: &[u8], seq_missing: u64) -> Option<Id> {
         match Self::parse_parts(text)? {
             (ms, None) => Some(Id { ms, seq: seq_missing }),
@@ -52,7 +52,8 @@ impl Id {
         }
     }
 
-    /// The same for a new entry: also reads `ms-*`, which leaves the sequence number open (`None`).
+    /// Parses the ID of a new entry: like [`Id::parse`], and also
+    /// accepts `ms-*`, which leaves the sequence number open (`None`).
     pub fn parse_open(text: &[u8]) -> Option<(u64, Option<u64>)> {
         match Self::parse_parts(text)? {
             (ms, None) => Some((ms, Some(0))),
@@ -61,12 +62,12 @@ impl Id {
         }
     }
 
-    /// The milliseconds, and the text behind the first hyphen.
+    /// The milliseconds, and the text after the first hyphen.
     fn parse_parts(text: &[u8]) -> Option<(u64, Option<&[u8]>)> {
         if text.len() > TEXT_LEN_MAX {
             return None;
         }
-        // What stands behind a zero byte does not count.
+        // The text ends at the first zero byte.
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
         let mut parts = text.splitn(2, |&byte| byte == b'-');
         Some((parse_part(parts.next()?)?, parts.next()))
@@ -85,7 +86,7 @@ impl Id {
         &buffer[..len + seq.len()]
     }
 
-    /// Sixteen bytes that sort as IDs do: how dumps and files hold it.
+    /// Sixteen bytes that sort in the order of IDs: the format of dumps and files.
     pub fn to_bytes(self) -> [u8; 16] {
         ((u128::from(self.ms) << 64) | u128::from(self.seq)).to_be_bytes()
     }
@@ -103,8 +104,8 @@ impl fmt::Display for Id {
     }
 }
 
-/// A number of an ID. Canonical ones come first; beside them everything counts that C's `strtoull` reads to its end, as
-/// clients may rely on leading zeros. A canonical negative number is none.
+/// Parses one number of an ID. Besides canonical numbers, accepts everything that C's `strtoull`
+/// parses completely, as clients may rely on leading zeros, except canonical negative numbers.
 fn parse_part(text: &[u8]) -> Option<u64> {
     match kvick_resp::format::parse_u64(text) {
         Some(number) => Some(number),

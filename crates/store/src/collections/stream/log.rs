@@ -1,4 +1,4 @@
-//! The entries of a stream: an ordered row of blocks, and what is remembered of entries that are gone.
+//! The entries of a stream: an ordered sequence of blocks, and statistics about deleted entries.
 
 use super::block::{self, Block, Contents, Entries, EntriesBack, Entry};
 use super::capture::Capture;
@@ -11,69 +11,69 @@ use crate::encodings::Corrupt;
 use crate::snapshot::{Gradual, Pieces, Snapshot};
 use std::sync::Arc;
 
-/// So many blocks are captured in pieces.
+/// Streams with at least this many blocks are captured in pieces.
 const GRADUAL_MIN: usize = 16;
 
-/// How large blocks grow; 0 for no limit.
+/// The size limits of blocks; 0 for no limit.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockLimits {
-    /// Bytes, `stream-node-max-bytes`.
+    /// `stream-node-max-bytes`: size in bytes.
     pub bytes: usize,
-    /// Entries, deleted ones too, `stream-node-max-entries`.
+    /// `stream-node-max-entries`: number of entries, including deleted ones.
     pub entries: usize,
 }
 
-/// No block is larger than this, whatever the limit.
+/// Absolute maximum size of a block in bytes.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
-/// The ID that a new entry is to get.
+/// How the ID of a new entry is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewId {
-    /// That of the present time, beyond the last one.
+    /// From the current time, greater than the last ID.
     Auto,
-    /// Of these milliseconds, with the next sequence number.
+    /// These milliseconds, with the next sequence number.
     Ms(u64),
-    /// This one.
+    /// Exactly this ID.
     Exact(Id),
 }
 
-/// What a stream is trimmed to.
+/// The target of trimming a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trim {
-    /// So many entries.
+    /// Keep this many entries.
     Len(u64),
-    /// Entries from this ID on.
+    /// Keep the entries from this ID on.
     From(Id),
 }
 
-/// Why an entry is not added.
+/// Why an entry was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AppendError {
-    /// Its ID is not beyond the last one.
+    /// Its ID is not greater than the last one.
     NotBeyond,
-    /// It has too many bytes.
+    /// It is too large.
     TooLarge,
 }
 
-/// What a stream remembers of all entries that it ever had.
+/// Statistics of all entries that a stream ever had.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct History {
-    /// The first entry's ID, that is not deleted; the lowest when there is none.
+    /// The ID of the first entry that is not deleted; the lowest ID if there is none.
     pub first_id: Id,
     /// The highest ID that was deleted.
     pub max_deleted_id: Id,
-    /// How many entries were added.
+    /// Number of entries that were added.
     pub entries_added: u64,
 }
 
-/// See the module's documentation.
+/// The entries of a stream. See the module documentation.
 #[derive(Default, Debug)]
 pub struct Log {
     blocks: Ordered<Block>,
     len: u64,
     last_id: Id,
     history: History,
-    /// While a snapshot captures the blocks: it is to be told before one changes or goes, and of new ones.
+    /// Present while a snapshot captures the blocks; it is notified before one changes or is removed, and of new ones.
     capture: Option<Box<Capture>>,
 }
 
@@ -84,7 +84,7 @@ impl Log {
         self.len
     }
 
-    /// True when there are none.
+    /// True if there are no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -95,31 +95,31 @@ impl Log {
         self.blocks.relocate(first, mover, |mover, block| block.relocate(mover))
     }
 
-    /// Itself, if it is so large that it is captured in pieces, or while it is.
+    /// Returns itself if it is large enough to be captured in pieces, or is being captured.
     pub(super) fn gradual(&mut self) -> Option<&mut dyn Gradual> {
         if self.blocks.len() >= GRADUAL_MIN || self.capture.is_some() { Some(self) } else { None }
     }
 
-    /// The last ID that was given to an entry.
+    /// The ID that was last assigned to an entry.
     #[inline]
     pub fn last_id(&self) -> Id {
         self.last_id
     }
 
-    /// What is remembered of all entries.
+    /// Statistics of all entries.
     #[inline]
     pub fn history(&self) -> History {
         self.history
     }
 
-    /// Sets the last ID, which no entry must exceed, and what is given of the history.
+    /// Sets the last ID, which no entry may exceed, and the given parts of the history.
     pub fn set_last_id(&mut self, last_id: Id, entries_added: Option<u64>, max_deleted_id: Option<Id>) {
         self.last_id = last_id;
         self.history.entries_added = entries_added.unwrap_or(self.history.entries_added);
         self.history.max_deleted_id = max_deleted_id.unwrap_or(self.history.max_deleted_id);
     }
 
-    /// The ID that a new entry gets.
+    /// The ID of a new entry.
     pub fn new_id(&self, wanted: NewId, now_ms: i64) -> Result<Id, AppendError> {
         let last = self.last_id;
         let id = match wanted {
@@ -134,7 +134,8 @@ impl Log {
         id.filter(|id| *id > last).ok_or(AppendError::NotBeyond)
     }
 
-    /// Adds an entry of these words, names and values by turns. The ID must be beyond the last one.
+    /// Adds an entry of these words, which alternate between names
+    /// and values. The ID must be greater than the last one.
     #[inline]
     pub fn append<'w>(
         &mut self,
@@ -170,7 +171,7 @@ impl Log {
         Ok(())
     }
 
-    /// Deletes an entry; false when there was none.
+    /// Deletes an entry; returns false if there was none.
     pub fn delete(&mut self, id: Id) -> bool {
         let Some((base, block)) = self.place_of(id).and_then(|place| self.blocks.at_mut(place)) else { return false };
         if let Some(capture) = &mut self.capture {
@@ -193,7 +194,7 @@ impl Log {
         true
     }
 
-    /// The block that has an entry of this ID if any has.
+    /// The block that may contain an entry with this ID.
     fn place_of(&self, id: Id) -> Option<Place> {
         self.blocks.last_up_to(id).or_else(|| (!self.blocks.is_empty()).then(|| self.blocks.first_place()))
     }
@@ -202,8 +203,8 @@ impl Log {
         self.history.first_id = self.range(Id::MIN, Id::MAX).next().map_or(Id::MAX, |entry| entry.id);
     }
 
-    /// Removes entries from the beginning; how many. An approximate trim removes only whole blocks, and no more than
-    /// `limit` entries unless that is zero.
+    /// Removes entries from the beginning; returns how many. An approximate trim
+    /// removes only whole blocks, and at most `limit` entries unless that is zero.
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut removed = 0;
         while let Some((base, block)) = self.blocks.first() {
@@ -240,7 +241,7 @@ impl Log {
         removed
     }
 
-    /// Removes entries from the first block, which has some that stay.
+    /// Removes entries from the first block, some of which remain.
     fn trim_within_first(&mut self, to: Trim) -> u64 {
         let len = self.len;
         let Some((base, block)) = self.blocks.at_mut(self.blocks.first_place()) else { return 0 };
@@ -255,21 +256,21 @@ impl Log {
         removed
     }
 
-    /// The entries from `start` to `end`, both included.
+    /// The entries from `start` to `end`, inclusive.
     #[inline]
     pub fn range(&self, start: Id, end: Id) -> Range<'_> {
         let place = self.place_of(start).unwrap_or(self.blocks.first_place());
         Range { log: self, next: place, entries: None, start, end }
     }
 
-    /// The entries from `end` down to `start`, both included.
+    /// The entries from `end` down to `start`, inclusive.
     #[inline]
     pub fn range_back(&self, start: Id, end: Id) -> RangeBack<'_> {
         let place = self.blocks.last_up_to(end).or_else(|| self.blocks.last_place());
         RangeBack { log: self, next: place, entries: None, start, end }
     }
 
-    /// Whether there is an entry of this ID.
+    /// Whether an entry with this ID exists.
     #[inline]
     pub fn contains(&self, id: Id) -> bool {
         self.range(id, id).next().is_some()
@@ -281,13 +282,13 @@ impl Log {
         self.range_back(Id::MIN, Id::MAX).next().map(|entry| entry.id)
     }
 
-    /// Whether there is an entry beyond an ID.
+    /// Whether there is an entry after an ID.
     #[inline]
     pub fn has_beyond(&self, id: Id) -> bool {
         self.len > 0 && self.last_id > id && self.last_entry_id().is_some_and(|last| last > id)
     }
 
-    /// The ID of the first entry that is stored, be it deleted or not.
+    /// The ID of the first stored entry, deleted or not.
     pub fn first_stored_id(&self) -> Option<Id> {
         let (base, block) = self.blocks.first()?;
         block.entries(base).next().map(|entry| entry.id)
@@ -298,8 +299,8 @@ impl Log {
         self.len > 0 && self.history.max_deleted_id != Id::MIN && start <= self.history.max_deleted_id
     }
 
-    /// How many entries were added up to an ID; `None` when that is not known, because of deleted entries or because the
-    /// ID is somewhere among entries.
+    /// Number of entries that were added up to an ID; `None` if unknown, because
+    /// of deleted entries or because the ID is in the middle of the stream.
     pub fn entries_up_to(&self, id: Id) -> Option<u64> {
         let History { first_id, max_deleted_id, entries_added } = self.history;
         if entries_added == 0 {
@@ -325,7 +326,7 @@ impl Log {
         }
     }
 
-    /// How many entries a group has not read yet; `None` when that is not known.
+    /// Number of entries that a group has yet to read; `None` if unknown.
     pub fn lag(&self, group: &Group) -> Option<i64> {
         let added = self.history.entries_added;
         if added == 0 {
@@ -336,7 +337,7 @@ impl Log {
         Some(added.wrapping_sub(read) as i64)
     }
 
-    /// Takes note that a group reads the entry of this ID, the next one for it.
+    /// Records that a group reads the entry with this ID, the next one for it.
     #[inline]
     pub fn advance(&self, group: &mut Group, id: Id) {
         let counted = group.last_id >= self.history.first_id && !self.has_deleted_from(group.last_id);
@@ -348,7 +349,7 @@ impl Log {
         group.last_id = id;
     }
 
-    /// The blocks with their IDs, in order: what dumps hold.
+    /// The blocks with their IDs, in order, as stored in dumps.
     pub fn blocks(&self) -> impl Iterator<Item = (Id, &Block)> {
         self.blocks.iter()
     }
@@ -366,7 +367,7 @@ impl Log {
         self.blocks.memory() + blocks as usize
     }
 
-    /// Adds a block from outside, behind the others.
+    /// Appends a block from outside.
     pub(super) fn load_block(&mut self, base: Id, bytes: &[u8]) -> Result<(), Corrupt> {
         let (block, Contents { live, ids }) = Block::check(bytes, base)?;
         if self.blocks.last().is_some_and(|(last, _)| last >= base) {
@@ -382,7 +383,7 @@ impl Log {
         self.blocks.insert(base, block).map_err(|_| Corrupt)
     }
 
-    /// Ends the loading of blocks. Without a history, as in old dumps, one is made up that deleted nothing.
+    /// Ends the loading of blocks. Without a history, as in old dumps, assumes that nothing was deleted.
     pub(super) fn loaded(&mut self, len: u64, last_id: Id, history: Option<History>) -> Result<(), Corrupt> {
         if len != self.len || last_id < self.last_id {
             return Err(Corrupt);
@@ -435,7 +436,7 @@ impl Clone for Log {
 impl Drop for Log {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
-            // The snapshot captures the rest, and drops it.
+            // The snapshot captures the rest and drops it.
             let snapshot = capture.pieces().snapshot().clone();
             let blocks = std::mem::take(&mut self.blocks);
             snapshot.keep_rest(Box::new(Log { blocks, capture: Some(capture), ..Log::default() }));
@@ -443,7 +444,7 @@ impl Drop for Log {
     }
 }
 
-/// Whether an entry still goes into the last block.
+/// Whether an entry fits in the last block.
 #[inline]
 fn has_room(block: &Block, words_len: usize, bytes: usize, limits: BlockLimits) -> bool {
     let bytes_max = if limits.bytes == 0 { BLOCK_BYTES_MAX } else { limits.bytes.min(BLOCK_BYTES_MAX) };
@@ -480,7 +481,7 @@ impl<'a> Iterator for Range<'a> {
     }
 }
 
-/// Entries of a range, the last one first.
+/// Entries of a range, in reverse order.
 pub struct RangeBack<'a> {
     log: &'a Log,
     /// The next block.

@@ -1,8 +1,9 @@
-//! Values of type stream: entries in a [`Log`], and the consumer [`Groups`] that read it.
+//! Streams: entries in a [`Log`], and the consumer [`Groups`] that read it.
 //!
-//! [`id`] is what orders everything, [`ordered`] the map from IDs that both the log's blocks and pending entries are kept
-//! in. A [`block`] is the log's unit: dumps hold the same bytes. A snapshot [captures](capture) the blocks of a large one in
-//! pieces, and all else at once. Streams may be empty; only commands about keys remove them.
+//! [`id`] defines the order of entries, [`ordered`] the map from IDs that holds both the
+//! log's blocks and pending entries. A [`block`] is the unit of the log, in the same format
+//! as in dumps. A snapshot [captures](capture) the blocks of a large stream in pieces, and
+//! everything else at once. Streams may be empty; only commands about keys remove them.
 
 pub mod block;
 mod capture;
@@ -38,7 +39,7 @@ struct Body {
 }
 
 impl Stream {
-    /// An empty one.
+    /// An empty stream.
     pub fn new() -> Self {
         Self::with_body(Body::default())
     }
@@ -55,7 +56,7 @@ impl Stream {
 
     #[inline]
     fn body_mut(&mut self) -> &mut Body {
-        // SAFETY: made from such a box, and looked at only through `self`.
+        // SAFETY: made from such a box, and accessed only through `self`.
         unsafe { self.0.as_mut() }
     }
 
@@ -65,7 +66,7 @@ impl Stream {
         &self.body().log
     }
 
-    /// The entries, for change.
+    /// The entries, for modification.
     #[inline]
     pub fn log_mut(&mut self) -> &mut Log {
         &mut self.body_mut().log
@@ -77,31 +78,31 @@ impl Stream {
         &self.body().groups
     }
 
-    /// The consumer groups, for change, beside the entries.
+    /// The consumer groups, for modification, and the entries.
     #[inline]
     pub fn groups_mut(&mut self) -> (&Log, &mut Groups) {
         let body = self.body_mut();
         (&body.log, &mut body.groups)
     }
 
-    /// How many nodes a radix tree of the blocks' IDs would have, which is what XINFO tells of.
+    /// Number of nodes of a radix tree of the blocks' IDs, as XINFO reports it.
     pub fn radix_nodes(&self) -> usize {
         radix::nodes(self.log().blocks().map(|(id, _)| id))
     }
 }
 
-/// A stream that is read from a dump: first the blocks, in order, then what it remembers, then its groups.
+/// Builds a stream from a dump: first the blocks, in order, then the history, then the groups.
 #[derive(Default)]
 pub struct Loader(Body);
 
 impl Loader {
-    /// Adds a block with its ID. Everything about it is checked.
+    /// Adds a block with its ID, after a full check.
     pub fn block(&mut self, id: Id, bytes: &[u8]) -> Result<(), Corrupt> {
         self.0.log.load_block(id, bytes)
     }
 
-    /// The stream. `len` must be the number of entries that are not deleted, and none must be beyond `last_id`. Dumps of
-    /// old have no history. Groups are added to the stream through [`Stream::groups_mut`] and their `load_` methods.
+    /// The stream. `len` must be the number of entries that are not deleted, and no entry may be after `last_id`. Old
+    /// dumps have no history. Groups are added to the stream through [`Stream::groups_mut`] and their `load_` methods.
     pub fn finish(self, len: u64, last_id: Id, history: Option<History>) -> Result<Stream, Corrupt> {
         let mut body = self.0;
         body.log.loaded(len, last_id, history)?;
@@ -141,10 +142,10 @@ unsafe impl Collection for Stream {
     }
 
     fn relocate(&mut self, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
-        /// Positions from here on are in the groups.
+        /// Positions from here on refer to the groups.
         const IN_GROUPS: u64 = 1 << 62;
         if position == 0 {
-            // SAFETY: it leads to such a box, which is borrowed exclusively.
+            // SAFETY: the word points to such a box, which is borrowed exclusively.
             unsafe { self.0.relocate_box::<Body>(mover) };
         }
         let body = self.body_mut();

@@ -1,32 +1,33 @@
-//! A map of IDs to values that grows at its end and shrinks at its beginning: blocks of entries, and pending entries.
+//! A map of IDs to values that grows at its end and shrinks at its
+//! beginning: used for blocks of entries, and pending entries.
 //!
-//! It is a B+ tree of two levels: sorted chunks of up to [`CHUNK_LEN_MAX`] pairs, and the row of chunks. Pairs that come
-//! in order fill chunks to the brim; a chunk that has room for all of its neighbour takes it in, so that scattered removal
-//! leaves no waste. Both ends cost O(1), other places a search of both levels and a short move.
+//! It is a B+ tree of two levels: sorted chunks of up to [`CHUNK_LEN_MAX`] pairs, and the array of chunks. Pairs that
+//! are added in order fill chunks completely; a sparse chunk is joined with a neighbour if both fit, so that scattered
+//! removals leave no waste. Operations at both ends cost O(1), others a search of both levels and a short move.
 //!
-//! **Invariants**: IDs ascend within and across chunks; a chunk is empty only if it is the only one, when it is kept
-//! because of the room that it has.
+//! **Invariants**: IDs ascend within and across chunks; a chunk is empty
+//! only if it is the only one, which is then kept for its capacity.
 
 use super::id::Id;
 use crate::defrag::Mover;
 use crate::memory::size_class;
 use std::collections::VecDeque;
 
-/// Pairs in a chunk: a multiple of eight, which puts full chunks into exact size classes.
+/// Pairs in a chunk: a multiple of eight, so that full chunks fill a size class exactly.
 const CHUNK_LEN_MAX: usize = 64;
-/// A chunk that has at most so many after a removal looks for a neighbour to join.
+/// A chunk with at most this many pairs after a removal is joined with a neighbour if possible.
 const CHUNK_LEN_SPARSE: usize = CHUNK_LEN_MAX / 4;
-/// An empty map keeps room for so many at most.
+/// Maximum capacity that an empty map keeps.
 const EMPTY_CAPACITY_MAX: usize = 8;
 
-/// See the module's documentation.
+/// The map. See the module documentation.
 #[derive(Debug)]
 pub struct Ordered<V> {
     chunks: VecDeque<Vec<(Id, V)>>,
     len: usize,
 }
 
-/// Where a pair stands; good until the map changes.
+/// The position of a pair; valid until the map changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     chunk: usize,
@@ -54,31 +55,31 @@ impl<V> Ordered<V> {
         self.len
     }
 
-    /// True when there are none.
+    /// True if there are no pairs.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The lowest.
+    /// The lowest pair.
     #[inline]
     pub fn first(&self) -> Option<(Id, &V)> {
         self.chunks.front()?.first().map(|(id, value)| (*id, value))
     }
 
-    /// The highest.
+    /// The highest pair.
     #[inline]
     pub fn last(&self) -> Option<(Id, &V)> {
         self.chunks.back()?.last().map(|(id, value)| (*id, value))
     }
 
-    /// The highest, for change.
+    /// The highest pair, for modification.
     #[inline]
     pub fn last_mut(&mut self) -> Option<(Id, &mut V)> {
         self.chunks.back_mut()?.last_mut().map(|(id, value)| (*id, value))
     }
 
-    /// The chunk that holds `id` if any does, and whether, and where in it `id` stands or belongs.
+    /// The position where `id` is or belongs, and whether it exists.
     #[inline]
     fn search(&self, id: Id) -> (Place, bool) {
         let after = self.chunks.partition_point(|chunk| chunk.first().is_some_and(|(first, _)| *first <= id));
@@ -91,7 +92,7 @@ impl<V> Ordered<V> {
         (Place { chunk, index }, exact)
     }
 
-    /// Where `id` stands.
+    /// The position of `id`.
     #[inline]
     pub fn find(&self, id: Id) -> Option<Place> {
         let (place, exact) = self.search(id);
@@ -104,39 +105,39 @@ impl<V> Ordered<V> {
         self.find(id).and_then(|place| self.at(place)).map(|(_, value)| value)
     }
 
-    /// The value of `id`, for change.
+    /// The value of `id`, for modification.
     #[inline]
     pub fn get_mut(&mut self, id: Id) -> Option<&mut V> {
         let place = self.find(id)?;
         self.at_mut(place).map(|(_, value)| value)
     }
 
-    /// What stands at a place.
+    /// The pair at a position.
     #[inline]
     pub fn at(&self, place: Place) -> Option<(Id, &V)> {
         self.chunks.get(place.chunk)?.get(place.index).map(|(id, value)| (*id, value))
     }
 
-    /// What stands at a place, for change.
+    /// The pair at a position, for modification.
     #[inline]
     pub fn at_mut(&mut self, place: Place) -> Option<(Id, &mut V)> {
         self.chunks.get_mut(place.chunk)?.get_mut(place.index).map(|(id, value)| (*id, value))
     }
 
-    /// The place of the first pair.
+    /// The position of the first pair.
     #[inline]
     pub fn first_place(&self) -> Place {
         Place { chunk: 0, index: 0 }
     }
 
-    /// The place of the last pair, if there is one.
+    /// The position of the last pair, if any.
     #[inline]
     pub fn last_place(&self) -> Option<Place> {
         let chunk = self.chunks.len().checked_sub(1)?;
         Some(Place { chunk, index: self.chunks[chunk].len().checked_sub(1)? })
     }
 
-    /// The place of the last pair up to `id`, if there is one.
+    /// The position of the last pair up to `id`, if any.
     #[inline]
     pub fn last_up_to(&self, id: Id) -> Option<Place> {
         let (place, exact) = self.search(id);
@@ -147,7 +148,7 @@ impl<V> Ordered<V> {
         Some(Place { index: place.index.checked_sub(1)?, ..place })
     }
 
-    /// The place behind: where the next pair stands, if there is one.
+    /// The next position, where the next pair is, if any.
     #[inline]
     pub fn after(&self, place: Place) -> Place {
         if self.chunks.get(place.chunk).is_some_and(|chunk| place.index + 1 < chunk.len()) {
@@ -157,7 +158,7 @@ impl<V> Ordered<V> {
         }
     }
 
-    /// The place before, if there is one.
+    /// The previous position, if any.
     #[inline]
     pub fn before(&self, place: Place) -> Option<Place> {
         if let Some(index) = place.index.checked_sub(1) {
@@ -167,7 +168,8 @@ impl<V> Ordered<V> {
         Some(Place { chunk, index: self.chunks.get(chunk)?.len().checked_sub(1)? })
     }
 
-    /// Adds a pair; if `id` is there already, gives back its value for change, beside the one that was not added.
+    /// Adds a pair; if `id` exists, returns the pair's value that
+    /// was not added, and the existing value for modification.
     #[inline]
     pub fn insert(&mut self, id: Id, value: V) -> Result<(), (V, &mut V)> {
         if self.last().is_none_or(|(last, _)| last < id) {
@@ -187,7 +189,7 @@ impl<V> Ordered<V> {
             if self.chunks.is_empty() {
                 self.chunks.reserve_exact(1);
             }
-            // What was filled once is likely to be filled again.
+            // A chunk that was filled once will probably be filled again.
             let capacity = if self.chunks.is_empty() { 1 } else { CHUNK_LEN_MAX };
             self.chunks.push_back(Vec::with_capacity(capacity));
         }
@@ -230,7 +232,7 @@ impl<V> Ordered<V> {
         Some((id, self.remove(id)?))
     }
 
-    /// Restores the invariants after a removal from a chunk that has few pairs left.
+    /// Restores the invariants after a removal from a chunk with few remaining pairs.
     fn tidy(&mut self, chunk: usize) {
         if self.len == 0 {
             if self.chunks.front().is_some_and(|chunk| chunk.capacity() > EMPTY_CAPACITY_MAX) {
@@ -247,7 +249,7 @@ impl<V> Ordered<V> {
         }
         for lower in [Some(chunk), chunk.checked_sub(1)].into_iter().flatten() {
             let together: usize = self.chunks.range(lower..).take(2).map(Vec::len).sum();
-            // The joined chunk is left some room, lest the next insertion splits it again.
+            // Leaves some room in the joined chunk, so that the next insertion does not split it again.
             if together <= CHUNK_LEN_MAX / 2
                 && let Some(mut pairs) = self.chunks.remove(lower + 1)
             {
@@ -262,7 +264,7 @@ impl<V> Ordered<V> {
         self.chunks.iter().flatten().map(|(id, value)| (*id, value))
     }
 
-    /// All values, in order, for change.
+    /// All values, in order, for modification.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.chunks.iter_mut().flatten().map(|(_, value)| value)
     }
@@ -274,8 +276,8 @@ impl<V> Ordered<V> {
         rest.skip(place.index).map(|(id, value)| (*id, value))
     }
 
-    /// Offers the chunks to a mover, from number `first` on, and has `relocate` offer what values lead to; until the mover is
-    /// due. Where to go on then.
+    /// Offers the chunks to a mover, from number `first` on, and calls `relocate` to offer
+    /// the values' allocations, until the mover is due. Returns the number to continue from.
     pub fn relocate(
         &mut self,
         first: usize,
@@ -295,7 +297,7 @@ impl<V> Ordered<V> {
         None
     }
 
-    /// Bytes of memory, what the values themselves point to left out.
+    /// Bytes of memory, without what the values themselves point to.
     pub fn memory(&self) -> usize {
         let pair = size_of::<(Id, V)>();
         let row = self.chunks.capacity() * size_of::<Vec<(Id, V)>>();

@@ -1,23 +1,23 @@
-//! The shape of a radix tree that would hold a stream's blocks, as Valkey's does: XINFO tells its number of nodes.
+//! The shape of the radix tree that Valkey would use for a stream's blocks: XINFO reports its number of nodes.
 
 use super::id::Id;
 
 const KEY_LEN: usize = 16;
 
-/// Number of nodes of the tree of some IDs in ascending order. Each ID is a leaf; where keys part there is a node; and
-/// bytes that only lead from one such node to the next are one node together.
+/// Number of nodes of the tree of ascending IDs. Each ID is a leaf; there is a
+/// node where keys diverge; and the bytes between two such nodes form one node.
 pub(super) fn nodes(ids: impl Iterator<Item = Id>) -> usize {
-    // Depths of the nodes between the root and the ID at hand where keys part; the first one may be the root itself.
+    // Depths of the nodes between the root and the current ID where keys diverge; the first one may be the root itself.
     let mut parting: Vec<usize> = Vec::new();
     let mut last: Option<[u8; KEY_LEN]> = None;
     let mut count = 0;
-    // The node at `depth` below one at `above`, which holds the byte that leads here, and the bytes between, if any.
+    // The node at `depth`, and the node for the bytes between the parent at `above` and it, if any.
     let below = |above: Option<&usize>, depth: usize| 1 + usize::from(above.map_or(0, |above| above + 1) < depth);
     for id in ids {
         let key = id.to_bytes();
         if let Some(last) = last.replace(key) {
             let depth = last.iter().zip(key).take_while(|(a, b)| **a == *b).count();
-            // The last leaf, and what is left of its branch, are complete.
+            // The last leaf, and the rest of its branch, are complete.
             let mut lower = KEY_LEN;
             while let Some(above) = parting.pop_if(|above| *above > depth) {
                 count += below(Some(&above), lower);

@@ -1,3 +1,5 @@
+//! Tests of streams: blocks, trimming, groups, and random operations against a model.
+
 use super::*;
 use crate::value::{IntBuf, Str};
 use proptest::prelude::*;
@@ -28,7 +30,7 @@ fn filled(len: u64) -> Stream {
     stream
 }
 
-/// A copy through the form of dumps.
+/// A copy through the dump format.
 fn reloaded(stream: &Stream) -> Stream {
     let mut loader = Loader::default();
     for (id, block) in stream.log().blocks() {
@@ -95,7 +97,7 @@ fn nth(model: &BTreeMap<Id, Fields>, index: prop::sample::Index) -> Id {
     model.keys().nth(index.index(model.len().max(1))).copied().unwrap_or(Id::new(1, 1))
 }
 
-/// Removes what the stream has removed, which must be its beginning: all of it when the trim was exact.
+/// Removes what the stream removed, which must be a prefix: exactly the expected one if the trim was exact.
 fn follow_trim(stream: &Stream, model: &mut BTreeMap<Id, Fields>, removed: u64, wanted: usize, approximate: bool) {
     if approximate {
         assert!(removed as usize <= wanted);
@@ -167,7 +169,7 @@ proptest! {
         check(&stream.clone(), &model);
     }
 
-    /// Groups keep the model's (consumer, deliveries) of each ID through deliveries, assignments, and what ends them.
+    /// Groups keep the model's (consumer, deliveries) of each ID through deliveries, assignments, and removals.
     #[test]
     fn pending_entries_have_one_consumer(
         operations in prop::collection::vec((0u8..8, 0u64..150, 0u8..4), 1..400),

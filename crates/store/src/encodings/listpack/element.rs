@@ -1,4 +1,4 @@
-//! One element of a listpack: how it is written and how its first bytes are read.
+//! The elements of a listpack: encoding and decoding.
 //!
 //! | first byte | then | element |
 //! | --- | --- | --- |
@@ -10,13 +10,14 @@
 //! | `11110001` to `11110100` | 2, 3, 4, 8 bytes | integer of that width |
 //! | `11111111` | | the end |
 //!
-//! Integers are in two's complement; what is not said otherwise is little-endian. Behind each element stands the length of
-//! all this, to be read from its end on: seven bits to a byte, the highest first, all but the first marked by their high bit.
+//! Integers are in two's complement. Everything is little-endian unless stated
+//! otherwise. Each element is followed by its length for reading backwards: seven bits
+//! per byte, most significant first, with the high bit set in all bytes but the first.
 
 use crate::value::Str;
 use kvick_resp::format::parse_i64;
 
-/// The byte that ends a listpack.
+/// The terminator of a listpack.
 pub(super) const END: u8 = 0xFF;
 
 /// The longest header: a first byte and an integer of eight bytes.
@@ -25,17 +26,17 @@ const HEADER_MAX: usize = 9;
 /// The longest trailing length.
 pub(super) const BACKLEN_MAX: usize = 5;
 
-/// An element that is ready to be written.
+/// An element in encoded form.
 #[derive(Clone, Copy)]
 pub struct Element<'a> {
     header: [u8; HEADER_MAX],
     header_len: u8,
-    /// What follows the header: a string's bytes, nothing for an integer.
+    /// The bytes after the header: a string's content, nothing for an integer.
     body: &'a [u8],
 }
 
 impl<'a> Element<'a> {
-    /// Written as an integer if it is the canonical form of one, otherwise as a string.
+    /// An integer if the bytes are the canonical form of one, otherwise a string.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         match integer(bytes) {
@@ -44,7 +45,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// The same of a string that may be an integer already.
+    /// Like [`Element::new`], for a string that may be an integer already.
     #[inline]
     pub fn of(string: Str<'a>) -> Self {
         match string {
@@ -83,7 +84,7 @@ impl<'a> Element<'a> {
         Element { header, header_len, body: &[] }
     }
 
-    /// A string, whatever it looks like.
+    /// A string, without checking for integers.
     #[inline]
     fn string(bytes: &'a [u8]) -> Self {
         let mut header = [0; HEADER_MAX];
@@ -108,20 +109,20 @@ impl<'a> Element<'a> {
         Element { header, header_len, body: bytes }
     }
 
-    /// Bytes that it takes in a listpack.
+    /// Size in a listpack, in bytes.
     #[inline]
     pub fn size(&self) -> usize {
         let len = self.encoded_len();
         len + backlen_size(len)
     }
 
-    /// Bytes that it takes without its trailing length.
+    /// Size without the trailing length, in bytes.
     #[inline]
     pub(in crate::encodings) fn encoded_len(&self) -> usize {
         usize::from(self.header_len) + self.body.len()
     }
 
-    /// What stands before [`Element::body`].
+    /// The bytes before [`Element::body`].
     #[inline]
     pub(in crate::encodings) fn header(&self) -> &[u8] {
         &self.header[..self.header_len.into()]
@@ -146,7 +147,7 @@ impl<'a> Element<'a> {
     #[inline]
     pub(in crate::encodings) fn write_encoded(&self, room: &mut [u8]) {
         let (header, body) = room.split_at_mut(self.header_len.into());
-        // Nearly all headers are one byte, for which a call to copy it would be a waste.
+        // Nearly all headers are one byte, so avoid a call for the copy.
         match header {
             [only] => *only = self.header[0],
             _ => header.copy_from_slice(self.header()),
@@ -155,13 +156,13 @@ impl<'a> Element<'a> {
     }
 }
 
-/// The integer of which `bytes` are the canonical form.
+/// The integer of which `bytes` is the canonical form.
 #[inline]
 pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
     if bytes.len() > 20 { None } else { parse_i64(bytes) }
 }
 
-/// Bytes of the trailing length of an element of `len` bytes.
+/// Size of the trailing length of an element of `len` bytes.
 #[inline]
 pub(in crate::encodings) fn backlen_size(len: usize) -> usize {
     match len {
@@ -190,7 +191,7 @@ pub(in crate::encodings) fn write_backlen(len: usize, room: &mut [u8]) {
     }
 }
 
-/// Reads the trailing length that ends `bytes`, and how many bytes it takes. `None` when it takes too many.
+/// Reads the trailing length at the end of `bytes`, and its own size. `None` if it is too long.
 #[inline]
 pub(super) fn read_backlen(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut len = 0;
@@ -203,7 +204,7 @@ pub(super) fn read_backlen(bytes: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// Lengths of elements without their trailing lengths, by their first byte; 0 where that byte does not say it alone.
+/// Lengths of elements without their trailing lengths, by first byte; 0 if the first byte does not determine it.
 const LENGTHS: [u8; 256] = {
     let mut lengths = [0; 256];
     let mut first = 0;
@@ -223,8 +224,8 @@ const LENGTHS: [u8; 256] = {
     lengths
 };
 
-/// Length of the element that `bytes` begin with, without its trailing length. `None` when that is no element, or its
-/// header is cut short.
+/// Length of the element at the beginning of `bytes`, without its
+/// trailing length. `None` if it is invalid, or its header is truncated.
 #[inline]
 pub(super) fn encoded_len(bytes: &[u8]) -> Option<usize> {
     match LENGTHS[usize::from(*bytes.first()?)] {
@@ -233,7 +234,7 @@ pub(super) fn encoded_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The same of an element whose first byte does not say it alone.
+/// Like `encoded_len`, for an element whose first byte does not determine its length.
 #[inline(never)]
 fn long_len(bytes: &[u8]) -> Option<usize> {
     Some(match *bytes.first()? {
@@ -243,20 +244,20 @@ fn long_len(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// The same of what is known to be an element.
+/// Like `encoded_len`, for bytes that are known to be an element.
 #[inline]
 pub(in crate::encodings) fn known_len(bytes: &[u8]) -> usize {
     encoded_len(bytes).unwrap_or_else(|| unreachable!("it is an element"))
 }
 
-/// The length of the short string that begins with this byte, if one does.
+/// The length of the short string that begins with this byte, if it is one.
 #[inline]
 pub(super) fn short_string_len(first: u8) -> Option<usize> {
     (first & 0xC0 == 0x80).then_some(usize::from(first & 0x3F))
 }
 
-/// Whether two strings of the same length are the same. Names of the same length mostly differ at their ends, which is seen
-/// without a call.
+/// Whether two strings of the same length are equal. Different names of the
+/// same length mostly differ at their ends, which is checked without a call.
 #[inline]
 pub(in crate::encodings) fn is_same(a: &[u8], b: &[u8]) -> bool {
     match (a.last_chunk(), b.last_chunk()) {
@@ -265,7 +266,8 @@ pub(in crate::encodings) fn is_same(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// The element that `bytes` begin with, and its length without its trailing length. `None` when it is none, or cut short.
+/// The element at the beginning of `bytes`, and its length without
+/// its trailing length. `None` if it is invalid or truncated.
 #[inline]
 pub(in crate::encodings) fn decode(bytes: &[u8]) -> Option<(Str<'_>, usize)> {
     let (&first, rest) = bytes.split_first()?;
@@ -276,7 +278,7 @@ pub(in crate::encodings) fn decode(bytes: &[u8]) -> Option<(Str<'_>, usize)> {
             (Str::Bytes(rest.get(..len)?), 1 + len)
         }
         0xC0..0xE0 => {
-            // Shifted up, so that the sign of thirteen bits becomes that of sixteen, and back.
+            // Shifted left so that the sign of thirteen bits becomes that of sixteen, and back.
             let bits = i16::from_be_bytes([first, *rest.first()?]) << 3;
             (Str::Int((bits >> 3).into()), 2)
         }

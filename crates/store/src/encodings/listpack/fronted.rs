@@ -1,12 +1,13 @@
-//! A listpack with room in front of it, for one that grows and shrinks at its head: nothing behind that moves.
+//! A listpack with spare room at its front, for a list that grows
+//! and shrinks at its head: the other elements do not move.
 
 use super::{Element, HEADER, Listpack, View};
 use crate::defrag::Mover;
 use crate::memory::size_class;
 
-/// See the module's documentation.
+/// A listpack with spare room at its front.
 ///
-/// **Invariant**: the bytes from `start` on are a listpack that says how many elements it has.
+/// **Invariant**: the bytes from `start` on are a listpack with a known number of elements.
 #[derive(Clone)]
 pub struct Fronted {
     bytes: Box<[u8]>,
@@ -14,7 +15,8 @@ pub struct Fronted {
 }
 
 impl Fronted {
-    /// A copy of a listpack, with room for one of `capacity` bytes. `None` when it has more, or too many elements to say.
+    /// A copy of a listpack, with a total capacity of `capacity` bytes.
+    /// `None` if it is larger, or its number of elements is unknown.
     pub fn copy_of(listpack: View<'_>, capacity: usize) -> Option<Fronted> {
         listpack.known_len()?;
         let own = listpack.bytes();
@@ -24,18 +26,18 @@ impl Fronted {
         Some(Fronted { bytes, start })
     }
 
-    /// It, to be read.
+    /// Borrows it for reading.
     #[inline]
     pub fn view(&self) -> View<'_> {
         View::known(&self.bytes[self.start..])
     }
 
-    /// A copy of it that takes no more room than it needs.
+    /// A copy without spare room.
     pub fn to_listpack(&self) -> Listpack {
         self.view().into()
     }
 
-    /// Bytes of memory that it takes beside itself.
+    /// Bytes of memory besides the struct itself.
     pub fn memory(&self) -> usize {
         size_class(self.bytes.len())
     }
@@ -45,11 +47,11 @@ impl Fronted {
         mover.offer_bytes(&mut self.bytes);
     }
 
-    /// Adds at the head if there is room; whether there was.
+    /// Adds an element at the head if it fits; returns whether it did.
     #[inline]
     pub fn push_front(&mut self, element: Element<'_>) -> bool {
         let (count, size) = (self.view().known_len(), element.size());
-        // One more must be a number that can be said.
+        // The new count must be representable.
         let Some(count) = count.and_then(|count| u16::try_from(count + 1).ok()).filter(|count| *count < u16::MAX)
         else {
             return false;
@@ -69,7 +71,7 @@ impl Fronted {
         }
     }
 
-    /// Begins there, with so many elements.
+    /// Sets the start, and the header with this number of elements.
     #[inline]
     fn begin(&mut self, start: usize, count: u16) {
         let total = (self.bytes.len() - start) as u32;

@@ -1,17 +1,17 @@
 //! Listpacks: short sequences of strings and integers packed into one allocation, in the format of dump files.
 //!
-//! Four bytes say how many bytes there are in all, two how many elements (65535: too many to say), both little-endian; then
-//! the elements follow, each readable from both ends (see [`element`]), and a byte that ends it. Small collections are
-//! one listpack; lists and streams are made of many.
+//! The header consists of the total size (four bytes) and the number of elements (two bytes; 65535 if unknown),
+//! both little-endian. It is followed by the elements, each readable from both ends (see [`element`]), and a
+//! terminating byte. Small collections are one listpack; lists and streams consist of many.
 //!
-//! [`View`] reads one, wherever its bytes lie. [`Listpack`] owns one: it is a [`Buffer`], and so a thin pointer, and a
-//! collection can be the pointer alone. [`Mut`] changes one that a [`Word`] leads to. [`Fronted`] owns one that changes at its
-//! head.
+//! [`View`] reads a listpack at any address. [`Listpack`] owns one: it is a [`Buffer`], and
+//! so a thin pointer, and a collection can consist of just that pointer. [`Mut`] modifies
+//! the listpack of a [`Word`]. [`Fronted`] owns one that grows and shrinks at its head.
 //!
 //! # Safety
 //!
-//! A [`Mut`] is the only one that uses the word while it lives, and writes the pointer back, wherever it has moved to, when it
-//! is dropped. Elements are read through [`View`], which is a slice and checks its bounds.
+//! While a [`Mut`] lives, only it uses the word; when dropped, it writes back the pointer, which
+//! may have changed. Elements are read through [`View`], which is a slice with bounds checks.
 
 pub mod element;
 mod fronted;
@@ -27,24 +27,24 @@ use crate::collections::Word;
 use crate::defrag::Mover;
 use std::mem::ManuallyDrop;
 
-/// The most bytes that a listpack has.
+/// Maximum size of a listpack, in bytes.
 pub const BYTES_MAX: usize = super::buffer::BYTES_MAX;
 
 /// Bytes before the first element.
 const HEADER: usize = 6;
 
-/// The count of those that have too many elements to say.
+/// The stored count if there are too many elements to represent.
 const COUNT_UNKNOWN: u16 = u16::MAX;
 
-/// Bytes of a listpack without elements.
+/// Size of a listpack without elements, in bytes.
 pub const EMPTY_BYTES: usize = HEADER + 1;
 
-/// A listpack, owned.
+/// An owned listpack.
 ///
 /// **Invariant**: the buffer's bytes are a listpack that [`View::check`] accepts.
 ///
-/// Methods that add panic when there would be more than [`BYTES_MAX`] bytes: where outside input decides, ask
-/// [`Listpack::fits`] first. Positions must be of this listpack.
+/// Methods that add elements panic if the size would exceed [`BYTES_MAX`]: check
+/// [`Listpack::fits`] first for input from outside. Positions must be of this listpack.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct Listpack(Buffer);
@@ -56,13 +56,13 @@ impl Default for Listpack {
 }
 
 impl Listpack {
-    /// One without elements.
+    /// An empty listpack.
     pub fn new() -> Self {
         const EMPTY: [u8; EMPTY_BYTES] = [EMPTY_BYTES as u8, 0, 0, 0, 0, 0, element::END];
         Self::copy_of(&EMPTY)
     }
 
-    /// A copy of bytes from outside, once checked.
+    /// A copy of bytes from outside, after validation.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
         View::check(bytes).map(Self::from)
     }
@@ -73,8 +73,8 @@ impl Listpack {
         Listpack(Buffer::copy_of(bytes))
     }
 
-    /// One of `count` elements, that take `size` bytes and are written by the caller into what is lent. Panics when these
-    /// are more than fit.
+    /// A listpack of `count` elements with `size` bytes in total, which `write`
+    /// must write into the given slice. Panics if it would be too large.
     pub(super) fn written_by(count: usize, size: usize, write: impl FnOnce(&mut [u8])) -> Self {
         let mut buffer = Buffer::of_len(EMPTY_BYTES + size);
         let (header, elements) = buffer.body_mut().split_at_mut(HEADER - PREFIX);
@@ -86,13 +86,13 @@ impl Listpack {
         Listpack(buffer)
     }
 
-    /// Number of bytes: header and end included.
+    /// Size in bytes, including header and terminator.
     #[inline]
     pub fn byte_len(&self) -> usize {
         self.0.byte_len()
     }
 
-    /// It, to be read.
+    /// Borrows it for reading.
     #[inline]
     pub fn view(&self) -> View<'_> {
         View::known(self.0.bytes())
@@ -116,7 +116,7 @@ impl Listpack {
         self.byte_len() <= EMPTY_BYTES
     }
 
-    /// Bytes of memory that it takes, the allocator's rounding included.
+    /// Bytes of memory, rounded up to the allocator's size class.
     #[inline]
     pub fn memory(&self) -> usize {
         self.0.memory()
@@ -127,13 +127,13 @@ impl Listpack {
         self.0.relocate(mover);
     }
 
-    /// Number of bytes with so many more: sizes of elements are told by [`Element::size`].
+    /// Size in bytes after adding `more` bytes: see [`Element::size`].
     #[inline]
     pub fn bytes_with(&self, more: usize) -> usize {
         self.byte_len().saturating_add(more)
     }
 
-    /// Whether elements whose strings have so many bytes in all can be added safely.
+    /// Whether elements whose strings have `more` bytes in total can be added.
     #[inline]
     pub fn fits(&self, more: usize) -> bool {
         self.view().fits(more)
@@ -157,7 +157,7 @@ impl Listpack {
         self.push_back_elements([element]);
     }
 
-    /// Adds several at the tail, in their order.
+    /// Adds several elements at the tail, in order.
     #[inline]
     pub fn push_back_elements<const N: usize>(&mut self, elements: [Element<'_>; N]) {
         let sizes = elements.each_ref().map(Element::size);
@@ -190,13 +190,13 @@ impl Listpack {
         self.count(1);
     }
 
-    /// Inserts before the element at `at`, which is where the new one is then.
+    /// Inserts before the element at `at`, which is then the position of the new one.
     #[inline]
     pub fn insert_before(&mut self, at: At, bytes: &[u8]) {
         self.insert_all_before(Some(at), &[Element::new(bytes)]);
     }
 
-    /// Inserts after the element at `at`; the new one.
+    /// Inserts after the element at `at`; returns the position of the new one.
     #[inline]
     pub fn insert_after(&mut self, at: At, bytes: &[u8]) -> At {
         let after = self.after(at);
@@ -205,7 +205,7 @@ impl Listpack {
         after
     }
 
-    /// Inserts several elements at once before the one at `at`, at the tail when `None`.
+    /// Inserts several elements before the one at `at`, or at the tail if `None`.
     #[inline]
     pub fn insert_all_before(&mut self, at: Option<At>, elements: &[Element<'_>]) {
         let offset = at.map_or(self.byte_len() - 1, At::offset);
@@ -213,7 +213,7 @@ impl Listpack {
         self.count(elements.len() as isize);
     }
 
-    /// Replaces the element at `at`, which is where the new one is then.
+    /// Replaces the element at `at`; returns the position of the new one.
     #[inline]
     pub fn replace(&mut self, at: At, bytes: &[u8]) -> At {
         self.replace_element(at, Element::new(bytes))
@@ -233,7 +233,7 @@ impl Listpack {
         at
     }
 
-    /// Removes the element at `at`; the one that was after it, which is where it was.
+    /// Removes the element at `at`; returns the position of the next one, which is the same.
     #[inline]
     pub fn remove(&mut self, at: At) -> Option<At> {
         let old = self.after(at).offset() - at.offset();
@@ -242,13 +242,14 @@ impl Listpack {
         (at.offset() < self.byte_len() - 1).then_some(at)
     }
 
-    /// Removes the elements at `count` indices from `index` on, negative ones counted from the tail; how many there were.
+    /// Removes up to `count` elements from `index` on, counted from
+    /// the tail if negative; returns how many were removed.
     pub fn remove_range(&mut self, index: isize, count: usize) -> usize {
         let Some(at) = self.view().seek(index) else { return 0 };
         self.remove_from(at, count)
     }
 
-    /// Removes up to `count` elements from the one at `at` on; how many there were.
+    /// Removes up to `count` elements from the one at `at` on; returns how many were removed.
     pub fn remove_from(&mut self, at: At, count: usize) -> usize {
         let (mut end, mut removed) = (at.offset(), 0);
         let view = self.view();
@@ -263,7 +264,7 @@ impl Listpack {
         removed
     }
 
-    /// Adds all elements of another one at the tail.
+    /// Appends all elements of another listpack.
     pub fn append(&mut self, other: View<'_>) {
         let bytes = &other.bytes()[HEADER..other.end()];
         let (end, len) = (self.byte_len() - 1, other.len());
@@ -271,14 +272,14 @@ impl Listpack {
         self.count(len as isize);
     }
 
-    /// Where the element after one begins, or the end.
+    /// The position of the next element, or of the end.
     #[inline]
     fn after(&self, at: At) -> At {
         let after = self.view().after(at).filter(|after| *after < self.byte_len()).and_then(At::new);
         after.unwrap_or_else(|| panic!("a position of another listpack"))
     }
 
-    /// Puts elements in place of `old` bytes at `offset`; the count is left to the caller.
+    /// Replaces `old` bytes at `offset` by elements; the caller updates the count.
     #[inline]
     fn splice(&mut self, offset: usize, old: usize, elements: &[Element<'_>]) {
         let new = elements.iter().map(Element::size).sum();
@@ -290,7 +291,7 @@ impl Listpack {
         }
     }
 
-    /// Turns `old` bytes at `offset` into `new` ones, which are to be written.
+    /// Replaces `old` bytes at `offset` by `new` bytes, which the caller must write.
     #[inline]
     fn make_room(&mut self, offset: usize, old: usize, new: usize) -> &mut [u8] {
         let total = self.byte_len();
@@ -298,7 +299,7 @@ impl Listpack {
         self.0.make_room(offset, old, new)
     }
 
-    /// Takes note that there are so many elements more. Once there are too many to say it stays so.
+    /// Adds to the number of elements. Once the number is unknown, it remains so.
     #[inline]
     fn count(&mut self, more: isize) {
         let Some(place) = self.0.body_mut().first_chunk_mut() else { return };
@@ -309,16 +310,16 @@ impl Listpack {
         }
     }
 
-    /// Gives it away as a word.
+    /// Releases ownership of it as a word.
     #[inline]
     pub fn into_word(self, tag: u8) -> Word {
         self.0.into_word(tag)
     }
 
-    /// Takes it back.
+    /// Takes ownership of a listpack given as a word.
     ///
     /// # Safety
-    /// The word came from `into_word`; neither it nor a copy of it is used afterwards.
+    /// The word must come from `into_word`; neither it nor a copy of it may be used afterwards.
     #[inline]
     pub unsafe fn from_word(word: Word) -> Self {
         // SAFETY: promised by the caller.
@@ -338,10 +339,10 @@ impl std::fmt::Debug for Listpack {
     }
 }
 
-/// The listpack that a word leads to.
+/// The listpack of a word.
 ///
 /// # Safety
-/// The word came from [`Listpack::into_word`], and nobody changes or frees the listpack during `'a`.
+/// The word must come from [`Listpack::into_word`], and the listpack must neither change nor be freed during `'a`.
 #[inline]
 pub unsafe fn view_of<'a>(word: Word) -> View<'a> {
     // SAFETY: promised by the caller; it is not dropped.
@@ -351,20 +352,20 @@ pub unsafe fn view_of<'a>(word: Word) -> View<'a> {
     }
 }
 
-/// Changes the listpack that a word leads to, and then leads the word to where it lies, with the tag that it had.
+/// Mutable access to the listpack of a word. On drop, the word is updated to its new address, with the same tag.
 pub struct Mut<'a> {
     word: &'a mut Word,
     listpack: ManuallyDrop<Listpack>,
 }
 
 impl<'a> Mut<'a> {
-    /// Begins.
+    /// Starts the access.
     ///
     /// # Safety
-    /// The word came from [`Listpack::into_word`], and owns it. What is returned is dropped, not forgotten.
+    /// The word must come from [`Listpack::into_word`], and own it. The result must be dropped, not leaked.
     #[inline]
     pub unsafe fn new(word: &'a mut Word) -> Self {
-        // SAFETY: promised by the caller; it is given back when this is dropped.
+        // SAFETY: promised by the caller; ownership returns to the word when this is dropped.
         Mut { listpack: ManuallyDrop::new(unsafe { Listpack::from_word(*word) }), word }
     }
 }

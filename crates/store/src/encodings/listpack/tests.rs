@@ -1,3 +1,5 @@
+//! Tests of listpacks: encodings, validation, and random operations against a model.
+
 use super::*;
 use crate::value::{IntBuf, Str};
 use proptest::collection::vec;
@@ -7,7 +9,7 @@ fn words(view: View<'_>) -> Vec<Vec<u8>> {
     view.iter().map(|element| element.bytes(&mut IntBuf::default()).to_vec()).collect()
 }
 
-/// Everything that can be read agrees with the model, from both ends, and the bytes pass the check.
+/// Checks that everything readable agrees with the model, from both ends, and that the bytes pass the validation.
 fn assert_same(listpack: &Listpack, model: &[Vec<u8>]) {
     let view = View::check(listpack.bytes()).expect("own bytes hold together");
     assert_eq!(words(view), model);
@@ -19,7 +21,7 @@ fn assert_same(listpack: &Listpack, model: &[Vec<u8>]) {
     assert_eq!(view.last(), view.seek(-1));
 }
 
-/// One element alone: the listpack's bytes without header and end.
+/// A single element: the listpack's bytes without header and terminator.
 fn encoded(bytes: &[u8]) -> Vec<u8> {
     let mut listpack = Listpack::new();
     listpack.push_back(bytes);
@@ -124,7 +126,7 @@ fn a_word_follows_its_listpack_when_that_moves() {
         unsafe { Mut::new(&mut word) }.push_back_int(i);
     }
     assert_eq!(word.tag(), 3);
-    // SAFETY: nobody changes it.
+    // SAFETY: it does not change.
     assert_eq!(unsafe { view_of(word) }.len(), 1000);
     // SAFETY: the word is not used again.
     assert_eq!(unsafe { Listpack::from_word(word) }.len(), 1000);
@@ -173,7 +175,7 @@ fn each_flaw_is_found() {
     for len in 0..good.len() {
         assert_eq!(View::check(&good[..len]), Err(Corrupt), "cut to {len}");
     }
-    // Strings longer than what is there.
+    // Strings that are longer than the remaining bytes.
     assert_eq!(View::check(&[13, 0, 0, 0, 1, 0, 0xF0, 0xFF, 0xFF, 0xFF, 0xFF, 5, 0xFF]), Err(Corrupt));
 }
 
@@ -221,7 +223,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does a step with both; `model` is not empty where the step needs an element.
+/// Applies a step to both; `model` is not empty if the step needs an element.
 fn follow(listpack: &mut Listpack, model: &mut Vec<Vec<u8>>, step: Step) {
     let place = |index: prop::sample::Index, model: &Vec<Vec<u8>>, listpack: &Listpack| {
         let i = index.index(model.len());
@@ -298,7 +300,7 @@ fn follow(listpack: &mut Listpack, model: &mut Vec<Vec<u8>>, step: Step) {
     }
 }
 
-/// Reads in every way there is.
+/// Reads in all possible ways.
 fn read_all(view: View<'_>) {
     assert_eq!(view.iter().count(), view.len());
     assert_eq!(view.iter_rev().count(), view.len());

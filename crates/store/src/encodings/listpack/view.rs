@@ -1,7 +1,7 @@
 //! Reading a listpack.
 //!
-//! Everything here is safe for any bytes: what does not hold together ends an iteration early, or panics when a position
-//! of another listpack is used. Bytes that passed [`View::check`] hold together.
+//! Everything here is memory-safe for any bytes: inconsistent ones end an iteration early, or cause a
+//! panic if a position of another listpack is used. Bytes that passed [`View::check`] are consistent.
 
 use super::element::{
     BACKLEN_MAX, END, backlen_size, decode, encoded_len, integer, is_same, read_backlen, short_string_len,
@@ -13,7 +13,7 @@ use crate::value::{IntBuf, Str};
 use smallvec::SmallVec;
 use std::num::NonZeroU32;
 
-/// Where an element begins. It holds until the listpack changes at or before it.
+/// The position of an element. Valid until the listpack changes at or before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct At(NonZeroU32);
 
@@ -30,7 +30,7 @@ impl At {
     }
 }
 
-/// A string that is looked for, and the integer that it may be stored as.
+/// A string to search for, and the integer as which it may be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Needle<'a> {
     bytes: &'a [u8],
@@ -38,14 +38,14 @@ pub struct Needle<'a> {
 }
 
 impl<'a> Needle<'a> {
-    /// Looks at the string.
+    /// Prepares a search for a string.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Needle { bytes, number: integer(bytes) }
     }
 
-    /// Whether an element is this string. One that looks like an integer may be stored as a string, too, in a listpack
-    /// from outside.
+    /// Whether an element is this string. In a listpack from outside,
+    /// a string that is an integer may also be stored as a string.
     #[inline]
     pub fn is(self, element: Str<'_>) -> bool {
         match element {
@@ -55,7 +55,7 @@ impl<'a> Needle<'a> {
     }
 }
 
-/// Bytes of the trailing length that `behind` has to begin with; 0 when it does not.
+/// Size of the trailing length for `len`, if `behind` begins with it; else 0.
 #[cold]
 fn long_backlen_of(len: usize, behind: &[u8]) -> usize {
     let mut backlen = [0; BACKLEN_MAX];
@@ -64,13 +64,13 @@ fn long_backlen_of(len: usize, behind: &[u8]) -> usize {
     if behind.starts_with(backlen) { backlen.len() } else { 0 }
 }
 
-/// A listpack that is looked at.
+/// A borrowed listpack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct View<'a>(&'a [u8]);
 
 impl<'a> View<'a> {
-    /// Checks bytes from outside: that the sizes add up, every element is one, can be read from both ends, and that there
-    /// are as many as the header says.
+    /// Validates bytes from outside: the sizes must add up, every element must be valid
+    /// and readable from both ends, and the number of elements must match the header.
     pub fn check(bytes: &'a [u8]) -> Result<View<'a>, Corrupt> {
         let (header, _) = bytes.split_first_chunk::<HEADER>().ok_or(Corrupt)?;
         let total = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
             let inner = &bytes[offset..end];
             let len = encoded_len(inner).ok_or(Corrupt)?;
             let behind = inner.get(len..).ok_or(Corrupt)?;
-            // Nearly all trailing lengths are one byte, for which a call to compare it would be a waste.
+            // Nearly all trailing lengths are one byte, so avoid a call for the comparison.
             let backlen_len = if backlen_size(len) == 1 {
                 usize::from(behind.first() == Some(&(len as u8)))
             } else {
@@ -100,10 +100,10 @@ impl<'a> View<'a> {
         if bytes[end] == END && counted { Ok(View(bytes)) } else { Err(Corrupt) }
     }
 
-    /// Whether no two elements are the same string, each written as an integer or not; `skip` elements are left out behind
-    /// each that is looked at. Few are compared with each other, and only many are gathered.
+    /// Whether all elements are distinct strings, in either representation; `skip` elements are skipped
+    /// after each one checked. A few elements are compared pairwise; many are compared by hash.
     pub fn all_differ(self, skip: usize) -> bool {
-        /// Elements up to which each is compared with those before.
+        /// Maximum number of elements that are compared pairwise.
         const FEW: usize = 32;
         let elements = || self.iter().step_by(skip + 1);
         let mut seen: SmallVec<[Str<'_>; FEW]> = SmallVec::new();
@@ -118,7 +118,8 @@ impl<'a> View<'a> {
         let mut hashes: Vec<(u64, Str<'_>)> =
             elements().map(|element| (hasher.hash(element.bytes(&mut text)), element)).collect();
         hashes.sort_unstable_by_key(|(hash, _)| *hash);
-        // The same strings have the same hash; different ones hardly ever, and then only neighbours are compared.
+        // Equal strings have equal hashes; different strings rarely
+        // do, so only elements with equal hashes are compared.
         hashes.chunk_by(|(a, _), (b, _)| a == b).all(|same| {
             let pairs = same.iter().enumerate();
             pairs.flat_map(|(i, (_, a))| same[..i].iter().map(move |(_, b)| (a, b))).all(|(a, b)| !a.is_same(*b))
@@ -131,13 +132,13 @@ impl<'a> View<'a> {
         View(bytes)
     }
 
-    /// All bytes, header and end included.
+    /// All bytes, including header and terminator.
     #[inline]
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// Number of elements: looked up, or counted when there are 65535 or more.
+    /// Number of elements: from the header, or counted if 65535 or more.
     #[inline]
     pub fn len(self) -> usize {
         match self.known_len() {
@@ -158,7 +159,7 @@ impl<'a> View<'a> {
         self.0.len() <= HEADER + 1
     }
 
-    /// Where the end byte is.
+    /// The offset of the terminator.
     #[inline]
     pub(super) fn end(self) -> usize {
         self.0.len() - 1
@@ -169,7 +170,7 @@ impl<'a> View<'a> {
         if offset < self.end() { At::new(offset) } else { None }
     }
 
-    /// Whether elements whose strings have so many bytes in all can be added safely.
+    /// Whether elements whose strings have `more` bytes in total can be added.
     #[inline]
     pub fn fits(self, more: usize) -> bool {
         self.0.len().saturating_add(more) <= super::BYTES_MAX - 1024
@@ -187,20 +188,20 @@ impl<'a> View<'a> {
         self.before(self.end())
     }
 
-    /// The element after one.
+    /// The next element.
     #[inline]
     pub fn next(self, at: At) -> Option<At> {
         self.at(self.after(at)?)
     }
 
-    /// Where the element after one would begin.
+    /// The offset at which the next element would begin.
     #[inline]
     pub(super) fn after(self, at: At) -> Option<usize> {
         let len = encoded_len(&self.0[at.offset()..])?;
         Some(at.offset() + len + backlen_size(len))
     }
 
-    /// The element before one.
+    /// The previous element.
     #[inline]
     pub fn prev(self, at: At) -> Option<At> {
         self.before(at.offset())
@@ -216,7 +217,7 @@ impl<'a> View<'a> {
         if begin < HEADER { None } else { self.at(begin) }
     }
 
-    /// The element at an index, counted from the last one when negative (-1). Walks from the nearer end.
+    /// The element at an index, counted from the last one (-1) if negative. Walks from the nearer end.
     pub fn seek(self, index: isize) -> Option<At> {
         let from_tail = match self.known_len() {
             Some(len) => {
@@ -237,13 +238,13 @@ impl<'a> View<'a> {
         (0..steps).try_fold(self.last()?, |at, _| self.prev(at))
     }
 
-    /// The element.
+    /// The element at a position.
     #[inline]
     pub fn get(self, at: At) -> Str<'a> {
         decode(&self.0[at.offset()..]).map_or(Str::Bytes(&[]), |(element, _)| element)
     }
 
-    /// Bytes that the element takes.
+    /// Size of the element, in bytes.
     #[inline]
     pub fn size_of(self, at: At) -> usize {
         self.after(at).map_or(0, |after| after - at.offset())
@@ -258,13 +259,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first of the elements that is this string, looking from `from` on at each `skip + 1`st.
+    /// The first element equal to this string, checking every `skip + 1`st from `from` on.
     #[inline]
     pub fn find(self, from: At, needle: &[u8], skip: usize) -> Option<At> {
         self.find_needle(from, Needle::new(needle), skip)
     }
 
-    /// The same with a string that was looked at before.
+    /// Like [`find`](Self::find), for a prepared string.
     #[inline]
     pub fn find_needle(self, from: At, needle: Needle<'_>, skip: usize) -> Option<At> {
         match needle.number {
@@ -273,7 +274,7 @@ impl<'a> View<'a> {
                 Some((needle.is(element), len))
             }),
             None => self.find_with(from, skip, |inner| {
-                // Nearly all are short strings, of which the length tells most apart.
+                // Nearly all elements are short strings, most of which differ in length.
                 if let Some(len) = short_string_len(*inner.first()?) {
                     let own = inner.get(1..1 + len)?;
                     return Some((len == needle.bytes.len() && is_same(own, needle.bytes), 1 + len));
@@ -284,8 +285,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first element, looking from `from` on at each `skip + 1`st, of which `look`, given the bytes that begin with it, says
-    /// that it is wanted, beside its length without its trailing length.
+    /// The first element for which `look` returns true, checking every `skip + 1`st from `from` on. `look`
+    /// receives the bytes from the element on, and also returns the element's length without its trailing length.
     #[inline]
     fn find_with(self, from: At, skip: usize, look: impl Fn(&[u8]) -> Option<(bool, usize)>) -> Option<At> {
         let mut offset = from.offset();
@@ -321,7 +322,7 @@ impl<'a> View<'a> {
         Iter { view: self, offset: at.offset() }
     }
 
-    /// All elements, the last one first.
+    /// All elements in reverse order.
     #[inline]
     pub fn iter_rev(self) -> IterRev<'a> {
         IterRev { view: self, offset: self.end() }
@@ -344,7 +345,7 @@ impl std::fmt::Debug for View<'_> {
 #[derive(Clone)]
 pub struct Iter<'a> {
     view: View<'a>,
-    /// Where the next element begins.
+    /// The offset of the next element.
     offset: usize,
 }
 
@@ -363,7 +364,7 @@ impl<'a> Iterator for Iter<'a> {
 #[derive(Clone)]
 pub struct IterRev<'a> {
     view: View<'a>,
-    /// Where the element after the next one begins.
+    /// The offset of the end of the next element.
     offset: usize,
 }
 

@@ -1,13 +1,13 @@
-//! Pairs of strings in the order in which they came, in pieces: what takes the place of a listpack that is not so short.
+//! Pairs of strings in insertion order, in several blocks: replaces a listpack above a certain size.
 //!
-//! A listpack that grows is copied from one size of allocation to the next, the larger the coarser these are, and leaves
-//! gaps behind that nothing fits into any more. So the pairs are in **blocks** that are small enough: the first one is part of
-//! [`Pairs`] itself, which is always of one size, the others are [`Buffer`]s, and of these only the last one grows. A block has
-//! the elements of its pairs as a listpack would, but without the trailing lengths, since pairs are read in order only.
-//! [`Pairs::to_listpack`] is the listpack that has them all.
+//! A growing listpack is copied from one size class to the next; larger classes are coarser, and the freed
+//! allocations leave gaps that are hard to reuse. Therefore the pairs are stored in small **blocks**: the
+//! first one is part of [`Pairs`] itself, which has a fixed size; the others are [`Buffer`]s, of which only
+//! the last one grows. A block contains the elements of its pairs as in a listpack, but without the trailing
+//! lengths, since pairs are read forwards only. [`Pairs::to_listpack`] returns the listpack of all pairs.
 //!
-//! The first block may be empty, others are not. All elements are in their shortest form, so that two are the same string if and
-//! only if they are the same bytes.
+//! The first block may be empty, others are not. All elements are in their
+//! shortest form, so two strings are equal if and only if their encoded bytes are.
 
 use super::buffer::{Buffer, PREFIX};
 use super::listpack::element::{backlen_size, decode, is_same, known_len, write_backlen};
@@ -18,37 +18,38 @@ use crate::table::prefetch_address;
 use crate::value::Str;
 use smallvec::SmallVec;
 
-/// Bytes that [`Pairs`] take by themselves.
+/// Size of [`Pairs`] itself, in bytes.
 const SIZE: usize = 1024;
-/// Of these, bytes for the first block.
+/// The part of it available to the first block.
 const FIRST_BYTES_MAX: usize = SIZE - size_of::<Blocks>() - 3 * size_of::<u32>() - 4;
 
-/// Up to how many bytes a block other than the first gets pairs added, its number of bytes included.
+/// Pairs are added to a block other than the first up to this size in bytes, including the length prefix.
 const BLOCK_BYTES: usize = 512;
-/// A block that has become larger is divided.
+/// A larger block is split.
 const BLOCK_BYTES_MAX: usize = 2 * BLOCK_BYTES;
-/// Neighbours that have no more than this in all are joined when one of them has become smaller; the first and the second, ...
+/// When a block has become smaller, it is joined with a neighbour if both have
+/// at most this many bytes in total: limit for the first and second block.
 const FIRST_JOINED_BYTES_MAX: usize = FIRST_BYTES_MAX * 3 / 4;
-/// ... and others.
+/// The limit for other blocks.
 const JOINED_BYTES_MAX: usize = BLOCK_BYTES * 3 / 4;
 
-/// Blocks but the first that need no other allocation.
+/// Number of blocks besides the first that are stored without an additional allocation.
 const BLOCKS_INLINE: usize = 2;
 
-/// Cache lines of each of these that are asked for while the first block is looked through: then they are there, and what
-/// follows is asked for by the processor.
+/// Number of cache lines of each of these that are prefetched while the
+/// first block is searched; the hardware prefetcher loads the rest.
 const LINES_AHEAD: usize = 4;
 
 type Blocks = SmallVec<[Buffer; BLOCKS_INLINE]>;
 
-/// See the module's documentation. What is asked for first comes first.
+/// Pairs of strings. See the module documentation. Fields are in the order of access.
 #[derive(Clone)]
 #[repr(C, align(8))]
 pub struct Pairs {
     /// All blocks but the first.
     blocks: Blocks,
     count: u32,
-    /// Bytes of the listpack that has them all.
+    /// Size of the listpack of all pairs, in bytes.
     listpack_bytes: u32,
     first_len: u32,
     first: [u8; FIRST_BYTES_MAX],
@@ -56,35 +57,35 @@ pub struct Pairs {
 
 const _: () = assert!(size_of::<Pairs>() == SIZE);
 
-/// Where a pair is, until one is added or removed or changes its size.
+/// The position of a pair, valid until a pair is added, removed or resized.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// 0 for the first block.
     block: usize,
-    /// From the beginning of the block.
+    /// Offset from the beginning of the block.
     offset: usize,
 }
 
-/// Bytes that an element takes in a listpack, which takes `len` without the trailing length.
+/// Size of an element in a listpack, given its size `len` without the trailing length.
 #[inline]
 fn listpack_size(len: usize) -> u32 {
     (len + backlen_size(len)) as u32
 }
 
-/// Where the pair at `offset` has its second element, and where it ends.
+/// The offsets of the second element and of the end of the pair at `offset`.
 #[inline]
 fn bounds(block: &[u8], offset: usize) -> (usize, usize) {
     let second = offset + known_len(&block[offset..]);
     (second, second + known_len(&block[second..]))
 }
 
-/// Where the pairs of a block begin.
+/// The offsets of the pairs of a block.
 fn offsets(block: &[u8]) -> impl Iterator<Item = usize> {
     let from = |offset: usize| (offset < block.len()).then_some(offset);
     std::iter::successors(from(0), move |offset| from(bounds(block, *offset).1))
 }
 
-/// The pair that `bytes` begin with, and what is behind it.
+/// The pair at the beginning of `bytes`, and the bytes after it.
 #[inline]
 fn first_pair(bytes: &[u8]) -> Option<((Str<'_>, Str<'_>), &[u8])> {
     let (first, len) = decode(bytes)?;
@@ -93,7 +94,7 @@ fn first_pair(bytes: &[u8]) -> Option<((Str<'_>, Str<'_>), &[u8])> {
     Some(((first, second), rest.get(len..)?))
 }
 
-/// Where the pair begins for whose first element `is_it` is true of the bytes that begin with it.
+/// The offset of the pair for which `is_it` returns true, given the bytes from its first element on.
 #[inline]
 fn find_in(block: &[u8], is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
     let mut offset = 0;
@@ -121,7 +122,7 @@ fn block_of(content: &[u8]) -> Buffer {
 }
 
 impl Pairs {
-    /// The elements of a listpack, two by two; one that is left over is not taken.
+    /// The elements of a listpack as pairs; an unpaired last element is ignored.
     pub fn of_listpack(listpack: View<'_>) -> Box<Self> {
         let mut pairs = Box::new(Pairs {
             blocks: SmallVec::new(),
@@ -137,7 +138,7 @@ impl Pairs {
         pairs
     }
 
-    /// The listpack that has them all.
+    /// The listpack of all pairs.
     pub fn to_listpack(&self) -> Listpack {
         Listpack::written_by(2 * self.len(), self.listpack_bytes() - EMPTY_BYTES, |mut room| {
             for mut left in self.contents() {
@@ -172,8 +173,8 @@ impl Pairs {
         }
     }
 
-    /// Turns `old` bytes of a block's content into `new` ones, which the caller is to write at once. In the first block there
-    /// must be room.
+    /// Replaces `old` bytes of a block's content by `new` bytes, which the
+    /// caller must write at once. They must fit if it is the first block.
     #[inline]
     fn make_room(&mut self, Place { block, offset }: Place, old: usize, new: usize) -> &mut [u8] {
         match block.checked_sub(1) {
@@ -193,31 +194,31 @@ impl Pairs {
         self.count as usize
     }
 
-    /// True when there are none.
+    /// True if there are no pairs.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes of the listpack that has them all.
+    /// Size of the listpack of all pairs, in bytes.
     #[inline]
     pub fn listpack_bytes(&self) -> usize {
         self.listpack_bytes as usize
     }
 
-    /// Whether elements whose strings have so many bytes in all can be added safely.
+    /// Whether elements whose strings have `more` bytes in total can be added.
     #[inline]
     pub fn fits(&self, more: usize) -> bool {
         self.listpack_bytes().saturating_add(more) <= BYTES_MAX - 1024
     }
 
-    /// Bytes of memory that it takes, itself and the allocator's rounding included.
+    /// Bytes of memory including itself, rounded up to the allocator's size classes.
     pub fn memory(&self) -> usize {
         let spilled = if self.blocks.spilled() { size_class(self.blocks.capacity() * size_of::<Buffer>()) } else { 0 };
         SIZE + spilled + self.blocks.iter().map(Buffer::memory).sum::<usize>()
     }
 
-    /// Number of allocations, roughly.
+    /// Approximate number of allocations.
     pub fn allocations(&self) -> usize {
         1 + self.blocks.len()
     }
@@ -263,7 +264,7 @@ impl Pairs {
         None
     }
 
-    /// The pair.
+    /// The pair at a position.
     #[inline]
     pub fn get(&self, place: Place) -> (Str<'_>, Str<'_>) {
         let found = first_pair(&self.content_of(place.block)[place.offset..]);
@@ -281,8 +282,8 @@ impl Pairs {
         })
     }
 
-    /// Adds a pair at the end. Panics when that makes a listpack too large: where outside input decides, ask
-    /// [`Pairs::fits`] first.
+    /// Appends a pair. Panics if the listpack would become too
+    /// large: check [`Pairs::fits`] first for input from outside.
     #[inline]
     pub fn push(&mut self, first: &[u8], second: &[u8]) {
         self.push_elements(Element::new(first), Element::new(second));
@@ -331,8 +332,9 @@ impl Pairs {
         assert!(self.listpack_bytes() <= BYTES_MAX);
     }
 
-    /// Moves the later half of a block to one of its own, before `old` bytes of a pair become `new` ones. When the pair is in the
-    /// first block and would have no room there even so, all of that goes. Where the pair is then.
+    /// Moves the second half of a block to a new block, before `old` bytes of a pair
+    /// are replaced by `new` ones. If the pair is in the first block and would still
+    /// not fit, the whole first block is moved. Returns the pair's new position.
     #[inline(never)]
     fn divide(&mut self, place: Place, old: usize, new: usize) -> Place {
         let content = self.content_of(place.block);
@@ -366,7 +368,7 @@ impl Pairs {
         }
     }
 
-    /// Joins a block with the next one if they are small; drops one that is empty, unless it is the first.
+    /// Joins a block with the next one if they are small; removes an empty one, unless it is the first.
     fn join(&mut self, block: usize) {
         if block > self.blocks.len() {
             return;
@@ -384,7 +386,8 @@ impl Pairs {
         }
     }
 
-    /// Offers the blocks but the first to a mover, from number `first` on, until that is due; where to go on then.
+    /// Offers all blocks but the first to a mover, from number `first`
+    /// on, until it is due; returns the number to continue from.
     pub fn relocate(&mut self, first: usize, mover: &mut Mover<'_>) -> Option<usize> {
         if first == 0 && self.blocks.spilled() {
             let mut blocks = std::mem::take(&mut self.blocks).into_vec();

@@ -1,3 +1,5 @@
+//! Tests of pairs against a vector of pairs, and against listpacks.
+
 use super::*;
 use crate::value::IntBuf;
 use proptest::prelude::*;
@@ -50,7 +52,7 @@ fn second() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Names of several lengths, numbers among them, and some that begin with others or differ only at their ends.
+/// Names of several lengths, including numbers, common prefixes, and names that differ only at their ends.
 fn name(number: u16) -> Vec<u8> {
     match number % 5 {
         0 => number.to_string().into_bytes(),

@@ -1,5 +1,5 @@
-//! Large collections of every kind: what is captured of them in pieces is what they were at one moment, whatever is done to
-//! them meanwhile.
+//! Tests of large collections captured in pieces: the captured pieces are a
+//! consistent state at one moment, whatever changes are made during the capture.
 
 use super::with_db;
 use super::*;
@@ -31,9 +31,9 @@ struct Content {
     expiry: Option<i64>,
     /// Number of elements.
     len: usize,
-    /// What there is beside elements.
+    /// Everything except the elements.
     beside: String,
-    /// The elements, sorted where they have no order.
+    /// The elements, sorted if the collection has no order.
     elements: Vec<Vec<u8>>,
 }
 
@@ -109,7 +109,7 @@ impl Content {
 #[derive(Clone, Default)]
 struct Copies {
     seen: Arc<Mutex<Contents>>,
-    /// How many came in pieces.
+    /// Number of collections captured in pieces.
     in_pieces: Arc<AtomicUsize>,
 }
 
@@ -150,7 +150,7 @@ impl PieceSink for Copying {
     }
 }
 
-/// Numbers without end.
+/// An infinite sequence of numbers.
 struct Random(u64);
 
 impl Random {
@@ -170,7 +170,7 @@ fn name(n: u64) -> Vec<u8> {
     format!("element:{n}").into_bytes()
 }
 
-/// Makes a collection of a kind.
+/// Creates a collection of a kind.
 fn fill(db: &mut Db<'_>, key: &str, kind: usize, count: u64) {
     let key = db.key(key.as_bytes());
     db.remove(key, false);
@@ -212,12 +212,12 @@ fn append(stream: &mut Stream, n: u64) {
     let _ = stream.log_mut().append(Id::new(n, 0), words, BLOCKS);
 }
 
-/// Does something to a collection, if there is one at the key.
+/// Changes a collection, if there is one at the key.
 fn write(db: &mut Db<'_>, key: &str, random: &mut Random) {
     let key = db.key(key.as_bytes());
     let Some(kind) = db.peek(key).map(|entry| entry.kind()) else { return };
     let (what, n, many) = (random.below(100), random.below(9000), random.below(100) == 0);
-    // What has an order is gone through to be written to.
+    // Ordered collections are iterated in order to be written.
     let many_max = if matches!(kind, Kind::List | Kind::Stream) { 500 } else { 9000 };
     let times = if many { random.below(many_max) } else { 1 };
     let sides = [list::Side::Head, list::Side::Tail];
@@ -280,7 +280,7 @@ fn write(db: &mut Db<'_>, key: &str, random: &mut Random) {
                     60..70 => _ = stream.log_mut().trim(Trim::Len(left), false, 0),
                     70..80 => _ = stream.log_mut().trim(Trim::From(Id::new(n / 50, 0)), true, 0),
                     80..83 => {
-                        // An ID may come again when all are gone.
+                        // An ID may be reused when all entries are gone.
                         stream.log_mut().trim(Trim::Len(0), false, 0);
                         stream.log_mut().set_last_id(Id::new(random.below(500), 0), None, None);
                     }
@@ -303,7 +303,7 @@ fn write(db: &mut Db<'_>, key: &str, random: &mut Random) {
     }
 }
 
-/// Does something to a key as a whole.
+/// Changes a key as a whole.
 fn shuffle(db: &mut Db<'_>, key: &str, other: &str, random: &mut Random) {
     let (key, other) = (db.key(key.as_bytes()), db.key(other.as_bytes()));
     let elsewhere = random.below(DATABASES as u64) as usize;
@@ -333,7 +333,7 @@ fn shuffle(db: &mut Db<'_>, key: &str, other: &str, random: &mut Random) {
     }
 }
 
-/// What is there.
+/// The current contents.
 fn present(keyspace: &'static Keyspace) -> Contents {
     let mut contents = Contents::new();
     for number in 0..DATABASES {
@@ -349,13 +349,13 @@ fn begin_copying(keyspace: &'static Keyspace) -> (Walk, Copies) {
     (Walk::begin(&mut keyspace.lock_global(), Box::new(copies.clone())), copies)
 }
 
-/// Names of keys, one of which is drawn.
+/// Names of keys, one of which is chosen at random.
 fn draw(random: &mut Random) -> String {
     let kind = KINDS[random.below(KINDS.len() as u64) as usize];
     format!("{kind}:{}", random.below(3))
 }
 
-/// Fills all that is missing.
+/// Creates all missing keys.
 fn replenish(keyspace: &'static Keyspace, random: &mut Random) {
     for number in 0..DATABASES {
         with_db(keyspace, number, |db| {
@@ -371,7 +371,7 @@ fn replenish(keyspace: &'static Keyspace, random: &mut Random) {
     }
 }
 
-/// Moves about half of what is in memory.
+/// Moves about half of all allocations.
 fn move_things(keyspace: &'static Keyspace) {
     let mut heap = Shuffling { every: 2, seen: 0 };
     keyspace.lock_global().for_each_partition(|_, partition| {
@@ -464,7 +464,7 @@ fn what_is_left_of_a_snapshot_is_nothing() {
     }
 }
 
-/// A snapshot of one large collection of a kind in the last database, of which the walk has seen all before.
+/// A snapshot of one large collection in the last database, after the walk has visited everything before it.
 fn about_to_come(kind: usize) -> (&'static Keyspace, Participant, Walk, Copies, Contents) {
     let keyspace = Keyspace::leak(DATABASES, 4, KeyHasher::with_secret(1, 2));
     let participant = keyspace.global_lock.join().expect("room");
@@ -520,7 +520,7 @@ fn one_that_is_dropped_is_captured_from_what_it_leaves_behind() {
             });
             walk_on(&mut walk, participant);
             assert!(*copies.seen.lock() == expected);
-            // What is freed is counted as such.
+            // Freed memory is subtracted.
             let deadline = Instant::now() + Duration::from_secs(20);
             while keyspace.lazy_free.pending_bytes() > 0 {
                 assert!(Instant::now() < deadline);

@@ -7,25 +7,25 @@
 //!              leaf   | a b c |   <-->   | d e |                    pointers to elements, nothing else
 //! ```
 //!
-//! - **Leaves** hold eight bytes for each element and are linked both ways. A leaf that is full shares with a neighbour
-//!   before it splits, and two full ones become three, so that they stay more than three quarters full; leaves at either
-//!   end are left full when elements come in order.
-//! - **Inner nodes** hold for each child the number of elements below it, so that ranks are sums along one descent, and
-//!   for each but the first a separator: its first element, with the score beside it. A descent compares scores that lie
-//!   side by side and looks at elements only where scores are the same.
-//! - An element that is known to be there is found in its leaf by its address, without looking at any element.
+//! - **Leaves** hold eight bytes per element and are doubly linked. A full leaf moves elements to
+//!   a neighbour before it splits, and two full ones become three, so that leaves stay more than
+//!   three quarters full; leaves at either end are left full if elements are added in order.
+//! - **Inner nodes** hold for each child the number of elements below it, so that a rank is a sum along one
+//!   descent, and for each child but the first a separator: its first element, with a copy of its score. A
+//!   descent compares scores that are contiguous in memory and reads elements only where scores are equal.
+//! - An existing element is found in its leaf by its address, without reading any element.
 //!
 //! # Safety
 //!
-//! These hold whenever no method runs, and `Tree::check` verifies them in tests:
+//! The following hold between method calls; `Tree::check` verifies them in tests:
 //!
-//! - All leaves are `height` levels below the root; every node but those is an [`Inner`]. Nodes are boxes, each owned by
-//!   its parent, the root by the tree. There is no root if and only if there are no elements; no node is empty.
-//! - Elements are strictly in order through all leaves, and `next` and `previous` lead through them.
+//! - All leaves are `height` levels below the root; all other nodes are [`Inner`] nodes. Nodes are boxed; each is
+//!   owned by its parent, the root by the tree. There is a root if and only if there are elements; no node is empty.
+//! - Elements are strictly ordered across all leaves, and `next` and `previous` link the leaves in this order.
 //! - A count is the number of elements below a child; a separator is the first element below its child, and its score.
 //!
-//! [`Tree::leaf`] and its kin, through which all nodes are reached, rely on the first. References to nodes are made for
-//! one statement or block, and none to the same node is held beside a mutable one.
+//! [`Tree::leaf`] and similar methods, through which all nodes are accessed, rely on the first invariant. References
+//! to nodes live for one statement or block, and no other reference to a node exists while it is mutably borrowed.
 
 mod node;
 
@@ -37,16 +37,16 @@ use smallvec::SmallVec;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// Leaves and inner nodes with less than this look for a neighbour to join.
+/// Leaves and inner nodes with fewer entries are joined with a neighbour if possible.
 const LEAF_SMALL: usize = LEAF / 3;
 const INNER_SMALL: usize = FANOUT / 4;
-/// The most that a node may hold after it has joined with another.
+/// The maximum size of a node after a join.
 const LEAF_JOINED_MAX: usize = LEAF * 3 / 4;
 const INNER_JOINED_MAX: usize = FANOUT * 3 / 4;
-/// Two leaves with more than this become three: below, sharing lasts for some more insertions.
+/// Two neighbouring leaves with more elements than this become three; with fewer, they share their elements.
 const SHARED_MAX: usize = 2 * LEAF - 6;
 
-/// See the module's documentation. Elements are not freed with it.
+/// The tree. See the module documentation. It does not free its elements.
 #[derive(Default)]
 pub(super) struct Tree {
     root: Option<Node>,
@@ -57,10 +57,10 @@ pub(super) struct Tree {
     inners: usize,
 }
 
-/// The inner nodes from the root down to a leaf, with the child that leads there.
+/// The inner nodes from the root down to a leaf, each with the index of the child on the path.
 type Path = SmallVec<[(NonNull<Inner>, usize); 6]>;
 
-/// Where an element stands. Valid until the tree changes.
+/// The position of an element. Valid until the tree changes.
 #[derive(Clone, Copy)]
 pub(super) struct Position {
     leaf: NonNull<Leaf>,
@@ -72,7 +72,7 @@ unsafe impl Send for Tree {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Tree {}
 
-/// Elements in a leaf, and children of an inner node, of a tree that is made at once: insertions find some room.
+/// Elements in a leaf, and children of an inner node, of a tree that is built in one pass: leaves room for insertions.
 const LEAF_FILLED: usize = LEAF * 7 / 8;
 const INNER_FILLED: usize = FANOUT * 7 / 8;
 
@@ -103,7 +103,7 @@ impl Tree {
         tree
     }
 
-    /// A node above these children.
+    /// A parent node of these children.
     fn new_inner(&mut self, children: &[Child]) -> Child {
         let Child { first, node, count } = children[0];
         let inner = Inner::new(node, count);
@@ -129,7 +129,7 @@ impl Tree {
         self.leaves + self.inners
     }
 
-    /// How many elements are before a cut.
+    /// Number of elements before a cut.
     pub fn rank(&self, cut: &Cut<'_>) -> usize {
         let mut before = 0;
         let Some(leaf) = self.descend(|inner| {
@@ -142,7 +142,7 @@ impl Tree {
         before + self.leaf(leaf).rank(cut)
     }
 
-    /// How many elements are before one that is there.
+    /// Number of elements before an existing one.
     pub fn rank_of(&self, element: Element) -> usize {
         let (cut, mut before) = (Cut::behind(element), 0);
         let Some(leaf) = self.descend(|inner| {
@@ -194,8 +194,7 @@ impl Tree {
         Some(Position { leaf, index: self.leaf(leaf).len() - 1 })
     }
 
-    /// Asks the processor to load the element that is `distance` after a position, or before it if negative, when it
-    /// stands in the same leaf.
+    /// Prefetches the element that is `distance` after a position, or before it if negative, if it is in the same leaf.
     #[inline]
     pub fn prefetch(&self, position: Position, distance: isize) {
         let elements = self.leaf(position.leaf).elements();
@@ -204,7 +203,7 @@ impl Tree {
         }
     }
 
-    /// Adds an element that is not there.
+    /// Adds an element, which must be absent.
     pub fn insert(&mut self, element: Element) {
         let cut = Cut::of(element);
         let (path, leaf) = self.path(|inner| inner.child_of(&cut));
@@ -226,13 +225,13 @@ impl Tree {
         }
     }
 
-    /// Removes an element that is there.
+    /// Removes an existing element.
     pub fn remove(&mut self, element: Element) {
         let (path, leaf, index) = self.locate(element);
         self.remove_run(path, leaf, index, 1);
     }
 
-    /// Removes `count` elements from number `rank` on, which are there, and hands them out in order.
+    /// Removes `count` existing elements from number `rank` on, and calls `removed` with each in order.
     pub fn remove_range(&mut self, rank: usize, mut count: usize, mut removed: impl FnMut(Element)) {
         while count > 0 {
             let mut index = rank;
@@ -250,7 +249,7 @@ impl Tree {
         }
     }
 
-    /// Gives an element that is there another score, and moves it if its place changes.
+    /// Changes the score of an existing element, and moves it if its position changes.
     pub fn rescore(&mut self, element: Element, score: f64) {
         let (path, leaf, index) = self.locate(element);
         let here = Position { leaf, index };
@@ -272,8 +271,8 @@ impl Tree {
         }
     }
 
-    /// Offers the nodes to a mover, from the leaf with element number `rank` on, and has `relocate` say for each element where
-    /// it is now; until the mover is due, or somewhat further. The number to go on with then.
+    /// Offers the nodes to a mover, from the leaf with element number `rank` on, and calls `relocate` with
+    /// each element to get its new address, until the mover is due. Returns the number to continue from.
     pub fn relocate(
         &mut self,
         mut rank: usize,
@@ -306,16 +305,16 @@ impl Tree {
         None
     }
 
-    /// Offers a leaf, and those inner nodes on the way there of which it is the first; where the leaf is now.
+    /// Offers a leaf, and the inner nodes on the path of which it is the first leaf; returns the leaf's new address.
     fn relocate_nodes(&mut self, path: &mut Path, leaf: NonNull<Leaf>, mover: &mut Mover<'_>) -> NonNull<Leaf> {
         let firsts = path.iter().rev().take_while(|(_, child)| *child == 0).count();
         for level in path.len() - firsts..path.len() {
-            // SAFETY: a box of this tree, whose address is replaced in the one place where it stands.
+            // SAFETY: a box of this tree, whose address is replaced in the one place where it is stored.
             let now = unsafe { mover.offer(path[level].0.cast(), Layout::new::<Inner>()) };
             self.set_node(&path[..level], now);
             path[level].0 = now.cast();
         }
-        // SAFETY: a box of this tree, whose address is replaced in the three places where it stands.
+        // SAFETY: a box of this tree, whose address is replaced in the three places where it is stored.
         let now = unsafe { mover.offer(leaf.cast(), Layout::new::<Leaf>()) }.cast();
         if now != leaf {
             let (previous, next) = (self.leaf(now).previous, self.leaf(now).next);
@@ -330,7 +329,7 @@ impl Tree {
         now
     }
 
-    /// Takes note of where the node is now to which a way from the root leads.
+    /// Records the new address of the node at the end of a path from the root.
     fn set_node(&mut self, way: &[(NonNull<Inner>, usize)], node: Node) {
         match way.last() {
             Some((inner, child)) => self.inner_mut(*inner).set_child(*child, node),
@@ -338,7 +337,7 @@ impl Tree {
         }
     }
 
-    /// Where an element stands that is there: the way to its leaf, and its index in it.
+    /// The position of an existing element: the path to its leaf, and its index there.
     fn locate(&self, element: Element) -> (Path, NonNull<Leaf>, usize) {
         let cut = Cut::behind(element);
         let (path, Some(leaf)) = self.path(|inner| inner.child_of(&cut)) else {
@@ -354,7 +353,7 @@ impl Tree {
         }
     }
 
-    /// Goes down to a leaf; `choose` says which child to take.
+    /// Descends to a leaf; `choose` selects the child.
     #[inline]
     fn descend(&self, mut choose: impl FnMut(&Inner) -> usize) -> Option<NonNull<Leaf>> {
         let mut node = self.root?;
@@ -365,7 +364,7 @@ impl Tree {
         Some(node.cast())
     }
 
-    /// The same, noting the way. There is no leaf in an empty tree.
+    /// Like `descend`, and returns the path. The leaf is `None` if the tree is empty.
     #[inline]
     fn path(&self, mut choose: impl FnMut(&Inner) -> usize) -> (Path, Option<NonNull<Leaf>>) {
         let mut path = Path::new();
@@ -414,7 +413,7 @@ impl Tree {
         Leaf::new(elements)
     }
 
-    /// Adds a leaf behind another.
+    /// Adds a leaf after another.
     fn new_leaf_behind(&mut self, before: NonNull<Leaf>, elements: &[Element]) -> NonNull<Leaf> {
         let leaf = self.new_leaf(elements);
         let after = self.leaf_mut(before).next.replace(leaf);
@@ -426,7 +425,7 @@ impl Tree {
         leaf
     }
 
-    /// Inserts into a full leaf. The counts on the way have grown already.
+    /// Inserts into a full leaf. The counts on the path were already incremented.
     #[cold]
     fn insert_into_full(&mut self, mut path: Path, leaf: NonNull<Leaf>, index: usize, element: Element) {
         if path.is_empty() {
@@ -436,7 +435,7 @@ impl Tree {
         }
         let node = self.leaf(leaf);
         if index == LEAF && node.next.is_none() {
-            // Elements that come in order leave full leaves behind.
+            // Appending in order leaves full leaves behind.
             let added = self.new_leaf_behind(leaf, &[element]);
             self.attach(path, Child { first: element, node: added.cast(), count: 1 });
         } else if index == 0 && node.previous.is_none() {
@@ -449,7 +448,7 @@ impl Tree {
         }
     }
 
-    /// Inserts into a full leaf by sharing with a neighbour, or by making three leaves out of two, or two of one.
+    /// Inserts into a full leaf by sharing with a neighbour, or by splitting two leaves into three, or one into two.
     fn share(&mut self, mut path: Path, leaf: NonNull<Leaf>, index: usize, element: Element) {
         let Some((parent, at)) = path.last_mut() else { return };
         let (parent, node) = (*parent, self.inner(*parent));
@@ -494,7 +493,7 @@ impl Tree {
         }
     }
 
-    /// Puts a new root above the present one.
+    /// Adds a new root above the current one.
     fn raise_root(&mut self) {
         if let Some(root) = self.root {
             self.inners += 1;
@@ -503,7 +502,7 @@ impl Tree {
         }
     }
 
-    /// Adds a child behind the one that the path ends with, whose count included it so far.
+    /// Adds a child after the one that the path ends with, whose count included it so far.
     fn attach(&mut self, mut path: Path, mut child: Child) {
         while let Some((parent, at)) = path.pop() {
             let node = self.inner_mut(parent);
@@ -512,7 +511,7 @@ impl Tree {
                 node.insert(at + 1, child);
                 return;
             }
-            // Children that come in order leave full nodes behind, like elements.
+            // Appending children in order leaves full nodes behind, as with elements.
             let half = if at + 1 == FANOUT { FANOUT - 1 } else { FANOUT / 2 };
             let mut right = node.split_off(half);
             if at < half {
@@ -530,7 +529,8 @@ impl Tree {
         }
     }
 
-    /// Takes note that the leaf at the end of the path begins with another element, or one with another score.
+    /// Updates the separator after the leaf at the end of the path got
+    /// another first element, or a first element with another score.
     #[inline]
     fn set_first(&mut self, path: &Path, first: Element) {
         if let Some((inner, child)) = path.iter().rev().find(|(_, child)| *child > 0) {
@@ -547,7 +547,7 @@ impl Tree {
         self.leaf_mut(leaf).remove(index, count);
         let node = self.leaf(leaf);
         if index == 0 {
-            // Separators of what is empty now go with it below; any other is followed by the next element.
+            // Separators of nodes that are now empty are removed below; any other is replaced by the next element.
             let next = node.elements().first().copied();
             if let Some(next) = next.or_else(|| node.next.map(|next| self.leaf(next).elements()[0])) {
                 self.set_first(&path, next);
@@ -558,7 +558,7 @@ impl Tree {
         }
     }
 
-    /// Joins or drops nodes from the end of the path upwards, as long as they are small.
+    /// Joins or removes nodes from the end of the path upwards, as long as they are small.
     #[cold]
     fn relieve(&mut self, mut path: Path) {
         let mut level = 0;
@@ -571,7 +571,8 @@ impl Tree {
         self.lower_root();
     }
 
-    /// Drops a child that is empty, or joins it with a neighbour if both are small. Whether there is one child less.
+    /// Removes a child if it is empty, or joins it with a neighbour
+    /// if both are small. Returns whether there is one child less.
     fn relieve_child(&mut self, parent: NonNull<Inner>, at: usize, level: usize) -> bool {
         let child = self.inner(parent).child(at);
         let len = self.node_len(child, level);
@@ -595,7 +596,7 @@ impl Tree {
         true
     }
 
-    /// Joins child `at` with the one behind it.
+    /// Joins child `at` with the one after it.
     fn join(&mut self, parent: NonNull<Inner>, at: usize, level: usize) {
         let node = self.inner(parent);
         let (left, right) = (node.child(at), node.child(at + 1));
@@ -617,16 +618,16 @@ impl Tree {
         if level == 0 { self.leaf(node.cast()).len() } else { self.inner(node.cast()).len() }
     }
 
-    /// Frees a node whose content has gone elsewhere.
+    /// Frees a node whose content was moved elsewhere.
     fn drop_node(&mut self, node: Node, level: usize) {
         if level > 0 {
             self.inners -= 1;
-            // SAFETY: made from a box, and about to be forgotten by its parent.
+            // SAFETY: made from a box, and about to be removed from its parent.
             drop(unsafe { Box::from_raw(node.cast::<Inner>().as_ptr()) });
             return;
         }
         self.leaves -= 1;
-        // SAFETY: the same.
+        // SAFETY: as above.
         let leaf = unsafe { Box::from_raw(node.cast::<Leaf>().as_ptr()) };
         if let Some(previous) = leaf.previous {
             self.leaf_mut(previous).next = leaf.next;
@@ -636,7 +637,7 @@ impl Tree {
         }
     }
 
-    /// Drops roots that lead to one child only, or to none.
+    /// Removes roots with only one child, or none.
     fn lower_root(&mut self) {
         while let Some(root) = self.root {
             let only = match self.node_len(root, self.height) {
@@ -650,7 +651,7 @@ impl Tree {
         }
     }
 
-    /// Verifies what the module's documentation promises.
+    /// Verifies the invariants of the module documentation.
     ///
     /// # Panics
     /// If it does not hold.
@@ -673,7 +674,7 @@ impl Tree {
         assert!(elements.is_sorted_by(|a, b| a.order(*b).is_lt()), "elements are in order");
     }
 
-    /// The number of elements below a node, and the first of them.
+    /// The number of elements below a node, and its first element.
     #[cfg(test)]
     fn check_node(
         &self,

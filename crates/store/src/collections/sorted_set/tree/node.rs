@@ -1,25 +1,26 @@
-//! Nodes of the tree: what they hold, and the moves within one or two of them.
+//! Nodes of the tree, and operations on one or two of them.
 //!
-//! All places of a node are always initialised; those behind its length hold [`Element::NONE`] or what was there before,
-//! and are never read.
+//! All slots of a node are always initialised; those at or after its
+//! length contain [`Element::NONE`] or stale values, and are never read.
 
 use super::super::cut::Cut;
 use super::super::element::Element;
 use std::ptr::NonNull;
 
-/// Elements in a leaf: as many as fit into one of the allocator's size classes.
+/// Elements in a leaf, which fills one of the allocator's size classes.
 pub(super) const LEAF: usize = 77;
 /// Children of an inner node, likewise.
 pub(super) const FANOUT: usize = 64;
-/// Elements of a leaf that are looked at one by one; the last of each such group is looked at first.
+/// Number of elements in a group: a search in a leaf first compares
+/// the last element of each group, then those of one group.
 const GROUP: usize = 9;
 
 const _: () = assert!(size_of::<Leaf>() == 640 && size_of::<Inner>() <= 2048);
 
-/// A node of either kind; how far above the leaves it stands tells which.
+/// A node of either type, determined by its level above the leaves.
 pub(super) type Node = NonNull<u8>;
 
-/// Some elements in their order, and the leaves beside it.
+/// Some elements in order, and links to the adjacent leaves.
 #[repr(C)]
 pub(super) struct Leaf {
     pub previous: Option<NonNull<Leaf>>,
@@ -50,19 +51,19 @@ impl Leaf {
         &self.elements[..self.len]
     }
 
-    /// Holds these elements instead of its own.
+    /// Replaces the elements.
     pub fn fill(&mut self, elements: &[Element]) {
         self.elements[..elements.len()].copy_from_slice(elements);
         self.len = elements.len();
     }
 
-    /// Appends elements, for which there is room.
+    /// Appends elements, which must fit.
     pub fn extend(&mut self, elements: &[Element]) {
         self.elements[self.len..self.len + elements.len()].copy_from_slice(elements);
         self.len += elements.len();
     }
 
-    /// Inserts an element, for which there is room.
+    /// Inserts an element, which must fit.
     #[inline]
     pub fn insert(&mut self, index: usize, element: Element) {
         self.elements.copy_within(index..self.len, index + 1);
@@ -77,8 +78,8 @@ impl Leaf {
         self.len -= count;
     }
 
-    /// How many elements are before the cut. First the last element of every group is looked at, then one group; the
-    /// elements of each step are loaded together, since none of them is likely to be cached.
+    /// Number of elements before the cut. Compares the last element of every group, then the elements
+    /// of one group; the elements of each step are loaded together, since they are probably not cached.
     #[inline]
     pub fn rank(&self, cut: &Cut<'_>) -> usize {
         let elements = self.elements();
@@ -90,18 +91,18 @@ impl Leaf {
         start + group.iter().take_while(|element| cut.is_behind(**element)).count()
     }
 
-    /// Takes note that the element at an index lies elsewhere now.
+    /// Records the new address of the element at an index.
     pub fn relocated(&mut self, index: usize, now: Element) {
         self.elements[..self.len][index] = now;
     }
 
-    /// Where an element stands, found by its address alone.
+    /// The index of an element, found by its address only.
     #[inline]
     pub fn position(&self, element: Element) -> Option<usize> {
         const STEP: usize = 8;
         let (chunks, rest) = self.elements().as_chunks::<STEP>();
         for (number, chunk) in chunks.iter().enumerate() {
-            // Without an early exit, for the comparisons to go side by side.
+            // No early exit, so that the comparisons can be vectorised.
             if chunk.iter().fold(false, |found, other| found | (*other == element)) {
                 return chunk.iter().position(|other| *other == element).map(|at| number * STEP + at);
             }
@@ -110,8 +111,8 @@ impl Leaf {
     }
 }
 
-/// Children in their order. Between two of them stands a separator: the first element below the second one, and its score
-/// once more, so that a search seldom has to look at elements.
+/// Children in order. Each child but the first has a separator: the first element
+/// below it, and a copy of its score, so that a search rarely has to read elements.
 #[repr(C)]
 pub(super) struct Inner {
     len: usize,
@@ -121,7 +122,7 @@ pub(super) struct Inner {
     children: [Node; FANOUT],
 }
 
-/// A child, or one that is to be: the first element below it, itself, and the number of elements below it.
+/// A child, existing or to be added: the first element below it, the node, and the number of elements below it.
 #[derive(Clone, Copy)]
 pub(super) struct Child {
     pub first: Element,
@@ -158,7 +159,7 @@ impl Inner {
         self.children[..self.len][index]
     }
 
-    /// Takes note that a child lies elsewhere now.
+    /// Records the new address of a child.
     pub fn set_child(&mut self, index: usize, node: Node) {
         self.children[..self.len][index] = node;
     }
@@ -188,7 +189,8 @@ impl Inner {
         self.counts[..index].iter().sum()
     }
 
-    /// The child that holds element number `rank`, and the element's number there. The last child when there are less.
+    /// The child that contains element number `rank`, and the element's
+    /// number within it. The last child if there are fewer elements.
     #[inline]
     pub fn child_at(&self, mut rank: usize) -> (usize, usize) {
         for (index, count) in self.counts[..self.len - 1].iter().enumerate() {
@@ -200,7 +202,7 @@ impl Inner {
         (self.len - 1, rank)
     }
 
-    /// The child below which a cut lies: the last one that begins before it.
+    /// The child that contains a cut: the last one that begins before it.
     #[inline]
     pub fn child_of(&self, cut: &Cut<'_>) -> usize {
         let (scores, separators) = (&self.scores[..self.len - 1], &self.separators[..self.len - 1]);
@@ -219,19 +221,19 @@ impl Inner {
         }
     }
 
-    /// The first element below child `index`, which is not the first child.
+    /// The first element below child `index`, which must not be the first child.
     pub fn separator(&self, index: usize) -> (f64, Element) {
         (self.scores[..self.len - 1][index - 1], self.separators[index - 1])
     }
 
-    /// Takes note that child `index`, which is not the first, begins with this element, or that its score changed.
+    /// Records that child `index`, which must not be the first, begins with this element, or that its score changed.
     #[inline]
     pub fn set_separator(&mut self, index: usize, first: Element) {
         self.scores[..self.len - 1][index - 1] = first.score();
         self.separators[index - 1] = first;
     }
 
-    /// Inserts a child, for which there is room, at `index`, which is not 0.
+    /// Inserts a child, which must fit, at `index`, which must not be 0.
     pub fn insert(&mut self, index: usize, child: Child) {
         let (len, before) = (self.len, index - 1);
         self.children.copy_within(index..len, index + 1);
@@ -255,11 +257,11 @@ impl Inner {
         self.len -= 1;
     }
 
-    /// Moves the children from `index` on, which is not 0, to a node of their own.
+    /// Moves the children from `index` on, which must not be 0, to a new node.
     pub fn split_off(&mut self, index: usize) -> Child {
         let first = self.separators[index - 1];
         let mut right = Inner::new(self.children[index], self.counts[index]);
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: just created, and not referenced elsewhere.
         let node = unsafe { right.as_mut() };
         node.len = self.len - index;
         node.children[..node.len].copy_from_slice(&self.children[index..self.len]);
@@ -270,7 +272,7 @@ impl Inner {
         Child { first, count: node.total(), node: right.cast() }
     }
 
-    /// Appends the children of the node behind it, of which `first` is the first element and for which there is room.
+    /// Appends the children of the next node, which must fit and whose first element is `first`.
     pub fn append(&mut self, right: &Inner, first: Element) {
         let (len, count) = (self.len, right.len);
         self.children[len..len + count].copy_from_slice(&right.children[..count]);

@@ -1,8 +1,10 @@
+//! Tests of the tree against an ordered map.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A tree beside a model: scores are whole here, so that they can be keys.
+/// A tree and a model: scores are whole here, so that they can be keys.
 #[derive(Default)]
 struct Both {
     tree: Tree,
