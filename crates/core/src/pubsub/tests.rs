@@ -1,3 +1,5 @@
+//! Tests of publish and subscribe.
+
 use super::*;
 use kvick_resp::Version;
 
