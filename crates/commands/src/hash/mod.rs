@@ -91,7 +91,7 @@ const fn documented(spec: Spec, since: &'static str, complexity: &'static str, s
     spec.doc(Group::Hash, since, complexity, summary)
 }
 
-/// Complexity of commands on fields that they name.
+/// Complexity of commands on named fields.
 const PER_FIELD: &str = "O(N), N being the number of fields named.";
 /// Complexity of commands on all fields.
 const PER_SIZE: &str = "O(N), N being the number of fields in the hash.";
@@ -100,7 +100,7 @@ fn limits(settings: &Settings) -> Limits {
     Limits { fields: settings.hash_max_listpack_entries, bytes: settings.hash_max_listpack_value }
 }
 
-/// Counts and tells of fields that were set in the place of expired ones.
+/// Counts fields that were set in place of expired ones, and records the events.
 fn tell_revived(cx: &mut Context<'_>, key: Key<'_>, revived: usize) {
     if revived > 0 {
         cx.db.count_expired_fields(revived);
@@ -112,7 +112,7 @@ fn tell(cx: &mut Context<'_>, key: Key<'_>, event: &'static str) {
     cx.db.effects().notify(EventClass::HASH, event, key.bytes);
 }
 
-/// Does what a hash asks for after a change.
+/// Applies the state of a hash after a change.
 #[inline]
 fn settle(cx: &mut Context<'_>, key: Key<'_>, state: State) {
     match state {
@@ -125,7 +125,7 @@ fn settle(cx: &mut Context<'_>, key: Key<'_>, state: State) {
     }
 }
 
-/// Propagates that a field was given a value, and keeps its expiry.
+/// Propagates the new value of a field together with its expiry.
 fn propagate_value(cx: &mut Context<'_>, key: Key<'_>, name: &[u8], value: &[u8], expiry: Option<i64>) {
     let effects = cx.db.effects();
     match expiry {
