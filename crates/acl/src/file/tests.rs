@@ -1,3 +1,5 @@
+//! Tests of user lines and ACL files.
+
 use super::*;
 
 fn parse_text(text: &str) -> Result<Vec<String>, String> {

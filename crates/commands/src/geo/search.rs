@@ -1,7 +1,7 @@
 //! GEOSEARCH and GEOSEARCHSTORE, and the older GEORADIUS commands.
 //!
-//! A search looks at the few cells of the grid that cover its shape, each a range of scores, and keeps the members whose
-//! places are inside.
+//! A search reads the few cells of the grid that cover its shape, each of which is a range of scores, and keeps the
+//! members whose positions are inside.
 
 use kvick_resp::{Args, Reply};
 use kvick_store::collections::sorted_set::{Builder, Cut};
@@ -247,7 +247,7 @@ fn georadiusbymember_ro(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Erro
     search(cx, args, 1, Syntax::RadiusByMember, false)
 }
 
-/// The keys of GEORADIUS and GEORADIUSBYMEMBER: the last STORE or STOREDIST counts.
+/// The keys of GEORADIUS and GEORADIUSBYMEMBER: the last STORE or STOREDIST takes effect.
 fn radius_keys(args: Args<'_>) -> Option<KeyPositions> {
     let mut stored = None;
     let mut index = 5;
@@ -264,16 +264,16 @@ fn radius_keys(args: Args<'_>) -> Option<KeyPositions> {
     Some([read].into_iter().chain(written).collect())
 }
 
-/// A member that was found.
+/// A member found by a search.
 struct Found<'a> {
     member: Str<'a>,
     score: f64,
     place: Place,
-    /// Metres from the centre.
+    /// Meters from the center.
     distance: f64,
 }
 
-/// Searches the sorted set at argument `source`, and lists or stores what was found.
+/// Searches the sorted set at argument `source`, and lists or stores the result.
 fn search(cx: &mut Context<'_>, args: Args<'_>, source: usize, syntax: Syntax, may_store: bool) -> Result<(), Error> {
     let key = cx.key(args, source);
     let set = cx.db.read::<SortedSet>(key)?;
@@ -302,7 +302,7 @@ fn search(cx: &mut Context<'_>, args: Args<'_>, source: usize, syntax: Syntax, m
     Ok(())
 }
 
-/// The members inside of a shape: as many, and in the order, as the options say.
+/// The members inside a shape, limited and sorted as the options require.
 fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options) -> Vec<Found<'a>> {
     let count = options.count.unwrap_or(usize::MAX);
     let enough = if options.any { count } else { usize::MAX };
@@ -320,7 +320,7 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
             }
         }
     }
-    // A count without an order asks for the nearest, unless any will do.
+    // COUNT without an order returns the nearest members, unless ANY is given.
     let nearest = (options.count.is_some() && !options.any).then_some(Order::Ascending);
     match options.order.or(nearest) {
         Some(Order::Ascending) => found.sort_by(|a, b| a.distance.total_cmp(&b.distance)),
@@ -331,7 +331,7 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
     found
 }
 
-/// Lists what was found, with what is asked for beside.
+/// Lists the members found, with the requested details.
 fn list(reply: &mut Reply<'_>, found: &[Found<'_>], options: &Options, unit: f64) {
     let beside =
         [options.with_distance, options.with_hash, options.with_place].into_iter().filter(|with| *with).count();

@@ -1,3 +1,5 @@
+//! Tests of the hash commands.
+
 use crate::testing::Bench;
 use crate::{hash, keys, string};
 use kvick_resp::Version;

@@ -1,4 +1,4 @@
-//! LPUSH, RPUSH, LPUSHX, RPUSHX: elements added at an end.
+//! LPUSH, RPUSH, LPUSHX, RPUSHX: add elements at an end.
 
 use std::iter::once;
 
@@ -10,7 +10,7 @@ use super::{limits, push_event};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// What the four commands have in common.
+/// The common parts of the four commands.
 const fn spec(name: &'static str) -> Spec {
     Spec::new(name, -3)
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST])

@@ -1,3 +1,5 @@
+//! Tests of the list commands.
+
 use super::COMMANDS;
 use crate::keys;
 use crate::testing::Bench;
