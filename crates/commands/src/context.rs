@@ -18,7 +18,7 @@ pub struct Context<'a> {
     pub reply: Reply<'a>,
     /// The argument at [`Spec::takes`](crate::spec::Spec::takes), if it was large enough to be read into a buffer of
     /// its own. Use it instead of the argument, which is empty in that case.
-    pub taken: Option<Vec<u8>>,
+    pub owned_arg: Option<Vec<u8>>,
     /// The settings that commands use.
     pub settings: &'a Settings,
     /// The receiver of the reply.

@@ -111,7 +111,7 @@ impl Bench {
             reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
-            taken: None,
+            owned_arg: None,
             settings: &self.settings,
             receiver: Receiver::Client,
             may_block: self.may_block,

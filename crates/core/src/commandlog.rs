@@ -76,19 +76,19 @@ impl Thresholds {
 
 /// The part of a large argument that the log needs, for an argument that its command took over.
 #[derive(Clone, Copy)]
-pub struct TakenArgument {
+pub struct OwnedArgument {
     index: usize,
     len: usize,
     head: [u8; ARG_BYTES_MAX],
 }
 
-impl TakenArgument {
+impl OwnedArgument {
     /// Keeps the start of `bytes`, which is argument `index`.
     pub fn new(index: usize, bytes: &[u8]) -> Self {
         let mut head = [0; ARG_BYTES_MAX];
         let kept = bytes.len().min(ARG_BYTES_MAX);
         head[..kept].copy_from_slice(&bytes[..kept]);
-        TakenArgument { index, len: bytes.len(), head }
+        OwnedArgument { index, len: bytes.len(), head }
     }
 }
 
@@ -98,7 +98,7 @@ pub struct Executed<'a> {
     /// Its arguments.
     pub args: Args<'a>,
     /// The argument that the command took over.
-    pub taken: Option<&'a TakenArgument>,
+    pub owned_arg: Option<&'a OwnedArgument>,
     /// The client that sent it.
     pub client: &'a ClientInfo,
     /// Secret arguments, as bits.
@@ -109,7 +109,7 @@ impl<'a> Executed<'a> {
     /// A cheap upper bound of the length of the request.
     #[inline]
     pub fn bytes_max(&self) -> usize {
-        self.taken.map_or(0, |taken| taken.len) + Self::bytes_max_of(self.args)
+        self.owned_arg.map_or(0, |owned_arg| owned_arg.len) + Self::bytes_max_of(self.args)
     }
 
     /// The same for a request of which no argument was taken over.
@@ -127,8 +127,10 @@ impl<'a> Executed<'a> {
 
     /// Length and start of an argument.
     fn arg(&self, index: usize) -> (usize, &[u8]) {
-        match self.taken {
-            Some(taken) if taken.index == index => (taken.len, &taken.head[..taken.len.min(ARG_BYTES_MAX)]),
+        match self.owned_arg {
+            Some(owned_arg) if owned_arg.index == index => {
+                (owned_arg.len, &owned_arg.head[..owned_arg.len.min(ARG_BYTES_MAX)])
+            }
             _ => {
                 let bytes = self.args.get(index).unwrap_or_default();
                 (bytes.len(), bytes)
@@ -267,11 +269,11 @@ mod tests {
         log: &CommandLog,
         client: &ClientInfo,
         args: &[&[u8]],
-        taken: Option<&TakenArgument>,
+        owned_arg: Option<&OwnedArgument>,
         redacted: u32,
     ) -> Entry {
         let owned = OwnedArgs::new(args);
-        let executed = Executed { args: owned.args(), taken, client, redacted };
+        let executed = Executed { args: owned.args(), owned_arg, client, redacted };
         log.offer_request(executed, &ALL);
         assert!(executed.bytes() <= executed.bytes_max());
         log.latest(Kind::LargeRequest, 1).remove(0)
@@ -295,8 +297,8 @@ mod tests {
 
     #[test]
     fn an_argument_that_was_taken_over_is_shown_all_the_same() {
-        let taken = TakenArgument::new(2, &[b'x'; 1000]);
-        let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&taken), 0);
+        let owned_arg = OwnedArgument::new(2, &[b'x'; 1000]);
+        let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&owned_arg), 0);
         assert!(entry.args[2].starts_with(b"xxxx") && entry.args[2].ends_with(b"... (872 more bytes)"));
         assert_eq!(entry.value, 4 + 9 + 7 + 1009);
     }
@@ -311,7 +313,7 @@ mod tests {
     #[test]
     fn the_latest_are_kept_and_numbers_go_on() {
         let (log, client, owned) = (CommandLog::default(), client(), OwnedArgs::new([b"ping"]));
-        let executed = Executed { args: owned.args(), taken: None, client: &client, redacted: 0 };
+        let executed = Executed { args: owned.args(), owned_arg: None, client: &client, redacted: 0 };
         (0..3).for_each(|us| log.offer_slow(us, executed, &ALL));
         log.offer_reply(1, executed, &ALL);
         let ids = |log: &CommandLog| log.latest(Kind::Slow, 9).iter().map(|entry| entry.id).collect::<Vec<_>>();

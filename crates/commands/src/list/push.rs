@@ -82,7 +82,7 @@ fn push(cx: &mut Context<'_>, args: Args<'_>, side: Side, only_existing: bool) -
     } else {
         cx.db.write_or_create::<List>(key)?.0
     };
-    match cx.taken.take() {
+    match cx.owned_arg.take() {
         None => list.extend(side, args.iter().skip(2), limits),
         Some(only) if args.len() == 3 => list.push_owned(side, only, limits),
         Some(first) => list.extend(side, once(first.as_slice()).chain(args.iter().skip(3)), limits),

@@ -78,7 +78,7 @@ pub(crate) fn reply_string(reply: &mut Reply<'_>, value: Str<'_>) {
 /// Stores argument `index`, or the large argument that was taken over, at `key`. Records one change, with event `set`.
 #[inline]
 fn store(cx: &mut Context<'_>, key: Key<'_>, args: Args<'_>, index: usize, expiry: Expiry) {
-    match cx.taken.take() {
+    match cx.owned_arg.take() {
         None => cx.db.set_bytes(key, &args[index], expiry),
         Some(value) => cx.db.set_owned(key, value, expiry),
     }

@@ -251,7 +251,7 @@ impl Engine {
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         let ticks = self.count(blocked.command, began, &result);
-        let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
+        let executed = Executed { args, owned_arg: None, client: &blocked.client, redacted: 0 };
         self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply, is_last: false });
