@@ -1,7 +1,7 @@
-//! Whether a user may do what a request asks for.
+//! Checks whether a user may execute a request.
 //!
-//! A selector looks at a request in this order: the databases that it uses, the command, its keys, its channels. When no
-//! selector allows all of it, the reason told is the furthest that any selector came.
+//! A selector checks a request in this order: its databases, the command, its keys, its channels. If no selector allows
+//! all of them, the reason reported is the one from the selector that got furthest.
 
 use super::user::{KeyAccess, Selector, User};
 use kvick_commands::context::Error;
@@ -10,7 +10,7 @@ use kvick_commands::table::CommandInfo;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 
-/// What a request is, as far as rights are concerned.
+/// A request, as input of the check.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The command.
@@ -19,11 +19,11 @@ pub struct Request<'a> {
     pub args: Args<'a>,
     /// The database that it is for.
     pub db: usize,
-    /// How many databases there are.
+    /// Number of databases of the server.
     pub databases: usize,
 }
 
-/// What a user may not use; a later one is told rather than an earlier one.
+/// The part of a request that was denied. Later variants take precedence in reports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reason {
     /// A database.
@@ -36,27 +36,27 @@ pub enum Reason {
     Channel,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Denied {
-    /// What may not be used.
+    /// The part that was denied.
     pub reason: Reason,
-    /// The argument that names it; 0 when none does.
+    /// The index of the argument that names it; 0 if none does.
     pub at: usize,
 }
 
 impl Denied {
-    /// The error that a client is told.
+    /// The error reply to a client.
     pub fn error(self, user: &User, command: &CommandInfo) -> Error {
         Error::new(format!("NOPERM {}", self.text(user, command)))
     }
 
-    /// The error that a script is told of a command that it calls.
+    /// The error for a script that calls the command.
     pub fn error_in_script(self, user: &User, command: &CommandInfo) -> Error {
         Error::new(format!("NOPERM ACL failure in script: {}", self.text(user, command)))
     }
 
-    /// The error that EXEC tells of a command that was still allowed when it was queued.
+    /// The error reply of EXEC for a command that was allowed when it was queued.
     pub fn error_in_exec(self) -> Error {
         let reason = match self.reason {
             Reason::Command => "no permission to execute the command or subcommand",
@@ -70,7 +70,8 @@ impl Denied {
         ))
     }
 
-    /// What may not be used, without its name: whoever is refused may not learn more than he knew.
+    /// The reason without the name of the key, channel or database, so that the reply reveals nothing that the client
+    /// did not know.
     fn text(self, user: &User, command: &CommandInfo) -> String {
         match self.reason {
             Reason::Command => self.full_text(user, command, b""),
@@ -80,7 +81,7 @@ impl Denied {
         }
     }
 
-    /// What may not be used, by the name that stands at `at` of the arguments.
+    /// The reason with `name`, the argument at index `at`.
     pub fn full_text(self, user: &User, command: &CommandInfo, name: &[u8]) -> String {
         let (user, name) = (String::from_utf8_lossy(&user.name), String::from_utf8_lossy(name));
         match self.reason {
@@ -91,7 +92,7 @@ impl Denied {
         }
     }
 
-    /// What the log calls the thing that was refused.
+    /// The object of the refusal in ACL LOG.
     pub fn object<'a>(self, command: &'a CommandInfo, args: Args<'a>) -> &'a [u8] {
         let named = (self.reason != Reason::Command && self.at > 0).then(|| args.get(self.at)).flatten();
         named.unwrap_or(command.full_name.as_bytes())
@@ -99,7 +100,7 @@ impl Denied {
 }
 
 impl User {
-    /// Whether it may do this.
+    /// Checks whether the user may execute the request.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
         let mut keys = Keys::default();
         let mut worst = Denied { reason: Reason::Database, at: 0 };
@@ -112,20 +113,21 @@ impl User {
         Err(worst)
     }
 
-    /// Whether it may do this and read every key, by leave of one selector: for requests that come across keys that they
-    /// do not name.
+    /// Whether one selector allows the request and reading every key. For requests that read keys which they do not
+    /// name.
     pub fn check_with_every_key(&self, request: &Request<'_>) -> bool {
         let mut keys = Keys::default();
         self.all_selectors().any(|selector| selector.reads_every_key() && selector.check(request, &mut keys).is_ok())
     }
 }
 
-/// The keys of a request, found when the first selector asks for them.
+/// The keys of a request, extracted when a selector first needs them.
 #[derive(Default)]
 struct Keys(Option<KeyPositions>);
 
 impl Keys {
-    /// Arguments that do not say where the keys are make the command answer an error before it looks at any.
+    /// If the keys cannot be extracted, the result is empty: the command replies with an error before it accesses any
+    /// key.
     fn of(&mut self, request: &Request<'_>) -> &KeyPositions {
         self.0.get_or_insert_with(|| request.command.spec.key_positions(request.args).unwrap_or_default())
     }
@@ -150,7 +152,7 @@ impl Selector {
                     return denied(at);
                 }
             }
-            // What it takes keys from is the present database, whichever others it names.
+            // Its source is the selected database, whichever other databases it names.
             return if has_keys(command) && !self.allows_database(db) { denied(0) } else { Ok(()) };
         }
         if spec.flags.contains(Flags::ALL_DBS) {
@@ -204,7 +206,7 @@ fn has_keys(command: &CommandInfo) -> bool {
     spec.find_keys.is_some() || spec.keys.iter().any(|keys| !keys.flags.contains(KeyFlags::NOT_KEY))
 }
 
-/// The ways in which a command uses a key.
+/// The access that a command makes to a key.
 fn access(flags: KeyFlags) -> KeyAccess {
     let mut access = KeyAccess::empty();
     access.set(KeyAccess::READ, flags.contains(KeyFlags::ACCESS));

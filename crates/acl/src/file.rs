@@ -1,8 +1,8 @@
-//! Users in configuration files, and in an ACL file of their own.
+//! Users in configuration files and in ACL files.
 //!
-//! Either has a line for each user: the word `user`, a name, and rules. An ACL file is written by the server, so it has no
-//! comments, and no quotes: words are what stands between blanks. It is read by ACL LOAD as a whole or not at all, with the
-//! world held, and replaced by ACL SAVE in one step, by the worker that was asked.
+//! Both have one line per user: the word `user`, a name, and rules. The server writes ACL files, so they contain no
+//! comments and no quotes; words are separated by blanks. ACL LOAD reads the file under the global lock and applies
+//! either the whole file or nothing. ACL SAVE replaces the file atomically, on the worker that executes the command.
 
 use super::rules::{Reader, RuleError, has_blanks, join_selectors};
 use super::user::User;
@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the `user` line of a configuration file says.
+/// A `user` line of a configuration file.
 #[derive(Debug)]
 pub struct UserLine {
     name: Vec<u8>,
@@ -29,8 +29,8 @@ pub struct UserLine {
 }
 
 impl UserLine {
-    /// Reads the words behind `user`, and checks what can be checked without knowing all commands. `earlier` are the lines
-    /// before it.
+    /// Reads the words after `user`, and checks what does not require the full command table. `earlier` contains the
+    /// lines before it.
     pub fn read(words: &[Vec<u8>], earlier: &[UserLine], reader: Reader<'_>) -> Result<Self, Refusal> {
         let refuse = |word: &[u8], why: &dyn std::fmt::Display| {
             Refusal::new(format!("Error in user declaration '{}': {why}", String::from_utf8_lossy(word)))
@@ -52,7 +52,7 @@ impl UserLine {
     }
 }
 
-/// A rule as it may be shown.
+/// The rule as error messages show it, with passwords redacted.
 fn hide_password(rule: &[u8]) -> &[u8] {
     match rule {
         [b'>' | b'<', ..] => b"(redacted)",
@@ -60,7 +60,7 @@ fn hide_password(rule: &[u8]) -> &[u8] {
     }
 }
 
-/// Makes the users of a configuration file's lines.
+/// Creates the users from the lines of a configuration file.
 pub fn make_users(lines: &[UserLine], reader: Reader<'_>) -> Result<Vec<User>, String> {
     lines.iter().map(|line| make_user(line, reader)).collect()
 }
@@ -86,7 +86,7 @@ fn make_user(line: &UserLine, reader: Reader<'_>) -> Result<User, String> {
     Ok(user)
 }
 
-/// Makes the users that a server starts with: of `requirepass`, of the lines of its configuration, and of its ACL file.
+/// Creates the users at startup, from `requirepass`, the `user` lines of the configuration, and the ACL file.
 pub fn load_at_start(core: &Core, acl: &Acl, lines: &[UserLine]) -> Result<(), String> {
     let (admission, reader) = (&core.admission, reader(core));
     if let Some(password) = core.config.read(REQUIREPASS) {
@@ -117,26 +117,26 @@ pub fn load_at_start(core: &Core, acl: &Acl, lines: &[UserLine]) -> Result<(), S
     Ok(())
 }
 
-/// The ACL file, if there is one.
+/// The path of the ACL file; `None` if none is configured.
 pub fn path(core: &Core) -> Option<PathBuf> {
     let name = core.config.read(ACLFILE);
     (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&name)))
 }
 
-/// What rules are read with at a server.
+/// The context for reading rules on this server.
 pub fn reader(core: &Core) -> Reader<'_> {
     let all_channels = core.config.read(ACL_PUBSUB_DEFAULT) == AclPubsubDefault::Allchannels;
     Reader { table: core.catalogue, all_channels }
 }
 
-/// Reads an ACL file. On an error it is the description of all that is wrong with it.
+/// Reads an ACL file. The error describes everything that is wrong with the file.
 pub fn load(path: &Path, reader: Reader<'_>) -> Result<Users, String> {
     let text = std::fs::read(path)
         .map_err(|error| format!("Error loading ACLs, opening file '{}': {}", path.display(), Refusal::from(error)))?;
     parse(&text, &path.display().to_string(), reader)
 }
 
-/// Reads the text of an ACL file that is called `name`.
+/// Parses the text of an ACL file. `name` is the file name for error messages.
 fn parse(text: &[u8], name: &str, reader: Reader<'_>) -> Result<Users, String> {
     let (mut users, mut errors) = (Users::new(), String::new());
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -179,7 +179,7 @@ fn parse_line(line: &[u8], file: &str, number: usize, users: &Users, reader: Rea
                 let rule = String::from_utf8_lossy(rule);
                 write!(errors, "{file}:{number}: Error in applying operation '{rule}': {error}. ")
             }
-            // What follows may be wrong because of the first.
+            // Errors in later rules may follow from the first.
             Err(_) if is_broken => Ok(()),
             Err(error) => {
                 is_broken = true;
@@ -190,7 +190,7 @@ fn parse_line(line: &[u8], file: &str, number: usize, users: &Users, reader: Rea
     if errors.is_empty() { Ok(user) } else { Err(errors) }
 }
 
-/// Writes the users to an ACL file, in one step.
+/// Replaces an ACL file by these users, atomically.
 pub fn save(path: &Path, users: &[Arc<User>]) -> io::Result<()> {
     let mut text = Vec::new();
     for user in users {

@@ -1,7 +1,7 @@
-//! Who a client is, and what follows for its requests.
+//! The identity of a client, and how it affects the admission of requests.
 //!
-//! Nearly all clients are unrestricted. They cache the admission word under which every command is admitted, so that one
-//! comparison admits a request: the word differs when commands may not run or rights have changed.
+//! Nearly all clients are unrestricted. They cache the admission word under which every command is admitted, so one
+//! comparison admits a request. The words differ if commands may not run or rights have changed.
 
 use super::check::Denied;
 use super::log::{Cause, Context, Event};
@@ -15,32 +15,32 @@ use kvick_core::clients::ClientInfo;
 use kvick_resp::Args;
 use std::sync::Arc;
 
-/// A word that the gate never has: all reasons hold.
+/// An admission word that never occurs: all reasons are set.
 const NEVER: u64 = u64::MAX;
 
-/// The name of who is no user.
+/// The name of an identity that is not a user.
 const SUPERUSER: &[u8] = b"(superuser)";
 
-/// Who a client is, and as of when that is known.
+/// The user of a client, and the rights epoch of that information.
 #[derive(Clone)]
 pub struct Identity {
     /// The user.
     pub user: Arc<User>,
-    /// Whether it has logged in, or was let in without that.
+    /// Whether the client has authenticated, or did not need to.
     pub authenticated: bool,
-    /// Whether the connection was ever authenticated, as whomever.
+    /// Whether the connection has ever been authenticated, as any user.
     is_known: bool,
-    /// Whether it is no user that could be looked up, and may do everything.
+    /// Whether this is the unrestricted internal identity, which is not in the user table.
     is_superuser: bool,
-    /// The gate's rights epoch when the user was looked up.
+    /// The rights epoch when the user was looked up.
     epoch: u32,
-    /// The gate's word under which it may do everything: as it was then, with no reason to refuse commands; [`NEVER`] if
-    /// it may not.
+    /// The admission word under which the client may execute every command: the rights epoch with no reason set.
+    /// [`NEVER`] if the client is restricted.
     free_at: u64,
 }
 
 impl Identity {
-    /// A connection that is new: the default user, who may have to log in.
+    /// The identity of a new connection: the default user, which may have to authenticate.
     pub fn newcomer(core: &Core, acl: &Acl) -> Self {
         let epoch = core.admission.rights();
         let user = acl.default_user();
@@ -48,55 +48,55 @@ impl Identity {
         Self::new(user, authenticated, epoch, authenticated)
     }
 
-    /// Somebody who may do everything, whatever users there are and what becomes of them.
+    /// The internal identity, which is unrestricted regardless of the users.
     pub fn superuser() -> Self {
         let user = User { name: SUPERUSER.into(), ..User::unlimited_default() };
         Identity { is_superuser: true, ..Self::new(Arc::new(user), true, 0, true) }
     }
 
-    /// `may_act` unless it has to log in before.
+    /// `may_act` is false if the client has to authenticate first.
     fn new(user: Arc<User>, authenticated: bool, epoch: u32, may_act: bool) -> Self {
         let is_free = may_act && user.is_unrestricted();
         let free_at = if is_free { Admission::open_word(epoch) } else { NEVER };
         Identity { user, authenticated, is_known: authenticated, is_superuser: false, epoch, free_at }
     }
 
-    /// The gate's rights epoch as of which it is known.
+    /// The rights epoch of this identity.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 }
 
 impl Identity {
-    /// The admission word under which every command is admitted; one that never occurs if the user is restricted.
+    /// The admission word under which every command is admitted; a word that never occurs if the client is restricted.
     #[inline]
     pub fn free_word(&self) -> u64 {
         self.free_at
     }
 
-    /// Whether the user may do everything, as of the epoch.
+    /// Whether the client may execute every command, as of the epoch.
     #[inline]
     pub fn is_unrestricted(&self) -> bool {
         self.free_at != NEVER
     }
 
-    /// Whether the connection was ever authenticated.
+    /// Whether the connection has ever been authenticated.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// The identity that a connection takes on instead of this one.
+    /// The identity for a connection that changes from this identity to another.
     #[must_use]
     pub fn replaced_by(&self, identity: Identity) -> Identity {
         Identity { is_known: identity.is_known || self.is_known, ..identity }
     }
 
-    /// The identity of a connection that has logged in as `user`, as of the rights epoch `epoch`.
+    /// The identity of a connection that has authenticated as `user`, as of the rights epoch `epoch`.
     pub fn logged_in(user: Arc<User>, epoch: u32) -> Identity {
         Identity::new(user, true, epoch, true)
     }
 
-    /// Looks the user up again as rights have changed; false when the user is gone.
+    /// Looks the user up again after rights have changed; returns false if the user no longer exists.
     #[cold]
     pub fn look_up(&mut self, core: &Core, acl: &Acl) -> bool {
         let epoch = core.admission.rights();
@@ -111,13 +111,13 @@ impl Identity {
         true
     }
 
-    /// Has every request checked, whatever the user may do.
+    /// Turns off the fast admission, so that every request is checked.
     pub fn check_every_request(&mut self) {
         self.free_at = NEVER;
     }
 }
 
-/// Takes note of something that was refused to a client.
+/// Records an event in ACL LOG.
 pub fn note(core: &Core, acl: &Acl, info: &ClientInfo, event: &Event<'_>) {
     let describe = || {
         let mut line = Vec::new();
@@ -128,7 +128,7 @@ pub fn note(core: &Core, acl: &Acl, info: &ClientInfo, event: &Event<'_>) {
     acl.log.record(event, core.config.read(ACLLOG_MAX_LEN), describe);
 }
 
-/// Takes note of a command that was refused to a user.
+/// Records in ACL LOG that a command was denied.
 pub fn note_denied(
     core: &Core,
     acl: &Acl,

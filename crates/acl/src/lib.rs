@@ -1,20 +1,20 @@
-//! Access control lists: who may log in, and what each user may do.
+//! Access control lists: authentication, and the rights of each user.
 //!
 //! - [`user`]: a user and its selectors, each with the commands, keys, channels and databases that it allows.
-//! - [`rules`]: reading the rules that make a user; [`print`] writes them down again.
-//! - [`check`]: whether a user may do what a request asks for.
+//! - [`rules`]: parses the rules that define a user; [`print`] writes them.
+//! - [`check`]: checks whether a user may execute a request.
 //! - [`users`]: all users by name.
-//! - [`identity`]: who a client is, and the one comparison that most requests cost.
-//! - [`file`]: users in configuration files and in a file of their own.
-//! - [`log`]: what was refused. [`password`]: what passwords are kept as.
+//! - [`identity`]: the user of a client, and the comparison that admits most requests.
+//! - [`file`]: users in configuration files and ACL files.
+//! - [`log`]: ACL LOG. [`password`]: password digests.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! - Rights are those of the moment in which a command begins, also of one that was queued in a transaction or has waited
-//!   for a key. Changes of users, but for CONFIG SET requirepass, are made while the world is held: when they are replied
-//!   to, no command is running that was allowed before them.
-//! - A client whose user is gone executes nothing any more.
-//! - The default user is always there.
+//! - A command needs the rights at the time when it starts, even if it was queued in a transaction or blocked on a key.
+//!   Except for CONFIG SET requirepass, users are changed under the global lock: after the reply to a change, no
+//!   command is running that was allowed only before it.
+//! - A client whose user was deleted executes no more commands.
+//! - The default user always exists.
 
 pub mod check;
 pub mod file;

@@ -1,34 +1,34 @@
-//! ACL LOG: what was refused, latest first, and how often.
+//! ACL LOG: the latest refused requests, latest first.
 //!
-//! What is refused again within a minute of the last time is counted in the entry that there is, if that is one of the
-//! latest few, which then comes first again.
+//! A refusal that repeats one of the latest few entries within a minute increments the count of that entry and moves it
+//! to the front.
 
 use super::check::Reason;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Entries that are looked at for one to count in.
+/// Number of latest entries that are searched for a repetition.
 const LOOKED_AT: usize = 10;
-/// Entries that are further apart are not the same.
+/// Refusals further apart than this get separate entries.
 const APART_MS_MAX: u64 = 60_000;
 
-/// What was refused.
+/// The kind of refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// To log in.
+    /// Authentication failed.
     Auth,
-    /// To run a command as a user.
+    /// The user may not execute the command.
     Denied(Reason),
-    /// To take a certificate's name for a user's.
+    /// The name in a client certificate is not a valid user.
     TlsCertificate,
 }
 
 impl Cause {
-    /// How many there are.
+    /// Number of causes.
     const COUNT: usize = 6;
 
-    /// All of them with their names in INFO, in its order.
+    /// All causes with their names in INFO, in the order of INFO.
     pub const NAMES: [(Cause, &'static str); Cause::COUNT] = [
         (Cause::Auth, "auth"),
         (Cause::Denied(Reason::Command), "cmd"),
@@ -55,14 +55,14 @@ impl Cause {
     }
 }
 
-/// Where something was refused.
+/// The context of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Context {
-    /// To a client.
+    /// A request of a client.
     TopLevel,
     /// In a transaction, while it was queued or executed.
     Multi,
-    /// To a script.
+    /// A command called by a script.
     Lua,
 }
 
@@ -77,41 +77,41 @@ impl Context {
     }
 }
 
-/// Something that was refused.
+/// A refusal.
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
-    /// What.
+    /// The cause.
     pub cause: Cause,
-    /// Where.
+    /// The context.
     pub context: Context,
     /// The key, the channel, the database, or the command.
     pub object: &'a [u8],
-    /// To whom.
+    /// The user.
     pub user: &'a [u8],
     /// Unix time in ms.
     pub now_ms: i64,
 }
 
-/// Something that was refused, once or many times.
+/// An entry of ACL LOG: a refusal that occurred once or more.
 #[derive(Clone)]
 pub struct Entry {
-    /// How many times.
+    /// Number of occurrences.
     pub count: u64,
-    /// What.
+    /// The cause.
     pub cause: Cause,
-    /// Where.
+    /// The context.
     pub context: Context,
     /// The key, the channel, the database, or the command.
     pub object: Box<[u8]>,
-    /// To whom.
+    /// The user.
     pub user: Box<[u8]>,
-    /// The connection that it was refused to last, as CLIENT LIST shows it.
+    /// The connection of the latest occurrence, in the form of CLIENT LIST.
     pub client: Vec<u8>,
-    /// Unlike that of any other entry since the start.
+    /// Unique since the start of the server.
     pub id: u64,
-    /// Unix time in ms of the first time.
+    /// Unix time in ms of the first occurrence.
     pub created_ms: i64,
-    /// Unix time in ms of the last time.
+    /// Unix time in ms of the latest occurrence.
     pub updated_ms: i64,
 }
 
@@ -139,7 +139,7 @@ struct Entries {
 }
 
 impl AclLog {
-    /// Takes note of something, and keeps `len_max` entries. `client` describes the connection.
+    /// Records a refusal and keeps at most `len_max` entries. `client` describes the connection.
     pub fn record(&self, event: &Event<'_>, len_max: u64, client: impl FnOnce() -> Vec<u8>) {
         self.counts[event.cause.number()].fetch_add(1, Ordering::Relaxed);
         let len_max = usize::try_from(len_max).unwrap_or(usize::MAX);
@@ -174,17 +174,17 @@ impl AclLog {
         self.entries.lock().latest_first.iter().take(count).cloned().collect()
     }
 
-    /// Forgets all entries.
+    /// Deletes all entries.
     pub fn clear(&self) {
         self.entries.lock().latest_first.clear();
     }
 
-    /// How often things were refused, for INFO.
+    /// Number of refusals with this cause, for INFO.
     pub fn count(&self, cause: Cause) -> u64 {
         self.counts[cause.number()].load(Ordering::Relaxed)
     }
 
-    /// Begins to count anew.
+    /// Resets the counts.
     pub fn reset_counts(&self) {
         self.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }

@@ -1,7 +1,6 @@
 //! Passwords, kept as SHA-256 digests.
 //!
-//! A digest is compared in a time that does not depend on how much of it is right, and no password that somebody sent is
-//! kept, logged or printed.
+//! Comparing digests takes constant time. The server never stores, logs or prints a password that a client sent.
 
 use sha2::{Digest as _, Sha256};
 use std::fmt;
@@ -14,12 +13,12 @@ const BYTES: usize = 32;
 pub struct Digest([u8; BYTES]);
 
 impl Digest {
-    /// Of a password.
+    /// Computes the digest of a password.
     pub fn of(password: &[u8]) -> Self {
         Digest(Sha256::digest(password).into())
     }
 
-    /// From its 64 hexadecimal digits, in lower case; `None` for anything else.
+    /// Parses 64 lower-case hexadecimal digits; `None` for anything else.
     pub fn parse(digits: &[u8]) -> Option<Self> {
         if digits.len() != 2 * BYTES {
             return None;
@@ -36,7 +35,7 @@ impl Digest {
         Some(Digest(bytes))
     }
 
-    /// Whether two are the same, without telling by the time how far they are.
+    /// Compares two digests in constant time.
     pub fn is_same(&self, other: &Digest) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         pairs.fold(0, |difference, (a, b)| black_box(difference | (a ^ b))) == 0

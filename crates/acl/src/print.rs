@@ -1,15 +1,14 @@
-//! Users written down as rules, from which [`super::rules`] makes them again.
+//! Prints users as rules, which [`super::rules`] can parse.
 
 use super::user::{CommandRule, Databases, KeyAccess, KeyPattern, Selector, User};
 
 impl User {
-    /// Its line in an ACL file or a configuration file, without the word `user` in front: its name, and the rules that
-    /// make it what it is.
+    /// The line of the user in an ACL file or configuration file without the word `user`: its name and its rules.
     pub fn line(&self) -> Vec<u8> {
         [&self.name, &b" "[..], &self.rules()].concat()
     }
 
-    /// The rules that make it what it is.
+    /// The rules that define the user.
     pub fn rules(&self) -> Vec<u8> {
         let mut text = Vec::new();
         for flag in self.flags() {
@@ -28,7 +27,7 @@ impl User {
         text
     }
 
-    /// The words for what it is apart from what it may do.
+    /// The flags `on` or `off`, and `nopass`.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> {
         let state = if self.enabled { "on" } else { "off" };
         std::iter::once(state).chain(self.nopass.then_some("nopass"))
@@ -46,7 +45,7 @@ impl Selector {
         text.extend_from_slice(&self.command_rules());
     }
 
-    /// The rules about commands.
+    /// The rules for commands.
     pub fn command_rules(&self) -> Vec<u8> {
         let mut text = if self.commands.began_with_all() { b"+@all".to_vec() } else { b"-@all".to_vec() };
         for CommandRule { allow, name } in &self.command_rules {
@@ -56,7 +55,7 @@ impl Selector {
         text
     }
 
-    /// The rules about keys.
+    /// The rules for keys.
     pub fn key_rules(&self) -> Vec<u8> {
         if self.all_keys {
             return b"~*".to_vec();
@@ -74,7 +73,7 @@ impl Selector {
         self.keys.iter().map(print).collect::<Vec<_>>().join(&b' ')
     }
 
-    /// The rules about channels.
+    /// The rules for channels.
     pub fn channel_rules(&self) -> Vec<u8> {
         if self.all_channels {
             return b"&*".to_vec();
@@ -82,7 +81,7 @@ impl Selector {
         self.channels.iter().map(|pattern| [b"&", &**pattern].concat()).collect::<Vec<_>>().join(&b' ')
     }
 
-    /// New users may be allowed all channels.
+    /// Starts with a reset if needed, since new users may be allowed all channels.
     fn channel_rules_with_reset(&self) -> Vec<u8> {
         match (self.all_channels, self.channels.is_empty()) {
             (true, _) => self.channel_rules(),
@@ -91,7 +90,7 @@ impl Selector {
         }
     }
 
-    /// The databases that it allows, if they are not all; empty when there are none.
+    /// The rules for databases: the allowed databases if they are restricted; empty if none is allowed.
     pub fn database_rules(&self) -> Vec<u8> {
         match &self.databases {
             Databases::All => b"alldbs".to_vec(),
@@ -103,7 +102,7 @@ impl Selector {
         }
     }
 
-    /// New users are allowed all databases, and that is left unsaid.
+    /// Empty if all databases are allowed, which is the default for new users.
     fn database_rules_with_reset(&self) -> Vec<u8> {
         match &self.databases {
             Databases::All => Vec::new(),

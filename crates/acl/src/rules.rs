@@ -1,20 +1,20 @@
-//! The rules that make a user: reading them, as ACL SETUSER, configuration files and ACL files have them.
+//! Parses the rules that define a user, from ACL SETUSER, configuration files and ACL files.
 //!
-//! | rule | what it does |
+//! | rule | effect |
 //! | --- | --- |
-//! | `on`, `off` | lets one log in as the user, or not |
-//! | `>password`, `#digest` | adds a password, in the clear or as its SHA-256 digest |
-//! | `<password`, `!digest` | takes one away |
-//! | `nopass`, `resetpass` | any password will do; none will |
-//! | `+command`, `-command`, `+command\|subcommand` | allows or forbids it |
-//! | `+@category`, `-@category`, `allcommands`, `nocommands` | the same for many |
-//! | `~pattern`, `%R~pattern`, `%W~pattern`, `allkeys`, `resetkeys` | keys |
-//! | `&pattern`, `allchannels`, `resetchannels` | channels |
-//! | `db=number,...`, `alldbs`, `resetdbs` | databases |
-//! | `(rules)`, `clearselectors` | adds a selector with these rules; takes all those away |
-//! | `reset` | makes the user as it was when it was new |
+//! | `on`, `off` | enables or disables the user |
+//! | `>password`, `#digest` | adds a password, in plain text or as its SHA-256 digest |
+//! | `<password`, `!digest` | removes a password |
+//! | `nopass`, `resetpass` | accepts any password; removes all passwords |
+//! | `+command`, `-command`, `+command\|subcommand` | allows or denies a command or subcommand |
+//! | `+@category`, `-@category`, `allcommands`, `nocommands` | allows or denies a category, or all commands |
+//! | `~pattern`, `%R~pattern`, `%W~pattern`, `allkeys`, `resetkeys` | allows keys; removes all key patterns |
+//! | `&pattern`, `allchannels`, `resetchannels` | allows channels; removes all channel patterns |
+//! | `db=number,...`, `alldbs`, `resetdbs` | allows databases; removes all databases |
+//! | `(rules)`, `clearselectors` | adds a selector with these rules; removes all added selectors |
+//! | `reset` | resets the user to the state of a new user |
 //!
-//! Commands are named as the server knows them, whatever `rename-command` calls them. Words are read in any case.
+//! Commands are identified by their original names, regardless of `rename-command`. Keywords are case-insensitive.
 
 use super::password::Digest;
 use super::user::{CommandRule, CommandSet, Databases, KeyAccess, KeyPattern, Selector, User};
@@ -25,33 +25,33 @@ use kvick_runtime::logging;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What rules are read with.
+/// The context for reading rules.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
-    /// The commands and categories that they may name.
+    /// The known commands and categories.
     pub table: &'a Catalogue,
-    /// Whether new users and selectors may use all channels: `acl-pubsub-default`.
+    /// `acl-pubsub-default`: whether new users and selectors may use all channels.
     pub all_channels: bool,
 }
 
-/// What is wrong with a rule.
+/// The errors of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RuleError {
-    /// There is no such command or category.
+    /// The command or category does not exist.
     UnknownCommand,
-    /// It is no rule at all.
+    /// The text is not a rule.
     Syntax,
-    /// All keys are allowed already.
+    /// A key pattern after all keys were allowed.
     KeyAfterAll,
-    /// All channels are allowed already.
+    /// A channel pattern after all channels were allowed.
     ChannelAfterAll,
-    /// The user has no such password to be taken away.
+    /// The user does not have the password to remove.
     NoSuchPassword,
-    /// The digest is not one.
+    /// The digest is malformed.
     BadDigest,
-    /// A subcommand cannot be allowed with certain arguments only.
+    /// The rule allows a subcommand only with a certain first argument.
     FirstArgOfSubcommand,
-    /// A database's number is negative or too large.
+    /// The database number is negative or too large.
     DatabaseOutOfRange,
 }
 
@@ -80,13 +80,13 @@ impl fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// Whether a name has a byte that would end it where users are written down.
+/// Whether a name contains a blank or NUL, which would end it in a file.
 pub fn has_blanks(name: &[u8]) -> bool {
     name.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | 0))
 }
 
-/// Joins the words of a rule in parentheses that was given as several, with blanks between them. On an error it is the
-/// place of the parenthesis that is not closed.
+/// Joins the words of each parenthesized selector that was passed as several words, with blanks between them. The error
+/// is the index of the word with the unclosed parenthesis.
 pub fn join_selectors<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Vec<u8>>, usize> {
     let mut rules: Vec<Vec<u8>> = Vec::new();
     let mut open = None;
@@ -111,7 +111,7 @@ pub fn join_selectors<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Result<V
 }
 
 impl Reader<'_> {
-    /// Applies one rule to a user. After an error the user may have been changed in part.
+    /// Applies one rule to a user. After an error, the user may be partly changed.
     pub fn apply(&self, user: &mut User, rule: &[u8]) -> Result<(), RuleError> {
         match rule {
             [] => return Ok(()),
@@ -121,7 +121,7 @@ impl Reader<'_> {
             [b'!', digits @ ..] => return remove_password(user, Digest::parse(digits).ok_or(RuleError::BadDigest)?),
             [b'(', inner @ .., b')'] => {
                 let mut selector = Selector::new(self.all_channels);
-                // As in the reference, quotes that are not closed leave the selector without rules.
+                // As in Valkey, a selector with unbalanced quotes gets no rules.
                 for rule in split_args(inner).unwrap_or_default() {
                     self.apply_to_selector(&mut selector, &rule)?;
                 }
@@ -136,7 +136,7 @@ impl Reader<'_> {
         match rule.to_ascii_lowercase().as_slice() {
             b"on" => user.enabled = true,
             b"off" => user.enabled = false,
-            // They once decided on how payloads are checked.
+            // Accepted for compatibility; these once controlled the checks of RESTORE payloads.
             b"skip-sanitize-payload" | b"sanitize-payload" => {}
             b"nopass" => (user.nopass, user.passwords) = (true, Vec::new()),
             b"resetpass" => (user.nopass, user.passwords) = (false, Vec::new()),
@@ -199,7 +199,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Allows a subcommand, or a command that has none with a certain first argument.
+    /// Allows a subcommand, or a certain first argument of a command without subcommands.
     fn allow_part(&self, selector: &mut Selector, name: &[u8]) -> Result<(), RuleError> {
         let bar = name.iter().rposition(|byte| *byte == b'|').unwrap_or_default();
         let (whole, part) = (&name[..bar], &name[bar + 1..]);
@@ -207,7 +207,7 @@ impl Reader<'_> {
         if command.full_name.contains('|') {
             return Err(RuleError::FirstArgOfSubcommand);
         }
-        // Written down, the rule has to be one word.
+        // The rule must remain one word when it is written to a file.
         if part.is_empty() || has_blanks(part) {
             return Err(RuleError::Syntax);
         }
@@ -234,7 +234,7 @@ impl Selector {
         self.first_args.clear();
     }
 
-    /// Allows or forbids a command, and with a container its subcommands.
+    /// Allows or denies a command, and all subcommands if it is a container.
     fn change_command(&mut self, command: &CommandInfo, allow: bool) {
         self.first_args.remove(&command.id);
         for id in std::iter::once(command.id).chain(command.subcommands.iter().copied()) {
@@ -242,8 +242,8 @@ impl Selector {
         }
     }
 
-    /// Adds a rule to those that are written down, in the place of what was said before of the same command or category or
-    /// of parts of it.
+    /// Adds a rule to the rules to print, and removes earlier rules for the same command or category or for its
+    /// subcommands.
     fn note_rule(&mut self, name: &[u8], allow: bool) {
         let name = name.to_ascii_lowercase();
         let is_replaced = |old: &[u8]| old.strip_prefix(&name[..]).is_some_and(|rest| matches!(rest, [] | [b'|', ..]));
@@ -258,7 +258,7 @@ fn remove_password(user: &mut User, digest: Digest) -> Result<(), RuleError> {
     Ok(())
 }
 
-/// The letters between `%` and `~`, each at most once, and the pattern. Where the `~` is missing the pattern is empty.
+/// Parses the letters between `%` and `~`, each at most once, and the pattern. Without a `~`, the pattern is empty.
 fn read_access(rest: &[u8]) -> Result<(KeyAccess, &[u8]), RuleError> {
     let (letters, pattern) = match rest.iter().position(|byte| *byte == b'~') {
         Some(at) => (&rest[..at], &rest[at + 1..]),
@@ -306,13 +306,13 @@ fn add_channels(selector: &mut Selector, pattern: &[u8]) -> Result<(), RuleError
     Ok(())
 }
 
-/// Numbers of databases with commas between them. Whether there are as many databases is not asked: there may be at the
-/// next start.
+/// Parses database numbers separated by commas. Numbers beyond the current number of databases are accepted, since a
+/// restart may add databases.
 fn read_databases(list: &[u8]) -> Result<BTreeSet<u32>, RuleError> {
     list.split(|byte| *byte == b',').map(read_database).collect()
 }
 
-/// A number as the C library reads it: behind blanks, with a sign.
+/// Parses a number as C's `strtol` does: with leading blanks and a sign.
 fn read_database(text: &[u8]) -> Result<u32, RuleError> {
     let text = &text[text.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count()..];
     let (negative, digits) = match text {

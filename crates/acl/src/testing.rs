@@ -1,4 +1,4 @@
-//! A catalogue for tests: the data commands, and a few of those that work on connections and the server.
+//! A command catalogue for tests: the data commands, and a few of the commands that work on connections and the server.
 
 use kvick_commands::spec::{Categories, Command, Flags, Spec};
 use kvick_commands::table::{Catalogue, Class, CommandTable};

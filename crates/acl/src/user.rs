@@ -1,8 +1,8 @@
-//! A user: who may log in as it, and what it may do.
+//! A user: its passwords and its rights.
 //!
-//! What a user may do stands in its selectors: the root selector, which is always there, and any number of others. A
-//! request is allowed when one of them allows all of it. Users do not change once others see them; a change makes a new
-//! one (see [`super::users`]).
+//! The rights are in selectors: the root selector, which always exists, and any number of others. A request is allowed
+//! if one selector allows all of it. Users are immutable once shared; a change replaces the user (see
+//! [`super::users`]).
 
 use super::password::Digest;
 use kvick_core::clients::default_user_name;
@@ -10,25 +10,25 @@ use kvick_resp::glob;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// See the module's documentation.
+/// A user with its passwords and selectors.
 #[derive(Clone, Debug)]
 pub struct User {
     /// Its name.
     pub name: Arc<[u8]>,
-    /// Whether anybody can log in as it.
+    /// Whether clients can authenticate as this user.
     pub enabled: bool,
-    /// Whether any password will do.
+    /// Whether any password is accepted.
     pub nopass: bool,
-    /// The passwords that do.
+    /// The digests of the accepted passwords.
     pub passwords: Vec<Digest>,
-    /// The selector that rules outside of parentheses are about.
+    /// The selector that rules outside parentheses apply to.
     pub root: Selector,
-    /// The others, in the order in which they were added.
+    /// The other selectors, in the order in which they were added.
     pub selectors: Vec<Selector>,
 }
 
 impl User {
-    /// A user that may do nothing; `all_channels` is what `acl-pubsub-default` gives to new ones.
+    /// A user without rights. `all_channels` is the value of `acl-pubsub-default`.
     pub fn new(name: Arc<[u8]>, all_channels: bool) -> Self {
         User {
             name,
@@ -40,7 +40,7 @@ impl User {
         }
     }
 
-    /// The default user as it is when nothing is said of it: it needs no password and may do everything.
+    /// The default user if nothing is configured: it needs no password and has all rights.
     pub fn unlimited_default() -> Self {
         let mut root = Selector::new(true);
         root.commands = CommandSet::all();
@@ -48,17 +48,18 @@ impl User {
         User { enabled: true, nopass: true, root, ..User::new(default_user_name(), true) }
     }
 
-    /// All its selectors.
+    /// All selectors of the user.
     pub fn all_selectors(&self) -> impl Iterator<Item = &Selector> {
         std::iter::once(&self.root).chain(&self.selectors)
     }
 
-    /// Whether it may do everything, so that nothing about its requests has to be looked at.
+    /// Whether the user may do everything, so that its requests need no checks.
     pub fn is_unrestricted(&self) -> bool {
         self.all_selectors().any(Selector::allows_everything)
     }
 
-    /// Whether this password lets one in. All passwords are looked at, whichever of them is right.
+    /// Whether the user accepts this password. Every password is compared, so that the time does not depend on which
+    /// one matches.
     pub fn admits(&self, password: &[u8]) -> bool {
         let given = Digest::of(password);
         let right = self.passwords.iter().fold(false, |right, known| right | known.is_same(&given));
@@ -66,22 +67,21 @@ impl User {
     }
 }
 
-/// One set of things that a user may do together.
+/// A set of rights.
 #[derive(Clone, Debug)]
 pub struct Selector {
     /// The commands that it allows.
     pub(crate) commands: CommandSet,
-    /// Commands that it allows with certain first arguments only, which are in lower case, by their place in the command
-    /// table.
+    /// First arguments, in lower case, with which a command is allowed that is otherwise denied; by the command's id.
     pub(crate) first_args: BTreeMap<u32, BTreeSet<Vec<u8>>>,
-    /// The rules that led to `commands`, behind the `+@all` or `-@all` that it all began with.
+    /// The rules that led to `commands`, after the initial `+@all` or `-@all`.
     pub(crate) command_rules: Vec<CommandRule>,
-    /// Whether it allows all keys; then there are no patterns.
+    /// Whether all keys are allowed; `keys` is empty then.
     pub(crate) all_keys: bool,
     pub(crate) keys: Vec<KeyPattern>,
-    /// Whether it allows all channels; then there are no patterns.
+    /// Whether all channels are allowed; `channels` is empty then.
     pub all_channels: bool,
-    /// The channels that it allows, unless it allows all of them.
+    /// The patterns of allowed channels.
     pub channels: Vec<Box<[u8]>>,
     pub(crate) databases: Databases,
 }
@@ -89,28 +89,28 @@ pub struct Selector {
 /// A rule about commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandRule {
-    /// Whether it allows.
+    /// True if the rule allows, false if it denies.
     pub allow: bool,
-    /// What: `get`, `config|get`, `@admin`.
+    /// The command, subcommand or category: `get`, `config|get`, `@admin`.
     pub name: Vec<u8>,
 }
 
-/// Keys that may be used in certain ways.
+/// A pattern of keys with the allowed access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPattern {
-    /// In which ways.
+    /// The allowed access.
     pub access: KeyAccess,
-    /// Which keys.
+    /// The pattern.
     pub pattern: Box<[u8]>,
 }
 
 bitflags::bitflags! {
-    /// Ways to use a key.
+    /// Kinds of access to a key.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyAccess: u8 {
-        /// To get what it holds.
+        /// Reads the value.
         const READ = 1;
-        /// To change what it holds.
+        /// Writes the value.
         const WRITE = 2;
     }
 }
@@ -118,14 +118,14 @@ bitflags::bitflags! {
 /// The databases that a selector allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Databases {
-    /// All that there are.
+    /// All databases.
     All,
     /// These.
     Only(BTreeSet<u32>),
 }
 
 impl Selector {
-    /// One that allows nothing, but all databases and perhaps all channels.
+    /// A selector that allows all databases, all channels if `all_channels` is set, and nothing else.
     pub fn new(all_channels: bool) -> Self {
         Selector {
             commands: CommandSet::none(),
@@ -139,12 +139,12 @@ impl Selector {
         }
     }
 
-    /// Whether it allows everything.
+    /// Whether the selector allows everything.
     pub fn allows_everything(&self) -> bool {
         self.commands.is_complete() && self.all_keys && self.all_channels && self.databases == Databases::All
     }
 
-    /// Whether a database may be used.
+    /// Whether the selector allows a database.
     pub fn allows_database(&self, db: usize) -> bool {
         match &self.databases {
             Databases::All => true,
@@ -152,69 +152,69 @@ impl Selector {
         }
     }
 
-    /// Whether a command may be called by the bit that it has.
+    /// Whether the selector allows a command with all arguments.
     pub fn allows_command(&self, id: u32) -> bool {
         self.commands.contains(id)
     }
 
-    /// Whether a command may be called with this first argument, although not with others.
+    /// Whether the selector allows a command with this first argument.
     pub fn allows_first_arg(&self, id: u32, arg: &[u8]) -> bool {
         self.first_args.get(&id).is_some_and(|allowed| allowed.contains(&arg.to_ascii_lowercase()))
     }
 
-    /// Whether a key may be used in these ways, all by leave of one pattern.
+    /// Whether one pattern allows this access to a key.
     pub fn allows_key(&self, key: &[u8], access: KeyAccess) -> bool {
         let fits = |known: &KeyPattern| known.access.contains(access) && glob::matches(&known.pattern, key, false);
         self.all_keys || self.keys.iter().any(fits)
     }
 
-    /// Whether every key may be read, those that a request does not name too.
+    /// Whether the selector allows reading every key.
     pub fn reads_every_key(&self) -> bool {
         let every = |known: &KeyPattern| known.access.contains(KeyAccess::READ) && *known.pattern == *b"*";
         self.all_keys || self.keys.iter().any(every)
     }
 
-    /// Whether a channel may be used. A pattern to subscribe to must be allowed as it is written.
+    /// Whether the selector allows a channel. A pattern to subscribe to must equal an allowed pattern.
     pub fn allows_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
         self.all_channels || matches_channel(self.channels.iter().map(|known| &**known), channel, is_pattern)
     }
 }
 
-/// Whether a channel, or a pattern to subscribe to, is among what these patterns allow.
+/// Whether a channel, or a pattern to subscribe to, is allowed by these patterns.
 pub fn matches_channel<'a>(mut allowed: impl Iterator<Item = &'a [u8]>, channel: &[u8], is_pattern: bool) -> bool {
     allowed.any(|known| if is_pattern { known == channel } else { glob::matches(known, channel, false) })
 }
 
-/// A set of commands by their places in the command table.
+/// A set of commands, by command id.
 #[derive(Clone, Debug)]
 pub struct CommandSet {
     words: Vec<u64>,
-    /// Whether commands beyond `words` belong to it: all do after `+@all`, and so would any that came later.
+    /// Whether commands beyond `words` belong to the set: true after `+@all`.
     others: bool,
 }
 
 impl CommandSet {
-    /// No commands.
+    /// The empty set.
     pub fn none() -> Self {
         CommandSet { words: Vec::new(), others: false }
     }
 
-    /// All of them.
+    /// The set of all commands, including commands that are added later.
     pub fn all() -> Self {
         CommandSet { words: Vec::new(), others: true }
     }
 
-    /// Whether it began with all commands.
+    /// Whether the set started as all commands.
     pub fn began_with_all(&self) -> bool {
         self.others
     }
 
-    /// Whether it has all commands.
+    /// Whether the set contains all commands.
     pub fn is_complete(&self) -> bool {
         self.others && self.words.iter().all(|word| *word == u64::MAX)
     }
 
-    /// Whether a command is in it.
+    /// Whether the set contains a command.
     pub fn contains(&self, id: u32) -> bool {
         match self.words.get(id as usize / 64) {
             Some(word) => word >> (id % 64) & 1 == 1,
@@ -222,7 +222,7 @@ impl CommandSet {
         }
     }
 
-    /// Puts a command in or takes it out.
+    /// Adds or removes a command.
     pub fn set(&mut self, id: u32, allow: bool) {
         let (word, bit) = (id as usize / 64, 1 << (id % 64));
         if word >= self.words.len() {

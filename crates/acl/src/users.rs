@@ -1,7 +1,7 @@
-//! The users that there are, by name.
+//! All users by name.
 //!
-//! A user that changes is replaced by a new one. Whoever keeps a user keeps the gate's rights epoch of the moment with it
-//! (see [`Admission`]), and looks for the user again when that has moved: it moves after each change, under the same lock.
+//! A change replaces the user. Clients keep a user together with the rights epoch of the lookup (see [`Admission`]) and
+//! look the user up again when the epoch has changed. Each change starts a new epoch under the lock of the user table.
 
 use super::log::AclLog;
 use super::rules::{Reader, RuleError, join_selectors};
@@ -14,24 +14,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Users by name, in the order of their bytes. The default user is always among them.
+/// Users by name, in byte order. The default user always exists.
 pub type Users = BTreeMap<Arc<[u8]>, Arc<User>>;
 
-/// All that is known about who may do what.
+/// The users and ACL LOG.
 pub struct Acl {
     users: RwLock<Users>,
-    /// Whether connections are let in without logging in: as the default user, that has no password and is enabled.
+    /// Whether new connections need no authentication: the default user is enabled and has `nopass`.
     is_open: AtomicBool,
     /// ACL LOG.
     pub log: AclLog,
 }
 
-/// Why a user was not changed.
+/// The reason why a user was not changed.
 #[derive(PartialEq, Eq, Debug)]
 pub enum ChangeError {
-    /// A parenthesis is not closed in this word.
+    /// This word has an unclosed parenthesis.
     Unmatched(Vec<u8>),
-    /// A rule is wrong.
+    /// This rule is invalid.
     Rule(Vec<u8>, RuleError),
 }
 
@@ -54,9 +54,9 @@ impl std::error::Error for ChangeError {}
 
 /// A user before and after a change.
 pub struct Changed {
-    /// As it was, if it was there.
+    /// The user before the change, if it existed.
     pub before: Option<Arc<User>>,
-    /// As it is.
+    /// The user after the change.
     pub after: Arc<User>,
 }
 
@@ -69,17 +69,18 @@ impl Default for Acl {
 }
 
 impl Acl {
-    /// A user by name.
+    /// Finds a user by name.
     pub fn find(&self, name: &[u8]) -> Option<Arc<User>> {
         self.users.read().get(name).cloned()
     }
 
-    /// The user that new connections are.
+    /// The user of new connections.
     pub fn default_user(&self) -> Arc<User> {
         self.find(DEFAULT_USER).unwrap_or_else(|| Arc::new(User::new(default_user_name(), false)))
     }
 
-    /// The user whom this name and password let in. A name that is nobody's is refused no faster than a wrong password.
+    /// Returns the user that accepts this name and password. An unknown name is refused no faster than a wrong
+    /// password.
     pub fn log_in(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         let nobody = || Arc::new(User::new(name.into(), false));
         Some(self.find(name).unwrap_or_else(nobody)).filter(|user| user.admits(password))
@@ -90,13 +91,13 @@ impl Acl {
         self.users.read().values().cloned().collect()
     }
 
-    /// Whether a connection has to log in before anything else.
+    /// Whether new connections have to authenticate first.
     #[inline]
     pub fn requires_auth(&self) -> bool {
         !self.is_open.load(Ordering::Relaxed)
     }
 
-    /// Applies rules to a user, which is created if it is not there; all of them or none.
+    /// Applies rules to a user, which is created if it does not exist. Applies all rules or none.
     pub fn change<'a>(
         &self,
         admission: &Admission,
@@ -119,19 +120,19 @@ impl Acl {
         })
     }
 
-    /// Removes a user, unless it is the default user; false when it was not there.
+    /// Removes a user; returns false if it is the default user or does not exist.
     pub fn remove(&self, admission: &Admission, name: &[u8]) -> bool {
         name != DEFAULT_USER && self.write(admission, |users| users.remove(name).is_some())
     }
 
-    /// Puts other users in the place of all that there are, and returns those. Without a default user among them there
-    /// is one that may do everything.
+    /// Replaces all users and returns the previous ones. If there is no default user among the new ones, an
+    /// unrestricted one is added.
     pub fn replace(&self, admission: &Admission, mut users: Users) -> Users {
         users.entry(default_user_name()).or_insert_with(|| Arc::new(User::unlimited_default()));
         self.write(admission, |current| std::mem::replace(current, users))
     }
 
-    /// Gives the default user a password, its only one, or makes it need none.
+    /// Sets the only password of the default user; without a password, sets `nopass`.
     pub fn set_default_password(&self, admission: &Admission, password: Option<&[u8]>) {
         self.write(admission, |users| {
             let mut user = users.get(DEFAULT_USER).map_or_else(User::unlimited_default, |user| User::clone(user));

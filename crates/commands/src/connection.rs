@@ -1,10 +1,10 @@
-//! Commands that answer and do nothing else.
+//! Commands that reply without accessing data: PING and ECHO.
 
 use crate::context::{Context, Error, Handler, Receiver};
 use crate::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_resp::{Args, Version};
 
-/// The family.
+/// The commands of this family.
 pub const COMMANDS: &[Command<Handler>] = &[PING, ECHO];
 
 /// PING
@@ -21,7 +21,7 @@ pub const PING: Command<Handler> = Command::new(
 
 fn ping(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     match args.len() {
-        // Among messages it looks like one.
+        // Between messages, the reply has the form of a message.
         1 | 2 if cx.receiver == Receiver::Subscriber && cx.reply.version() == Version::Resp2 => {
             cx.reply.array(2);
             cx.reply.bulk(b"pong");

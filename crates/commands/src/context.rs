@@ -1,4 +1,4 @@
-//! What a data command is given: its database under the right locks, its arguments, and where to reply.
+//! The context of a data command: its database, locked as the command requires, its settings, and its reply.
 
 use std::borrow::Cow;
 
@@ -6,74 +6,76 @@ use kvick_resp::OwnedArgs;
 pub use kvick_resp::{Args, Reply};
 use kvick_store::{Db, Key, Kind, WrongType};
 
-/// A data command: reads its arguments, works on the database, writes one reply. On an error it must have written none.
+/// The handler of a data command: reads its arguments, accesses the database, and writes one reply. If it returns an
+/// error, it must not have written a reply.
 pub type Handler = fn(&mut Context<'_>, Args<'_>) -> Result<(), Error>;
 
-/// Everything a data command works with.
+/// The context of one execution of a data command.
 pub struct Context<'a> {
     /// The selected database.
     pub db: Db<'a>,
-    /// Where the reply goes.
+    /// The reply.
     pub reply: Reply<'a>,
-    /// The argument that [`Spec::takes`](crate::spec::Spec::takes) names, when it was large enough to be read into a
-    /// buffer of its own: to be used instead of the argument, which then reads as empty.
-    pub taken: Option<Vec<u8>>,
-    /// Settings that commands go by.
+    /// The argument at [`Spec::takes`](crate::spec::Spec::takes), if it was large enough to be read into a buffer of
+    /// its own. Use it instead of the argument, which is empty in that case.
+    pub owned_arg: Option<Vec<u8>>,
+    /// The settings that commands use.
     pub settings: &'a Settings,
-    /// Who gets the reply.
+    /// The receiver of the reply.
     pub receiver: Receiver,
-    /// Whether the command may wait: not inside of a transaction or a script, where one that finds nothing says so.
+    /// Whether the command may block. False in transactions and scripts, where it replies at once.
     pub may_block: bool,
-    /// Whether a script calls it, which should be told the members of sets in the same order every time.
+    /// Whether a script calls the command. Members of sets are then returned in a deterministic order.
     pub in_script: bool,
-    /// Whether the command comes from a log: then it is taken as it stands there.
+    /// Whether the command comes from a log, and therefore is executed exactly as given.
     pub from_log: bool,
-    /// Whether the command may read keys that it does not name, whichever it comes across.
+    /// Whether the user may read all keys, including those that the command does not name.
     pub reads_every_key: bool,
-    /// Set by a command that found nothing and wants to be run again when one of its keys has changed.
+    /// Set by a command that blocks: it found nothing and will run again when one of its keys has changed.
     pub block: Option<Block>,
-    /// Set by a command that fails: what the log is told, at its level `verbose`, beyond what the error says.
+    /// Set by a command that fails: details for the log at level `verbose`, beyond the error text.
     pub remark: Option<String>,
 }
 
-/// Who gets a reply, as far as that bounds how long it may be.
+/// The kind of receiver of a reply, which determines the maximum length of the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Receiver {
-    /// A client like others.
+    /// A normal client.
     Client,
-    /// A client that is subscribed to something.
+    /// A client with subscriptions.
     Subscriber,
-    /// The server itself, for which no reply is too long.
+    /// The server itself; replies are not limited.
     Server,
 }
 
-/// How a command waits. It is run again, in its turn, whenever a key that it waits for holds a value of its kind; when it
-/// then replies it is done, and when it asks to wait again it keeps its place. Once the time is up the client is sent a
+/// How a command blocks. It runs again, in order of arrival, whenever one of its keys holds a value of its kind. If it
+/// replies, it is done; if it asks to block again, it keeps its place in the queue. On timeout the client receives a
 /// null array.
 pub struct Block {
-    /// The keys to wait for, as indices of arguments: some of those that the command's key specs name.
+    /// The keys to block on, as argument indices; they are among the keys that the command's specifications name.
     pub keys: Vec<usize>,
-    /// The kind of value waited for.
+    /// The kind of value to wait for.
     pub kind: Kind,
-    /// Whether to be run again also when the key goes or becomes of another kind (XREADGROUP, which then says so).
+    /// Whether to run again also if the key is deleted or changes to another kind (XREADGROUP, which then replies with
+    /// an error).
     pub heeds_loss: bool,
-    /// Those who wait with the same number other than 0 look for the same in their keys: when one of them finds nothing
-    /// there, so will the others, and they need not be asked (the members of a consumer group).
+    /// Blocked commands with the same number other than 0 wait for the same thing on their keys: if one of them finds
+    /// nothing, the others are not tried (the members of a consumer group).
     pub rivals: u64,
-    /// Unix time in ms at which the wait ends; `None` for never. What a second run says is ignored.
+    /// Unix time in ms of the timeout; `None` for no timeout. Ignored if a command blocks again.
     pub until_ms: Option<i64>,
-    /// The command to run again, where it is not the one that came (XREAD with `$`). Its keys stand at the same indices.
+    /// The command to run again, if it differs from the original (XREAD with `$`). Its keys have the same indices.
     pub rewritten: Option<OwnedArgs>,
 }
 
-/// Settings that commands go by.
+/// The settings that commands use.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `proto-max-bulk-len`: the longest string, in bytes.
     pub proto_max_bulk_len: u64,
     /// `hll-sparse-max-bytes`.
     pub hll_sparse_max_bytes: usize,
-    /// `rdb-version-check relaxed`: whether payloads of newer versions, and of other projects', are taken.
+    /// `rdb-version-check relaxed`: whether payloads of newer versions and of other projects are accepted.
     pub rdb_version_relaxed: bool,
     /// `lazyfree-lazy-user-del`.
     pub lazy_user_del: bool,
@@ -81,15 +83,15 @@ pub struct Settings {
     pub rdb_compression: bool,
     /// `lazyfree-lazy-user-flush`.
     pub lazy_user_flush: bool,
-    /// `lazyfree-lazy-expire`: for keys whose time has come.
+    /// `lazyfree-lazy-expire`: for expired keys.
     pub lazy_expire: bool,
-    /// `lazyfree-lazy-server-del`: for keys that a command overwrites or renames over.
+    /// `lazyfree-lazy-server-del`: for keys that a command overwrites, or replaces by a rename.
     pub lazy_server_del: bool,
-    /// Whether `maxmemory-policy` keeps access frequencies instead of times.
+    /// Whether `maxmemory-policy` uses access frequencies instead of access times.
     pub lfu: bool,
-    /// `list-max-listpack-size`: elements in a block, or with -1 to -5 its bytes: 4, 8, 16, 32, 64 KiB.
+    /// `list-max-listpack-size`: elements per block, or, for -1 to -5, bytes per block: 4, 8, 16, 32, 64 KiB.
     pub list_max_listpack_size: i32,
-    /// `list-compress-depth`: blocks at each end that are not compressed; 0 when none is.
+    /// `list-compress-depth`: number of uncompressed blocks at each end; 0 disables compression.
     pub list_compress_depth: u32,
     /// `hash-max-listpack-entries`.
     pub hash_max_listpack_entries: usize,
@@ -109,8 +111,8 @@ pub struct Settings {
     pub stream_node_max_bytes: usize,
     /// `stream-node-max-entries`; 0 for no limit.
     pub stream_node_max_entries: usize,
-    /// A reply of more bytes is never sent: its client is cut off, as `client-output-buffer-limit` says. By
-    /// [`Receiver`].
+    /// Maximum bytes of a reply, by [`Receiver`]. A client whose reply exceeds it is disconnected, as
+    /// `client-output-buffer-limit` requires.
     pub reply_bytes_max: [usize; 3],
 }
 
@@ -143,13 +145,13 @@ impl Default for Settings {
 }
 
 impl<'a> Context<'a> {
-    /// The key at argument `index`, which the arity guarantees.
+    /// The key at argument `index`. The arity guarantees that the argument exists.
     pub fn key<'k>(&self, args: Args<'k>, index: usize) -> Key<'k> {
         self.db.key(args.get(index).unwrap_or_default())
     }
 
-    /// The position of the reply beyond which it is not worth going on, as it will not be sent. Commands whose replies
-    /// may be much larger than what they read look at it.
+    /// The reply position beyond which the reply will not be sent. Commands whose replies can be much larger than the
+    /// data they read stop at this position.
     pub fn reply_end_max(&self) -> usize {
         self.reply.position().saturating_add(self.settings.reply_bytes_max[self.receiver as usize])
     }
@@ -161,28 +163,28 @@ impl From<WrongType> for Error {
     }
 }
 
-/// An error reply: code word and text, without the leading dash.
+/// An error reply: error code and text, without the leading dash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(pub Cow<'static, str>);
 
 impl Error {
-    /// Wrong type of value.
+    /// The value has the wrong type.
     pub const WRONG_TYPE: Error = Error::text("WRONGTYPE Operation against a key holding the wrong kind of value");
-    /// Options that make no sense.
+    /// Invalid combination of options.
     pub const SYNTAX: Error = Error::text("ERR syntax error");
-    /// Not a 64-bit integer.
+    /// The argument is not a 64-bit integer.
     pub const NOT_INTEGER: Error = Error::text("ERR value is not an integer or out of range");
-    /// Not a floating-point number.
+    /// The argument is not a floating-point number.
     pub const NOT_FLOAT: Error = Error::text("ERR value is not a valid float");
-    /// No such key.
+    /// The key does not exist.
     pub const NO_KEY: Error = Error::text("ERR no such key");
 
-    /// A fixed text.
+    /// An error with a constant text.
     pub const fn text(text: &'static str) -> Error {
         Error(Cow::Borrowed(text))
     }
 
-    /// A text made up at run time.
+    /// An error with a text composed at run time.
     pub fn new(text: impl Into<String>) -> Error {
         Error(Cow::Owned(text.into()))
     }

@@ -1,9 +1,9 @@
-//! The reply of every container's HELP.
+//! The reply of the HELP subcommand of containers.
 
 use kvick_resp::Reply;
 
-/// Replies with the subcommands of `container`: `lines` are each one's syntax, with explanations indented by four blanks
-/// below it.
+/// Replies with the subcommands of `container`. `lines` contains the syntax of each subcommand, followed by
+/// explanations that are indented by four blanks.
 pub fn reply(reply: &mut Reply<'_>, container: &str, lines: &[&str]) {
     reply.array(lines.len() + 3);
     let name = container.to_ascii_uppercase();

@@ -1,7 +1,7 @@
-//! The data commands: one module per family, each command beside its description.
+//! The data commands: one module per family, with each handler next to its description.
 //!
-//! [`spec`] says what there is to know about a command, [`context`] what a handler works with. A family is a module
-//! that exports `COMMANDS`.
+//! [`spec`] defines the description of a command, [`context`] the input of a handler. A family is a module that exports
+//! `COMMANDS`.
 
 pub mod bitmap;
 pub mod connection;

@@ -1,7 +1,7 @@
-//! Every type against a plain model: random commands through every conversion of encodings, with dumps in between.
+//! Model tests of all types: random commands through all encoding conversions, with dumps in between.
 //!
-//! The thresholds are small and change on the way, so that a value of a few dozen elements passes through all its
-//! encodings. Every so often the value is dumped, deleted and restored, and must be what it was.
+//! The thresholds are small and change during the test, so that a value of a few dozen elements passes through all its
+//! encodings. From time to time the value is dumped, deleted and restored, and must be unchanged.
 
 use crate::testing::Bench;
 use proptest::collection::vec;
@@ -12,14 +12,14 @@ const KEY: &[u8] = b"key";
 const CASES: u32 = 48;
 const STEPS: usize = 300;
 
-/// A step of a test: which operation, on which element, with which number.
+/// A step of a test: the operation, the element, and a number.
 type Step = (u8, u16, i16);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec((any::<u8>(), any::<u16>(), any::<i16>()), 1..STEPS)
 }
 
-/// One of some hundred elements: integers of all widths, short words, and now and then a long one.
+/// One of about a hundred elements: integers of all widths, short words, and occasionally a long one.
 fn element(n: u16) -> Vec<u8> {
     let n = n % 120;
     match n % 8 {
@@ -34,7 +34,7 @@ fn bench() -> Bench {
     Bench::new(&crate::families())
 }
 
-/// What the reply is, written out.
+/// An array reply of these words.
 fn array<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let words: Vec<&[u8]> = words.collect();
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
@@ -46,7 +46,7 @@ fn array<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     out
 }
 
-/// The words of a reply that is an array of strings.
+/// Parses a reply that is an array of strings.
 fn words(reply: &[u8]) -> Vec<Vec<u8>> {
     let line_end = |from: usize| from + reply[from..].iter().position(|byte| *byte == b'\r').expect("a line");
     let number =
@@ -60,7 +60,7 @@ fn words(reply: &[u8]) -> Vec<Vec<u8>> {
     words
 }
 
-/// Changes thresholds, or has the value go through a dump. True when the step is done with that.
+/// Changes thresholds, or dumps and restores the value; returns whether it did one of these.
 fn between(bench: &mut Bench, (operation, n, _): Step) -> bool {
     match operation {
         0..8 => {

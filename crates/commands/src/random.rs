@@ -1,17 +1,18 @@
-//! Random numbers for commands that choose elements: quick, and fair enough for that, but no secret.
+//! Random numbers for commands that select random elements. The generator is fast and of sufficient quality, but not
+//! cryptographically secure.
 //!
-//! Each thread has a generator of its own (Marsaglia's xorshift with Vigna's multiplier), seeded from the operating
-//! system when it is first used.
+//! Each thread has its own generator (Marsaglia's xorshift with Vigna's multiplier), seeded from the operating system
+//! on first use.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
 thread_local! {
-    /// Never zero: the generator would stay there.
+    /// Never zero, since the generator would remain zero.
     static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1);
 }
 
-/// The thread's next random number.
+/// The next random number of the thread.
 pub fn next() -> u64 {
     STATE.with(|state| {
         let mut x = state.get();
@@ -35,7 +36,7 @@ mod tests {
             let draw = next();
             set.iter_mut().enumerate().for_each(|(bit, count)| *count += (draw >> bit & 1) as u32);
         }
-        // Eight standard deviations off the mean.
+        // Eight standard deviations from the mean.
         assert!(set.iter().all(|count| count.abs_diff(DRAWS / 2) < 400), "{set:?}");
     }
 

@@ -1,4 +1,4 @@
-//! What SCAN, SSCAN, HSCAN and ZSCAN have in common: the cursor, the options, and the form of the reply.
+//! The common parts of SCAN, SSCAN, HSCAN and ZSCAN: cursor, options, and reply.
 
 use kvick_resp::format::{format_u64, parse_i64};
 use kvick_resp::{Args, Reply, Version};
@@ -7,35 +7,35 @@ use kvick_store::Kind;
 use crate::context::Error;
 use kvick_resp::glob;
 
-/// What is scanned decides which options there are.
+/// The kind of object that is scanned, which determines the valid options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scanned {
-    /// The keys of a database: TYPE.
+    /// The keys of a database; allows TYPE.
     Keys,
     /// The members of a set.
     Set,
-    /// The fields of a hash: NOVALUES.
+    /// The fields of a hash; allows NOVALUES.
     Hash,
-    /// The members of a sorted set: NOSCORES.
+    /// The members of a sorted set; allows NOSCORES.
     SortedSet,
 }
 
-/// Which names are asked for.
+/// A filter of names.
 #[derive(Clone, Copy)]
 pub enum Names<'a> {
-    /// All.
+    /// All names.
     All,
-    /// Those that match a glob-style pattern.
+    /// Names that match a glob-style pattern.
     Like(&'a [u8]),
 }
 
 impl<'a> Names<'a> {
-    /// Those that match `pattern`.
+    /// The names that match `pattern`.
     pub fn like(pattern: &'a [u8]) -> Names<'a> {
         if pattern == b"*" { Names::All } else { Names::Like(pattern) }
     }
 
-    /// Whether a name is one of them.
+    /// Whether the filter accepts a name.
     #[inline]
     pub fn include(self, name: &[u8]) -> bool {
         match self {
@@ -49,7 +49,7 @@ impl<'a> Names<'a> {
 pub struct ScanOptions<'a> {
     /// MATCH.
     pub names: Names<'a>,
-    /// COUNT: about how many elements to look at, 10 unless told.
+    /// COUNT: approximate number of elements to examine; 10 by default.
     pub count: usize,
     /// TYPE.
     pub kind: Option<Kind>,
@@ -58,7 +58,7 @@ pub struct ScanOptions<'a> {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Reads the words behind the cursor.
+    /// Parses the words after the cursor.
     pub fn parse(words: Args<'a>, scanned: Scanned) -> Result<ScanOptions<'a>, Error> {
         const COUNT_DEFAULT: usize = 10;
         let mut options = ScanOptions { names: Names::All, count: COUNT_DEFAULT, kind: None, names_only: false };
@@ -95,7 +95,7 @@ fn parse_kind(name: &[u8]) -> Result<Kind, Error> {
     Kind::from_name(name).ok_or_else(unknown)
 }
 
-/// Reads a cursor as C's `strtoull` would, which takes blanks and a plus sign before it.
+/// Parses a cursor as C's `strtoull` does, which allows leading blanks and a plus sign.
 pub fn parse_cursor(text: &[u8]) -> Result<u64, Error> {
     let text = text.trim_ascii_start();
     let digits = text.strip_prefix(b"+").unwrap_or(text);
@@ -104,7 +104,7 @@ pub fn parse_cursor(text: &[u8]) -> Result<u64, Error> {
     number().ok_or(Error::text("ERR invalid cursor"))
 }
 
-/// What a scan lists, until it is known with which cursor to go on: that comes first in the reply.
+/// The elements of a scan, buffered because the next cursor precedes them in the reply.
 pub struct Listing {
     bytes: Vec<u8>,
     version: Version,
@@ -112,23 +112,23 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// An empty one, to be a part of `reply`.
+    /// An empty listing in the protocol version of `reply`.
     pub fn new(reply: &Reply<'_>) -> Listing {
         Listing { bytes: Vec::new(), version: reply.version(), len: 0 }
     }
 
-    /// Lists a string.
+    /// Adds a string.
     pub fn add(&mut self, bytes: &[u8]) {
         self.add_with(|reply| reply.bulk(bytes));
     }
 
-    /// Lists the one value that `write` writes.
+    /// Adds the one value that `write` writes.
     pub fn add_with(&mut self, write: impl FnOnce(&mut Reply<'_>)) {
         write(&mut Reply::new(&mut self.bytes, self.version));
         self.len += 1;
     }
 
-    /// Replies with the cursor to go on with and what was listed.
+    /// Replies with the next cursor and the elements.
     pub fn reply(self, reply: &mut Reply<'_>, next: u64) {
         let mut digits = Vec::with_capacity(20);
         format_u64(next, &mut digits);

@@ -1,7 +1,7 @@
-//! What is known about a command before it runs: its name, arity, flags, keys and documentation.
+//! The static description of a command: name, arity, flags, keys and documentation.
 //!
-//! One [`Command`] stands beside each handler and is the only place that states these facts. Dispatch, locking, the
-//! COMMAND family, and routing all derive what they need from it, so adding a command touches one file.
+//! Each handler has one [`Command`], which is the only place that states these facts. Dispatch, locking, the COMMAND
+//! family and cluster routing derive what they need from it, so adding a command touches one file.
 //!
 //! The vocabulary (flag names, key specifications, argument types) is that of Valkey's command tables, because clients
 //! read it through COMMAND INFO and COMMAND DOCS.
@@ -14,14 +14,14 @@ use bitflags::bitflags;
 use kvick_resp::Args;
 use smallvec::SmallVec;
 
-/// A command: what is known about it, and the function that runs it.
+/// A command: its description and its handler.
 ///
-/// `H` is the type of handlers. Data commands run on the keyspace alone, session commands also on the connection and the
-/// server; each kind has its own handler type and its own tables.
+/// `H` is the handler type. Data commands access only the keyspace; session commands also access the connection and the
+/// server. Each kind has its own handler type and tables.
 pub struct Command<H: 'static> {
-    /// Everything but the code.
+    /// The description.
     pub spec: Spec,
-    /// The code; `None` for a container such as OBJECT, which only has subcommands.
+    /// The handler; `None` for a container such as OBJECT that only has subcommands.
     pub handler: Option<H>,
     /// Subcommands, for containers.
     pub subcommands: &'static [Command<H>],
@@ -38,41 +38,42 @@ impl<H> Command<H> {
         Command { spec, handler: None, subcommands }
     }
 
-    /// A command that runs by itself when no subcommand is given, such as COMMAND.
+    /// A command with subcommands that also runs without one, such as COMMAND.
     pub const fn with_subcommands(spec: Spec, handler: H, subcommands: &'static [Command<H>]) -> Self {
         Command { spec, handler: Some(handler), subcommands }
     }
 }
 
-/// The facts of one command or subcommand.
+/// The description of a command or subcommand.
 pub struct Spec {
-    /// Lower case; for a subcommand its own word alone ("encoding", not "object|encoding").
+    /// In lower case. For a subcommand without the name of the container ("encoding", not "object|encoding").
     pub name: &'static str,
-    /// Number of arguments with the name(s) counted in; negative for "at least".
+    /// Number of arguments including the name (and the subcommand); negative for "at least".
     pub arity: i16,
-    /// How it may run.
+    /// Properties of its execution.
     pub flags: Flags,
-    /// ACL categories named explicitly; [`Spec::categories`] adds the ones that follow from the flags.
+    /// Explicit ACL categories; [`Spec::categories`] adds those that follow from the flags.
     pub acl: Categories,
-    /// Where its keys are.
+    /// The positions of its keys.
     pub keys: &'static [KeySpec],
-    /// Finds the keys where `keys` cannot say (flags that depend on options, or incomplete specs).
+    /// Finds the keys if `keys` cannot describe them (flags that depend on options, or incomplete specifications).
     pub find_keys: Option<FindKeys>,
-    /// Finds the arguments that are numbers of databases.
+    /// Finds the arguments that are database numbers.
     pub databases: Option<FindDatabases>,
-    /// Which of its arguments are channels.
+    /// The arguments that are channels.
     pub channels: Option<Channels>,
-    /// What to lock when it is not simply the keys.
+    /// The locks that it needs.
     pub lock: LockRule,
-    /// The argument whose buffer the handler takes over when it is large, see [`Context::taken`](crate::context::Context).
+    /// The argument whose buffer the handler takes over if it is large, see
+    /// [`Context::taken`](crate::context::Context).
     pub takes: Option<usize>,
     /// Group in the documentation.
     pub group: Group,
-    /// First version of the reference that had it.
+    /// The first version of Valkey or Redis that has the command.
     pub since: &'static str,
-    /// Asymptotic cost, as text.
+    /// Time complexity, as text.
     pub complexity: &'static str,
-    /// One sentence saying what it does.
+    /// One sentence that describes the command.
     pub summary: &'static str,
     /// The arguments, for COMMAND DOCS.
     pub args: &'static [Arg],
@@ -80,16 +81,16 @@ pub struct Spec {
     pub history: &'static [(&'static str, &'static str)],
     /// Hints for clients and proxies, such as `request_policy:all_shards`.
     pub tips: &'static [&'static str],
-    /// (version it was deprecated in, what to use instead).
+    /// (Version in which it was deprecated, replacement).
     pub deprecated: Option<(&'static str, &'static str)>,
-    /// True for commands that only servers send each other.
+    /// Whether only servers send this command, to each other.
     pub internal: bool,
 }
 
-/// Finds key positions by looking at the arguments.
+/// Finds the key positions in the arguments.
 pub type FindKeys = fn(Args<'_>) -> Option<KeyPositions>;
-/// Finds the arguments that are numbers of databases, of which there are so many; `None` when one of them is no such
-/// number or the arguments do not say, and the command will answer an error.
+/// Finds the arguments that are database numbers, given the number of databases. `None` if one of them is not a valid
+/// number or the arguments are malformed; the command then replies with an error.
 pub type FindDatabases = fn(Args<'_>, usize) -> Option<SmallVec<[usize; 2]>>;
 /// Positions and access flags of the keys of one request.
 pub type KeyPositions = SmallVec<[KeyPosition; 4]>;
@@ -99,12 +100,12 @@ pub type KeyPositions = SmallVec<[KeyPosition; 4]>;
 pub struct KeyPosition {
     /// Index into the arguments.
     pub index: usize,
-    /// How the key is used.
+    /// How the command uses the key.
     pub flags: KeyFlags,
 }
 
 impl Spec {
-    /// A command with `arity` and nothing else known yet.
+    /// A command with `arity` and no other properties.
     pub const fn new(name: &'static str, arity: i16) -> Self {
         Spec {
             name,
@@ -149,7 +150,7 @@ impl Spec {
         self
     }
 
-    /// Sets where the keys are.
+    /// Sets the key specifications.
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
         self.keys = keys;
         self
@@ -161,25 +162,25 @@ impl Spec {
         self
     }
 
-    /// Sets the function that finds the arguments that are numbers of databases.
+    /// Sets the function that finds the database numbers.
     pub const fn databases(mut self, find: FindDatabases) -> Self {
         self.databases = Some(find);
         self
     }
 
-    /// Says which arguments are channels.
+    /// Sets the arguments that are channels.
     pub const fn channels(mut self, channels: Channels) -> Self {
         self.channels = Some(channels);
         self
     }
 
-    /// Sets what to lock.
+    /// Sets the locks that it needs.
     pub const fn lock(mut self, lock: LockRule) -> Self {
         self.lock = lock;
         self
     }
 
-    /// Names the argument that the handler takes over when it is large.
+    /// Sets the argument that the handler takes over if it is large.
     pub const fn takes(mut self, index: usize) -> Self {
         self.takes = Some(index);
         self
@@ -218,19 +219,19 @@ impl Spec {
         self
     }
 
-    /// Marks it deprecated since a version, with what to use instead.
+    /// Marks it as deprecated since a version, with its replacement.
     pub const fn deprecated(mut self, since: &'static str, instead: &'static str) -> Self {
         self.deprecated = Some((since, instead));
         self
     }
 
-    /// Marks it as used between servers only.
+    /// Marks it as sent only between servers.
     pub const fn internal(mut self) -> Self {
         self.internal = true;
         self
     }
 
-    /// Explicit categories and those that follow from the flags.
+    /// The explicit categories and those that follow from the flags.
     pub fn categories(&self) -> Categories {
         let mut acl = self.acl;
         let implied = [
@@ -254,14 +255,14 @@ impl Spec {
         acl
     }
 
-    /// True when `argc` arguments satisfy the arity.
+    /// Whether `argc` arguments satisfy the arity.
     pub fn accepts(&self, argc: usize) -> bool {
         let argc = argc as i64;
         let arity = self.arity as i64;
         if arity >= 0 { argc == arity } else { argc >= -arity }
     }
 
-    /// The keys of a request; `None` when the arguments do not say (a wrong key count, for example).
+    /// The keys of a request; `None` if the arguments are malformed (a wrong key count, for example).
     pub fn key_positions(&self, args: Args<'_>) -> Option<KeyPositions> {
         match self.find_keys {
             Some(find) => find(args),
@@ -277,23 +278,23 @@ impl Spec {
         }
     }
 
-    /// First key, last key (negative counts from the end) and step, which is all that COMMAND INFO used to say of where
-    /// the keys are; zeros when there are none or they cannot be told in this way. Of several specifications, those
-    /// count that adjoin each other.
+    /// First key, last key (negative counts from the end) and step: the legacy key fields of COMMAND INFO. Zeros if
+    /// there are no keys, or if these fields cannot describe them. If there are several specifications, the result
+    /// covers adjoining ranges.
     pub fn key_range(&self) -> (i64, i64, i64) {
         match self.keys {
             [only] => only.triple().unwrap_or_default(),
             many => {
                 let adjoining = adjoining_ranges(many);
                 let first = adjoining.clone().flatten().map(|(first, _)| first).min();
-                // Those that count from the end are after all others.
+                // A position counted from the end is after all others.
                 let last = adjoining.flatten().map(|(_, last)| last).max_by_key(|last| *last as u64);
                 first.zip(last).map_or((0, 0, 0), |(first, last)| (first, last, 1))
             }
         }
     }
 
-    /// True when [`key_range`](Self::key_range) does not say where all keys are.
+    /// Whether [`key_range`](Self::key_range) does not cover all keys.
     pub fn has_movable_keys(&self) -> bool {
         let incomplete = self.keys.iter().any(|spec| spec.flags.contains(KeyFlags::INCOMPLETE));
         incomplete
@@ -304,7 +305,7 @@ impl Spec {
     }
 }
 
-/// For each specification its first and last key, if it is a plain range that begins where the one before ended.
+/// For each specification its first and last key, if it is a plain range that starts where the previous one ended.
 fn adjoining_ranges(specs: &[KeySpec]) -> impl Iterator<Item = Option<(i64, i64)>> + Clone {
     let mut end = None;
     specs.iter().map(move |spec| {
@@ -315,53 +316,53 @@ fn adjoining_ranges(specs: &[KeySpec]) -> impl Iterator<Item = Option<(i64, i64)
     })
 }
 
-/// Which arguments of a command are channels.
+/// The arguments of a command that are channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channels {
-    /// The first one, to which something is published.
+    /// The first argument is a channel to publish to.
     Published,
-    /// All of them, which are subscribed to.
+    /// All arguments are channels to subscribe to.
     Subscribed,
-    /// All of them are patterns, which are subscribed to.
+    /// All arguments are patterns to subscribe to.
     SubscribedPatterns,
 }
 
-/// Whether an argument is the number of one of so many databases.
+/// Whether an argument is a valid database number.
 pub fn is_database(number: &[u8], databases: usize) -> bool {
     let number = kvick_resp::format::parse_i64(number).and_then(|number| usize::try_from(number).ok());
     number.is_some_and(|number| number < databases)
 }
 
-/// What the dispatcher locks before a handler runs.
+/// The locks that the dispatcher takes before the handler runs.
 #[derive(Clone, Copy)]
 pub enum LockRule {
-    /// The partitions of the keys (none, for a command without keys).
+    /// The partitions of the keys (none for a command without keys).
     Keys,
-    /// Everything: no other command runs meanwhile.
+    /// The global lock: no other command runs.
     Global,
-    /// Everything when the function says so, else the keys.
+    /// The global lock if the function returns true, else the partitions of the keys.
     GlobalIf(fn(Args<'_>) -> bool),
 }
 
 bitflags! {
-    /// How a command may run.
+    /// Properties of the execution of a command.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Flags: u32 {
-        /// May change the keyspace.
+        /// May write to the keyspace.
         const WRITE = 1 << 0;
         /// Only reads the keyspace.
         const READONLY = 1 << 1;
-        /// Refused when memory is short.
+        /// Refused if memory is above its limit.
         const DENYOOM = 1 << 2;
         /// Administrative.
         const ADMIN = 1 << 3;
-        /// About publish and subscribe.
+        /// Related to publish and subscribe.
         const PUBSUB = 1 << 4;
         /// Not allowed in scripts.
         const NOSCRIPT = 1 << 5;
         /// May block its connection.
         const BLOCKING = 1 << 6;
-        /// Allowed while the data set loads.
+        /// Allowed while the data set is loading.
         const LOADING = 1 << 7;
         /// Allowed on a replica whose data is stale.
         const STALE = 1 << 8;
@@ -373,52 +374,52 @@ bitflags! {
         const ASKING = 1 << 11;
         /// Constant or logarithmic time.
         const FAST = 1 << 12;
-        /// Allowed before authentication.
+        /// Allowed without authentication.
         const NO_AUTH = 1 << 13;
-        /// May be replicated although it is no write.
+        /// May be replicated although it is not a write.
         const MAY_REPLICATE = 1 << 14;
-        /// May be called with no key although it has key specifications.
+        /// May be called without keys although it has key specifications.
         const NO_MANDATORY_KEYS = 1 << 15;
-        /// Needs `enable-debug-command` or its like.
+        /// Needs `enable-debug-command` or a similar setting.
         const PROTECTED = 1 << 16;
-        /// Not allowed while a replica loads beside its old data.
+        /// Not allowed while a replica loads a full sync into a staging database and serves its old data.
         const NO_ASYNC_LOADING = 1 << 17;
         /// Not allowed in a transaction.
         const NO_MULTI = 1 << 18;
-        /// Allowed while a script runs too long.
+        /// Allowed while a script exceeds its time limit.
         const ALLOW_BUSY = 1 << 19;
-        /// May touch keys that it does not name.
+        /// May access keys that it does not name.
         const TOUCHES_ARBITRARY_KEYS = 1 << 20;
-        /// Works on every database.
+        /// Operates on every database.
         const ALL_DBS = 1 << 21;
 
-        // What the server needs to know beyond what COMMAND INFO shows.
+        // Flags for internal use, which COMMAND INFO does not show.
 
-        /// Runs at once although a transaction has begun.
+        /// Executed immediately within MULTI instead of being queued.
         const IMMEDIATE = 1 << 22;
-        /// Runs the transaction that has begun.
+        /// Executes the queued transaction.
         const EXECUTES = 1 << 23;
-        /// Ends its client's watch of keys, and so takes their locks.
+        /// Ends the WATCH of its client, so it locks the watched keys.
         const UNWATCHES = 1 << 24;
         /// Allowed while a RESP2 client is subscribed.
         const SUBSCRIBED = 1 << 25;
-        /// Drops every key, which makes earlier dumps worthless.
+        /// Deletes every key, which makes earlier dumps obsolete.
         const FLUSHES = 1 << 26;
-        /// Selects the client's database with its first argument.
+        /// Selects the database given by its first argument.
         const SELECTS = 1 << 27;
         /// May change the client's user.
         const LOGS_IN = 1 << 28;
-        /// May come on the connection by which a replica is fed.
+        /// Allowed on the replication connection of a replica.
         const FROM_REPLICA = 1 << 29;
-        /// Tells monitoring tools whether writes are accepted, and so is refused as writes are.
+        /// Used by monitoring tools to check whether writes are accepted, so it is refused when writes are.
         const HEALTH_CHECK = 1 << 30;
-        /// Leaves what CLIENT CACHING said in force for the next command.
+        /// Leaves the effect of CLIENT CACHING for the next command.
         const KEEPS_CACHING = 1 << 31;
     }
 }
 
 impl Flags {
-    /// The flags that COMMAND INFO shows, in its order. `movablekeys` is derived and comes after `no_multi`.
+    /// The flags that COMMAND INFO shows, in its order. `movablekeys` is derived and follows `no_multi`.
     pub const SHOWN: &'static [(Flags, &'static str)] = &[
         (Flags::WRITE, "write"),
         (Flags::READONLY, "readonly"),
@@ -470,7 +471,7 @@ bitflags! {
 }
 
 impl Categories {
-    /// A category by its name, in any case.
+    /// Finds a category by name, case-insensitively.
     pub fn by_name(name: &[u8]) -> Option<Categories> {
         Categories::all()
             .iter_names()
@@ -488,25 +489,25 @@ bitflags! {
     /// How a command uses a key.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyFlags: u16 {
-        /// Reads the value only.
+        /// Only reads the value.
         const RO = 1 << 0;
-        /// Reads and changes it.
+        /// Reads and writes the value.
         const RW = 1 << 1;
-        /// Overwrites it.
+        /// Overwrites the value.
         const OW = 1 << 2;
-        /// Deletes it.
+        /// Deletes the key.
         const RM = 1 << 3;
-        /// Returns or copies user data from it.
+        /// Returns or copies user data.
         const ACCESS = 1 << 4;
-        /// Changes user data in it.
+        /// Modifies user data.
         const UPDATE = 1 << 5;
-        /// Adds data to it.
+        /// Adds user data.
         const INSERT = 1 << 6;
-        /// Deletes data in it.
+        /// Deletes user data.
         const DELETE = 1 << 7;
-        /// Looks like a key but is none.
+        /// The argument resembles a key but is not one.
         const NOT_KEY = 1 << 8;
-        /// Not all keys are described.
+        /// The specification does not cover all keys.
         const INCOMPLETE = 1 << 9;
         /// The flags depend on options.
         const VARIABLE_FLAGS = 1 << 10;
@@ -530,34 +531,34 @@ impl KeyFlags {
     ];
 }
 
-/// Where a run of keys begins and how long it is.
+/// A specification of a group of keys.
 pub struct KeySpec {
     /// How the keys are used.
     pub flags: KeyFlags,
-    /// Where to start.
+    /// The start of the search.
     pub begin: Begin,
-    /// What to take from there.
+    /// The arguments from there that are keys.
     pub find: Find,
     /// A remark for the documentation, often empty.
     pub notes: &'static str,
 }
 
-/// Where keys begin.
+/// The start of the search for keys.
 #[derive(Clone, Copy)]
 pub enum Begin {
     /// At this argument.
     Index(usize),
-    /// Behind this word, looked for from an argument (negative: backwards, counted from the end).
+    /// After this word, searched from an argument (negative: backwards, counted from the end).
     Keyword(&'static str, i32),
-    /// It cannot be told.
+    /// Unknown.
     Unknown,
 }
 
-/// Which arguments from the beginning are keys.
+/// The arguments that are keys.
 #[derive(Clone, Copy)]
 pub enum Find {
-    /// Up to `last` (relative to the beginning; negative counts from the end), every `step`th; with `last` -1 and a
-    /// `limit` above 1, only the first 1/limit of them.
+    /// Every `step`th argument up to `last` (relative to the start; negative counts from the end). If `last` is -1 and
+    /// `limit` exceeds 1, only the first 1/limit of them.
     Range {
         /// Last key.
         last: i32,
@@ -566,21 +567,22 @@ pub enum Find {
         /// Divisor of the range.
         limit: usize,
     },
-    /// As many as the argument at `num` says, starting at `first`, every `step`th (all relative to the beginning).
+    /// As many keys as the argument at `num` specifies: every `step`th, starting at `first` (all relative to the
+    /// start).
     KeyNum {
-        /// Where the count stands.
+        /// The argument that contains the number of keys.
         num: usize,
         /// The first key.
         first: usize,
         /// Distance between keys.
         step: usize,
     },
-    /// It cannot be told.
+    /// Unknown.
     Unknown,
 }
 
 impl KeySpec {
-    /// The single key at argument `index`.
+    /// One key, at argument `index`.
     pub const fn at(index: usize, flags: &[KeyFlags]) -> Self {
         Self::range(index, 0, 1, flags)
     }
@@ -590,12 +592,12 @@ impl KeySpec {
         Self::new(Begin::Index(index), Find::Range { last, step, limit: 0 }, flags)
     }
 
-    /// As many keys as the argument at `index` says, behind it, every `step`th.
+    /// After the argument at `index`, which contains the number of keys, every `step`th argument.
     pub const fn counted(index: usize, step: usize, flags: &[KeyFlags]) -> Self {
         Self::new(Begin::Index(index), Find::KeyNum { num: 0, first: 1, step }, flags)
     }
 
-    /// Any combination.
+    /// A specification with any start and search.
     pub const fn new(begin: Begin, find: Find, list: &[KeyFlags]) -> Self {
         let mut flags = KeyFlags::empty();
         let mut i = 0;
@@ -612,7 +614,7 @@ impl KeySpec {
         self
     }
 
-    /// First key, last key and step as COMMAND INFO shows them, where they can be told without looking at arguments.
+    /// The legacy fields of COMMAND INFO (first key, last key and step), if they do not depend on the arguments.
     pub fn triple(&self) -> Option<(i64, i64, i64)> {
         match (self.begin, self.find) {
             (Begin::Index(first), Find::Range { last, step, .. }) => {
@@ -662,7 +664,7 @@ impl KeySpec {
         Some(())
     }
 
-    /// The argument where the keys begin; `Some(None)` when an optional keyword is absent.
+    /// The argument where the keys start; `Some(None)` if an optional keyword is absent.
     fn beginning(&self, args: Args<'_>) -> Option<Option<usize>> {
         match self.begin {
             Begin::Index(index) => Some(Some(index)),

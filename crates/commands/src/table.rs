@@ -1,66 +1,67 @@
-//! All commands by name. A [`Catalogue`] says what is known about each command; a [`CommandTable`] adds the handlers of
-//! those commands that work on more than data, whose type only the layers above know.
+//! All commands by name. A [`Catalogue`] contains the descriptions of all commands. A [`CommandTable`] adds the
+//! handlers of the commands that access more than data; the upper layers define the type of these handlers.
 
 use crate::context::Handler as DataHandler;
 use crate::spec::{Begin, Command, Find, Flags, KeyFlags, LockRule, Spec};
 use kvick_resp::Args;
 
-/// What a command works on, and so which part of the server runs it.
+/// The state that a command accesses, which determines the part of the server that runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// The keyspace alone.
+    /// Only the keyspace.
     Data,
-    /// The connection or the server as well.
+    /// Also the connection or the server.
     Session,
     /// The client's transaction.
     Transaction,
-    /// A script or function, which calls other commands.
+    /// A script or function that calls other commands.
     Script,
 }
 
-/// How a command is executed on the fast path.
+/// How the fast path executes a command.
 #[derive(Clone, Copy)]
 pub enum FastPath {
-    /// With its only key, which is the argument with this number.
+    /// With its only key, the argument at this index.
     Key(usize),
-    /// Without a key: it replies and touches no data.
+    /// Without a key: the command accesses no data.
     Nothing,
 }
 
-/// What is known about a command.
+/// A command as registered in the catalogue.
 pub struct CommandInfo {
-    /// Its place in the table.
+    /// Its index in the catalogue.
     pub id: u32,
     /// Its description.
     pub spec: &'static Spec,
-    /// Its name, with its container's in front: "client|id".
+    /// Its name, preceded by that of its container: "client|id".
     pub full_name: String,
-    /// What it works on.
+    /// The state that it accesses.
     pub class: Class,
-    /// Its handler, if it works on data alone; a container may have none.
+    /// Its handler, if it is a data command; a container may have none.
     pub data: Option<DataHandler>,
-    /// Its container's place in the table, if it is a subcommand.
+    /// The index of its container, if it is a subcommand.
     pub container: Option<u32>,
-    /// Its subcommands' places in the table.
+    /// The indices of its subcommands.
     pub subcommands: Vec<u32>,
-    /// The index of its only key, when its key specification says so plainly and that key is all it locks.
+    /// The argument index of its only key, if the specification describes it directly and it is all that the command
+    /// locks.
     pub single_key: Option<usize>,
-    /// Whether it takes little time for each of its keys and concerns nothing else.
+    /// Whether it takes little time per key and accesses nothing else.
     pub brief: bool,
-    /// How it is executed on the fast path, if it may be.
+    /// How the fast path executes it; `None` if the fast path does not support it.
     pub fast_path: Option<(FastPath, DataHandler)>,
 }
 
-/// All commands. Names are looked up without regard to case.
+/// All commands. Names are case-insensitive.
 #[derive(Default)]
 pub struct Catalogue {
     commands: Vec<CommandInfo>,
-    /// Open addressing over the names of up to eight bytes, which is nearly all that are called often: the name as a
-    /// word, and the command.
+    /// A hash table with open addressing for names of up to eight bytes, which include nearly all frequent commands:
+    /// the name as a word, and the command index.
     short: Vec<(u64, u32)>,
     /// The longer names, sorted.
     long: Vec<(String, u32)>,
-    /// The names that clients use: those given by `rename-command`, and without those that it removed.
+    /// The names that clients use, after `rename-command` has renamed or removed commands.
     names: Vec<(String, u32)>,
 }
 
@@ -70,13 +71,13 @@ pub struct CommandTable<H> {
     handlers: Vec<Option<H>>,
 }
 
-/// What a request asks for.
+/// The command of a request.
 pub enum Resolved<'a> {
-    /// This command.
+    /// A known command.
     Command(&'a CommandInfo),
-    /// Nothing that is known.
+    /// An unknown command.
     Unknown,
-    /// A subcommand that the container does not have.
+    /// An unknown subcommand of this container.
     UnknownSubcommand(&'a CommandInfo),
 }
 
@@ -87,7 +88,7 @@ impl<H: Copy> Default for CommandTable<H> {
 }
 
 impl<H: Copy> CommandTable<H> {
-    /// The data commands.
+    /// A table of the data commands.
     pub fn new() -> Self {
         let mut table = CommandTable { catalogue: Catalogue::default(), handlers: Vec::new() };
         for family in crate::families() {
@@ -96,7 +97,7 @@ impl<H: Copy> CommandTable<H> {
         table
     }
 
-    /// Adds a family of commands that are not of [`Class::Data`]; `wrap` makes a handler of each of its own.
+    /// Adds a family of commands that are not of [`Class::Data`]. `wrap` converts their handlers.
     pub fn add_family<F: Copy>(&mut self, class: Class, family: &'static [Command<F>], wrap: fn(F) -> H) {
         self.add_all(class, family, &|handler| Some(wrap(handler)), &|_| None);
     }
@@ -148,7 +149,7 @@ impl<H: Copy> CommandTable<H> {
         id
     }
 
-    /// What is known about the commands.
+    /// The catalogue of the commands.
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
@@ -158,7 +159,7 @@ impl<H: Copy> CommandTable<H> {
         self.catalogue.rename(old, new)
     }
 
-    /// The handler of a command that is not of [`Class::Data`]; `None` for a container that does nothing by itself.
+    /// The handler of a command that is not of [`Class::Data`]; `None` for a container without a handler.
     #[inline]
     pub fn handler(&self, command: &CommandInfo) -> Option<H> {
         self.handlers[command.id as usize]
@@ -191,8 +192,8 @@ impl Catalogue {
         self.long.sort();
     }
 
-    /// Renames a command for clients, or removes it when `new` is empty. False when there is no such command or the new
-    /// name is taken.
+    /// Renames a command for clients, or removes it if `new` is empty. Returns false if the command does not exist or
+    /// the new name is in use.
     pub fn rename(&mut self, old: &str, new: &str) -> bool {
         let taken = self.names.iter().any(|(name, _)| name.eq_ignore_ascii_case(new));
         let Some(at) = self.names.iter().position(|(name, _)| name.eq_ignore_ascii_case(old)) else { return false };
@@ -208,7 +209,7 @@ impl Catalogue {
         true
     }
 
-    /// A top-level command by name.
+    /// Finds a top-level command by name.
     #[inline]
     pub fn find(&self, name: &[u8]) -> Option<&CommandInfo> {
         let Some(word) = word(name) else { return self.find_long(name) };
@@ -233,7 +234,7 @@ impl Catalogue {
         Some(&self.commands[self.long[at].1 as usize])
     }
 
-    /// The command that a request asks for.
+    /// Finds the command of a request.
     #[inline]
     pub fn resolve(&self, args: Args<'_>) -> Resolved<'_> {
         let Some(command) = args.get(0).and_then(|name| self.find(name)) else { return Resolved::Unknown };
@@ -246,13 +247,13 @@ impl Catalogue {
         }
     }
 
-    /// A container's subcommand by name.
+    /// Finds a subcommand of a container by name.
     pub fn subcommand(&self, container: &CommandInfo, name: &[u8]) -> Option<&CommandInfo> {
         let mut subcommands = container.subcommands.iter().map(|id| &self.commands[*id as usize]);
         subcommands.find(|subcommand| subcommand.spec.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// The command that a name such as "get" or "client|id" means.
+    /// Finds a command by a full name such as "get" or "client|id".
     pub fn by_full_name(&self, name: &[u8]) -> Option<&CommandInfo> {
         match name.iter().position(|byte| *byte == b'|') {
             None => self.find(name),
@@ -260,7 +261,7 @@ impl Catalogue {
         }
     }
 
-    /// A command or subcommand by the name that it has before `rename-command`, such as "get" or "client|id".
+    /// Finds a command or subcommand by its name before `rename-command`, such as "get" or "client|id".
     pub fn original(&self, name: &[u8]) -> Option<&CommandInfo> {
         self.commands.iter().find(|command| command.full_name.as_bytes().eq_ignore_ascii_case(name))
     }
@@ -270,7 +271,7 @@ impl Catalogue {
         command.container.and_then(|id| self.get(id))
     }
 
-    /// A command by its place in the table.
+    /// The command with this index.
     pub fn get(&self, id: u32) -> Option<&CommandInfo> {
         self.commands.get(id as usize)
     }
@@ -280,19 +281,19 @@ impl Catalogue {
         &self.commands
     }
 
-    /// The commands that clients can name, by those names.
+    /// The top-level commands by the names that clients use.
     pub fn top_level(&self) -> impl ExactSizeIterator<Item = (&str, &CommandInfo)> {
         self.names.iter().map(|(name, id)| (name.as_str(), &self.commands[*id as usize]))
     }
 }
 
-/// A name of one to eight ASCII bytes, in lower case, as a number that is not 0; `None` for others. The top bit of the
-/// last byte marks the name's end.
+/// A name of one to eight ASCII bytes in lower case as a nonzero integer; `None` for other names. The top bit of the
+/// last byte marks the end of the name.
 #[inline]
 fn word(name: &[u8]) -> Option<u64> {
     let four = |at: usize| u32::from_le_bytes([name[at], name[at + 1], name[at + 2], name[at + 3]]) as u64;
     let raw = match name.len() {
-        // Overlapping halves: the second ends where the name ends.
+        // Two overlapping halves: the second ends at the end of the name.
         4..=8 => four(0) | four(name.len() - 4) << (8 * (name.len() - 4)),
         len @ 1..=3 => {
             u64::from(name[0])
@@ -301,7 +302,7 @@ fn word(name: &[u8]) -> Option<u64> {
         }
         _ => return None,
     };
-    // Bit 5 of the letters only: bytes from 0x41 to 0x5a.
+    // Sets bit 5 of letters only, which are bytes from 0x41 to 0x5a.
     const ONES: u64 = 0x0101_0101_0101_0101;
     let low = raw & (0x7f * ONES);
     let at_least_a = low + ONES * (0x80 - 0x41);
@@ -310,13 +311,14 @@ fn word(name: &[u8]) -> Option<u64> {
     (raw & (0x80 * ONES) == 0).then(|| (raw | letters >> 2) | 0x80 << (8 * (name.len() - 1)))
 }
 
-/// Where the search for a word begins.
+/// The slot where the search for a word starts.
 #[inline]
 fn slot(word: u64, size: usize) -> usize {
     (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (size - 1)
 }
 
-/// A function that finds keys may be there all the same: it tells flags that depend on options, not other places.
+/// The index of the only key. A function that finds keys does not prevent this: it determines flags that depend on
+/// options, not other positions.
 fn single_key(spec: &Spec) -> Option<usize> {
     match spec.keys {
         [only]

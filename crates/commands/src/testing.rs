@@ -1,4 +1,4 @@
-//! Runs commands in-process, one worker's way, for the tests of the families.
+//! A test bench that runs commands in-process, like a single worker, for the tests of the families.
 
 use crate::context::{Context, Handler, Receiver, Settings};
 use crate::spec::{Command, LockRule};
@@ -9,27 +9,27 @@ use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace, When
 
 /// A keyspace with one client.
 pub struct Bench {
-    /// Its data.
+    /// The data.
     pub keyspace: &'static Keyspace,
     /// The database that commands run in.
     pub database: usize,
-    /// Whether looking at a key touches its access clock.
+    /// Whether reads update the access time of keys.
     pub touch: bool,
-    /// Whether commands may wait: then the reply is a line that says for what.
+    /// Whether commands may block. A blocked command then replies with a line that describes the block.
     pub may_block: bool,
     /// Whether commands come from a log.
     pub from_log: bool,
-    /// Its settings.
+    /// The settings.
     pub settings: Settings,
-    /// Present time, moved by tests.
+    /// The current time, which tests advance.
     pub now_ms: i64,
-    /// The protocol of replies.
+    /// The protocol version of replies.
     pub version: Version,
-    /// Which events are heard: all but `keymiss`, unless a test asks for that.
+    /// The classes of events to record: all except `keymiss`, unless a test needs it.
     pub heard: EventClass,
     /// Hits and misses.
     pub counters: Counters,
-    /// What the last command would have the log told.
+    /// The remark of the last command for the log.
     pub remark: Option<String>,
     commands: Vec<&'static [Command<Handler>]>,
     effects: Effects,
@@ -37,7 +37,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A bench for some families.
+    /// A bench with these families.
     pub fn new(families: &[&'static [Command<Handler>]]) -> Self {
         let keyspace = Keyspace::leak(16, 4, KeyHasher::with_secret(1, 2));
         let follower = keyspace.log.follow(Audience::All);
@@ -59,14 +59,14 @@ impl Bench {
         }
     }
 
-    /// Runs a command given as words; its reply as text, with CR LF shown as spaces.
+    /// Runs a command given as words; returns the reply as text, with CR LF shown as spaces.
     pub fn run(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         let reply = self.run_words(&words);
         String::from_utf8_lossy(&reply).trim_end().replace("\r\n", " ")
     }
 
-    /// Runs a command; its reply.
+    /// Runs a command; returns the reply.
     pub fn run_words(&mut self, words: &[&[u8]]) -> Vec<u8> {
         let owned = OwnedArgs::new(words);
         let args = owned.args();
@@ -111,7 +111,7 @@ impl Bench {
             reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
-            taken: None,
+            owned_arg: None,
             settings: &self.settings,
             receiver: Receiver::Client,
             may_block: self.may_block,
@@ -135,14 +135,14 @@ impl Bench {
         out
     }
 
-    /// What was propagated since the last call, as lines of words, without SELECT.
+    /// The commands propagated since the last call, as lines of words, without SELECT.
     pub fn propagated(&mut self) -> Vec<String> {
         let mut lines = self.propagated_with_databases();
         lines.retain(|line| !line.starts_with("SELECT "));
         lines
     }
 
-    /// The same with SELECT.
+    /// Like [`propagated`](Self::propagated), with SELECT.
     pub fn propagated_with_databases(&mut self) -> Vec<String> {
         let bytes = self.follower.read().expect("not cut off");
         let (mut parser, mut pos, mut lines) = (kvick_resp::Parser::new(), 0, Vec::new());
@@ -157,12 +157,12 @@ impl Bench {
         lines
     }
 
-    /// Names of the events that the last command caused.
+    /// The names of the events of the last command.
     pub fn events(&self) -> Vec<&'static str> {
         self.effects.events().iter().map(|event| event.name).collect()
     }
 
-    /// The databases of these events.
+    /// The databases of the events of the last command.
     pub fn event_databases(&self) -> Vec<usize> {
         self.effects.events().iter().map(|event| event.database).collect()
     }

@@ -1,4 +1,4 @@
-//! How long a command waits, as its argument says it.
+//! Timeout arguments of blocking commands.
 
 use crate::context::Error;
 use crate::string::long_double::LongDouble;
@@ -6,11 +6,12 @@ use kvick_resp::format::parse_i64;
 
 const OUT_OF_RANGE: Error = Error::text("ERR timeout is out of range");
 
-/// The Unix time in ms at which a wait ends that begins `now_ms`; `None` for never, which zero stands for. With
-/// `unit_seconds` the word is a number of seconds, rounded up to a millisecond, otherwise an integer of milliseconds.
+/// The Unix time in ms at which a wait that starts at `now_ms` ends; `None` for no timeout, given as zero. If
+/// `unit_seconds` is set, the argument is a number of seconds, rounded up to a millisecond; otherwise it is an integer
+/// of milliseconds.
 ///
 /// # Errors
-/// When it is no such number, negative, or ends beyond the times there are.
+/// If the argument is not a number, is negative, or the end is out of range.
 pub fn until_ms(word: &[u8], unit_seconds: bool, now_ms: i64) -> Result<Option<i64>, Error> {
     let wait_ms = if unit_seconds {
         let seconds = LongDouble::parse(word).ok_or(Error::text("ERR timeout is not a float or out of range"))?;

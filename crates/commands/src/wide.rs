@@ -1,24 +1,25 @@
-//! Loops over plain bytes, compiled twice: once for any processor, once for the wide registers of newer ones.
+//! Loops over plain bytes, compiled twice: for every CPU, and for the wide registers of newer CPUs.
 //!
-//! A release for x86-64 may only use what every such processor has, which is a quarter of the vector width that most
-//! of them offer. [`widened!`] wraps a function of safe, vectorisable code and compiles its body a second time with
-//! AVX2 allowed; the choice is made at run time, by one relaxed load and a cached processor query per call, so it pays
-//! for loops over some hundred bytes and more.
+//! A release for x86-64 may use only the features that every such CPU has, which is a quarter of the vector width of
+//! most CPUs. [`widened!`] wraps a function of safe, vectorizable code and compiles its body a second time with AVX2
+//! enabled. The choice is made at run time by one relaxed load and a cached CPU feature query per call, so it pays for
+//! loops over at least some hundred bytes.
 //!
-//! Invariant: the second compilation is only called behind [`enabled`], which asks the processor for every feature
-//! that the compilation allows. That call is the only unsafe code here.
+//! Invariant: the second version is called only after [`enabled`] has checked that the CPU has every feature that it is
+//! compiled for. That call is the only unsafe code here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the wide code may be chosen. It only exists to compare both kinds; results never differ.
+/// Whether the wide version may be used. Only tests and benchmarks turn it off, to compare both versions; results never
+/// differ.
 static ALLOWED: AtomicBool = AtomicBool::new(true);
 
-/// Allows or forbids the wide code, for the whole process.
+/// Allows or forbids the wide version for the whole process.
 pub fn allow(allowed: bool) {
     ALLOWED.store(allowed, Ordering::Relaxed);
 }
 
-/// True when the processor has what the wide code needs and nobody has forbidden it.
+/// Whether the CPU supports the wide version and it is allowed.
 #[inline]
 pub fn enabled() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -31,7 +32,7 @@ pub fn enabled() -> bool {
     }
 }
 
-/// Defines a function whose body exists twice, see the module's description.
+/// Defines a function whose body is compiled twice, see the module's documentation.
 macro_rules! widened {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $kind:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
@@ -46,7 +47,7 @@ macro_rules! widened {
                     portable($($arg),*)
                 }
                 if $crate::wide::enabled() {
-                    // SAFETY: `enabled` has just found every feature that `wide` is compiled for.
+                    // SAFETY: `enabled` has just checked every feature that `wide` is compiled for.
                     return unsafe { wide($($arg),*) };
                 }
             }

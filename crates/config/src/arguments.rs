@@ -1,8 +1,8 @@
-//! The command line: which configuration it asks for, or which other task.
+//! The command line: the configuration sources, or another task.
 //!
-//! `kvick-server [/path/to/kvick.conf] [--directive value ...] [-]`. Options become lines of
-//! configuration that are read last: `--port 7777` is the line `port "7777"`. A lone `-` first or
-//! last asks for standard input, which is read between the file and the options.
+//! `kvick-server [/path/to/kvick.conf] [--directive value ...] [-]`. Options become configuration lines that are read
+//! last: `--port 7777` is the line `port "7777"`. A single `-` as the first or last argument selects standard input,
+//! which is read between the file and the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use super::quoting::{push_quoted, split_args};
 
-/// What the command line asks for.
+/// The task that the command line selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invocation {
     /// `-v` or `--version`.
@@ -19,23 +19,23 @@ pub enum Invocation {
     Help,
     /// `--test-memory <megabytes>`; `None` if it is not followed by exactly one argument.
     TestMemory {
-        /// How much; what is not a number is 0.
+        /// Amount of memory to test; an argument that is not a number counts as 0.
         megabytes: Option<u64>,
     },
     /// `--check-system`.
     CheckSystem,
-    /// A server with this configuration.
+    /// Run a server with this configuration.
     Serve(Sources),
 }
 
-/// Where the configuration comes from; what is read later prevails.
+/// The sources of the configuration. Later sources override earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// Read first.
     pub file: Option<PathBuf>,
     /// Whether standard input is read next.
     pub stdin: bool,
-    /// Lines read last, which the options of the command line became.
+    /// The options of the command line as configuration lines, read last.
     pub options: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ impl Sources {
             sources.file = Some(file.into());
             rest = tail;
         }
-        // Whether the option before has a value, so that `--` begins another option.
+        // Whether the previous option has a value, so that `--` starts another option.
         let mut has_value = true;
         for (position, arg) in rest.iter().enumerate() {
             let is_first = position == 0 && sources.file.is_none();
@@ -85,9 +85,9 @@ impl Sources {
     }
 }
 
-/// Starts a line with an option; whether the option needs no value from the arguments that follow
-/// it. That is so when its own argument holds one, as in `"--port 7777"`, and for `--save` before
-/// another option, which means no save points.
+/// Starts a line with an option; returns whether the option needs no value from the following arguments. This is the
+/// case if its own argument contains one, as in `"--port 7777"`, and for `--save` before another option, which means no
+/// save points.
 fn push_option(lines: &mut Vec<u8>, option: &[u8], next: Option<&OsStr>) -> bool {
     if !lines.is_empty() {
         lines.push(b'\n');

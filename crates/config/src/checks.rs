@@ -1,4 +1,4 @@
-//! Conditions on values beyond their shape, for the directives that have one.
+//! Checks of individual directives beyond the kind of their values.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,13 +13,13 @@ fn ensure(holds: bool, otherwise: &'static str) -> Checked {
     if holds { Ok(()) } else { Err(Refusal::new(otherwise)) }
 }
 
-/// Outside 1 to 500 the nearest of the two is taken.
+/// Clamps the value to 1..=500.
 pub fn hz(value: &mut Value, _: &Values) -> Checked {
     *value = u32::of(value).clamp(1, 500).into_value();
     Ok(())
 }
 
-/// Less than 16 KiB is taken as 16 KiB.
+/// Raises values below 16 KiB to 16 KiB.
 pub fn repl_backlog_size(value: &mut Value, _: &Values) -> Checked {
     *value = u64::of(value).max(16 << 10).into_value();
     Ok(())
@@ -75,8 +75,7 @@ pub fn announced_ip(value: &mut Value, _: &Values) -> Checked {
     ensure(is_announceable(&address), "cluster-announce-ip contains invalid character")
 }
 
-/// Whether the text may stand in the cluster's configuration file: no blanks, control characters or
-/// separators.
+/// Whether the cluster configuration file can store the text: it contains no blanks, control characters or separators.
 fn is_announceable(text: &[u8]) -> bool {
     text.iter().all(|byte| *byte > b',' && *byte != 0x7f && !b";<=>?@[]^{|}~\\".contains(byte))
 }

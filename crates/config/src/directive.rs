@@ -1,13 +1,12 @@
-//! What a directive is: its name, the shape of its values, its default, and how it may be changed.
+//! Directives: name, kind of values, default, and how each may be changed.
 //!
-//! The tables under [`tables`](super::tables) are lists of these, one line or few per directive,
-//! written with the builders below: `integer("port", 0, 65535, 6379).works()`. A builder yields a
-//! [`Typed`] directive whose type parameter is what reading the setting gives (`u16`, `bool`,
-//! `LogLevel`, ...); the table macro [`theme!`] turns each line into a [`Key`] of that type, so
-//! that a misspelt name or a wrong type does not compile.
+//! The tables under [`tables`](super::tables) are lists of directives, one or a few lines each, written with the
+//! builders below: `integer("port", 0, 65535, 6379).works()`. A builder returns a [`Typed`] directive whose type
+//! parameter is the type of the setting (`u16`, `bool`, `LogLevel`, ...). The table macro [`theme!`] turns each line
+//! into a [`Key`] of that type, so a misspelled name or a wrong type does not compile.
 //!
-//! A directive starts out as [`Effect::Kept`]: accepted, kept, shown and rewritten, but without
-//! effect. The word `.works()` declares that the server acts on it.
+//! A directive starts as [`Effect::Kept`]: the server accepts, stores, shows and rewrites it, but it has no effect.
+//! `.works()` declares that the server implements it.
 
 use std::marker::PhantomData;
 
@@ -18,20 +17,20 @@ bitflags::bitflags! {
     /// How a directive may be changed and shown.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Flags: u8 {
-        /// Only the configuration file and the command line set it.
+        /// Can be set only in the configuration file and on the command line.
         const IMMUTABLE = 1 << 0;
         /// Its value is a secret and must not reach any log.
         const SENSITIVE = 1 << 1;
-        /// Patterns of CONFIG GET pass it over; its exact name finds it.
+        /// CONFIG GET lists it only by its exact name, not by a pattern.
         const HIDDEN = 1 << 2;
         /// CONFIG SET needs `enable-protected-configs`.
         const PROTECTED = 1 << 3;
-        /// It takes several arguments.
+        /// Takes several arguments.
         const MULTI_ARG = 1 << 4;
-        /// CONFIG SET refuses it while a data set is loaded.
+        /// CONFIG SET refuses it while a data set is being loaded.
         const DENY_LOADING = 1 << 5;
-        /// Its value refers to something that may change without it (a file, an address), so
-        /// setting it again applies it again.
+        /// Its value refers to something that can change independently (a file, an address), so setting the same value
+        /// applies it again.
         const VOLATILE = 1 << 6;
     }
 }
@@ -39,44 +38,43 @@ bitflags::bitflags! {
 /// Whether the server acts on a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The server acts on it.
+    /// The server implements it.
     Works,
-    /// The value is accepted and kept, and nothing else happens.
+    /// The value is accepted and stored but has no effect.
     Kept,
 }
 
-/// The words of a setting and the number each stands for, in the order in which error texts list
-/// them.
+/// The words of a setting with their numbers, in the order in which error texts list them.
 pub type Words = &'static [(&'static str, u8)];
 
-/// The shape of a directive's values.
+/// The kind of a directive's values.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// `yes` or `no`.
     Bool,
-    /// A whole number within bounds.
+    /// An integer within bounds.
     Integer {
         /// The least value; `-100` for [`Form::MemoryOrPercent`] is 100 percent.
         min: i128,
         /// The greatest value.
         max: i128,
-        /// How it is spelt.
+        /// Its notation.
         form: Form,
     },
     /// One word of several.
     Word(Words),
-    /// Any of several words, each of which is a bit.
+    /// Any of several words, each of which stands for a bit.
     WordSet(Words),
     /// Any bytes.
     Text {
-        /// Empty means that there is no value.
+        /// Whether an empty value means that the setting is unset.
         empty_is_unset: bool,
     },
-    /// A shape of its own.
+    /// A format used by one or two directives.
     Special(Special),
 }
 
-/// How an integer is spelt.
+/// The notation of an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Decimal digits.
@@ -85,13 +83,13 @@ pub enum Form {
     Octal,
     /// Bytes, with an optional unit.
     Memory,
-    /// Bytes, with an optional unit, or a percentage, which is kept as a negative number.
+    /// Bytes with an optional unit, or a percentage, which is stored as a negative number.
     MemoryOrPercent,
-    /// Bytes, with an optional unit, or a plain negative number with a meaning of its own.
+    /// Bytes with an optional unit, or a plain negative number with a special meaning.
     SignedMemory,
 }
 
-/// Shapes that only one or two directives have.
+/// Value formats that only one or two directives use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// The working directory.
@@ -112,41 +110,41 @@ pub enum Special {
     Primary,
 }
 
-/// The value that a directive has before anything sets it.
+/// The default of a directive.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Initial {
     Bool(bool),
     Integer(i128),
-    /// The cores that the process may use, within the directive's bounds.
+    /// The number of cores available to the process, within the bounds of the directive.
     Cores,
     Word(u8),
     Text(Option<&'static str>),
     Special,
 }
 
-/// Checks, and may adjust, a value that has the right shape; sees the other settings as they are.
+/// Checks a value of the right kind, and may adjust it. The second argument contains the current settings.
 pub(super) type Check = fn(&mut Value, &Values) -> Result<(), Refusal>;
 
 /// One directive of the configuration.
 #[derive(Debug)]
 pub struct Directive {
-    /// The name by which it is rewritten.
+    /// The name under which CONFIG REWRITE writes it.
     pub name: &'static str,
-    /// Another name that is as good.
+    /// Another name for it.
     pub alias: Option<&'static str>,
-    /// The shape of its values.
+    /// The kind of its values.
     pub kind: Kind,
     /// How it may be changed and shown.
     pub flags: Flags,
-    /// Whether the server acts on it.
+    /// Whether the server implements it.
     pub effect: Effect,
     pub(super) initial: Initial,
     pub(super) check: Option<Check>,
-    /// Why CONFIG SET cannot change it, although a configuration file may.
+    /// If CONFIG SET cannot change it, although a configuration file can: the reason.
     pub(super) refused_at_runtime: Option<&'static str>,
 }
 
-/// A directive whose setting reads as a `T`.
+/// A directive whose setting has the type `T`.
 pub(super) struct Typed<T> {
     directive: Directive,
     reads_as: PhantomData<fn() -> T>,
@@ -167,18 +165,18 @@ impl<T> Typed<T> {
         Self { directive, reads_as: PhantomData }
     }
 
-    /// The same without its type, for the table.
+    /// The directive without its type, for the table.
     pub const fn untyped(self) -> Directive {
         self.directive
     }
 
-    /// The server acts on it.
+    /// Declares that the server implements it.
     pub const fn works(mut self) -> Self {
         self.directive.effect = Effect::Works;
         self
     }
 
-    /// Another name that is as good.
+    /// Adds another name.
     pub const fn alias(mut self, alias: &'static str) -> Self {
         self.directive.alias = Some(alias);
         self
@@ -189,7 +187,7 @@ impl<T> Typed<T> {
         self
     }
 
-    /// Only the configuration file and the command line set it.
+    /// Can be set only in the configuration file and on the command line.
     pub const fn immutable(self) -> Self {
         self.with(Flags::IMMUTABLE)
     }
@@ -199,7 +197,7 @@ impl<T> Typed<T> {
         self.with(Flags::SENSITIVE)
     }
 
-    /// Patterns of CONFIG GET pass it over.
+    /// CONFIG GET lists it only by its exact name, not by a pattern.
     pub const fn hidden(self) -> Self {
         self.with(Flags::HIDDEN)
     }
@@ -209,28 +207,28 @@ impl<T> Typed<T> {
         self.with(Flags::PROTECTED)
     }
 
-    /// It takes several arguments.
+    /// Takes several arguments.
     pub const fn multi_arg(self) -> Self {
         self.with(Flags::MULTI_ARG)
     }
 
-    /// CONFIG SET refuses it while a data set is loaded.
+    /// CONFIG SET refuses it while a data set is being loaded.
     pub const fn deny_loading(self) -> Self {
         self.with(Flags::DENY_LOADING)
     }
 
-    /// Setting it again applies it again.
+    /// Setting the same value applies it again.
     pub const fn volatile(self) -> Self {
         self.with(Flags::VOLATILE)
     }
 
-    /// A further condition on its values.
+    /// Adds a check of its values.
     pub const fn checked(mut self, check: Check) -> Self {
         self.directive.check = Some(check);
         self
     }
 
-    /// CONFIG SET cannot change it, for this reason.
+    /// CONFIG SET refuses it for this reason.
     pub const fn refused_at_runtime(mut self, why: &'static str) -> Self {
         self.directive.refused_at_runtime = Some(why);
         self
@@ -242,27 +240,27 @@ pub(super) const fn boolean(name: &'static str, default: bool) -> Typed<bool> {
     Typed::new(name, Kind::Bool, Initial::Bool(default))
 }
 
-/// A plain number from `min` to `max`; `T` must hold both.
+/// An integer from `min` to `max`; `T` must be able to represent both.
 pub(super) const fn integer<T>(name: &'static str, min: i128, max: i128, default: i128) -> Typed<T> {
     number(name, min, max, default, Form::Plain)
 }
 
-/// A number from `min` to `max` in a given spelling; `T` must hold both.
+/// An integer from `min` to `max` in the given notation; `T` must be able to represent both.
 pub(super) const fn number<T>(name: &'static str, min: i128, max: i128, default: i128, form: Form) -> Typed<T> {
     Typed::new(name, Kind::Integer { min, max, form }, Initial::Integer(default))
 }
 
-/// An amount of memory in bytes from `min` to `max`; `T` must hold both.
+/// An amount of memory in bytes from `min` to `max`; `T` must be able to represent both.
 pub(super) const fn memory<T>(name: &'static str, min: i128, max: i128, default: i128) -> Typed<T> {
     number(name, min, max, default, Form::Memory)
 }
 
-/// A number from 1 to `max` whose default is the number of cores that the process may use.
+/// An integer from 1 to `max` whose default is the number of cores available to the process.
 pub(super) const fn cores<T>(name: &'static str, max: i128) -> Typed<T> {
     Typed::new(name, Kind::Integer { min: 1, max, form: Form::Plain }, Initial::Cores)
 }
 
-/// A setting that is made of words.
+/// A setting whose values are words.
 pub(super) trait Worded {
     const WORDS: Words;
 }
@@ -272,38 +270,38 @@ pub(super) const fn word<T: Worded>(name: &'static str, default: u8) -> Typed<T>
     Typed::new(name, Kind::Word(T::WORDS), Initial::Word(default))
 }
 
-/// Any of several words; without any bit it shows the word for 0.
+/// Any of several words; the word for 0 is shown if no bit is set.
 pub(super) const fn word_set<T: Worded>(name: &'static str) -> Typed<T> {
     Typed::new(name, Kind::WordSet(T::WORDS), Initial::Word(0)).multi_arg()
 }
 
-/// Any bytes, also none.
+/// Any bytes, including an empty value.
 pub(super) const fn text(name: &'static str, default: &'static str) -> Typed<super::value::Text> {
     Typed::new(name, Kind::Text { empty_is_unset: false }, Initial::Text(Some(default)))
 }
 
-/// Any bytes, where none means that there is no value, which is the default.
+/// Any bytes; an empty value means unset, which is the default.
 pub(super) const fn optional(name: &'static str) -> Typed<Option<super::value::Text>> {
     Typed::new(name, Kind::Text { empty_is_unset: true }, Initial::Text(None))
 }
 
-/// A shape of its own.
+/// A setting with a special format.
 pub(super) const fn special<T>(name: &'static str, shape: Special) -> Typed<T> {
     Typed::new(name, Kind::Special(shape), Initial::Special)
 }
 
-/// Which directive: a cheap number, to be compared with that of a [`Key`].
+/// The number of a directive, for comparisons with that of a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub(super) u16);
 
 impl Id {
-    /// The directive itself.
+    /// The directive with this number.
     pub fn directive(self) -> &'static Directive {
         super::tables::directive(self)
     }
 }
 
-/// A directive whose setting reads as a `T`.
+/// A directive whose setting has the type `T`.
 pub struct Key<T> {
     id: Id,
     reads_as: PhantomData<fn() -> T>,
@@ -322,7 +320,7 @@ impl<T: Setting> Key<T> {
         Self { id: Id(position), reads_as: PhantomData }
     }
 
-    /// Which directive this is; a constant of it serves as a pattern in a `match`.
+    /// The number of the directive; a constant that can serve as a pattern in a `match`.
     pub const fn id(self) -> Id {
         self.id
     }
@@ -330,8 +328,8 @@ impl<T: Setting> Key<T> {
 
 /// Declares the directives of one theme: a [`Key`] for each, and their `TABLE`.
 ///
-/// `after` is the number of directives in the themes before, so that every directive has a number
-/// of its own; `END` is that of the theme after.
+/// `after` is the number of directives in the previous themes, so that every directive gets a unique number; `END` is
+/// the value of `after` for the next theme.
 macro_rules! theme {
     (after $first:expr; $($id:ident: $shape:ty = $directive:expr;)+) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
@@ -351,7 +349,7 @@ macro_rules! theme {
             typed.untyped()
         },)+];
 
-        /// Every setting of this theme, read in its own type and turned into a value again.
+        /// Reads every setting of this theme as its type and converts it back into a value.
         #[cfg(test)]
         pub(super) fn read_all(values: &crate::Values) -> Vec<crate::value::Value> {
             use crate::value::Setting;

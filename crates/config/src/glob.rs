@@ -1,17 +1,17 @@
-//! The files that a glob pattern names, for `include`. How one name is matched is told in [`kvick_resp::glob`].
+//! File names that match a glob pattern, for `include`. For matching a single name, see [`kvick_resp::glob`].
 
 use kvick_resp::glob::matches;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Whether the text holds a character that makes it a pattern.
+/// Whether the text contains a wildcard.
 pub fn is_pattern(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The existing files that a path pattern names, sorted. A wildcard never matches a leading dot.
-/// Folders that cannot be read count as empty, as the shell treats them.
+/// The existing files that match a path pattern, sorted. A wildcard never matches a leading dot. Directories that
+/// cannot be read count as empty, as in a shell.
 pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![PathBuf::new()];
     for component in pattern.components() {
@@ -42,7 +42,7 @@ pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// File patterns may negate a set with `!`, where names use `^`.
+/// Converts a shell pattern into a [`kvick_resp::glob`] pattern: shells negate sets with `!`, the matcher with `^`.
 fn shell_to_glob(name: &[u8]) -> Vec<u8> {
     let mut out = name.to_vec();
     for at in 1..out.len() {

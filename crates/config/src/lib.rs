@@ -1,15 +1,14 @@
-//! The configuration: every directive, its value now, and the ways in which values come and go.
+//! The configuration: the directives, their current values, and how values are read, changed and written.
 //!
-//! - [`tables`] lists the directives, and makes a typed [`Key`] of each; [`directive`], [`value`],
-//!   [`words`] and [`shapes`] say what they are made of.
-//! - [`Config`] holds the values of a running server. Any thread reads them; [`Config::set_many`]
-//!   changes some of them, all or none, as CONFIG SET does.
-//! - [`arguments`] reads the command line and [`load`] the configuration it leads to; [`rewrite`]
-//!   writes it back to its file.
+//! - [`tables`] lists the directives and defines a typed [`Key`] for each; [`directive`], [`value`], [`words`] and
+//!   [`shapes`] define their building blocks.
+//! - [`Config`] holds the values of a running server. Any thread may read them; [`Config::set_many`] changes several of
+//!   them atomically, as CONFIG SET does.
+//! - [`arguments`] parses the command line and [`load`] the configuration that it selects; [`rewrite`] writes the
+//!   configuration back to its file.
 //!
-//! What always holds: a value has the shape, lies within the bounds and passes the check of its
-//! directive; the values that others see have been put into effect; and every change moves the
-//! generation.
+//! Invariants: a value has the kind of its directive, is within its bounds and passes its check; values are put into
+//! effect before other threads can read them; and every change increments the generation.
 
 pub mod arguments;
 mod checks;
@@ -45,24 +44,23 @@ pub use values::Values;
 pub struct Config {
     values: RwLock<Arc<Values>>,
     generation: AtomicU64,
-    /// Held while values are changed, so that changes and their effects follow one another.
+    /// Held while values are changed, so that changes and their effects are serialized.
     changing: Mutex<()>,
 }
 
 impl Config {
-    /// A configuration that starts with these values, at generation 1.
+    /// A configuration with these initial values, at generation 1.
     pub fn new(values: Values) -> Self {
         Self { values: RwLock::new(Arc::new(values)), generation: AtomicU64::new(1), changing: Mutex::new(()) }
     }
 
-    /// A number that is greater after every change: whoever keeps copies of settings reads them
-    /// again when it has moved. It moves after the values, so that who sees it moved sees them
-    /// changed.
+    /// A number that every change increments. Threads that keep copies of settings read them again when it has changed.
+    /// It is incremented after the values are replaced, so a thread that sees the new number also sees the new values.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// All values as they are now, at one moment.
+    /// A consistent snapshot of all values.
     pub fn values(&self) -> Arc<Values> {
         self.values.read().clone()
     }
@@ -78,10 +76,10 @@ impl Config {
         Some(self.values.read().show(found.id))
     }
 
-    /// What CONFIG GET replies to these patterns: names with their values, sorted by name.
+    /// The reply of CONFIG GET to these patterns: names with their values, sorted by name.
     ///
-    /// An argument without a wildcard is looked up in any case and listed as it was written. A
-    /// pattern lists every name and every alias that it matches, except those of hidden directives.
+    /// An argument without a wildcard is looked up case-insensitively and listed as it was written. A pattern lists
+    /// every matching name and alias, except those of hidden directives.
     pub fn match_names<'a>(&self, patterns: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Id)> = Vec::new();
         for pattern in patterns {
@@ -93,7 +91,7 @@ impl Config {
             let matching = visible.filter(|name| kvick_resp::glob::matches(pattern, name.name.as_bytes(), true));
             found.extend(matching.map(|name| (name.name.as_bytes().to_vec(), name.id)));
         }
-        // A name that several patterns found is listed once, in the spelling that came first.
+        // List a name that several patterns match once, as first written.
         let mut seen = std::collections::HashSet::new();
         found.retain(|(name, _)| seen.insert(name.to_ascii_lowercase()));
         found.sort();
@@ -101,8 +99,8 @@ impl Config {
         found.into_iter().map(|(name, id)| (name, values.show(id))).collect()
     }
 
-    /// Puts a value in place that the server itself found, without checking or applying it: the
-    /// primary that REPLICAOF named, or the number of clients that the limit of open files allows.
+    /// Stores a value that the server itself determined, without checking or applying it: the primary of REPLICAOF, or
+    /// the number of clients that the limit of open files allows.
     pub fn put<T: Setting>(&self, key: Key<T>, value: T) {
         let _changing = self.changing.lock();
         let mut values = Values::clone(&self.values());
@@ -137,7 +135,7 @@ mod tests {
         for id in ids() {
             let directive = id.directive();
             if id == replication::REPLICAOF.id() {
-                continue; // No primary is shown as nothing but written as `no one`.
+                continue; // No primary is shown as an empty value but written as `no one`.
             }
             let value = values.parse_text(id, &values.show(id));
             assert_eq!(value.as_ref(), Ok(values.value(id)), "{}", directive.name);
@@ -199,7 +197,7 @@ mod tests {
         assert_eq!(config.get(b"slaveof").unwrap(), b"h 1");
     }
 
-    /// Checks that every setting keeps its value when it is read in its own type.
+    /// Checks that every setting keeps its value when it is read as its type.
     fn assert_types_hold(values: &Values) {
         for (id, read) in ids().zip(tables::read_all(values)) {
             assert_eq!(&read, values.value(id), "{}", id.directive().name);

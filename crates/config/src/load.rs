@@ -1,12 +1,11 @@
-//! Reading the configuration at the start: a file, then standard input, then the options of the
-//! command line.
+//! Loads the configuration at startup: a file, then standard input, then the options of the command line.
 //!
-//! Lines are taken in order and a later line prevails over an earlier one, except that
-//! - `save` lines after the first add save points, until one with an empty argument takes all away,
-//! - `client-output-buffer-limit` changes the classes it names and leaves the others,
-//! - `include`, `rename-command`, `user`, `loadmodule` and the settings of modules all count.
+//! Lines are processed in order. A later line overrides an earlier one, with these exceptions:
+//! - `save` lines after the first add save points, until one with an empty argument removes all;
+//! - `client-output-buffer-limit` changes only the classes that it names;
+//! - all lines of `include`, `rename-command`, `user`, `loadmodule` and module settings take effect.
 //!
-//! `dir` counts from its line on: later relative paths, those of `include` too, start there.
+//! `dir` takes effect from its line on: later relative paths, including those of `include`, are relative to it.
 
 use std::fmt;
 use std::fs;
@@ -23,17 +22,17 @@ use super::tables::{self, cluster, logging, persistence, process, replication};
 use super::value::{Refusal, Setting};
 use super::values::Values;
 
-/// How deep files may include each other.
+/// Maximum nesting depth of included files.
 const INCLUDE_DEPTH_MAX: usize = 64;
 
-/// A line that is not a setting but has a part of the server as its addressee.
+/// A line that is not a setting, but is processed by another part of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// `rename-command <from> <to>`; an empty `to` takes the command away.
+    /// `rename-command <from> <to>`; an empty `to` removes the command.
     RenameCommand {
         /// The name of a command, in any case.
         from: Vec<u8>,
-        /// Its name from now on.
+        /// Its new name.
         to: Vec<u8>,
     },
     /// `user <name> <rules>...`: the name, then the rules.
@@ -44,12 +43,12 @@ pub enum Entry {
     ModuleSetting {
         /// Module and setting, in lower case.
         name: Vec<u8>,
-        /// The arguments with a blank between them.
+        /// The arguments, separated by blanks.
         value: Vec<u8>,
     },
 }
 
-/// Where a line was read.
+/// The source of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A file.
@@ -70,29 +69,29 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why the configuration could not be read. The text is for standard error, and then the process
-/// exits with 1.
+/// The reason why the configuration could not be loaded. The text is printed to standard error, and the process exits
+/// with status 1.
 #[derive(Debug)]
 pub enum LoadError {
     /// A file cannot be read.
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         reason: Refusal,
     },
-    /// A line is wrong.
+    /// A line is invalid.
     Line {
-        /// Where it was read.
+        /// Its source.
         origin: Origin,
-        /// Its number, from 1.
+        /// Line number, starting at 1.
         number: usize,
         /// The line without surrounding blanks.
         line: Vec<u8>,
-        /// What is wrong.
+        /// The error.
         reason: Refusal,
     },
-    /// The lines are right one by one but not together.
+    /// The lines are valid individually but not in combination.
     Whole(Refusal),
 }
 
@@ -113,7 +112,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// A line as it may be shown: one about a user without that user's passwords.
+/// The line as error messages show it: passwords in `user` lines are removed.
 fn without_passwords(line: &[u8]) -> Vec<u8> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     if !words[0].eq_ignore_ascii_case(b"user") {
@@ -126,17 +125,17 @@ fn without_passwords(line: &[u8]) -> Vec<u8> {
 
 impl std::error::Error for LoadError {}
 
-/// A configuration that was read.
+/// The loaded configuration.
 #[derive(Debug)]
 pub struct Loaded {
     /// The values of all settings.
     pub values: Values,
-    /// The file that CONFIG REWRITE writes, as an absolute path.
+    /// The absolute path of the file that CONFIG REWRITE writes.
     pub file: Option<PathBuf>,
 }
 
-/// Reads a configuration from its sources. `stdin` is read if the sources ask for it, and `accept`
-/// is given each [`Entry`] as it comes; what it refuses is an error of that line.
+/// Loads a configuration from its sources. `stdin` is read if the sources select it. `accept` receives each [`Entry`]
+/// in order; an error that it returns is reported as an error of that line.
 pub fn load(
     sources: &Sources,
     stdin: &mut dyn Read,
@@ -159,7 +158,7 @@ pub fn load(
     Ok(Loaded { values: reader.values, file })
 }
 
-/// Checks what only all lines together tell.
+/// Checks conditions that involve several settings.
 fn check_whole(values: &Values) -> Result<(), Refusal> {
     let logfile = values.read(logging::LOGFILE);
     if !logfile.is_empty() {
@@ -173,7 +172,7 @@ fn check_whole(values: &Values) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What stops a line: itself, or a file that it includes.
+/// The error of a line: its own, or one in a file that it includes.
 enum Stop {
     Here(Refusal),
     Included(LoadError),
@@ -194,7 +193,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a file, or the files that a pattern finds, which may be none.
+    /// Reads a file, or all files that match a pattern. A pattern may match none.
     fn read_files(&mut self, path: &Path) -> Result<(), LoadError> {
         let open_error = |path: &Path, error: io::Error| LoadError::Open { path: path.into(), reason: error.into() };
         let files = if glob::is_pattern(path.as_os_str().as_bytes()) {
@@ -242,7 +241,7 @@ impl Reader<'_> {
         let several = id.directive().flags.contains(Flags::MULTI_ARG);
         let split;
         let args = match args {
-            // `"arg1 arg2"` in quotes is as good as `arg1 arg2`; an empty argument stays one.
+            // `"arg1 arg2"` in quotes is equivalent to `arg1 arg2`; an empty argument remains a single one.
             [whole] if several && !whole.is_empty() => {
                 split = split_args(whole).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
                 &split
@@ -266,7 +265,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads a line that is not a setting.
+    /// Processes a line that is not a setting.
     fn read_entry(&mut self, name: Vec<u8>, mut args: Vec<Vec<u8>>) -> Result<(), Stop> {
         let entry = match (name.as_slice(), args.as_mut_slice()) {
             (b"include", [path]) => return self.include(path),
@@ -304,7 +303,7 @@ impl Reader<'_> {
     }
 }
 
-/// Cuts blanks off both ends.
+/// Removes blanks at both ends.
 pub fn trim(line: &[u8]) -> &[u8] {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     let start = line.iter().position(|byte| !blank(byte)).unwrap_or(line.len());

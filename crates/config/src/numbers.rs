@@ -1,7 +1,7 @@
-//! Numbers as configuration files and CONFIG SET spell them.
+//! Number formats of configuration files and CONFIG SET.
 //!
-//! Every parser takes the whole argument and answers `None` when any byte of it is left over or
-//! when the number does not fit; none of them panics or wraps.
+//! Every parser requires that the whole argument is a number, and returns `None` otherwise or if the number does not
+//! fit. None of them panics or wraps.
 
 /// A plain decimal integer: an optional minus, no plus, no leading zeros, no spaces.
 pub fn integer(text: &[u8]) -> Option<i64> {
@@ -13,13 +13,12 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// An integer as C's `strtoll` reads it: leading white space and a plus are allowed, and nothing at
-/// all is 0.
+/// An integer as C's `strtoll` parses it: leading white space and a plus sign are allowed, and an empty text is 0.
 pub fn lenient_integer(text: &[u8]) -> Option<i64> {
     lenient(text, 10)
 }
 
-/// An octal number, as lenient as [`lenient_integer`].
+/// An octal number, parsed as leniently as by [`lenient_integer`].
 pub fn octal(text: &[u8]) -> Option<i64> {
     lenient(text, 8)
 }
@@ -32,8 +31,8 @@ fn lenient(text: &[u8], radix: u32) -> Option<i64> {
     i64::from_str_radix(text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']), radix).ok()
 }
 
-/// An amount of memory in bytes: digits and an optional unit in any case. `k`, `m`, `g` are powers
-/// of 1000; `kb`, `mb`, `gb` are powers of 1024; `b` is one byte. A bare unit is 0, as in Valkey.
+/// An amount of memory in bytes: digits and an optional unit in any case. `k`, `m`, `g` are powers of 1000; `kb`, `mb`,
+/// `gb` are powers of 1024; `b` is one byte. A unit without digits is 0, as in Valkey.
 pub fn memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = text.split_at(digits);
@@ -53,8 +52,7 @@ pub fn memory(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Writes an amount of memory with the largest unit that divides it, so that [`memory`] reads it
-/// back.
+/// Formats an amount of memory with the largest unit that divides it, so that [`memory`] parses it back.
 pub fn memory_with_unit(bytes: u64) -> String {
     for (shift, unit) in [(30, "gb"), (20, "mb"), (10, "kb")] {
         if bytes != 0 && bytes.trailing_zeros() >= shift {
@@ -64,14 +62,13 @@ pub fn memory_with_unit(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// A finite or infinite decimal number without surrounding white space; not-a-number is refused and
-/// minus zero is zero.
+/// A finite or infinite decimal number without surrounding white space. NaN is refused, and minus zero becomes zero.
 pub fn float(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (!number.is_nan()).then_some(number + 0.0)
 }
 
-/// Writes a number with at most six decimals and no trailing zeros.
+/// Formats a number with at most six decimals and no trailing zeros.
 pub fn trimmed_float(number: f64) -> String {
     let text = format!("{number:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,4 +1,4 @@
-//! The title that the process shows in lists of processes, made from `proc-title-template`.
+//! The process title that tools like `ps` show, made from `proc-title-template`.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use super::tables::network::{BIND, PORT, UNIXSOCKET};
 use super::tables::tls::TLS_PORT;
 use super::values::Values;
 
-/// Puts the variables of a template in place: `{name}` is a variable and `{{` a brace. `None` if a
-/// variable is unknown or a brace is left open. Blanks around the result are cut off.
+/// Expands a template: `{name}` is a variable and `{{` a literal brace. Returns `None` if a variable is unknown or a
+/// brace is not closed. Surrounding blanks are removed.
 pub fn expand(template: &[u8], title: &str, config_file: Option<&Path>, values: &Values) -> Option<String> {
     let template = String::from_utf8_lossy(template);
     let mut out = String::new();

@@ -1,10 +1,10 @@
-//! The settings of the log and of CPU affinity, in the form in which the process takes them.
+//! The settings of the log and of CPU affinity, in the form that the runtime crate takes.
 
 use crate::Values;
 use crate::tables::{logging, process};
 use kvick_runtime::logging::LogSettings;
 
-/// What the log is set to. A relative `logfile` counts from `dir`.
+/// The log settings. A relative `logfile` is relative to `dir`.
 pub fn log(values: &Values) -> LogSettings {
     let name = values.read(logging::LOGFILE);
     let to_syslog = values.read(logging::SYSLOG_ENABLED);

@@ -1,13 +1,12 @@
-//! The quoting rules of configuration files: a line splits into arguments, and an argument is
-//! quoted so that the splitter reads it back.
+//! The quoting rules of configuration files: splits a line into arguments, and quotes an argument so that the splitter
+//! restores it.
 //!
-//! Outside quotes, blanks separate and everything else stands for itself. Inside `"double quotes"`
-//! a backslash escapes: `\n \r \t \b \a`, `\xHH` for any byte, and any other character stands for
-//! itself. Inside `'single quotes'` only `\'` is an escape. Quotes may open and close anywhere:
-//! `a"b c"d` is one argument.
+//! Outside quotes, blanks separate arguments and all other characters are literal. Inside `"double quotes"` a backslash
+//! escapes: `\n \r \t \b \a`, `\xHH` for any byte, and any other character for itself. Inside `'single quotes'`, the
+//! only escape is `\'`. Quotes may open and close anywhere: `a"b c"d` is one argument.
 
-/// Splits a line into its arguments; `None` when quotes are not balanced. As in C, a NUL byte
-/// outside quotes ends the line, and one inside quotes leaves them open.
+/// Splits a line into its arguments; `None` if quotes are not balanced. As in C, a NUL byte outside quotes ends the
+/// line, and one inside quotes leaves them open.
 pub fn split_args(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     kvick_resp::split_args(line).ok()
 }

@@ -1,4 +1,4 @@
-//! Checks that `kvick.conf` and `docs/compatibility.md` tell what the tables say.
+//! Tests that `kvick.conf` and `docs/compatibility.md` match the tables.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,4 +1,4 @@
-//! CONFIG SET: several settings change together or not at all.
+//! CONFIG SET: changes several settings atomically.
 
 use std::fmt;
 
@@ -11,12 +11,11 @@ use super::words::ProtectedAction;
 
 /// Puts changed settings into effect.
 pub trait Apply {
-    /// Brings what the server does in line with one directive. `values` are all settings as they
-    /// shall be, this one and others that change with it included; other threads do not see them
-    /// yet.
+    /// Applies one directive. `values` contains all settings with the new values of this directive and of the others
+    /// that change with it; other threads do not see them yet.
     ///
-    /// On refusal nothing changes for anybody: the directives that were applied before are applied
-    /// again, this one too, with the values as they were.
+    /// If it fails, nothing changes: the directives applied so far, including this one, are applied again with the
+    /// previous values.
     fn apply(&mut self, id: Id, values: &Values) -> Result<(), Refusal>;
 }
 
@@ -26,37 +25,35 @@ impl<F: FnMut(Id, &Values) -> Result<(), Refusal>> Apply for F {
     }
 }
 
-/// Who wants to change settings, and when.
+/// The caller of a change of settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
-    /// It is connected from this machine.
+    /// The client is connected from this machine.
     pub is_local: bool,
     /// A data set is being loaded.
     pub is_loading: bool,
 }
 
-/// The directives that were set, in the order in which they were given, by the names by which they
-/// were called.
+/// The directives that were set, in the given order, by the names that the caller used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed(pub Vec<Name>);
 
-/// Why settings were not changed. The text is that of the error reply, without its code.
+/// The reason why settings were not changed. The text is that of the error reply, without the error code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// A directive cannot be set while a data set is loaded; the reply is that of any command
-    /// refused for it.
+    /// A directive cannot be set while a data set is being loaded; the reply is the one for any command refused in this
+    /// state.
     Loading,
-    /// There is no such directive.
+    /// The directive does not exist.
     Unknown {
         /// As it was written.
         name: Vec<u8>,
     },
     /// A directive or its value was refused.
     Refused {
-        /// The directive: as it was written if it may not be set, and as the table has it if its
-        /// value was refused.
+        /// The directive: as the caller wrote it if it may not be set, or as in the table if its value was refused.
         name: Vec<u8>,
-        /// Why.
+        /// The reason.
         reason: Refusal,
     },
 }
@@ -80,8 +77,8 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Changes settings, all or none: finds and checks every name, then every value, then applies
-    /// every change in the order given, and only then shows the new values to other threads.
+    /// Changes settings atomically: finds and checks every name, then every value, then applies every change in the
+    /// given order, and finally makes the new values visible to other threads.
     ///
     /// A directive is applied if its value differs or if it is volatile.
     pub fn set_many(
@@ -111,7 +108,7 @@ impl Config {
     }
 }
 
-/// Finds the directives that are named, and checks that each may be set.
+/// Finds the named directives, and checks that each may be set.
 fn find_all(caller: Caller, pairs: &[(&[u8], &[u8])], values: &Values) -> Result<Vec<Name>, ConfigError> {
     let protected_allowed = match values.read(security::ENABLE_PROTECTED_CONFIGS) {
         ProtectedAction::No => false,
@@ -134,7 +131,7 @@ fn find_all(caller: Caller, pairs: &[(&[u8], &[u8])], values: &Values) -> Result
         if flags.contains(Flags::DENY_LOADING) && caller.is_loading {
             return Err(ConfigError::Loading);
         }
-        // A directive and its alias are two names: the one given last prevails.
+        // A directive and its alias are distinct names: the one given last prevails.
         if found.contains(&name) {
             return refuse("duplicate parameter");
         }
@@ -151,8 +148,7 @@ fn apply_all(names: &[Name], before: &Values, after: &Values, apply: &mut impl A
         };
         if let Err(reason) = applied {
             for undone in names[..=position].iter().filter(|name| name.id.directive().refused_at_runtime.is_none()) {
-                // What was in effect before is in effect again as far as it can be: there is
-                // nothing to fall back on.
+                // Restores the previous state where possible; an error cannot be handled further.
                 let _ = apply.apply(undone.id, before);
             }
             return Err(ConfigError::Refused { name: name.name.into(), reason });

@@ -1,5 +1,4 @@
-//! Settings with a shape of their own: save points, output buffer limits, keyspace events and the
-//! like.
+//! Settings with a format of their own: save points, output buffer limits, keyspace events and others.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,13 +9,12 @@ use std::sync::Arc;
 use super::numbers;
 use super::value::{Refusal, Text};
 
-/// The working directory, absolute and without symbolic links. Entering it is the server's
-/// business.
+/// The working directory, absolute and without symbolic links. The server changes into it, not this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory(Arc<Path>);
 
 impl Directory {
-    /// The directory that the process is in.
+    /// The current directory of the process.
     pub fn current() -> std::io::Result<Self> {
         Ok(Self(std::env::current_dir()?.into()))
     }
@@ -26,12 +24,12 @@ impl Directory {
         &self.0
     }
 
-    /// A file or folder, seen from here.
+    /// Resolves a path relative to this directory.
     pub fn resolve(&self, name: &[u8]) -> PathBuf {
         self.0.join(OsStr::from_bytes(name))
     }
 
-    /// The directory that `cd name` leads to, which must be there and may be entered.
+    /// The directory that `cd name` leads to. It must exist and be accessible.
     pub(super) fn enter(&self, name: &[u8]) -> Result<Self, Refusal> {
         if name.is_empty() {
             return Err(Refusal::new("dir can't be empty"));
@@ -42,16 +40,16 @@ impl Directory {
     }
 }
 
-/// When a dump is written by itself: after so many seconds if there were so many changes.
+/// A condition for automatic dumps: a dump is written after `seconds` if there were at least `changes` changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavePoint {
     /// At least 1.
     pub seconds: u64,
-    /// Any number.
+    /// Any value.
     pub changes: u32,
 }
 
-/// The save points, of which any one suffices.
+/// The save points. A dump is written when any one of them applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavePoints(Arc<[SavePoint]>);
 
@@ -68,12 +66,12 @@ impl SavePoints {
         &self.0
     }
 
-    /// These and then `more`.
+    /// The save points of `self` followed by those of `more`.
     pub(super) fn followed_by(&self, more: &Self) -> Self {
         Self(self.0.iter().chain(more.0.iter()).copied().collect())
     }
 
-    /// Reads pairs of seconds and changes; nothing, or one empty argument, means no save points.
+    /// Parses pairs of seconds and changes. No argument, or one empty argument, means no save points.
     pub(super) fn parse(args: &[&[u8]]) -> Result<Self, Refusal> {
         let invalid = || Refusal::new("Invalid save parameters");
         if matches!(args, [[]]) {
@@ -97,21 +95,21 @@ impl fmt::Display for SavePoints {
     }
 }
 
-/// How much output may wait for a client before it is disconnected; 0 is no limit.
+/// The limits of pending output above which a client is disconnected; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimit {
-    /// Bytes that are too many at once.
+    /// A client above this limit is disconnected at once.
     pub hard_bytes: u64,
-    /// Bytes that are too many for long.
+    /// A client that stays above this limit for `soft_seconds` is disconnected.
     pub soft_bytes: u64,
-    /// How long is long.
+    /// Duration for the soft limit.
     pub soft_seconds: u32,
 }
 
 /// An [`OutputLimit`] for each class of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputLimits {
-    /// Clients like any other.
+    /// Normal clients.
     pub normal: OutputLimit,
     /// Replicas.
     pub replica: OutputLimit,
@@ -131,7 +129,7 @@ impl Default for OutputLimits {
 }
 
 impl OutputLimits {
-    /// A reply of more bytes than this is too much for a client and for a subscriber.
+    /// The maximum bytes of a reply for a normal client and for a subscriber.
     pub fn reply_bytes_max(&self) -> [usize; 2] {
         [self.normal, self.pubsub].map(|limit| match limit.hard_bytes {
             0 => usize::MAX,
@@ -139,8 +137,7 @@ impl OutputLimits {
         })
     }
 
-    /// These limits with those of some classes changed: groups of class, hard limit, soft limit and
-    /// seconds.
+    /// These limits with the limits of some classes replaced: groups of class, hard limit, soft limit and seconds.
     pub(super) fn changed(&self, args: &[&[u8]]) -> Result<Self, Refusal> {
         let (groups, []) = args.as_chunks::<4>() else {
             return Err(Refusal::new("Wrong number of arguments in buffer limit configuration."));
@@ -169,14 +166,14 @@ impl OutputLimits {
         Ok(limits)
     }
 
-    /// The classes by the names that configuration files use, with their limits.
+    /// The limits by the class names that configuration files use.
     pub(super) fn classes(&self) -> [(&'static str, OutputLimit); 3] {
         [("normal", self.normal), ("replica", self.replica), ("pubsub", self.pubsub)]
     }
 }
 
 impl fmt::Display for OutputLimits {
-    /// As CONFIG GET shows it, which keeps the old name for replicas.
+    /// The form of CONFIG GET, which uses the old name for replicas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let classes = [("normal", self.normal), ("slave", self.replica), ("pubsub", self.pubsub)];
         join(
@@ -188,8 +185,7 @@ impl fmt::Display for OutputLimits {
     }
 }
 
-/// Scores for the kernel's out-of-memory killer: as a primary, as a replica, in a background
-/// process.
+/// Scores for the kernel's out-of-memory killer: for a primary, a replica, and a background process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomScores(pub [i16; 3]);
 
@@ -200,7 +196,7 @@ impl Default for OomScores {
 }
 
 impl OomScores {
-    /// Reads three scores.
+    /// Parses three scores.
     pub(super) fn parse(args: &[&[u8]]) -> Result<Self, Refusal> {
         let args: [&[u8]; 3] = args.try_into().map_err(|_| Refusal::new("wrong number of arguments"))?;
         let mut scores = [0; 3];
@@ -221,8 +217,7 @@ impl fmt::Display for OomScores {
 }
 
 bitflags::bitflags! {
-    /// Classes of keyspace events, and the channels on which they are published. The bits are those
-    /// that the module API exposes.
+    /// Classes of keyspace events, and the channels on which they are published. The bits are those of the module API.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct KeyspaceEvents: u16 {
         /// `K`: published to the channel of the key.
@@ -247,11 +242,11 @@ bitflags::bitflags! {
         const EVICTED = 1 << 9;
         /// `t`: commands for streams.
         const STREAM = 1 << 10;
-        /// `m`: a key was looked up in vain.
+        /// `m`: a lookup did not find the key.
         const KEY_MISS = 1 << 11;
-        /// `d`: commands for the types of modules.
+        /// `d`: commands for module types.
         const MODULE = 1 << 13;
-        /// `n`: a key came to be.
+        /// `n`: a key was created.
         const NEW = 1 << 14;
         /// `A`: every class except `m` and `n`.
         const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits() | Self::SET.bits()
@@ -261,8 +256,7 @@ bitflags::bitflags! {
 }
 
 impl KeyspaceEvents {
-    /// The letters in the order in which they are shown, without `A`, which stands for the first
-    /// ten.
+    /// The letters in the order in which they are shown, without `A`, which stands for the first ten.
     const LETTERS: [(char, Self); 14] = [
         ('g', Self::GENERIC),
         ('$', Self::STRING),
@@ -280,7 +274,7 @@ impl KeyspaceEvents {
         ('m', Self::KEY_MISS),
     ];
 
-    /// Reads letters in any order.
+    /// Parses letters in any order.
     pub(super) fn parse(letters: &[u8]) -> Result<Self, Refusal> {
         let class = |letter: &u8| match letter {
             b'A' => Some(Self::ALL),
@@ -294,7 +288,7 @@ impl KeyspaceEvents {
             .ok_or(Refusal::new("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."))
     }
 
-    /// The letters of every class, so that they read back as the same classes.
+    /// The letters of the classes; they parse back to the same classes.
     pub fn classes(&self) -> String {
         let (mut letters, rest) =
             if self.contains(Self::ALL) { ("A".to_owned(), *self - Self::ALL) } else { (String::new(), *self) };
@@ -302,20 +296,19 @@ impl KeyspaceEvents {
         letters
     }
 
-    /// The letters as CONFIG GET shows them: like [`classes`](Self::classes), but `n` is not shown
-    /// beside `A`.
+    /// The letters in the form of CONFIG GET: like [`classes`](Self::classes), but without `n` if `A` is shown.
     pub(super) fn show(&self) -> String {
         if self.contains(Self::ALL) { (*self - Self::NEW).classes() } else { self.classes() }
     }
 }
 
-/// Addresses to listen on, as they were given: `*` is every IPv4 address, and a leading `-` means
-/// that the address need not be there.
+/// Addresses to listen on, as given: `*` means every IPv4 address, and a leading `-` means that the address may be
+/// unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses(Arc<[Text]>);
 
 impl Addresses {
-    /// The greatest number of addresses.
+    /// Maximum number of addresses.
     const MAX: usize = 16;
 
     /// The addresses in order.
@@ -333,7 +326,7 @@ impl Addresses {
         Self([].into())
     }
 
-    /// Reads addresses; one empty argument means none.
+    /// Parses addresses; one empty argument means none.
     pub(super) fn parse(args: &[&[u8]]) -> Result<Self, Refusal> {
         match args {
             [[]] => Ok(Self::none()),
@@ -347,7 +340,7 @@ impl Addresses {
     }
 }
 
-/// Percentiles from 0 to 100 that INFO tells of each command.
+/// The percentiles, from 0 to 100, that INFO reports per command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Percentiles(Arc<[f64]>);
 
@@ -363,7 +356,7 @@ impl Percentiles {
         &self.0
     }
 
-    /// Reads percentiles; nothing, or one empty argument, means none.
+    /// Parses percentiles. No argument, or one empty argument, means none.
     pub(super) fn parse(args: &[&[u8]]) -> Result<Self, Refusal> {
         if matches!(args, [[]]) {
             return Ok(Self([].into()));
@@ -389,14 +382,14 @@ impl fmt::Display for Percentiles {
 /// The primary that a replica follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Primary {
-    /// A name or an address.
+    /// A host name or an address.
     pub host: Text,
     /// A TCP port.
     pub port: u16,
 }
 
 impl Primary {
-    /// Reads host and port; `no one` means no primary.
+    /// Parses host and port; `no one` means no primary.
     pub(super) fn parse(args: &[&[u8]]) -> Result<Option<Self>, Refusal> {
         let [host, port] = args else {
             return Err(Refusal::new("wrong number of arguments"));
@@ -415,7 +408,7 @@ impl Primary {
     }
 }
 
-/// Writes items with a blank between them.
+/// Writes items separated by blanks.
 fn join<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = T>) -> fmt::Result {
     for (position, item) in items.enumerate() {
         write!(f, "{}{item}", if position == 0 { "" } else { " " })?;

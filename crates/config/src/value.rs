@@ -1,4 +1,4 @@
-//! Values of settings: how arguments become a value, and how a value is shown and rewritten.
+//! Values of settings: parsing from arguments, and formatting for CONFIG GET and CONFIG REWRITE.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -13,12 +13,12 @@ use super::numbers;
 use super::quoting::push_quoted;
 use super::shapes::{Addresses, Directory, KeyspaceEvents, OomScores, OutputLimits, Percentiles, Primary, SavePoints};
 
-/// Why a value or a change is refused, in words for the user.
+/// The reason why a value or a change is refused, as text for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(Cow<'static, str>);
 
 impl Refusal {
-    /// A refusal in these words.
+    /// A refusal with this text.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self(reason.into())
     }
@@ -33,19 +33,19 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl From<std::io::Error> for Refusal {
-    /// The operating system's words without Rust's note of the error number.
+    /// The operating system's error text without Rust's suffix with the error number.
     fn from(error: std::io::Error) -> Self {
         let text = error.to_string();
         Self::new(text.find(" (os error ").map_or(text.as_str(), |end| &text[..end]).to_owned())
     }
 }
 
-/// A setting of any bytes; cheap to clone.
+/// A setting of any bytes. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Text(Arc<[u8]>);
 
 impl Text {
-    /// The text as the name of a file.
+    /// The text as a file path.
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
@@ -83,16 +83,16 @@ impl fmt::Debug for Text {
     }
 }
 
-/// An amount of memory, absolute or as a share of `maxmemory`.
+/// An amount of memory, absolute or relative to `maxmemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryOrPercent {
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
-    /// So many percent.
+    /// Percent of `maxmemory`.
     Percent(u8),
 }
 
-/// The value of a setting, in the shape that its directive's [`Kind`] demands.
+/// The value of a setting, as required by the [`Kind`] of its directive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// For [`Kind::Bool`].
@@ -122,8 +122,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Reads a value of this kind. `current` is the value so far: some kinds change only a part of
-    /// it.
+    /// Parses a value of this kind. `current` is the current value: some kinds change only a part of it.
     pub(super) fn parse(kind: &Kind, args: &[&[u8]], current: &Value) -> Result<Self, Refusal> {
         match *kind {
             Kind::Bool => parse_bool(only(args)?).map(Self::Bool),
@@ -151,7 +150,7 @@ impl Value {
         }
     }
 
-    /// The value as CONFIG GET shows it.
+    /// The value in the form of CONFIG GET.
     pub fn show(&self, kind: &Kind) -> Vec<u8> {
         match self {
             Self::Bool(on) => yes_or_no(*on).into(),
@@ -169,8 +168,8 @@ impl Value {
         }
     }
 
-    /// The value as arguments on one line of a configuration file, or `None` if the line must be
-    /// absent for the setting to have this value.
+    /// The value as arguments on a line of a configuration file, or `None` if the setting has this value only if the
+    /// line is absent.
     pub(super) fn rewrite(&self, kind: &Kind) -> Option<Vec<u8>> {
         let mut line = Vec::new();
         match self {
@@ -190,7 +189,7 @@ impl Value {
     }
 }
 
-/// The single argument of a directive that takes just one.
+/// The argument of a directive that takes exactly one.
 fn only<'a>(args: &[&'a [u8]]) -> Result<&'a [u8], Refusal> {
     match args {
         [arg] => Ok(arg),
@@ -265,7 +264,7 @@ fn parse_words(words: Words, args: &[&[u8]], several: bool) -> Result<u8, Refusa
     })
 }
 
-/// A word for the whole value if there is one, otherwise a word for each bit.
+/// The word for the whole value if there is one, otherwise a word for each bit.
 fn show_words(bits: u8, kind: &Kind) -> String {
     let (Kind::Word(words) | Kind::WordSet(words)) = kind else {
         return bits.to_string();
@@ -277,14 +276,14 @@ fn show_words(bits: u8, kind: &Kind) -> String {
     set.join(" ")
 }
 
-/// A type in which a setting can be read.
+/// A type of settings.
 ///
-/// The tables pair every directive with a type that fits its kind, so the conversions cannot fail;
-/// they panic on a pairing that does not fit, which no input from outside can bring about.
+/// The tables pair every directive with a type that fits its kind, so the conversions cannot fail. They panic on a
+/// pairing that does not fit, which no external input can cause.
 pub trait Setting: Sized {
-    /// The value in this type.
+    /// Converts a value to this type.
     fn of(value: &Value) -> Self;
-    /// The value as the tables keep it.
+    /// Converts this type to a value.
     fn into_value(self) -> Value;
 }
 

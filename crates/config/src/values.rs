@@ -1,4 +1,4 @@
-//! The values of all settings together.
+//! The values of all settings.
 
 use std::num::NonZero;
 
@@ -12,33 +12,33 @@ use super::value::{Refusal, Setting, Value};
 pub struct Values(Vec<Value>);
 
 impl Values {
-    /// The defaults. Fails if the working directory cannot be told.
+    /// The defaults. Fails if the working directory cannot be determined.
     pub fn defaults() -> std::io::Result<Self> {
         let directory = Directory::current()?;
         Ok(Self(tables::ids().map(|id| initial(id, &directory)).collect()))
     }
 
-    /// A setting.
+    /// Reads a setting.
     pub fn read<T: Setting>(&self, key: Key<T>) -> T {
         T::of(self.value(key.id()))
     }
 
-    /// Any setting.
+    /// The value of any setting.
     pub fn value(&self, id: Id) -> &Value {
         &self.0[usize::from(id.0)]
     }
 
-    /// A setting as CONFIG GET shows it.
+    /// A setting in the form of CONFIG GET.
     pub fn show(&self, id: Id) -> Vec<u8> {
         self.value(id).show(&id.directive().kind)
     }
 
-    /// Puts a value in the place of another of the same shape.
+    /// Replaces a value by another of the same kind.
     pub(super) fn put(&mut self, id: Id, value: Value) {
         self.0[usize::from(id.0)] = value;
     }
 
-    /// Reads and checks a new value for a directive, without putting it in place.
+    /// Parses and checks a new value for a directive, without storing it.
     pub(super) fn parse(&self, id: Id, args: &[&[u8]]) -> Result<Value, Refusal> {
         let Directive { kind, check, .. } = id.directive();
         let mut value = Value::parse(kind, args, self.value(id))?;
@@ -48,8 +48,8 @@ impl Values {
         Ok(value)
     }
 
-    /// Reads and checks a new value given as one text, which for directives with several arguments
-    /// is cut at every single blank.
+    /// Parses and checks a new value given as one text. For directives with several arguments, the text is split at
+    /// every single blank.
     pub(super) fn parse_text(&self, id: Id, text: &[u8]) -> Result<Value, Refusal> {
         if !id.directive().flags.contains(Flags::MULTI_ARG) {
             return self.parse(id, &[text]);
@@ -59,7 +59,7 @@ impl Values {
     }
 }
 
-/// The value that a directive has before anything sets it.
+/// The default of a directive.
 pub(super) fn initial(id: Id, directory: &Directory) -> Value {
     let directive = id.directive();
     match (directive.initial, &directive.kind) {
@@ -83,7 +83,7 @@ pub(super) fn initial(id: Id, directory: &Directory) -> Value {
     }
 }
 
-/// The cores that the process may use, within the bounds of the directive.
+/// The number of cores available to the process, within the bounds of the directive.
 fn cores(kind: &Kind) -> i128 {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get) as i128;
     match kind {

@@ -1,11 +1,11 @@
-//! Settings that are one word, or a few words, out of a fixed list.
+//! Settings whose values are one or more words from a fixed list.
 
 use super::directive::{Worded, Words};
 use super::value::{Setting, Value};
 pub use kvick_runtime::logging::{LogFormat, LogLevel, LogTimestampFormat, SyslogFacility};
 
-/// Gives an enumeration its words; several words may stand for one variant, and the first of them is the one shown. The
-/// order is that of error texts.
+/// Defines the words of an enumeration. Several words may stand for one variant, and the first of them is shown. Error
+/// texts list the words in this order.
 macro_rules! word_values {
     ($($Name:ident { $($Variant:ident = $($word:literal)|+),+ $(,)? })+) => {$(
         impl Worded for $Name {
@@ -41,29 +41,29 @@ macro_rules! words {
 }
 
 words! {
-    /// The version of the format in which dumps are saved.
+    /// The format version of saved dumps.
     pub enum RdbSaveVersion {
-        /// That of Valkey 9.
+        /// The version of Valkey 9.
         Valkey9 = "80",
-        /// That of Redis 7.2, which Valkey before 9 and other servers read.
+        /// The version of Redis 7.2, which Valkey before 9 and other servers can load.
         Redis72 = "11",
     }
 
-    /// Which keys `maxmemory` evicts.
+    /// The keys that `maxmemory` evicts.
     pub enum EvictionPolicy {
-        /// The least recently used that expire.
+        /// The least recently used among the keys with an expiry.
         VolatileLru = "volatile-lru",
-        /// The least frequently used that expire.
+        /// The least frequently used among the keys with an expiry.
         VolatileLfu = "volatile-lfu",
-        /// Any that expire.
+        /// A random one among the keys with an expiry.
         VolatileRandom = "volatile-random",
-        /// Those that expire soonest.
+        /// The keys that expire soonest.
         VolatileTtl = "volatile-ttl",
-        /// The least recently used.
+        /// The least recently used keys.
         AllkeysLru = "allkeys-lru",
-        /// The least frequently used.
+        /// The least frequently used keys.
         AllkeysLfu = "allkeys-lfu",
-        /// Any.
+        /// Random keys.
         AllkeysRandom = "allkeys-random",
         /// None: writes fail instead.
         NoEviction = "noeviction",
@@ -73,13 +73,13 @@ words! {
 
 
 
-    /// Which supervisor is told that the server is ready.
+    /// The supervisor to notify when the server is ready.
     pub enum Supervised {
         /// upstart, by stopping the process.
         Upstart = "upstart",
         /// systemd, over its notification socket.
         Systemd = "systemd",
-        /// Whichever the environment names.
+        /// The one that the environment indicates.
         Auto = "auto",
         /// None.
         No = "no",
@@ -89,49 +89,49 @@ words! {
     pub enum AppendFsync {
         /// Every second.
         Everysec = "everysec",
-        /// Before replies to the commands in it.
+        /// Before the replies to the logged commands.
         Always = "always",
-        /// When the operating system likes.
+        /// When the operating system decides to.
         No = "no",
     }
 
-    /// How a replica takes in the data set that a full synchronisation sends.
+    /// How a replica loads the data set of a full synchronization.
     pub enum DisklessLoad {
-        /// Through a file.
+        /// From a file.
         Disabled = "disabled",
         /// From the socket, if the replica is empty.
         OnEmptyDb = "on-empty-db",
-        /// From the socket, beside the data it has.
+        /// From the socket into a staging database, while the current data set is kept.
         Swapdb = "swapdb",
-        /// From the socket, dropping the data it has.
+        /// From the socket, after deleting the current data set.
         FlushBeforeLoad = "flush-before-load",
     }
 
-    /// Whether TLS clients must show a certificate.
+    /// Whether TLS clients must present a certificate.
     pub enum TlsAuthClients {
-        /// No, and none is asked for.
+        /// No certificate is requested.
         No = "no",
-        /// Yes.
+        /// A valid certificate is required.
         Yes = "yes",
-        /// Only a certificate that is shown is verified.
+        /// A certificate is optional; it is verified if presented.
         Optional = "optional",
     }
 
-    /// Which field of a client's certificate names its user.
+    /// The field of a client certificate that contains the user name.
     pub enum TlsAuthClientsUser {
         /// The subject's common name.
         CommonName = "CN",
-        /// The alternative name that is a URI.
+        /// The URI subject alternative name.
         Uri = "URI",
         /// None.
         Off = "off",
     }
 
-    /// Whether and how the score for the out-of-memory killer is set.
+    /// Whether and how the score of the out-of-memory killer is set.
     pub enum OomScoreAdj {
-        /// It is left alone.
+        /// The score is not changed.
         No = "no",
-        /// The values add to the score at the start.
+        /// The values are added to the score at startup.
         Relative = "yes" | "relative",
         /// The values are the scores.
         Absolute = "absolute",
@@ -145,55 +145,55 @@ words! {
         Resetchannels = "resetchannels",
     }
 
-    /// Who may do what is dangerous.
+    /// The connections that may use dangerous features.
     pub enum ProtectedAction {
-        /// Nobody.
+        /// None.
         No = "no",
-        /// Everybody.
+        /// All.
         Yes = "yes",
         /// Connections from this machine.
         Local = "local",
     }
 
-    /// By what a cluster tells clients to find its nodes.
+    /// The endpoint that cluster replies contain.
     pub enum EndpointType {
         /// The address.
         Ip = "ip",
         /// The host name.
         Hostname = "hostname",
-        /// Nothing: the client stays with the host that it used.
+        /// No endpoint: the client keeps using the host that it is connected to.
         Unknown = "unknown-endpoint",
     }
 
-    /// How a node keeps its cluster configuration.
+    /// How a node saves its cluster configuration.
     pub enum ClusterConfigSave {
-        /// Synced to the disk, and the node exits if that fails.
+        /// Synced to disk; the node exits on failure.
         Sync = "sync",
-        /// As well as it can.
+        /// Failures are tolerated.
         BestEffort = "best-effort",
     }
 
-    /// What a replica does about a replicated command that fails.
+    /// The reaction of a replica to a replicated command that fails.
     pub enum PropagationError {
-        /// Nothing.
+        /// None.
         Ignore = "ignore",
-        /// It crashes, as does the loading of an append-only file.
+        /// The replica crashes; so does the loading of an append-only file.
         Panic = "panic",
-        /// It crashes.
+        /// The replica crashes.
         PanicOnReplicas = "panic-on-replicas",
     }
 
-    /// Which versions of the dump format are loaded.
+    /// The versions of the dump format that are loaded.
     pub enum RdbVersionCheck {
-        /// Known ones.
+        /// Known versions.
         Strict = "strict",
-        /// Newer ones too, until something in them is unknown.
+        /// Newer versions too, until an unknown item occurs.
         Relaxed = "relaxed",
     }
 }
 
 bitflags::bitflags! {
-    /// How the server stops on a signal.
+    /// How the server shuts down on a signal.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShutdownFlags: u8 {
         /// Write a dump even if no save points are set.
@@ -202,11 +202,11 @@ bitflags::bitflags! {
         const NOSAVE = 1 << 1;
         /// Do not wait for replicas.
         const NOW = 1 << 2;
-        /// Let no error stand in the way.
+        /// Ignore errors.
         const FORCE = 1 << 3;
-        /// Stop only when that loses nothing.
+        /// Shut down only if no data is lost.
         const SAFE = 1 << 4;
-        /// Hand over to a replica first.
+        /// Fail over to a replica first.
         const FAILOVER = 1 << 5;
     }
 }

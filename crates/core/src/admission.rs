@@ -1,8 +1,8 @@
 //! The admission word: why commands may not run now, and the rights epoch, in one atomic word.
 //!
-//! The dispatcher compares one word per request; it looks at the reasons one by one only when one of them holds. The rights
-//! epoch is a number that moves whenever the rights of users change. Unrestricted clients cache the word under which every
-//! command is admitted, so most requests cost one comparison.
+//! The dispatcher compares one word per request and tests the reasons one by one only if one of them is set. The rights
+//! epoch changes whenever the rights of users change. Unrestricted clients cache the word under which every command is
+//! admitted, so one comparison admits most requests.
 
 use kvick_runtime::clock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -11,25 +11,26 @@ bitflags::bitflags! {
     /// Why commands may have to wait or be refused.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Reasons: u32 {
-        /// The data set is not there yet.
+        /// The data set is not loaded.
         const LOADING = 1 << 0;
         /// The last save failed.
         const UNSAVED = 1 << 1;
-        /// The data set was saved for the last time: what is changed now would be lost.
+        /// Shutdown has saved the data set for the last time; later changes would be lost.
         const ENDING = 1 << 2;
-        /// There is a limit of memory, and commands have to make room first.
+        /// A memory limit is set: commands may have to evict first.
         const LIMITED = 1 << 3;
         /// The server is a replica.
         const REPLICA = 1 << 4;
-        /// Fewer replicas are well than writes are to have.
+        /// Fewer replicas than `min-replicas-to-write` are healthy.
         const FEW_REPLICAS = 1 << 5;
-        /// The append-only file cannot be written.
+        /// The last write to the append-only file failed.
         const UNWRITTEN = 1 << 6;
-        /// Somebody is shown every command: nothing is refused for it but what monitors themselves ask for.
+        /// A monitor is connected and sees every command. Refuses nothing except some commands of the monitors
+        /// themselves.
         const MONITORED = 1 << 7;
         /// A script has been running for longer than `busy-reply-threshold`.
         const BUSY = 1 << 8;
-        /// A dump is being loaded beside the data, which are served meanwhile.
+        /// A dump is being loaded into the staging database; the current data set is served meanwhile.
         const LOADING_BESIDE = 1 << 9;
     }
 }
@@ -42,54 +43,55 @@ impl Reasons {
     }
 }
 
-/// The rights epoch stands above the reasons.
+/// The rights epoch occupies the bits above the reasons.
 const EPOCH_SHIFT: u32 = 32;
 
-/// See the module's documentation. It has a cache line of its own, which only changes of the word take from the workers.
+/// See the module's documentation. The struct has cache lines of its own, so that only changes of the word invalidate
+/// them.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Admission {
     word: AtomicU64,
-    /// When the data set was last found not to be there, Unix time in ms.
+    /// When the data set was last marked as not loaded, Unix time in ms.
     loading_since_ms: AtomicI64,
 }
 
 impl Admission {
-    /// Reasons and rights epoch in one.
+    /// Reasons and rights epoch in one word.
     #[inline]
     pub fn word(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// The word when nothing keeps commands from running, in this rights epoch.
+    /// The word in this rights epoch when no reason is set.
     pub fn open_word(rights: u32) -> u64 {
         u64::from(rights) << EPOCH_SHIFT
     }
 
-    /// The rights epoch. What is read of users after it is at least as new.
+    /// The rights epoch. A user read after this call is at least as new as the epoch.
     #[inline]
     pub fn rights(&self) -> u32 {
         (self.word.load(Ordering::Acquire) >> EPOCH_SHIFT) as u32
     }
 
-    /// Begins another rights epoch.
+    /// Starts a new rights epoch.
     pub fn renew_rights(&self) {
-        // Beyond the last number the first comes again.
+        // The epoch wraps around after the largest number.
         self.word.fetch_add(1 << EPOCH_SHIFT, Ordering::Release);
     }
 
-    /// Whether one of these reasons holds.
+    /// Whether any of these reasons is set.
     #[inline]
     pub fn has(&self, reasons: Reasons) -> bool {
         self.word.load(Ordering::Acquire) & u64::from(reasons.bits()) != 0
     }
 
-    /// When the data set was last found to be absent, Unix time in ms.
+    /// When the data set was last marked as not loaded, Unix time in ms.
     pub fn loading_since_ms(&self) -> i64 {
         self.loading_since_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets whether these reasons hold.
+    /// Sets or clears these reasons.
     pub fn set(&self, reasons: Reasons, holds: bool) {
         if holds {
             if reasons.contains(Reasons::LOADING) {

@@ -1,4 +1,4 @@
-//! COMMANDLOG: the latest commands that took long, or whose request or reply was large.
+//! COMMANDLOG: the latest commands that were slow, or whose request or reply was large.
 
 use crate::clients::ClientInfo;
 use kvick_config::Values;
@@ -7,18 +7,19 @@ use kvick_resp::Args;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// Arguments of an entry, and bytes of each, that are kept.
+/// Limits of a log entry: the number of arguments, and the bytes of each.
 const ARGS_MAX: usize = 32;
 const ARG_BYTES_MAX: usize = 128;
-/// What is shown of an argument that is a secret.
+/// Replaces secret arguments.
 pub const REDACTED: &[u8] = b"(redacted)";
-/// Bytes that the protocol adds to an argument at most: its length in decimal, a dollar sign and two line ends.
+/// Upper bound of the bytes that the protocol adds to an argument: the length in decimal, a dollar sign and two line
+/// ends.
 const FRAMING_MAX: usize = 25;
 
-/// What a log records.
+/// The kinds of logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Commands that took long, in microseconds.
+    /// Slow commands, in microseconds.
     Slow,
     /// Commands with large requests, in bytes.
     LargeRequest,
@@ -26,7 +27,7 @@ pub enum Kind {
     LargeReply,
 }
 
-/// From what on commands are recorded (negative: never), and how many entries are kept.
+/// The minimum values that are logged (negative: nothing is logged), and the maximum number of entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
     /// Microseconds.
@@ -64,7 +65,7 @@ impl Thresholds {
         }
     }
 
-    /// From what value on a log records; the greatest number when it records nothing.
+    /// The minimum value that the log records; `usize::MAX` if it records nothing.
     pub fn bytes_min(&self, kind: Kind) -> usize {
         match self.of(kind) {
             (_, 0) => usize::MAX,
@@ -73,61 +74,63 @@ impl Thresholds {
     }
 }
 
-/// A large argument that its command took over, as far as the logs need it.
+/// The part of a large argument that the log needs, for an argument that its command took over.
 #[derive(Clone, Copy)]
-pub struct TakenArgument {
+pub struct OwnedArgument {
     index: usize,
     len: usize,
     head: [u8; ARG_BYTES_MAX],
 }
 
-impl TakenArgument {
-    /// What is remembered of `bytes`, argument `index`.
+impl OwnedArgument {
+    /// Keeps the start of `bytes`, which is argument `index`.
     pub fn new(index: usize, bytes: &[u8]) -> Self {
         let mut head = [0; ARG_BYTES_MAX];
         let kept = bytes.len().min(ARG_BYTES_MAX);
         head[..kept].copy_from_slice(&bytes[..kept]);
-        TakenArgument { index, len: bytes.len(), head }
+        OwnedArgument { index, len: bytes.len(), head }
     }
 }
 
-/// A command that was executed, as the logs see it.
+/// An executed command, as input of the logs.
 #[derive(Clone, Copy)]
 pub struct Executed<'a> {
     /// Its arguments.
     pub args: Args<'a>,
-    /// The argument that it took over.
-    pub taken: Option<&'a TakenArgument>,
-    /// Who sent it.
+    /// The argument that the command took over.
+    pub owned_arg: Option<&'a OwnedArgument>,
+    /// The client that sent it.
     pub client: &'a ClientInfo,
-    /// Arguments that no log may show, as bits.
+    /// Secret arguments, as bits.
     pub redacted: u32,
 }
 
 impl<'a> Executed<'a> {
-    /// At most so many bytes is the request long; cheap.
+    /// A cheap upper bound of the length of the request.
     #[inline]
     pub fn bytes_max(&self) -> usize {
-        self.taken.map_or(0, |taken| taken.len) + Self::bytes_max_of(self.args)
+        self.owned_arg.map_or(0, |owned_arg| owned_arg.len) + Self::bytes_max_of(self.args)
     }
 
-    /// The same of a request that took nothing over.
+    /// The same for a request of which no argument was taken over.
     #[inline]
     pub fn bytes_max_of(args: Args<'_>) -> usize {
         args.bytes_max() + (args.len() + 1) * FRAMING_MAX
     }
 
-    /// How long the request is in the protocol's form.
+    /// The length of the request in the protocol.
     fn bytes(&self) -> usize {
         let framed = |len: usize| decimal_digits(len) + b"$\r\n\r\n".len() + len;
         let args: usize = (0..self.args.len()).map(|index| framed(self.arg(index).0)).sum();
         args + decimal_digits(self.args.len()) + b"*\r\n".len()
     }
 
-    /// Length and first bytes of an argument.
+    /// Length and start of an argument.
     fn arg(&self, index: usize) -> (usize, &[u8]) {
-        match self.taken {
-            Some(taken) if taken.index == index => (taken.len, &taken.head[..taken.len.min(ARG_BYTES_MAX)]),
+        match self.owned_arg {
+            Some(owned_arg) if owned_arg.index == index => {
+                (owned_arg.len, &owned_arg.head[..owned_arg.len.min(ARG_BYTES_MAX)])
+            }
             _ => {
                 let bytes = self.args.get(index).unwrap_or_default();
                 (bytes.len(), bytes)
@@ -197,17 +200,17 @@ impl CommandLog {
         &self.logs[kind as usize]
     }
 
-    /// Records a command that took `us` microseconds if that is long.
+    /// Logs a command that took `us` microseconds if it reaches the threshold.
     pub fn offer_slow(&self, us: u64, executed: Executed<'_>, thresholds: &Thresholds) {
         self.offer(Kind::Slow, i64::try_from(us).unwrap_or(i64::MAX), executed, thresholds);
     }
 
-    /// Records a command if its request is large.
+    /// Logs a command if its request reaches the threshold.
     pub fn offer_request(&self, executed: Executed<'_>, thresholds: &Thresholds) {
         self.offer(Kind::LargeRequest, executed.bytes() as i64, executed, thresholds);
     }
 
-    /// Records a command whose reply is `bytes` long if that is large.
+    /// Logs a command whose reply has `bytes` bytes if it reaches the threshold.
     pub fn offer_reply(&self, bytes: usize, executed: Executed<'_>, thresholds: &Thresholds) {
         self.offer(Kind::LargeReply, bytes as i64, executed, thresholds);
     }
@@ -242,7 +245,7 @@ impl CommandLog {
         self.log(kind).lock().entries.len()
     }
 
-    /// Forgets all entries; the numbers go on.
+    /// Deletes all entries. Ids continue to ascend.
     pub fn reset(&self, kind: Kind) {
         self.log(kind).lock().entries.clear();
     }
@@ -266,11 +269,11 @@ mod tests {
         log: &CommandLog,
         client: &ClientInfo,
         args: &[&[u8]],
-        taken: Option<&TakenArgument>,
+        owned_arg: Option<&OwnedArgument>,
         redacted: u32,
     ) -> Entry {
         let owned = OwnedArgs::new(args);
-        let executed = Executed { args: owned.args(), taken, client, redacted };
+        let executed = Executed { args: owned.args(), owned_arg, client, redacted };
         log.offer_request(executed, &ALL);
         assert!(executed.bytes() <= executed.bytes_max());
         log.latest(Kind::LargeRequest, 1).remove(0)
@@ -294,8 +297,8 @@ mod tests {
 
     #[test]
     fn an_argument_that_was_taken_over_is_shown_all_the_same() {
-        let taken = TakenArgument::new(2, &[b'x'; 1000]);
-        let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&taken), 0);
+        let owned_arg = OwnedArgument::new(2, &[b'x'; 1000]);
+        let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&owned_arg), 0);
         assert!(entry.args[2].starts_with(b"xxxx") && entry.args[2].ends_with(b"... (872 more bytes)"));
         assert_eq!(entry.value, 4 + 9 + 7 + 1009);
     }
@@ -310,7 +313,7 @@ mod tests {
     #[test]
     fn the_latest_are_kept_and_numbers_go_on() {
         let (log, client, owned) = (CommandLog::default(), client(), OwnedArgs::new([b"ping"]));
-        let executed = Executed { args: owned.args(), taken: None, client: &client, redacted: 0 };
+        let executed = Executed { args: owned.args(), owned_arg: None, client: &client, redacted: 0 };
         (0..3).for_each(|us| log.offer_slow(us, executed, &ALL));
         log.offer_reply(1, executed, &ALL);
         let ids = |log: &CommandLog| log.latest(Kind::Slow, 9).iter().map(|entry| entry.id).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! See [`Core`].
+//! [`Core`], the state that all subsystems share, and the ways to reach a worker from another thread.
 
 use crate::admission::{Admission, Reasons};
 use crate::clients::Clients;
@@ -28,22 +28,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Partitions per database when there is one worker.
+/// Partitions per database with one worker.
 const PARTITIONS_ALONE: usize = 256;
-/// Partitions per database for each of several workers: so many that another worker seldom takes the ones that a worker
-/// prefetched, a batch of keys, before it locks them.
+/// Partitions per database for each of several workers. With this many, another worker seldom locks a partition of a
+/// prefetched batch before the worker that prefetched it does.
 const PARTITIONS_PER_WORKER: usize = 1024;
 const PARTITIONS_MAX: usize = 16384;
 
-/// What every subsystem may read. There is one, which lives as long as the process.
+/// The state that every subsystem may read. There is one instance, which lives as long as the process.
 pub struct Core {
     /// The data.
     pub keyspace: &'static Keyspace,
     /// The settings.
     pub config: Config,
-    /// What is known about each command.
+    /// All commands.
     pub catalogue: &'static Catalogue,
-    /// Why commands may not run now.
+    /// The admission word: why commands may not run now.
     pub admission: Admission,
     /// All connections.
     pub clients: Clients,
@@ -53,7 +53,7 @@ pub struct Core {
     pub pubsub: PubSub,
     /// Clients that cache keys.
     pub tracking: Tracking,
-    /// What workers have yet to write to their connections.
+    /// What each worker has yet to write to its connections.
     pub inboxes: Inboxes,
     /// COMMANDLOG and SLOWLOG.
     pub commandlog: CommandLog,
@@ -63,28 +63,28 @@ pub struct Core {
     pub eviction: Eviction,
     /// Peak and initial memory use.
     pub memory: memory::Monitor,
-    /// Bytes that snapshots have captured and not yet written.
+    /// Bytes that snapshots have captured but not yet written.
     pub snapshot_bytes: AtomicUsize,
-    /// Counters of the workers, by number, and of the thread that executes a primary's commands.
+    /// Counters by worker number, and last those of the thread that executes the primary's commands.
     pub stats: Vec<Arc<WorkerStats>>,
-    /// How much happens per second.
+    /// Operations per second.
     pub rates: Mutex<Rates>,
     /// When the server started.
     pub started: Instant,
-    /// Unix time in ms at which it started.
+    /// Unix time in ms when the server started.
     pub started_ms: i64,
     /// Forty hexadecimal digits that identify this run.
     pub run_id: String,
-    /// Connections refused because there were too many.
+    /// Connections refused because `maxclients` was reached.
     pub rejected_connections: AtomicU64,
-    /// Whether active expiry runs: DEBUG SET-ACTIVE-EXPIRE.
+    /// Whether active expiry runs (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
-    /// DEBUG PAUSE-CRON: whether periodic work is suspended.
+    /// Whether periodic work is suspended (DEBUG PAUSE-CRON).
     pub timers_stopped: AtomicBool,
-    /// What each worker had counted at the last CONFIG RESETSTAT.
+    /// The counters of each worker at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
     runtime_config: RwLock<Arc<RuntimeConfig>>,
-    /// The workers' mailboxes, by number.
+    /// The workers' mailboxes, by worker number.
     mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
     /// Interrupts the connection to the primary.
     interrupt_primary: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -93,7 +93,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core with these settings and commands. `run_id` identifies this run.
+    /// Creates a core with these settings and commands. `run_id` identifies this run.
     pub fn new(values: Values, catalogue: &'static Catalogue, run_id: String) -> Self {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
         let databases = values.read(process::DATABASES) as usize;
@@ -110,7 +110,7 @@ impl Core {
             admission: Admission::default(),
             clients: Clients::default(),
             pause: Pause::default(),
-            // The thread that executes a primary's commands publishes like a worker.
+            // The thread that executes the primary's commands publishes like a worker.
             pubsub: PubSub::new(workers + 1),
             tracking: Tracking::default(),
             inboxes: Inboxes::new(workers + 1),
@@ -139,27 +139,27 @@ impl Core {
         core
     }
 
-    /// Sets the workers' mailboxes, once.
+    /// Sets the workers' mailboxes. Later calls have no effect.
     pub fn set_mailboxes(&self, mailboxes: Vec<Arc<Mailbox<Message>>>) {
-        // A second call would be a mistake of the process's start alone; the first stays.
+        // Only a bug in the startup code calls this twice; the first value stays.
         let _ = self.mailboxes.set(mailboxes);
         self.memory.mark_startup();
     }
 
-    /// Sets how the connection to the primary is interrupted, once.
+    /// Sets the function that interrupts the connection to the primary. Later calls have no effect.
     pub fn set_interrupt_primary(&self, interrupt: impl Fn() + Send + Sync + 'static) {
-        // As above.
+        // As above: the first value stays.
         let _ = self.interrupt_primary.set(Box::new(interrupt));
     }
 
-    /// Marks the server as ending and wakes the workers, which notice at their next turn.
-    pub fn end(&self) {
+    /// Marks the server as shutting down and wakes the workers, which check the mark at their next turn.
+    pub fn mark_ending(&self) {
         self.ending.store(true, Ordering::SeqCst);
         (0..self.workers()).for_each(|worker| self.wake(worker));
     }
 
-    /// Resets the counters that CONFIG RESETSTAT resets. The caller holds the global lock, so that no command runs.
-    pub fn reset_stats(&self) {
+    /// Resets the counters that CONFIG RESETSTAT covers. The caller holds the global lock, so no command runs.
+    pub fn reset_counters(&self) {
         *self.baseline.lock() = self.stats.iter().map(|stats| Totals::of(stats)).collect();
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
@@ -168,7 +168,7 @@ impl Core {
         self.eviction.reset();
     }
 
-    /// Samples rates and memory, if that is due.
+    /// Samples rates and memory if a sample is due.
     pub fn sample(&self) {
         let now = Instant::now();
         let mut rates = self.rates.lock();
@@ -184,11 +184,11 @@ impl Core {
         self.workers
     }
 
-    /// Sends a worker a message.
+    /// Sends a message to a worker.
     pub fn send(&self, worker: usize, message: Message) {
         match self.mailboxes.get().and_then(|all| all.get(worker)) {
             Some(mailbox) => mailbox.send(message),
-            // The connection to the primary is no worker's.
+            // Not a worker: the connection to the primary.
             None if matches!(message, Message::Close(_)) => {
                 if let Some(interrupt) = self.interrupt_primary.get() {
                     interrupt();
@@ -198,15 +198,15 @@ impl Core {
         }
     }
 
-    /// Has a worker look at the server's state.
+    /// Wakes a worker, so that it checks the server's state.
     pub fn wake(&self, worker: usize) {
         if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
             mailbox.wake();
         }
     }
 
-    /// Has a worker deliver something, on behalf of a worker, which delivers what is for its own connections before it
-    /// waits for anything.
+    /// Puts a delivery into the inbox of `worker` and wakes it, unless it is `from` itself: a worker makes the
+    /// deliveries for its own connections before it blocks.
     pub fn deliver(&self, from: Executor, worker: usize, delivery: Delivery) {
         if self.inboxes.put(worker, delivery) && from != Executor::Worker(worker) {
             self.wake(worker);
@@ -221,12 +221,12 @@ impl Core {
         }
     }
 
-    /// Publishes a message from a worker; how many subscribers hear it.
+    /// Publishes a message from a worker; returns the number of subscribers that receive it.
     pub fn publish(&self, from: Executor, address: Address, channel: &[u8], payload: &[u8]) -> usize {
         self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
     }
 
-    /// Has `publish` put messages into inboxes, and then wakes the workers that have to be, but for the one it is.
+    /// Runs `publish`, which puts messages into inboxes, and then wakes the workers that need it, except `from`.
     fn put_messages<T>(&self, from: Executor, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
         let mut asleep = SmallVec::<[usize; 8]>::new();
         let result = publish(&mut |worker, message| {
@@ -238,18 +238,18 @@ impl Core {
         result
     }
 
-    /// Shows lines to all monitors, from a worker that delivers those for its own connections as above.
+    /// Sends lines to all monitors, from a worker. That worker delivers the lines for its own connections itself.
     pub fn show_monitors(&self, from: Executor, lines: &[u8]) {
         self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
     }
 
-    /// Sends every worker a message.
+    /// Sends a message to every worker.
     pub fn send_all(&self, message: impl Fn() -> Message) {
         (0..self.workers()).for_each(|worker| self.send(worker, message()));
     }
 
-    /// The classes of keyspace events that somebody may hear of, of those that settings name, and whether all changes are
-    /// noted.
+    /// The classes of keyspace events to record: those among `named` (the configured classes) that may have a
+    /// subscriber, and all changes while client-side caching needs them.
     #[inline]
     pub fn heard(&self, named: EventClass) -> EventClass {
         let no_events = named.is_empty() || !self.pubsub.directory().has_listeners();
@@ -257,13 +257,13 @@ impl Core {
         heard | self.keyspace.tracking.heard()
     }
 
-    /// Moves whenever settings change.
+    /// The configuration generation, which changes with every change of a setting.
     #[inline]
     pub fn config_generation(&self) -> u64 {
         self.config.generation()
     }
 
-    /// The settings that workers go by, as of now.
+    /// The current runtime config. It is rebuilt if settings have changed.
     pub fn runtime_config(&self) -> Arc<RuntimeConfig> {
         let generation = self.config.generation();
         let current = self.runtime_config.read().clone();
@@ -278,25 +278,25 @@ impl Core {
         current.clone()
     }
 
-    /// Has commands look whether memory is short, if there are limits.
+    /// Makes the dispatcher check memory before each command if a memory limit is set.
     fn guard_memory(&self, runtime_config: &RuntimeConfig) {
         let limits = &runtime_config.eviction;
         self.admission.set(Reasons::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
-    /// What each worker counted since the last CONFIG RESETSTAT.
+    /// The counters of each worker since the last CONFIG RESETSTAT.
     pub fn totals(&self) -> Vec<Totals> {
         let baseline = self.baseline.lock();
         self.stats.iter().zip(baseline.iter()).map(|(stats, before)| Totals::of(stats).since(before)).collect()
     }
 
-    /// Whether the server is to end.
+    /// Whether the server is shutting down.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 }
 
-/// The hash function of the keyspace: with a secret of its own, or the one that `hash-seed` stands for.
+/// The hash function of the keyspace: seeded from `hash-seed` if it is set, otherwise from a random secret.
 fn hasher(values: &Values) -> KeyHasher {
     match values.read(process::HASH_SEED) {
         None => KeyHasher::random(),

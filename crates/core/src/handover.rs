@@ -1,5 +1,5 @@
-//! Objects on their way to a worker: accepted sockets, and keys that another server has answered for. Each worker has a
-//! queue per kind of object; whoever puts something there wakes the worker.
+//! Objects passed to a worker: accepted sockets, and keys for which another server has answered. Each worker has one
+//! queue per kind of object; putting an object into a queue wakes the worker.
 
 use crate::Core;
 use crossbeam_queue::SegQueue;

@@ -1,10 +1,9 @@
-//! What workers have yet to write to their connections although those did not ask for it just now: published messages,
-//! invalidations for clients that cache keys, and answers to clients that waited.
+//! Deliveries that workers have yet to write to their connections and that do not answer the current request: published
+//! messages, invalidations for client-side caching, and replies to clients that were blocked.
 //!
-//! All of it for one worker is in one [`Inbox`], in the order in which it was put there. So who was served is answered
-//! before it is told of what its own command changed. The worker looks into its inbox before it executes what it has
-//! read, and after each request; it delivers what it finds a bounded number of connections at a time
-//! (`worker::delivery`).
+//! Each worker has one [`Inbox`], which keeps deliveries in the order of arrival. So a client that was blocked receives
+//! its reply before the invalidations of its own command. The worker checks its inbox before it executes the input that
+//! it has read, and after each request; it delivers to a bounded number of connections at a time (`worker::delivery`).
 
 use crate::clients::ClientInfo;
 use crate::pubsub::publication::Publication;
@@ -13,22 +12,22 @@ use crossbeam_queue::SegQueue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Deliveries that a worker may have to make before those who cause them are held back.
+/// Deliveries pending for a worker above which the threads that cause them are throttled.
 const BACKLOG_MAX: usize = 4096;
 
-/// Something for connections of a worker.
+/// Something to write to connections of a worker.
 pub enum Delivery {
-    /// A message, for those who are subscribed.
+    /// A message for its subscribers.
     Published(Arc<Publication>),
     /// For clients that cache keys.
     Invalidated(Invalidation),
-    /// For a client that cannot be told of invalidations any more, as the one that it has them sent to is gone.
+    /// For a client whose invalidations cannot be sent, because the client that should receive them is gone.
     Disconnected(Arc<ClientInfo>),
-    /// For a client that waited.
+    /// The reply to a client that was blocked.
     Served(Served),
 }
 
-/// An answer to a client that waited.
+/// The reply to a client that was blocked.
 pub struct Served {
     /// The client.
     pub client: Arc<ClientInfo>,
@@ -36,55 +35,55 @@ pub struct Served {
     pub ticket: u64,
     /// The reply.
     pub reply: Vec<u8>,
-    /// Whether it ends the connection.
+    /// Whether the connection closes after it.
     pub is_last: bool,
 }
 
-/// What a worker has yet to deliver.
+/// The deliveries that a worker has yet to make.
 #[derive(Default)]
 pub struct Inbox {
     deliveries: SegQueue<Delivery>,
-    /// True from the first delivery until the worker begins to take them: it is woken once for all of them.
+    /// True from the first delivery until the worker starts to take them, so that it is woken once for all of them.
     notified: AtomicBool,
-    /// Deliveries put in and not yet made.
+    /// Deliveries put in and not yet completed.
     backlog: AtomicUsize,
     is_congested: AtomicBool,
 }
 
 impl Inbox {
-    /// Whether there are deliveries that the worker has not begun to make.
+    /// Whether there are deliveries that the worker has not taken.
     #[inline]
     pub fn has_deliveries(&self) -> bool {
         self.notified.load(Ordering::Relaxed)
     }
 
-    /// The deliveries that are there; whoever puts in a later one wakes the worker.
+    /// Takes the deliveries. A delivery that is put in later wakes the worker again.
     pub fn take(&self) -> impl Iterator<Item = Delivery> + '_ {
         self.notified.store(false, Ordering::SeqCst);
         std::iter::from_fn(|| self.deliveries.pop())
     }
 }
 
-/// The inboxes of all workers, by their numbers.
+/// The inboxes of all workers, by worker number.
 pub struct Inboxes {
     inboxes: Box<[Inbox]>,
-    /// Workers whose backlog is too long.
+    /// Number of workers whose backlog is too long.
     congested: AtomicUsize,
 }
 
 impl Inboxes {
-    /// Of so many workers.
+    /// Empty inboxes for `workers` workers.
     pub fn new(workers: usize) -> Self {
         Inboxes { inboxes: (0..workers).map(|_| Inbox::default()).collect(), congested: AtomicUsize::new(0) }
     }
 
-    /// A worker's.
+    /// The inbox of a worker.
     #[inline]
     pub fn of(&self, worker: usize) -> &Inbox {
         &self.inboxes[worker]
     }
 
-    /// Puts something into a worker's inbox; whether the worker has to be woken for it.
+    /// Puts a delivery into the inbox of a worker; returns whether the worker has to be woken.
     pub fn put(&self, worker: usize, delivery: Delivery) -> bool {
         let inbox = &self.inboxes[worker];
         let backlog = inbox.backlog.fetch_add(1, Ordering::Relaxed) + 1;
@@ -95,7 +94,7 @@ impl Inboxes {
         !inbox.notified.swap(true, Ordering::SeqCst)
     }
 
-    /// A worker has made a delivery to all its connections.
+    /// Marks a delivery as completed: the worker has written it to all its connections.
     pub fn delivered(&self, worker: usize) {
         let inbox = &self.inboxes[worker];
         let backlog = inbox.backlog.fetch_sub(1, Ordering::Relaxed) - 1;
@@ -107,7 +106,7 @@ impl Inboxes {
         }
     }
 
-    /// Whether some worker has so much to deliver that nobody should cause more for a while.
+    /// Whether the backlog of some worker is so long that other threads should not add to it.
     #[inline]
     pub fn is_congested(&self) -> bool {
         self.congested.load(Ordering::Relaxed) > 0

@@ -1,7 +1,8 @@
-//! The state that every subsystem of the server may read: keyspace, settings, clients, statistics, the admission word,
-//! pub/sub, client-side caching, and how threads reach the workers. It owns no threads and no sockets.
+//! The state that the subsystems of the server share: keyspace, settings, clients, statistics, the admission word,
+//! pub/sub, client-side caching, and the queues through which threads reach the workers. This crate owns no threads and
+//! no sockets.
 //!
-//! [`Core`] holds it all. Subsystems keep their own state and take a `&'static Core` beside it.
+//! [`Core`] holds all of it. Each subsystem keeps its own state and takes a `&'static Core` beside it.
 
 pub mod admission;
 pub mod clients;

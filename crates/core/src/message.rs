@@ -1,18 +1,19 @@
-//! What other threads tell a worker. Objects that a worker takes over come by a [`handover`](crate::handover).
+//! Messages that other threads send to a worker. Objects that change owner, such as accepted sockets, go through a
+//! [`handover`](crate::handover) instead.
 
 use crate::clients::ClientInfo;
 use std::sync::Arc;
 
-/// See the module's documentation.
+/// A message to a worker.
 pub enum Message {
-    /// Close this client's connection, which is doomed, if it still exists.
+    /// Close the connection of this client, which is doomed, if it still exists.
     Close(Arc<ClientInfo>),
-    /// CLIENT PAUSE or a long script may have ended: run what waited.
+    /// CLIENT PAUSE or a long script may have ended: run the requests that waited.
     Resume,
-    /// The data set is loaded: timers are due.
+    /// The data set is loaded: run the timers.
     Loaded,
-    /// There are new sockets to listen on.
+    /// There are new listening sockets.
     Listen,
-    /// Try to write to all sockets, whatever the poll reports.
+    /// Try to write to all sockets, even those that the poll does not report as writable.
     Unclog,
 }

@@ -1,7 +1,7 @@
-//! MONITOR: the line that shows a command which was executed.
+//! MONITOR: the line that shows an executed command.
 //!
-//! A line is formatted once, however many monitors there are, and travels to their workers as published messages do
-//! (see [`crate::pubsub`]).
+//! A line is formatted once for all monitors. It reaches their workers in the same way as published messages (see
+//! [`crate::pubsub`]).
 
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::commandlog::REDACTED;
@@ -9,7 +9,7 @@ use kvick_config::quoting::push_quoted;
 use kvick_resp::Args;
 use std::io::Write;
 
-/// Who had a command executed.
+/// The source of a command.
 #[derive(Clone, Copy)]
 pub enum Origin<'a> {
     /// A client.
@@ -18,8 +18,8 @@ pub enum Origin<'a> {
     Script,
 }
 
-/// Appends the line of a command that worked on database `db`: at `unix_us`, with the arguments that are marked in
-/// `redacted` hidden.
+/// Appends the line of a command that was executed on database `db` at `unix_us`. Arguments whose bits are set in
+/// `redacted` are hidden.
 pub fn write_line(out: &mut Vec<u8>, unix_us: i64, db: usize, origin: Origin<'_>, args: Args<'_>, redacted: u32) {
     let (seconds, us) = (unix_us / 1_000_000, unix_us % 1_000_000);
     // Writing to a vector does not fail.
@@ -39,27 +39,27 @@ pub fn write_line(out: &mut Vec<u8>, unix_us: i64, db: usize, origin: Origin<'_>
     out.extend_from_slice(b"\r\n");
 }
 
-/// Lines that wait to be shown together.
+/// Lines that are sent to the monitors together.
 #[derive(Default)]
 pub struct Lines {
     /// The lines so far.
     pub text: Vec<u8>,
-    /// Groups that have begun and not ended.
+    /// Groups that have begun and not yet ended.
     groups: usize,
 }
 
 impl Lines {
-    /// Has the lines that follow wait for the end of the group. Groups may lie within one another.
+    /// Holds back the following lines until the group ends. Groups may be nested.
     pub fn begin_group(&mut self) {
         self.groups += 1;
     }
 
-    /// Ends a group; the lines are shown with the last of them.
+    /// Ends a group. The lines are released when the outermost group ends.
     pub fn end_group(&mut self) {
         self.groups = self.groups.saturating_sub(1);
     }
 
-    /// The lines that are to be shown now, if any.
+    /// Takes the lines that may be sent now, if any.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         (self.groups == 0 && !self.text.is_empty()).then(|| std::mem::take(&mut self.text))
     }

@@ -1,10 +1,10 @@
-//! Pauses: until when commands wait. CLIENT PAUSE begins one for a time; the server itself holds writes while it hands its
-//! role over, or waits for its replicas before it ends.
+//! Pauses: until when commands wait. CLIENT PAUSE starts a pause with a time limit. The server itself holds writes
+//! during FAILOVER, and while SHUTDOWN waits for replicas.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Why the server itself holds writes.
+/// The reasons for which the server itself holds writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Hold {
@@ -14,26 +14,26 @@ pub enum Hold {
     Shutdown = 2,
 }
 
-/// All pauses together. Reading it when there is none costs one load.
+/// All pauses together. The check that no pause is active costs one load.
 #[derive(Default)]
 pub struct Pause {
-    /// Unix time in ms at which the last pause ends; 0 when there is none.
+    /// Unix time in ms at which the last pause ends; 0 when none is active.
     until_ms: AtomicI64,
-    /// Unix time in ms until which all commands wait, and not only those that may write.
+    /// Unix time in ms until which all commands wait, not only those that may write.
     all_until_ms: AtomicI64,
     reasons: Mutex<Reasons>,
 }
 
 #[derive(Default)]
 struct Reasons {
-    /// Unix time in ms until which a client wants a pause.
+    /// Unix time in ms at which the pause of CLIENT PAUSE ends.
     asked_until_ms: i64,
-    /// The server's own reasons, as bits.
+    /// The server's own reasons, as bits of [`Hold`].
     holds: u8,
 }
 
 impl Pause {
-    /// Begins or prolongs a pause: the later end and the stricter kind win.
+    /// Starts or extends a pause. The later end and the stricter kind apply.
     pub fn begin(&self, now_ms: i64, until_ms: i64, all: bool) {
         let mut reasons = self.reasons.lock();
         let all = all || self.all_until_ms.load(Ordering::SeqCst) > now_ms;
@@ -44,7 +44,7 @@ impl Pause {
         self.publish(&reasons);
     }
 
-    /// Ends what clients began.
+    /// Ends the pause that clients started.
     pub fn end(&self) {
         let mut reasons = self.reasons.lock();
         reasons.asked_until_ms = 0;
@@ -52,14 +52,15 @@ impl Pause {
         self.publish(&reasons);
     }
 
-    /// Holds writes from now on. The world is held, so when this has returned nothing is written any more.
+    /// Holds writes from now on. The caller holds the global lock, so no write is in progress when this returns.
     pub fn hold(&self, why: Hold) {
         let mut reasons = self.reasons.lock();
         reasons.holds |= why as u8;
         self.publish(&reasons);
     }
 
-    /// Holds them for this reason no more. Workers have to be told to resume.
+    /// Removes this reason to hold writes. The caller must send [`Resume`](crate::message::Message::Resume) to the
+    /// workers.
     pub fn release(&self, why: Hold) {
         let mut reasons = self.reasons.lock();
         reasons.holds &= !(why as u8);
@@ -71,19 +72,19 @@ impl Pause {
         self.until_ms.store(until_ms, Ordering::SeqCst);
     }
 
-    /// Whether there is a pause, of whichever kind: then keys that expired are not deleted, as that would be a write.
+    /// Whether any pause is active. Expired keys are not deleted during a pause, since a deletion is a write.
     #[inline]
     pub fn keeps_data(&self, now_ms: i64) -> bool {
         self.until_ms.load(Ordering::Relaxed) > now_ms
     }
 
-    /// Until when it lasts, and whether for all commands.
+    /// When the pause ends, and whether it applies to all commands; `None` when no pause is active.
     pub fn state(&self, now_ms: i64) -> Option<(i64, bool)> {
         let until = self.until_ms.load(Ordering::SeqCst);
         (until > now_ms).then(|| (until, self.all_until_ms.load(Ordering::SeqCst) > now_ms))
     }
 
-    /// A pause that is over is forgotten, so that commands do not look at it any more.
+    /// Clears a pause that is over, so that commands no longer check it.
     fn forget(&self, now_ms: i64) {
         let mut reasons = self.reasons.lock();
         if reasons.asked_until_ms <= now_ms {
@@ -92,13 +93,13 @@ impl Pause {
         }
     }
 
-    /// Whether commands have to look at it at all.
+    /// Whether commands have to check the pause at all.
     #[inline]
     pub fn is_there(&self) -> bool {
         self.until_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// The [state](Self::state); a pause that is over is forgotten.
+    /// The [state](Self::state); clears a pause that is over.
     pub fn state_or_forget(&self, now_ms: i64) -> Option<(i64, bool)> {
         let state = self.state(now_ms);
         if state.is_none() {
@@ -121,7 +122,7 @@ mod tests {
         pause.hold(Hold::Failover);
         pause.hold(Hold::Shutdown);
         assert_eq!(pause.state(10), Some((i64::MAX, true)));
-        // The clients' is over, and the server's holds writes alone.
+        // The clients' pause is over; the server's holds writes only.
         assert_eq!(pause.state(100), Some((i64::MAX, false)));
         pause.release(Hold::Failover);
         assert!(pause.keeps_data(100));

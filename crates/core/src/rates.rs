@@ -1,4 +1,4 @@
-//! How much happens in a second just now: the means of the latest samples of what the workers counted.
+//! Current rates per second: means over the latest samples of the workers' counters.
 
 use crate::stats::Totals;
 use std::collections::VecDeque;
@@ -11,12 +11,12 @@ const SAMPLES: usize = 16;
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Rates {
-    /// When the last sample was taken, and what had been counted by then.
+    /// Time and counters of the last sample.
     last: Option<(Instant, Totals)>,
     samples: VecDeque<Sample>,
-    /// Requests that each worker had executed by then.
+    /// Requests of each worker at the last sample.
     requests: Vec<u64>,
-    /// Workers that executed any between the last two samples.
+    /// Workers that executed requests between the last two samples.
     busy_workers: usize,
 }
 
@@ -26,7 +26,7 @@ struct Sample {
     counted: Totals,
 }
 
-/// Events in a second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerSecond {
     /// Requests.
@@ -42,12 +42,12 @@ pub struct PerSecond {
 }
 
 impl Rates {
-    /// Whether it is time for a sample.
+    /// Whether the next sample is due.
     pub fn is_due(&self, now: Instant) -> bool {
         self.last.is_none_or(|(last, _)| now.duration_since(last) >= PERIOD)
     }
 
-    /// Takes a sample of what the workers counted.
+    /// Takes a sample of the workers' counters.
     pub fn sample(&mut self, now: Instant, workers: &[Totals]) {
         let totals: Totals = workers.iter().copied().sum();
         let requests: Vec<u64> = workers.iter().map(|worker| worker.requests).collect();
@@ -63,17 +63,17 @@ impl Rates {
         self.last = Some((now, totals));
     }
 
-    /// How many workers execute requests just now.
+    /// Number of workers that executed requests between the last two samples.
     pub fn busy_workers(&self) -> usize {
         self.busy_workers
     }
 
-    /// Forgets the samples.
+    /// Discards the samples.
     pub fn reset(&mut self) {
         *self = Rates::default();
     }
 
-    /// The rates now. Until there are all samples, the missing ones count as idle time.
+    /// The current rates. Missing samples count as idle time.
     pub fn now(&self) -> PerSecond {
         let missing = (SAMPLES - self.samples.len()) as f64 * PERIOD.as_secs_f64();
         let seconds = missing + self.samples.iter().map(|sample| sample.seconds).sum::<f64>();

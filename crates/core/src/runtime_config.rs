@@ -1,4 +1,5 @@
-//! The settings that workers look at often, in plain fields: a snapshot that is made anew when settings change.
+//! The runtime config: a snapshot of the settings that workers read often, in plain fields. It is rebuilt when settings
+//! change.
 
 use crate::commandlog::{Kind, Thresholds};
 use crate::eviction::Limits;
@@ -15,74 +16,74 @@ use std::time::Duration;
 
 /// See the module's documentation.
 pub struct RuntimeConfig {
-    /// The configuration's generation that it was read from.
+    /// The generation of the configuration that it was read from.
     pub generation: u64,
-    /// What commands go by.
+    /// The settings that commands use.
     pub commands: Settings,
-    /// `import-mode`: whether another server's data is being copied here.
+    /// `import-mode`: whether the data set of another server is being copied here.
     pub import_mode: bool,
-    /// What clients may send.
+    /// Limits of requests.
     pub limits: RequestLimits,
-    /// Output that may wait.
+    /// Limits of pending output.
     pub output_limits: OutputLimits,
-    /// Most connections.
+    /// Maximum number of connections.
     pub maxclients: usize,
-    /// Connections that a worker accepts from a listener in a turn.
+    /// Connections that a worker accepts from a listener per turn.
     pub accepted_per_turn: u32,
-    /// Handshakes of TLS that a worker goes on with in a turn.
+    /// TLS handshakes that a worker continues per turn.
     pub handshakes_per_turn: u32,
-    /// Idle time after which a connection is closed; zero for never.
+    /// Idle time after which a connection is closed; zero disables this.
     pub timeout: Duration,
-    /// Idle time after which TCP probes the other end; zero for never.
+    /// Idle time after which TCP keepalive probes the peer; zero disables this.
     pub tcp_keepalive: Duration,
-    /// Whether strangers are kept out while there is no password.
+    /// Whether remote clients are rejected while the default user has no password.
     pub protected_mode: bool,
-    /// `busy-reply-threshold`; 0 for never.
+    /// `busy-reply-threshold`; 0 disables it.
     pub busy_reply_threshold_ms: u64,
     /// `lua-enable-insecure-api`.
     pub insecure_scripts: bool,
-    /// Background passes in a second.
+    /// Background passes per second.
     pub hz: u32,
-    /// 1 to 10.
+    /// `active-expire-effort`, 1 to 10.
     pub expire_effort: u32,
-    /// Microseconds that active defragmentation works at a stretch.
+    /// Microseconds of one cycle of active defragmentation.
     pub defrag_cycle_us: u64,
-    /// Elements from which on it goes through a collection piece by piece.
+    /// Number of elements above which active defragmentation processes a collection in steps.
     pub defrag_fields_max: usize,
-    /// Ticks from which on a command is looked at as slow: the least of the thresholds below.
+    /// Ticks after which a command is checked for being slow: the least of the thresholds below.
     pub slow_ticks: u64,
-    /// What COMMANDLOG records.
+    /// The thresholds of COMMANDLOG.
     pub commandlog: Thresholds,
-    /// Bytes from which on a request may be one that COMMANDLOG records.
+    /// Lower bound of the request bytes that COMMANDLOG may record.
     pub large_request_bytes: usize,
-    /// The same of a reply.
+    /// Lower bound of the reply bytes that COMMANDLOG may record.
     pub large_reply_bytes: usize,
-    /// Whether memory that a batch will touch is asked for in advance.
+    /// Whether the keys of a batch are prefetched.
     pub prefetches: bool,
     /// `notify-keyspace-events`.
     pub keyspace_events: KeyspaceEvents,
-    /// The classes of events that it has published.
+    /// The classes of events that `keyspace_events` publishes.
     pub heard_events: EventClass,
-    /// Whether the durations of commands are counted.
+    /// `latency-tracking`: whether the durations of commands are recorded.
     pub latency_tracking: bool,
-    /// What LATENCY records; 0 for nothing.
+    /// The threshold of LATENCY; 0 disables it.
     pub latency_threshold_ms: u64,
-    /// `tracking-table-max-keys`: keys of which it is remembered who has read them.
+    /// `tracking-table-max-keys`: maximum number of keys whose readers are tracked.
     pub tracked_keys_max: usize,
     /// `lfu-log-factor`.
     pub lfu_log_factor: u32,
     /// `lfu-decay-time`.
     pub lfu_decay_minutes: u32,
-    /// `aof-timestamp-enabled`, where there is an append-only file.
+    /// `aof-timestamp-enabled`, if the append-only file is enabled.
     pub aof_timestamps: bool,
-    /// Whether a replica leaves eviction to its primary.
+    /// `replica-ignore-maxmemory`: whether a replica leaves eviction to its primary.
     pub replica_keeps_all: bool,
-    /// How much memory data and connections may take.
+    /// The memory limits.
     pub eviction: Limits,
 }
 
 impl RuntimeConfig {
-    /// The snapshot of `values`.
+    /// Builds the runtime config from `values`.
     pub fn read(values: &Values, generation: u64) -> Self {
         let commandlog = Thresholds::read(values);
         let latency_threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
@@ -157,7 +158,7 @@ impl RuntimeConfig {
     }
 }
 
-/// Commands beyond this duration are always looked at, so that the clock is read again after them.
+/// Commands longer than this are always checked, so that the clock is read again after them.
 const LOOKED_AT_US: u64 = 500;
 
 fn slow_ticks(slow_us: i64, latency_ms: u64) -> u64 {

@@ -1,21 +1,22 @@
-//! What the workers count. Each worker has counters of its own, written by it alone; INFO adds them up.
+//! The counters of the workers. Each worker writes only its own counters; INFO adds them up.
 //!
-//! CONFIG RESETSTAT does not touch counters that a worker may be writing. [`Totals`] are counted from a baseline that it
-//! sets anew; the counters of single commands are zeroed while the world is locked, when no command runs.
+//! CONFIG RESETSTAT does not write counters that a worker may be writing. It records a baseline from which [`Totals`]
+//! are counted, and zeroes the per-command counters under the global lock, while no command runs.
 
 use kvick_runtime::histogram::Histogram;
 use kvick_store::{Counter, Counters};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// Distinct error codes that are counted one by one; beyond them somebody is inventing codes.
+/// Distinct error codes that are counted separately. Further codes are counted as [`OVERFLOW_CODE`], since scripts can
+/// invent codes without limit.
 const ERROR_CODES_MAX: usize = 128;
-/// Under this name the errors beyond are counted.
+/// The code under which errors beyond the limit are counted.
 const OVERFLOW_CODE: &[u8] = b"ERRORSTATS_OVERFLOW";
 /// An error text whose first word is longer than this has no code.
 const CODE_LEN_MAX: usize = 30;
 
-/// The server's own error codes, which are counted in any case.
+/// The server's own error codes, which are always counted separately.
 const OWN_CODES: [&[u8]; 33] = [
     b"ASK",
     b"BUSY",
@@ -56,7 +57,7 @@ const OWN_CODES: [&[u8]; 33] = [
 pub struct WorkerStats {
     /// Lookups and expiries.
     pub keyspace: Counters,
-    /// By the command's place in the table.
+    /// Per-command counters, by the command's index in the table.
     pub commands: Box<[CommandStats]>,
     /// Changes made to the keyspace, for deciding when to save; never reset.
     pub dirty: Counter,
@@ -78,25 +79,25 @@ pub struct WorkerStats {
     pub turns: Counter,
     /// Microseconds spent in turns, waiting excluded.
     pub busy_us: Counter,
-    /// Microseconds spent in what is done now and then.
+    /// Microseconds spent in periodic work.
     pub timers_us: Counter,
     /// Microseconds spent looking for keys to expire.
     pub expire_us: Counter,
     /// Allocations that active defragmentation moved.
     pub defrag_moved: Counter,
-    /// Allocations that it looked at and left where they are.
+    /// Allocations that active defragmentation examined and did not move.
     pub defrag_kept: Counter,
-    /// Keys of which it moved something.
+    /// Keys of which active defragmentation moved an allocation.
     pub defrag_keys_moved: Counter,
-    /// Keys of which it moved nothing.
+    /// Keys of which active defragmentation moved no allocation.
     pub defrag_keys_kept: Counter,
-    /// Batches for which memory was asked for in advance.
+    /// Batches whose keys were prefetched.
     pub prefetched_batches: Counter,
-    /// Keys for which it was.
+    /// Keys prefetched.
     pub prefetched_keys: Counter,
-    /// Connections closed because of their output, hard or soft limit.
+    /// Connections closed because they exceeded a hard or soft output buffer limit.
     pub output_limit_disconnections: Counter,
-    /// Connections closed because of their input.
+    /// Connections closed because they exceeded the query buffer limit.
     pub input_limit_disconnections: Counter,
     /// Passes of active expiry that ran out of time.
     pub expire_cap_reached: Counter,
@@ -111,15 +112,15 @@ pub struct WorkerStats {
 /// One command's counters.
 #[derive(Default)]
 pub struct CommandStats {
-    /// Times it ran.
+    /// Number of executions.
     pub calls: Counter,
-    /// Ticks it took in all, see [`kvick_runtime::clock`].
+    /// Total duration in ticks, see [`kvick_runtime::clock`].
     pub ticks: Counter,
-    /// Times it was refused before it ran.
+    /// Number of calls that were rejected before execution.
     pub rejected: Counter,
-    /// Times it answered an error.
+    /// Number of executions that replied with an error.
     pub failed: Counter,
-    /// Ticks it took each time, while `latency-tracking` is on.
+    /// Durations in ticks, recorded while `latency-tracking` is on.
     pub durations: Histogram,
 }
 
@@ -138,12 +139,12 @@ macro_rules! totals {
         pub struct Totals { $($(#[$doc])* pub $name: u64),+ }
 
         impl Totals {
-            /// A worker's counters as they are now.
+            /// The current counters of a worker.
             pub fn of(stats: &WorkerStats) -> Self {
                 Totals { $($name: stats.$($place).+.get()),+ }
             }
 
-            /// What was counted since.
+            /// The difference to an earlier reading.
             pub fn since(self, earlier: &Totals) -> Self {
                 Totals { $($name: self.$name.saturating_sub(earlier.$name)),+ }
             }
@@ -162,11 +163,11 @@ totals! {
     hits: keyspace.hits,
     /// Lookups that found none.
     misses: keyspace.misses,
-    /// Keys dropped because their time had come.
+    /// Keys deleted because they expired.
     expired: keyspace.expired,
-    /// Fields of hashes dropped because their time had come.
+    /// Hash fields deleted because they expired.
     expired_fields: keyspace.expired_fields,
-    /// Keys dropped because memory was short.
+    /// Keys deleted to free memory.
     evicted: keyspace.evicted,
     /// Connections accepted.
     connections: connections,
@@ -186,25 +187,25 @@ totals! {
     turns: turns,
     /// Microseconds spent in turns.
     busy_us: busy_us,
-    /// Microseconds spent in what is done now and then.
+    /// Microseconds spent in periodic work.
     timers_us: timers_us,
     /// Microseconds spent looking for keys to expire.
     expire_us: expire_us,
     /// Allocations that active defragmentation moved.
     defrag_moved: defrag_moved,
-    /// Allocations that it looked at and left where they are.
+    /// Allocations that active defragmentation examined and did not move.
     defrag_kept: defrag_kept,
-    /// Keys of which it moved something.
+    /// Keys of which active defragmentation moved an allocation.
     defrag_keys_moved: defrag_keys_moved,
-    /// Keys of which it moved nothing.
+    /// Keys of which active defragmentation moved no allocation.
     defrag_keys_kept: defrag_keys_kept,
-    /// Batches for which memory was asked for in advance.
+    /// Batches whose keys were prefetched.
     prefetched_batches: prefetched_batches,
-    /// Keys for which it was.
+    /// Keys prefetched.
     prefetched_keys: prefetched_keys,
-    /// Connections closed because of their output.
+    /// Connections closed because they exceeded an output buffer limit.
     output_limit_disconnections: output_limit_disconnections,
-    /// Connections closed because of their input.
+    /// Connections closed because they exceeded the query buffer limit.
     input_limit_disconnections: input_limit_disconnections,
     /// Passes of active expiry that ran out of time.
     expire_cap_reached: expire_cap_reached,
@@ -243,7 +244,7 @@ impl WorkerStats {
         }
     }
 
-    /// A turn of the event loop took `us` and executed `requests`.
+    /// Counts a turn of the event loop that took `us` microseconds and executed `requests` requests.
     pub fn count_turn(&self, us: u64, requests: u64) {
         self.turns.add(1);
         self.busy_us.add(us);
@@ -252,12 +253,12 @@ impl WorkerStats {
         }
     }
 
-    /// Microseconds of the longest turn, and most requests in one turn.
+    /// Microseconds of the longest turn, and the largest number of requests in one turn.
     pub fn turn_max(&self) -> (u64, u64) {
         (self.turn_us_max.get(), self.turn_requests_max.get())
     }
 
-    /// A command was executed: its place in the table, how long it took, and how many changes it made.
+    /// Counts an executed command: its index in the table, its duration, and the number of changes it made.
     #[inline]
     pub fn count(&self, command: u32, ticks: u64, dirty: u64, latency_tracking: bool) {
         let stats = &self.commands[command as usize];
@@ -272,7 +273,7 @@ impl WorkerStats {
         }
     }
 
-    /// It answered an error, whose text is given unless it was counted before.
+    /// Counts a command that replied with an error. `text` is the error, unless it has been counted already.
     #[cold]
     pub fn count_failure(&self, command: u32, text: Option<&[u8]>) {
         self.commands[command as usize].failed.add(1);
@@ -281,7 +282,7 @@ impl WorkerStats {
         }
     }
 
-    /// An error reply was made: its text begins with its code.
+    /// Counts an error reply. Its text begins with the error code.
     #[cold]
     pub fn count_error(&self, text: &[u8]) {
         self.errors.add(1);
@@ -300,7 +301,7 @@ impl WorkerStats {
         self.error_codes.lock().clone()
     }
 
-    /// Begins anew with what [`Totals`] do not cover. No command may be running.
+    /// Resets the counters that [`Totals`] do not cover. No command may be running.
     pub fn reset_commands(&self) {
         self.commands.iter().for_each(CommandStats::reset);
         self.turn_us_max.reset();
@@ -309,7 +310,8 @@ impl WorkerStats {
     }
 }
 
-/// The code of an error reply: its first word, if it is short and more follows. Line ends are blanks in replies.
+/// The code of an error reply: its first word, if it is short and followed by more text. Replies contain blanks in
+/// place of line ends.
 fn error_code(text: &[u8]) -> &[u8] {
     let ends_word = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n');
     let code = text.iter().take(CODE_LEN_MAX + 1).position(ends_word).map(|end| &text[..end]);

@@ -102,7 +102,7 @@ impl Services {
     pub fn end(&self) {
         match self.process() {
             Some(process) => process.end(),
-            None => Core::end(self),
+            None => self.mark_ending(),
         }
     }
 

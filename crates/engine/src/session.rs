@@ -8,7 +8,7 @@ use kvick_acl::identity::Identity;
 use kvick_commands::context::{Error, Settings};
 use kvick_core::Core;
 use kvick_core::clients::{ClientFlags, ClientInfo};
-use kvick_core::commandlog::{Executed, TakenArgument};
+use kvick_core::commandlog::{Executed, OwnedArgument};
 use kvick_core::executor::Executor;
 use kvick_core::pubsub::subscriptions::Subscriptions;
 use kvick_core::pubsub::{Kind, PubSub};
@@ -241,8 +241,8 @@ impl Client {
 
     /// A command that it sent just now, for the logs.
     #[inline]
-    pub fn executed<'a>(&'a self, args: Args<'a>, taken: Option<&'a TakenArgument>) -> Executed<'a> {
-        Executed { args, taken, client: &self.info, redacted: self.redacted }
+    pub fn executed<'a>(&'a self, args: Args<'a>, owned_arg: Option<&'a OwnedArgument>) -> Executed<'a> {
+        Executed { args, owned_arg, client: &self.info, redacted: self.redacted }
     }
 
     /// Whether a primary speaks through it.

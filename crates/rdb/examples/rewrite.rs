@@ -1,6 +1,6 @@
-//! Reads a dump and writes it anew: `rewrite <from> <to> [version]`, the version being 80 unless told otherwise.
+//! Reads a dump and writes it again: `rewrite <from> <to> [version]`; the default version is 80.
 //!
-//! Redis's own versions are read as well, which makes this a way from Redis 7.4 to Valkey.
+//! Redis's own versions can be read too, so this converts from Redis 7.4 to Valkey.
 
 use kvick_rdb::{Event, Loaded, ReadOptions, Reader, Record, VERSION, ValueRef, VersionCheck, WriteOptions, Writer};
 use std::error::Error;

@@ -1,14 +1,15 @@
-//! CRC-64 as dumps use it: Jones's polynomial, reflected, starting from zero, nothing added at the end.
+//! CRC-64 as used by dumps: Jones's polynomial, reflected, initial value zero, no final XOR.
 //!
-//! Short inputs and other machines go through eight tables, eight bytes at a time. Long inputs on x86-64 are folded with
-//! carry-less multiplication, 64 bytes at a time: a block of 128 bits is moved forward by `d` bits when each of its halves
-//! is multiplied by a power of x modulo the polynomial. What is left after folding is congruent to all that was folded, so
-//! the tables make the sum of it. (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ".)
+//! Short inputs, and all inputs on other architectures, are processed with eight tables, eight bytes
+//! at a time. Long inputs on x86-64 are folded with carry-less multiplication, 64 bytes at a time: a
+//! block of 128 bits is moved forward by `d` bits by multiplying each half by a power of x modulo the
+//! polynomial. The remainder after folding is congruent to the whole input, so the tables compute the
+//! checksum from it. (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ".)
 
 /// The polynomial, lowest power in the highest bit.
 const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
 
-/// `TABLES[k][b]`: the sum of byte `b` followed by `k` zero bytes.
+/// `TABLES[k][b]`: the checksum of byte `b` followed by `k` zero bytes.
 static TABLES: [[u64; 256]; 8] = tables();
 
 const fn tables() -> [[u64; 256]; 8] {
@@ -42,11 +43,11 @@ const fn times_x(value: u64) -> u64 {
     value >> 1 ^ if value & 1 == 1 { POLYNOMIAL } else { 0 }
 }
 
-/// The sum of what `sum` is the sum of, followed by `bytes`. Begin with 0.
+/// Extends checksum `sum` of preceding bytes by `bytes`. The initial value is 0.
 pub fn update(sum: u64, bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= folding::LEN_MIN && std::arch::is_x86_feature_detected!("pclmulqdq") {
-        // SAFETY: the processor has the instruction.
+        // SAFETY: the processor supports the instruction.
         return unsafe { folding::update(sum, bytes) };
     }
     by_tables(sum, bytes)
@@ -71,7 +72,7 @@ mod folding {
         __m128i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128,
     };
 
-    /// From this many bytes on folding pays.
+    /// Minimum input length for which folding is faster.
     pub const LEN_MIN: usize = 192;
 
     /// x to the power `n`, modulo the polynomial.
@@ -85,8 +86,8 @@ mod folding {
         value
     }
 
-    /// What the halves of a block are multiplied by to move it `distance` bits forward. The product of two reflected
-    /// halves stands one bit too high in 128, hence the missing power.
+    /// The factors for the halves of a block that move it `distance` bits forward. The
+    /// product of two reflected halves is one bit too high in 128, hence the smaller power.
     const fn movers(distance: u32) -> [u64; 2] {
         [power(distance + 63), power(distance - 1)]
     }
@@ -102,7 +103,7 @@ mod folding {
         pair([number as u64, (number >> 64) as u64])
     }
 
-    /// `block` moved forward, with the block that stands there added.
+    /// Moves `block` forward and adds the block at that position.
     #[target_feature(enable = "pclmulqdq")]
     fn fold(block: __m128i, movers: __m128i, onto: __m128i) -> __m128i {
         let low = _mm_clmulepi64_si128::<0x00>(block, movers);

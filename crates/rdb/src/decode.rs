@@ -1,4 +1,4 @@
-//! Lengths, strings and numbers as they stand in a dump.
+//! Decoding of lengths, strings and numbers in a dump.
 
 use crate::encode::{form, length};
 use crate::error::{Corrupt, Error, ErrorKind};
@@ -6,20 +6,20 @@ use crate::input::Input;
 use kvick_store::Str;
 use kvick_store::encodings::lzf;
 
-/// A compressed byte stands for less than this many: a reference of three bytes copies at most 264.
+/// Upper bound for bytes per compressed byte: a reference of three bytes copies at most 264.
 const LZF_RATIO_MAX: u64 = 88;
 
-/// A length, or instead of it the form of what follows.
+/// A length, or the format of a specially encoded string.
 enum Length {
     Plain(u64),
     Form(u8),
 }
 
-/// Reads values' parts from an input.
+/// Decodes parts of values from an input.
 pub(crate) struct Decoder<I> {
     pub input: I,
     scratch: Vec<u8>,
-    /// The last string that was compressed.
+    /// The last decompressed string.
     unpacked: Vec<u8>,
 }
 
@@ -28,12 +28,12 @@ impl<I: Input> Decoder<I> {
         Decoder { input, scratch: Vec::new(), unpacked: Vec::new() }
     }
 
-    /// An error at this place.
+    /// An error at the current offset.
     pub fn fail(&self, kind: ErrorKind) -> Error {
         self.input.fail(kind)
     }
 
-    /// The bytes make no sense, as seen at this place.
+    /// An error about invalid bytes at the current offset.
     #[cold]
     pub fn corrupt(&self, what: Corrupt) -> Error {
         self.input.fail(ErrorKind::Corrupt(what))
@@ -49,7 +49,7 @@ impl<I: Input> Decoder<I> {
         self.input.take_array()
     }
 
-    /// The next `n` bytes as they are.
+    /// The next `n` bytes unchanged.
     pub fn raw(&mut self, n: u64) -> Result<Vec<u8>, Error> {
         self.input.take_owned(n)
     }
@@ -72,7 +72,7 @@ impl<I: Input> Decoder<I> {
         })
     }
 
-    /// A length, count or other number that is mostly small.
+    /// A length, count or other number with a variable-length encoding.
     #[inline]
     pub fn number(&mut self) -> Result<u64, Error> {
         match self.length()? {
@@ -81,7 +81,7 @@ impl<I: Input> Decoder<I> {
         }
     }
 
-    /// A string, where it lies.
+    /// A string, borrowed from the input if possible.
     #[inline]
     pub fn string(&mut self) -> Result<Str<'_>, Error> {
         match self.length()? {
@@ -96,7 +96,7 @@ impl<I: Input> Decoder<I> {
         }
     }
 
-    /// A string of its own; also one that is written as an integer comes as text.
+    /// An owned string; one that is encoded as an integer is returned as text.
     pub fn owned(&mut self) -> Result<Vec<u8>, Error> {
         match self.length()? {
             Length::Plain(len) => self.input.take_owned(len),

@@ -1,4 +1,4 @@
-//! Lengths, strings and numbers as a dump writes them.
+//! Encoding of lengths, strings and numbers in a dump.
 
 use crate::crc64;
 use kvick_resp::format::parse_i64;
@@ -7,13 +7,13 @@ use kvick_store::encodings::lzf;
 use std::convert::Infallible;
 use std::io::{self, Write};
 
-/// Forms of strings that are told where a length would stand.
+/// Special string formats, encoded in place of a length.
 pub(crate) mod form {
     pub const INT8: u8 = 0;
     pub const INT16: u8 = 1;
     pub const INT32: u8 = 2;
     pub const LZF: u8 = 3;
-    /// The first two bits that say so.
+    /// The two high bits that mark a special format.
     pub const MARK: u8 = 0xc0;
 }
 
@@ -24,17 +24,17 @@ pub(crate) mod length {
     pub const BITS_64: u8 = 0x81;
 }
 
-/// Strings that may be an integer of 32 bits are at most this long.
+/// Maximum length of the text of a 32-bit integer.
 const INT_LEN_MAX: usize = 11;
-/// Shorter strings are never compressed.
+/// Minimum length of strings to be compressed.
 const COMPRESSED_LEN_MIN: usize = 21;
 
-/// Compression that saves fewer bytes is not worth it.
+/// Minimum number of bytes that compression must save.
 const COMPRESSION_GAIN_MIN: usize = 4;
 
-/// Where a dump's bytes go.
+/// Receives the bytes of a dump.
 pub trait Sink {
-    /// Why bytes may not be taken.
+    /// The error of a failed write.
     type Error;
 
     /// Appends bytes.
@@ -51,10 +51,10 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Bytes of the buffer before a writer.
+/// Size of the write buffer, in bytes.
 const BUFFER_LEN: usize = 128 * 1024;
 
-/// A writer with a buffer before it, summing what goes through.
+/// A buffered writer that computes a checksum.
 pub(crate) struct Summed<W> {
     writer: W,
     buffer: Vec<u8>,
@@ -68,18 +68,18 @@ impl<W: Write> Summed<W> {
         Summed { writer, buffer: Vec::with_capacity(BUFFER_LEN), sum: 0, sums, written: 0 }
     }
 
-    /// Bytes that were put, written or not.
+    /// Number of bytes received, written or buffered.
     pub fn len(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// The sum of all that was put; 0 when nothing is summed.
+    /// The checksum of all bytes received; 0 if checksums are disabled.
     pub fn sum(&mut self) -> io::Result<u64> {
         self.pass_on()?;
         Ok(self.sum)
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered bytes.
     pub fn pass_on(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.write(&buffer);
@@ -128,11 +128,11 @@ impl<W: Write> Sink for Summed<W> {
     }
 }
 
-/// Writes values' parts to a sink.
+/// Encodes parts of values to a sink.
 pub(crate) struct Encoder<'s, S> {
     sink: &'s mut S,
     compresses: bool,
-    /// What strings are compressed into.
+    /// Buffer for compressed strings.
     compressed: Vec<u8>,
 }
 
@@ -151,7 +151,7 @@ impl<'s, S: Sink> Encoder<'s, S> {
         self.sink.put(&[byte])
     }
 
-    /// A length, count or other number that is mostly small.
+    /// A length, count or other number with a variable-length encoding.
     #[inline]
     pub fn length(&mut self, n: u64) -> Result<(), S::Error> {
         if n < 1 << 6 {
@@ -181,7 +181,7 @@ impl<'s, S: Sink> Encoder<'s, S> {
         self.sink.put(&score.to_le_bytes())
     }
 
-    /// A string in its shortest form.
+    /// A string in its shortest format.
     pub fn string(&mut self, bytes: &[u8]) -> Result<(), S::Error> {
         if bytes.len() <= INT_LEN_MAX
             && let Some(number) = parse_i64(bytes)
@@ -203,7 +203,7 @@ impl<'s, S: Sink> Encoder<'s, S> {
         self.sink.put(bytes)
     }
 
-    /// A string that was compressed before, and its length when it is not.
+    /// An already compressed string, and its uncompressed length.
     pub fn packed(&mut self, packed: &[u8], len: usize) -> Result<(), S::Error> {
         self.byte(form::MARK | form::LZF)?;
         self.length(packed.len() as u64)?;
@@ -211,7 +211,7 @@ impl<'s, S: Sink> Encoder<'s, S> {
         self.sink.put(packed)
     }
 
-    /// A string that may be held as an integer.
+    /// A string in either representation.
     #[inline]
     pub fn str(&mut self, string: Str<'_>) -> Result<(), S::Error> {
         match string {

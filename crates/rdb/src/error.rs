@@ -1,88 +1,88 @@
-//! What can be wrong with a dump, and where.
+//! Errors of reading a dump, with their offsets.
 
 use std::fmt;
 use std::io;
 
-/// Why reading ended, and at which byte of the input it was noticed.
+/// An error, and the offset at which it was detected.
 #[derive(Debug)]
 pub struct Error {
-    /// How many bytes of the input had been read.
+    /// Number of bytes of the input that had been read.
     pub offset: u64,
-    /// What was found there.
+    /// The kind of error.
     pub kind: ErrorKind,
 }
 
-/// What is wrong with a dump.
+/// The kinds of errors in a dump.
 #[derive(Debug)]
 pub enum ErrorKind {
     /// The input could not be read.
     Io(io::Error),
-    /// It ends too early.
+    /// The input ended early.
     Truncated,
-    /// It does not begin as a dump does; the bytes that it begins with.
+    /// The input does not begin with the signature of a dump; its first bytes.
     Signature([u8; 9]),
     /// A version of the format that is not accepted.
     Version(u32),
-    /// A type or opcode that other servers may have given a meaning, in a file of theirs.
+    /// A type or opcode that other servers may have defined, in a file written by one of them.
     Foreign {
         /// Type or opcode.
         byte: u8,
         /// The file's version.
         version: u32,
     },
-    /// A type or opcode that does not exist, or not yet.
+    /// A type or opcode that is not defined.
     UnknownType {
         /// Type or opcode.
         byte: u8,
         /// The file's version.
         version: u32,
     },
-    /// Data of a module, which has no place here; the module type's name.
+    /// Data of a module, which is not supported here; the name of the module's type.
     Module(ModuleType),
-    /// The bytes make no sense.
+    /// The bytes are invalid.
     Corrupt(Corrupt),
-    /// The checksum at the end is not that of what was read.
+    /// The checksum at the end does not match.
     Checksum {
-        /// The sum over the bytes that were read.
+        /// The computed checksum.
         expected: u64,
-        /// The sum that the file tells.
+        /// The checksum in the file.
         found: u64,
     },
-    /// Reading was called off from outside.
+    /// The caller cancelled reading.
     Cancelled,
 }
 
-/// What is wrong with the bytes of a value.
+/// The kinds of invalid bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Corrupt {
-    /// The first bits of a length.
+    /// Invalid first bits of a length.
     Length(u8),
-    /// A string of an unknown form.
+    /// Unknown format of a string.
     StringForm(u8),
-    /// A compressed string that does not unpack to its length.
+    /// A compressed string that does not decompress to its stated length.
     Lzf,
-    /// A score that is not a number, and in what.
+    /// A score that is NaN; the type of the value.
     Nan(&'static str),
-    /// A score that cannot be read.
+    /// A score that cannot be parsed.
     Score,
-    /// A time before the epoch or beyond what a field's expiry may be.
+    /// An expiry of a field that is before the epoch or out of range.
     FieldExpiry,
-    /// The same element, member or field twice.
+    /// A duplicate element, member or field.
     Duplicate(&'static str),
-    /// A compact encoding that breaks its rules: which one, and whose.
+    /// An invalid compact encoding; which one, and of which type of value.
     Encoding(&'static str),
-    /// A list block that is neither packed nor plain, or holds nothing.
+    /// A list block that is neither packed nor plain, or is empty.
     ListBlock,
-    /// Something about a stream.
+    /// Invalid data of a stream.
     Stream(&'static str),
-    /// A pre-release form that only release candidates wrote.
+    /// A format that only release candidates wrote.
     PreRelease(&'static str),
-    /// The data of a module that does not keep the rules for such data.
+    /// Invalid data of a module.
     ModuleData,
-    /// A slot range that cannot be.
+    /// An invalid slot range.
     SlotImport,
-    /// The name of a slot import is of so many bytes.
+    /// A slot import's name with this invalid length, in bytes.
     SlotImportName(usize),
 }
 
@@ -91,12 +91,12 @@ pub enum Corrupt {
 pub struct ModuleType(pub u64);
 
 impl Error {
-    /// True when the input ended early or could not be read, rather than being wrong: what a broken connection does.
+    /// True if the input ended early or could not be read, as on a broken connection, rather than being invalid.
     pub fn is_short(&self) -> bool {
         matches!(self.kind, ErrorKind::Io(_) | ErrorKind::Truncated)
     }
 
-    /// The line that Valkey's log has of it, but for a place in its source.
+    /// The line that Valkey logs for this error, without the source location.
     pub fn for_log(&self) -> String {
         format!("Internal error in RDB reading offset {} -> {}", self.offset, self.kind)
     }

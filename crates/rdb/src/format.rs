@@ -1,34 +1,34 @@
-//! The numbers of the format: versions, opcodes, types of values.
+//! Constants of the format: versions, opcodes, types of values.
 
-/// What Valkey 9 writes.
+/// The version that Valkey 9 writes.
 pub const VERSION: u16 = 80;
-/// What Redis 7.2 and Valkey 7.2 to 8.1 write and read: knows no expiry of hash fields.
+/// The version that Redis 7.2 and Valkey 7.2 to 8.1 read and write: without expiry of hash fields.
 pub const VERSION_REDIS: u16 = 11;
-/// What Redis 7.4 writes: knows expiry of hash fields in its own forms.
+/// The version that Redis 7.4 writes: with its own format for expiry of hash fields.
 pub(crate) const VERSION_REDIS_7_4: u32 = 12;
-/// Versions that Redis took after the projects parted.
+/// Versions of Redis after the fork of Valkey.
 const FOREIGN: std::ops::RangeInclusive<u32> = 12..=79;
-/// Types and opcodes that other servers may give a meaning of their own.
+/// Types and opcodes that other servers may define differently.
 pub(crate) const FOREIGN_BYTES: std::ops::RangeInclusive<u8> = 22..=243;
 
-/// Whether versions are read that are newer, or another project's.
+/// Whether newer versions, or those of another project, are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum VersionCheck {
-    /// They are refused (`rdb-version-check strict`).
+    /// They are rejected (`rdb-version-check strict`).
     #[default]
     Strict,
-    /// They are read as long as every type in them is known.
+    /// They are accepted if all types in them are known.
     Relaxed,
 }
 
 impl VersionCheck {
-    /// Whether a version is read at all, by itself.
+    /// Whether files of a version are accepted.
     pub(crate) fn accepts(self, version: u32) -> bool {
         version >= 1 && (self == VersionCheck::Relaxed || !(version > u32::from(VERSION) || is_foreign(version)))
     }
 }
 
-/// True for the versions that Redis took after the projects parted.
+/// True for versions of Redis after the fork of Valkey.
 pub fn is_foreign(version: u32) -> bool {
     FOREIGN.contains(&version)
 }
@@ -38,7 +38,7 @@ pub(crate) fn has_valkey_magic(version: u32) -> bool {
     version > *FOREIGN.end()
 }
 
-/// Bytes before a type, or instead of one.
+/// Bytes before a type, or in place of one.
 pub(crate) mod opcode {
     pub const SLOT_IMPORT: u8 = 243;
     pub const SLOT_INFO: u8 = 244;
@@ -57,7 +57,7 @@ pub(crate) mod opcode {
 
 macro_rules! types {
     ($($(#[$doc:meta])* $name:ident = $byte:literal, $text:literal;)*) => {
-        /// How a value is written. The numbers of Redis 7.4's own types, which overlap with Valkey's, stand above 255.
+        /// The format of a value. The numbers of Redis 7.4's own types, which overlap with Valkey's, are above 255.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
         pub enum Type {
@@ -67,7 +67,7 @@ macro_rules! types {
         impl Type {
             const ALL: &[Type] = &[$(Type::$name,)*];
 
-            /// A short name, as valkey-check-rdb tells it.
+            /// A short name, as printed by valkey-check-rdb.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Type::$name => $text,)*
@@ -90,11 +90,11 @@ types! {
     Hash = 4, "hash-hashtable";
     /// Members with scores in binary.
     SortedSet2 = 5, "zset-v2";
-    /// Only release candidates of Redis 4.0 wrote it.
+    /// Written only by release candidates of Redis 4.0.
     ModulePreRelease = 6, "module-pre-release";
     /// Data of a module, marked so that it can be skipped.
     Module = 7, "module-value";
-    /// Redis 2.4's small hashes.
+    /// Small hashes of Redis 2.4.
     HashZipmap = 9, "hash-zipmap";
     /// A ziplist.
     ListZiplist = 10, "list-ziplist";
@@ -106,34 +106,34 @@ types! {
     HashZiplist = 13, "hash-ziplist";
     /// Ziplists.
     ListQuicklist = 14, "quicklist";
-    /// Redis 5's streams.
+    /// Streams of Redis 5.
     Stream = 15, "stream";
     /// A listpack of fields and values.
     HashListpack = 16, "hash-listpack";
     /// A listpack of members and scores.
     SortedSetListpack = 17, "zset-listpack";
-    /// Listpacks, and large elements by themselves.
+    /// Listpacks, and large elements separately.
     ListQuicklist2 = 18, "quicklist-v2";
-    /// Redis 7.0's streams: first and deleted IDs, counters.
+    /// Streams of Redis 7.0: with first and deleted IDs, and counters.
     Stream2 = 19, "stream-v2";
     /// A listpack of members.
     SetListpack = 20, "set-listpack";
-    /// Redis 7.2's streams: when consumers were active.
+    /// Streams of Redis 7.2: with the time at which consumers were active.
     Stream3 = 21, "stream-v3";
-    /// Valkey 9's: fields with values and expiry.
+    /// Valkey 9: fields with values and expiry.
     HashExpiry = 22, "hash-volatile-items";
     /// Redis 7.4 release candidates: expiry, field, value.
     RedisHashPreRelease = 0x116, "hash-metadata-pre-release";
     /// Redis 7.4 release candidates: a listpack of fields, values and expiries.
     RedisHashListpackPreRelease = 0x117, "hash-listpack-ex-pre-release";
-    /// Redis 7.4: the least expiry; then expiry relative to it, field, value.
+    /// Redis 7.4: the earliest expiry; then expiry relative to it, field, value.
     RedisHash = 0x118, "hash-metadata";
-    /// Redis 7.4: the least expiry; then a listpack of fields, values and expiries.
+    /// Redis 7.4: the earliest expiry; then a listpack of fields, values and expiries.
     RedisHashListpack = 0x119, "hash-listpack-ex";
 }
 
 impl Type {
-    /// The type that a byte stands for in a dump of this version.
+    /// The type of a byte in a dump of this version.
     pub(crate) fn from_byte(byte: u8, version: u32) -> Option<Type> {
         let code = match byte {
             0x16..=0x19 if version == VERSION_REDIS_7_4 => 0x100 + u16::from(byte),
@@ -143,7 +143,7 @@ impl Type {
         Type::ALL.iter().copied().find(|known| *known as u16 == code)
     }
 
-    /// The byte that stands for it.
+    /// The byte of a type.
     pub fn byte(self) -> u8 {
         self as u16 as u8
     }

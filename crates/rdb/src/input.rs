@@ -1,27 +1,27 @@
-//! Where a dump's bytes come from: a reader, through a buffer that is summed on its way, or a payload in memory.
+//! The source of a dump's bytes: a buffered and checksummed reader, or a payload in memory.
 //!
-//! Nothing is reserved for bytes that are merely claimed: a string longer than the buffer grows as its bytes arrive.
+//! A stated length is never trusted for an allocation: a string longer than the buffer grows as its bytes arrive.
 
 use crate::crc64;
 use crate::error::{Error, ErrorKind};
 use std::io::Read;
 use std::ops::ControlFlow;
 
-/// Bytes, in order, with a count of those that were taken.
+/// A sequence of bytes, with the number of bytes taken so far.
 pub(crate) trait Input {
-    /// Takes the next `n` bytes: where they lie if that is possible, otherwise in `scratch`.
+    /// Takes the next `n` bytes: borrowed from the input if possible, otherwise copied to `scratch`.
     fn take<'a>(&'a mut self, n: u64, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], Error>;
 
     /// Takes the next `N` bytes.
     fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Error>;
 
-    /// How many bytes were taken.
+    /// Number of bytes taken so far.
     fn offset(&self) -> u64;
 
-    /// Takes the next `n` bytes into a vector of their own.
+    /// Takes the next `n` bytes as an owned vector.
     fn take_owned(&mut self, n: u64) -> Result<Vec<u8>, Error>;
 
-    /// An error at this place.
+    /// An error at the current offset.
     fn fail(&self, kind: ErrorKind) -> Error {
         Error { offset: self.offset(), kind }
     }
@@ -73,29 +73,29 @@ impl Input for Payload<'_> {
     }
 }
 
-/// Told how many bytes were read so far, each time the buffer is filled; may call reading off.
+/// Called with the number of bytes read so far, each time the buffer is filled; may cancel reading.
 pub type Progress<'r> = Box<dyn FnMut(u64) -> ControlFlow<()> + 'r>;
 
-/// Bytes of the buffer.
+/// Size of the buffer, in bytes.
 const BUFFER_LEN: usize = 256 * 1024;
-/// Strings up to this length are taken where they lie in the buffer.
+/// Maximum length of strings that are borrowed from the buffer.
 const IN_PLACE_MAX: u64 = 64 * 1024;
-/// A longer string's vector is given room for this much before its bytes arrive.
+/// Initial capacity for a longer string, in bytes, before its bytes arrive.
 const AHEAD_MIN: u64 = 1024 * 1024;
 
-/// A dump that is read and summed piece by piece.
+/// A dump that is read and checksummed incrementally.
 pub(crate) struct Stream<'r, R> {
     reader: R,
     buffer: Box<[u8]>,
     /// The part of the buffer that was filled and not taken.
     start: usize,
     end: usize,
-    /// Up to here the buffer is in `sum`.
+    /// The position in the buffer up to which bytes are included in `sum`.
     summed: usize,
     sum: u64,
-    /// Whether to sum at all.
+    /// Whether to compute a checksum.
     sums: bool,
-    /// Bytes of the input that came before the buffer's first.
+    /// Number of bytes of the input before the buffer's first byte.
     before: u64,
     progress: Option<Progress<'r>>,
 }
@@ -106,13 +106,13 @@ impl<'r, R: Read> Stream<'r, R> {
         Stream { reader, buffer, start: 0, end: 0, summed: 0, sum: 0, sums, before: 0, progress }
     }
 
-    /// The sum of all bytes that were taken.
+    /// The checksum of all bytes taken.
     pub fn sum(&mut self) -> u64 {
         self.add_up();
         self.sum
     }
 
-    /// The reader, and what was read ahead.
+    /// The bytes that were read ahead, and the reader.
     pub fn into_parts(self) -> (Vec<u8>, R) {
         (self.buffer[self.start..self.end].to_vec(), self.reader)
     }
@@ -124,7 +124,7 @@ impl<'r, R: Read> Stream<'r, R> {
         self.summed = self.start;
     }
 
-    /// Fills the buffer until it holds `n` bytes that were not taken; `n` is at most its half.
+    /// Fills the buffer until it holds `n` bytes that were not taken; `n` is at most half its size.
     #[cold]
     fn fill(&mut self, n: usize) -> Result<(), Error> {
         self.add_up();
@@ -143,7 +143,7 @@ impl<'r, R: Read> Stream<'r, R> {
         self.report()
     }
 
-    /// The error of an input that ends here.
+    /// The error for an input that ends here.
     fn ends(&self) -> Error {
         Error { offset: self.before + self.end as u64, kind: ErrorKind::Truncated }
     }
@@ -166,7 +166,7 @@ impl<'r, R: Read> Stream<'r, R> {
             let missing = n - into.len() as u64;
             let piece = missing.min((self.end - self.start) as u64) as usize;
             if into.capacity() - into.len() < piece {
-                // As much again as has arrived, but no more than is claimed.
+                // As much again as has arrived, but no more than the stated length.
                 into.reserve_exact(missing.min(AHEAD_MIN.max(into.len() as u64)) as usize);
             }
             into.extend_from_slice(&self.buffer[self.start..self.start + piece]);
@@ -221,7 +221,7 @@ impl<R: Read> Input for Stream<'_, R> {
 mod tests {
     use super::*;
 
-    /// Gives its bytes in small pieces.
+    /// Returns its bytes in small pieces.
     struct Dripping<'a>(&'a [u8]);
 
     impl Read for Dripping<'_> {

@@ -1,12 +1,12 @@
-//! The dump format, RDB: files of every version from Redis 2 to Redis 7.4 and Valkey 9.1 read, Valkey 9.1's and Redis
-//! 7.2's written; DUMP payloads both ways.
+//! The dump format, RDB: reads files of all versions from Redis 2 to Redis 7.4 and Valkey
+//! 9.1, writes those of Valkey 9.1 and Redis 7.2, and reads and writes DUMP payloads.
 //!
-//! - [`Writer`] writes a dump to anything that takes bytes; [`save_record`] writes one key, for snapshots that are put
-//!   together from captured entries; [`dump`] writes a payload.
-//! - [`Reader`] reads a dump from anything that gives bytes, as a sequence of [`Event`]s; [`load_into`] does so until the
-//!   end and hands keys to a [`Target`]; [`restore`] reads a payload.
+//! - [`Writer`] writes a dump to any writer; [`save_record`] writes one key, for
+//!   snapshots that are assembled from captured entries; [`dump`] writes a payload.
+//! - [`Reader`] reads a dump from any reader, as a sequence of [`Event`]s; [`load_into`]
+//!   reads it to the end and passes the keys to a [`Target`]; [`restore`] reads a payload.
 //! - [`aof`] is the append-only file: its manifest, its commands, and keys as commands.
-//! - [`mod@check`] tells whether a dump is sound, and what it holds.
+//! - [`mod@check`] checks whether a dump is valid, and reports its contents.
 //!
 //! ```text
 //! dump:    | REDIS and four digits, or VALKEY and three | opcode with its content, or record ... | 255 | CRC-64, 8 |
@@ -16,9 +16,9 @@
 //! string:  | length, bytes | or 0xc0, 0xc1, 0xc2 and 1, 2, 4 bytes of an integer | or 0xc3, two lengths, LZF |
 //! ```
 //!
-//! What always holds: no input makes a reader panic, loop for ever or reserve memory for what is only claimed. An error
-//! says what is wrong and at which byte. A dump goes through a buffer; at most one value is in memory at a time, and
-//! beside it a copy of its compact encoding or of its longest element.
+//! **Invariants**: no input makes a reader panic, loop forever or allocate memory for a stated length
+//! alone. An error states the problem and its offset. A dump is read and written through a buffer; at
+//! most one value is in memory at a time, plus a copy of its compact encoding or of its longest element.
 
 pub mod aof;
 pub mod check;

@@ -1,4 +1,4 @@
-//! Loading a whole dump into something that takes keys.
+//! Loading of a whole dump into a target.
 
 use crate::error::{Error, ErrorKind};
 use crate::input::Progress;
@@ -8,70 +8,72 @@ use crate::write::Usage;
 use kvick_store::Value;
 use std::io::Read;
 
-/// A key that is loaded.
+/// A loaded key.
 #[derive(Debug)]
 pub struct Key<'a> {
     /// The number of its database.
     pub db: u64,
     /// Its name.
     pub name: &'a [u8],
-    /// When it expires: Unix time in milliseconds.
+    /// Its expiry: Unix time in milliseconds.
     pub expiry_ms: Option<i64>,
-    /// How it was used.
+    /// Its access time or frequency.
     pub usage: Usage,
 }
 
-/// What a dump is loaded into. Whatever is not of interest may be left to the defaults.
+/// The target of loading a dump. All methods but `key` are optional.
 pub trait Target {
-    /// Why loading may have to end.
+    /// The error that ends loading.
     type Error: From<Error>;
 
-    /// Takes a key.
+    /// Receives a key.
     fn key(&mut self, key: Key<'_>, value: Value) -> Result<(), Self::Error>;
 
-    /// Learns that a key was left out because it had expired, or, with their names, some of its fields.
+    /// Called when an expired key was skipped, or expired fields of a key, with their names.
     fn expired(&mut self, _db: u64, _name: &[u8], _fields: &[Vec<u8>]) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Learns how many keys a database has: `keys` in all, `volatile` that expire. Fails when there is no such database.
+    /// Receives the size of a database: `keys` in total, `volatile`
+    /// with an expiry. Fails if the database does not exist.
     fn database(&mut self, _db: u64, _keys: u64, _volatile: u64) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Takes a field that says something about the dump.
+    /// Receives an auxiliary field about the dump.
     fn aux(&mut self, _name: &[u8], _value: &[u8]) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Takes the source of a function library.
+    /// Receives the source of a function library.
     fn function(&mut self, _code: Vec<u8>) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Takes the import of slots that was under way.
+    /// Receives a slot import that was in progress.
     fn slot_import(&mut self, _job: &[u8; 40], _ranges: &[(u16, u16)]) -> Result<(), Self::Error> {
         Ok(())
     }
 }
 
-/// What was loaded.
+/// The result of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
-    /// Keys that were left out because they had expired.
+    /// Number of keys that were skipped because they had expired.
     pub expired: u64,
-    /// Keys without a value that were left out.
+    /// Number of keys that were skipped because they had no elements.
     pub empty: u64,
-    /// Hashes that were left out because all their fields had expired.
+    /// Number of hashes that were skipped because all their fields had expired.
     pub all_fields_expired: u64,
-    /// What became of the sum.
+    /// The result of the checksum.
     pub checksum: Checksum,
 }
 
-/// Loads a dump. Keys, and fields of hashes, that expired before `expire_before_ms` are left out: a replica, and a log that
-/// goes on after the dump, need them all (`None`). Besides what was loaded, returns what follows the dump.
+/// Loads a dump. Skips keys and hash fields that expired before `expire_before_ms`;
+/// `None` loads them all, as a replica, or an append-only file with commands after
+/// the dump, requires. Returns the summary and the input after the dump.
 pub fn load_into<'r, R: Read, T: Target>(
     input: R,
     mut options: ReadOptions,

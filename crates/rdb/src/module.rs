@@ -1,4 +1,4 @@
-//! Data of modules: marked piece by piece, so that it can be skipped without the module.
+//! Data of modules: a sequence of tagged parts, which can be skipped without the module.
 
 use crate::decode::Decoder;
 use crate::error::{Corrupt, Error};
@@ -6,13 +6,13 @@ use crate::input::Input;
 
 const EOF: u64 = 0;
 const SINT: u64 = 1;
-/// Marks an unsigned integer.
+/// Tag of an unsigned integer.
 pub(crate) const UINT: u64 = 2;
 const FLOAT: u64 = 3;
 const DOUBLE: u64 = 4;
 const STRING: u64 = 5;
 
-/// Skips all pieces and the mark at their end.
+/// Skips all parts and the end tag.
 pub(crate) fn skip<I: Input>(decoder: &mut Decoder<I>) -> Result<(), Error> {
     loop {
         match decoder.number()? {

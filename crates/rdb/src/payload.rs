@@ -1,5 +1,5 @@
-//! RESTORE: a value from the bytes that DUMP returned, whichever server did. FUNCTION DUMP and FUNCTION RESTORE: function
-//! libraries in the same frame.
+//! RESTORE: a value from a DUMP payload of any server. FUNCTION
+//! DUMP and FUNCTION RESTORE: function libraries in the same frame.
 
 use crate::crc64;
 use crate::decode::Decoder;
@@ -14,17 +14,17 @@ use kvick_store::Value;
 use std::convert::Infallible;
 use std::fmt;
 
-/// Bytes of the version and the sum behind the value.
+/// Size of the version and the checksum after the value, in bytes.
 const FOOTER_LEN: usize = 10;
 
-/// Why a payload is not restored. Prints as the error reply says it, without code word.
+/// Why a payload cannot be restored. Formats as the text of the error reply, without its code.
 #[derive(Debug)]
 pub enum RestoreError {
-    /// It is too short, of a version that is not accepted, or its sum is wrong.
+    /// The payload is too short, has an unsupported version, or a wrong checksum.
     VersionOrChecksum,
-    /// A type that another project may have given this number.
+    /// The type is one that another project may have defined.
     Foreign(u8),
-    /// It does not hold a value; the reason, if it has been looked into.
+    /// The payload does not contain a valid value; the reason, if known.
     BadData(Option<Error>),
 }
 
@@ -47,7 +47,7 @@ impl std::error::Error for RestoreError {
     }
 }
 
-/// Reads a payload. `checks` is false where sums are not looked at (`DEBUG SET-SKIP-CHECKSUM-VALIDATION`).
+/// Reads a payload. With `checks` false, the checksum is ignored (`DEBUG SET-SKIP-CHECKSUM-VALIDATION`).
 pub fn restore(
     payload: &[u8],
     check: VersionCheck,
@@ -64,7 +64,7 @@ pub fn restore(
     read(&body[1..], kind, options)
 }
 
-/// A payload that holds the sources of function libraries.
+/// A payload with the sources of function libraries.
 pub fn dump_functions<S: AsRef<[u8]>>(sources: &[S], options: &WriteOptions) -> Vec<u8> {
     let mut payload = Vec::new();
     for source in sources {
@@ -76,16 +76,16 @@ pub fn dump_functions<S: AsRef<[u8]>>(sources: &[S], options: &WriteOptions) -> 
     payload
 }
 
-/// Why a payload of function libraries is not restored. Prints as the error reply says it, without code word.
+/// Why a payload of function libraries cannot be restored. Formats as the text of the error reply, without its code.
 #[derive(Debug)]
 pub enum RestoreFunctionsError {
-    /// It is too short, of a version that is not accepted, or its sum is wrong.
+    /// The payload is too short, has an unsupported version, or a wrong checksum.
     VersionOrChecksum,
-    /// Libraries in the form of a version before the first release that had them.
+    /// The libraries are in a pre-release format.
     PreRelease,
-    /// Something else than libraries.
+    /// The payload contains something other than libraries.
     NotFunctions,
-    /// A library that is cut off.
+    /// A library is truncated.
     BadData(Error),
 }
 

@@ -9,14 +9,14 @@ use crate::value::{Builder, Loaded};
 use crate::write::Usage;
 use std::io::{Chain, Cursor, Read};
 
-/// How a dump is read.
+/// Options for reading a dump.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// Which versions are read.
+    /// Which versions are accepted.
     pub version_check: VersionCheck,
-    /// Whether the sum at the end is checked (`rdbchecksum`).
+    /// Whether the checksum at the end is verified (`rdbchecksum`).
     pub checksum: bool,
-    /// Whether data of modules is skipped. It is refused otherwise, because it would be lost.
+    /// Whether data of modules is skipped. Otherwise it is an error, because it would be lost.
     pub skip_modules: bool,
     /// How values are built.
     pub values: ValueOptions,
@@ -33,29 +33,29 @@ impl Default for ReadOptions {
     }
 }
 
-/// How values are built: thresholds between encodings, named as in the configuration.
+/// Options for building values: thresholds between encodings, named as in the configuration.
 #[derive(Clone, Debug)]
 pub struct ValueOptions {
-    /// Elements in a block, or with -1 to -5 its bytes.
+    /// Number of elements in a block, or from -1 to -5 its size.
     pub list_max_listpack_size: i32,
-    /// Blocks at each end that are not compressed; 0 when none is.
+    /// Number of blocks at each end that are not compressed; 0 disables compression.
     pub list_compress_depth: u32,
-    /// Fields of a hash that is a listpack.
+    /// Maximum number of fields of a listpack hash.
     pub hash_max_listpack_entries: usize,
-    /// Bytes of a field or value in such a hash.
+    /// Maximum size of a field or value in such a hash, in bytes.
     pub hash_max_listpack_value: usize,
-    /// Members of a set that is an intset.
+    /// Maximum number of members of an intset.
     pub set_max_intset_entries: usize,
-    /// Members of a set that is a listpack.
+    /// Maximum number of members of a listpack set.
     pub set_max_listpack_entries: usize,
-    /// Bytes of a member of such a set.
+    /// Maximum size of a member of such a set, in bytes.
     pub set_max_listpack_value: usize,
-    /// Members of a sorted set that is a listpack.
+    /// Maximum number of members of a listpack sorted set.
     pub zset_max_listpack_entries: usize,
-    /// Bytes of a member of such a sorted set.
+    /// Maximum size of a member of such a sorted set, in bytes.
     pub zset_max_listpack_value: usize,
-    /// Fields of hashes whose expiry is before this time are left out: Unix time in milliseconds. A replica and a log
-    /// that goes on after the dump need them all: `None`.
+    /// Fields of hashes that expired before this Unix time in milliseconds are skipped. `None`
+    /// loads them all, as a replica, or an append-only file with commands after the dump, requires.
     pub expire_fields_before_ms: Option<i64>,
 }
 
@@ -76,35 +76,35 @@ impl Default for ValueOptions {
     }
 }
 
-/// What stands in a dump, in order.
+/// An item of a dump, in order.
 #[derive(Debug)]
 pub enum Event {
-    /// A field that says something about the dump or the server that wrote it.
+    /// An auxiliary field about the dump or the server that wrote it.
     Aux {
         /// Its name.
         name: Vec<u8>,
         /// Its value.
         value: Vec<u8>,
     },
-    /// The number of the database of the entries that follow. Before the first it is 0.
+    /// The database of the following entries; 0 before the first of these events.
     SelectDb(u64),
-    /// How many keys the database has.
+    /// The size of the database.
     ResizeDb {
-        /// All.
+        /// Number of keys.
         keys: u64,
-        /// Those that expire.
+        /// Number of keys with an expiry.
         volatile: u64,
     },
-    /// How many keys a slot has, as older servers told it; newer ones use the field `slot-info`.
+    /// The size of a slot, as older servers wrote it; newer ones use the auxiliary field `slot-info`.
     SlotInfo {
         /// The slot.
         slot: u64,
-        /// All keys in it.
+        /// Number of keys in it.
         keys: u64,
-        /// Those that expire.
+        /// Number of keys with an expiry.
         volatile: u64,
     },
-    /// The import of slots, under way in a cluster.
+    /// A slot import that is in progress in a cluster.
     SlotImport {
         /// Its name.
         job: [u8; 40],
@@ -113,58 +113,58 @@ pub enum Event {
     },
     /// The source of a function library.
     Function(Vec<u8>),
-    /// Data of a module that does not belong to a key, skipped.
+    /// Data of a module that does not belong to a key; it was skipped.
     ModuleAux(ModuleType),
-    /// A key, which [`Reader::key`] lends.
+    /// A key and its value. [`Reader::key`] returns the key's name.
     Entry(Record),
-    /// The end.
+    /// The end of the dump.
     End(Checksum),
 }
 
-/// What stands at a key.
+/// The value of a key and its attributes.
 #[derive(Debug)]
 pub struct Record {
     /// The value.
     pub value: Loaded,
-    /// The names of fields that were left out because they had expired.
+    /// The names of fields that were skipped because they had expired.
     pub expired_fields: Vec<Vec<u8>>,
-    /// When it expires: Unix time in milliseconds.
+    /// The key's expiry: Unix time in milliseconds.
     pub expiry_ms: Option<i64>,
-    /// How it was used.
+    /// The key's access time or frequency.
     pub usage: Usage,
 }
 
-/// What became of the sum at the end.
+/// The result of the checksum at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// It is right.
+    /// It matches.
     Verified,
-    /// The dump was written without one.
+    /// The dump was written without a checksum.
     Absent,
-    /// There is one, which was not looked at.
+    /// It was not verified.
     Ignored,
-    /// The dump's version is older than sums.
+    /// The dump's version does not support checksums.
     None,
 }
 
-/// What is being read, for those who tell of an error.
+/// The item being read, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The signature.
     Start,
     /// A type or opcode.
     Type,
-    /// When a key expires.
+    /// The expiry of a key.
     Expiry,
     /// A key.
     Key,
     /// The value of a key.
     Value(Type),
-    /// The sum at the end.
+    /// The checksum at the end.
     Checksum,
     /// A database's number or size.
     Length,
-    /// A field about the dump.
+    /// An auxiliary field.
     Aux,
     /// Data of a module.
     ModuleAux,
@@ -172,7 +172,7 @@ pub enum Stage {
     Function,
 }
 
-/// Reads a dump from `R`. It keeps a buffer by itself.
+/// Reads a dump from `R`, which needs no buffering.
 ///
 /// ```
 /// # use kvick_rdb::{Event, ReadOptions, Reader, Error};
@@ -202,7 +202,7 @@ impl<'r, R: Read> Reader<'r, R> {
         Self::open(reader, options, None)
     }
 
-    /// The same, telling `progress` from time to time how many bytes were read.
+    /// Like [`Reader::new`], and calls `progress` periodically with the number of bytes read.
     pub fn with_progress(reader: R, options: ReadOptions, progress: Progress<'r>) -> Result<Self, Error> {
         Self::open(reader, options, Some(progress))
     }
@@ -223,7 +223,7 @@ impl<'r, R: Read> Reader<'r, R> {
         self.decoder.input.offset()
     }
 
-    /// What was being read last.
+    /// The item that was read last.
     pub fn stage(&self) -> Stage {
         self.stage
     }
@@ -233,7 +233,7 @@ impl<'r, R: Read> Reader<'r, R> {
         &self.key
     }
 
-    /// The next event; `None` after the end. After an error there is nothing more to be had.
+    /// The next event; `None` after the end. Must not be called again after an error.
     pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         if self.ended {
             return Ok(None);
@@ -244,7 +244,7 @@ impl<'r, R: Read> Reader<'r, R> {
         Ok(Some(event))
     }
 
-    /// What follows the dump: the log behind a preamble, the mark behind a dump that came from a socket.
+    /// The input after the dump: the commands after a preamble, or the end mark after a dump from a socket.
     pub fn into_rest(self) -> Chain<Cursor<Vec<u8>>, R> {
         let (ahead, reader) = self.decoder.input.into_parts();
         Cursor::new(ahead).chain(reader)

@@ -1,8 +1,8 @@
-//! Builders of the encodings that nobody writes any more, for tests.
+//! Builders of obsolete encodings, for tests.
 
 use kvick_resp::format::parse_i64;
 
-/// A ziplist of these entries, integers as integers.
+/// A ziplist of these entries; integers are encoded as such.
 pub fn ziplist<'a>(entries: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut body = Vec::new();
     let (mut previous, mut last, mut count) = (0usize, 10, 0u16);
@@ -59,7 +59,7 @@ fn push_text(body: &mut Vec<u8>, text: &[u8]) {
     body.extend(text);
 }
 
-/// A zipmap of these pairs; every value has a spare byte behind it.
+/// A zipmap of these pairs; every value is followed by a spare byte.
 pub fn zipmap<'a>(pairs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
     let mut zipmap = vec![0];
     for (field, value) in pairs {

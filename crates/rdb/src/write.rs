@@ -1,4 +1,4 @@
-//! Writing: a dump to a writer, one entry to bytes, a DUMP payload.
+//! Writing: a dump to a writer, one entry to a sink, a DUMP payload.
 
 use crate::encode::{Encoder, Sink, Summed};
 use crate::format::{Type, VERSION, VERSION_REDIS, has_valkey_magic, opcode};
@@ -9,14 +9,14 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io::{self, Write};
 
-/// How a dump is written.
+/// Options for writing a dump.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
     /// The version of the format: [`VERSION`] or [`VERSION_REDIS`].
     pub version: u16,
     /// Whether strings are compressed (`rdbcompression`).
     pub compress: bool,
-    /// Whether the dump ends with its sum (`rdbchecksum`); otherwise with zeros.
+    /// Whether the dump ends with its checksum (`rdbchecksum`); otherwise with zeros.
     pub checksum: bool,
 }
 
@@ -27,34 +27,34 @@ impl Default for WriteOptions {
 }
 
 impl WriteOptions {
-    /// For servers that know nothing newer than Redis 7.2.
+    /// For servers that support nothing newer than Redis 7.2.
     pub fn for_redis() -> Self {
         WriteOptions { version: VERSION_REDIS, ..Self::default() }
     }
 }
 
-/// How recently or how often a key was used.
+/// The access time or frequency of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Usage {
-    /// Not told.
+    /// Not recorded.
     #[default]
     Unknown,
-    /// Seconds since it was used last.
+    /// Seconds since the last access.
     IdleSeconds(u64),
-    /// The logarithmic counter of its uses.
+    /// The logarithmic access counter.
     Frequency(u8),
 }
 
-/// What is written of a key.
+/// A key to be written.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// The key.
     pub key: &'a [u8],
     /// Its value.
     pub value: ValueRef<'a>,
-    /// When it expires: Unix time in milliseconds.
+    /// Its expiry: Unix time in milliseconds.
     pub expiry_ms: Option<i64>,
-    /// How it was used.
+    /// Its access time or frequency.
     pub usage: Usage,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Record<'a> {
         Record { key: entry.key(), value: ValueRef::from(entry), expiry_ms: entry.expiry(), usage }
     }
 
-    /// The same with its usage: for a `maxmemory-policy` that goes by it.
+    /// An entry of the keyspace with its usage, for a `maxmemory-policy` that depends on it.
     pub fn with_usage(entry: Entry<'a>, access: &Access) -> Record<'a> {
         let usage = if access.lfu {
             Usage::Frequency(access.frequency(entry.clock()) as u8)
@@ -79,9 +79,9 @@ impl<'a> Record<'a> {
 /// Why a record could not be written.
 #[derive(Debug)]
 pub enum WriteError<E> {
-    /// The sink took no more.
+    /// The sink returned an error.
     Sink(E),
-    /// The version of the format cannot express the value: fields of a hash that expire. Nothing was written of it.
+    /// The version of the format does not support the value (a hash with expiring fields). Nothing was written.
     Inexpressible,
 }
 
@@ -102,8 +102,7 @@ impl<E: fmt::Display> fmt::Display for WriteError<E> {
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for WriteError<E> {}
 
-/// Appends one record as it stands in a dump. A dump may be put together from such pieces, see
-/// [`Writer::captured`].
+/// Appends one record in the format of a dump. A dump can be assembled from such records: see [`Writer::captured`].
 pub fn save_record<S: Sink>(
     sink: &mut S,
     record: &Record<'_>,
@@ -116,7 +115,7 @@ pub fn save_record<S: Sink>(
     Ok(())
 }
 
-/// Writes what stands before a value.
+/// Writes everything before a value.
 fn save_key<S: Sink>(record: &Record<'_>, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     if let Some(at) = record.expiry_ms {
         encoder.byte(opcode::EXPIRY_MS)?;
@@ -134,18 +133,18 @@ fn save_key<S: Sink>(record: &Record<'_>, kind: Type, encoder: &mut Encoder<'_, 
     encoder.string(record.key)
 }
 
-/// A record whose value is written in pieces, as they are captured (see [`kvick_store::snapshot`]): its bytes are those that
-/// [`save_record`] writes, but for the order of pieces.
+/// A record whose value is written in pieces as they are captured (see [`kvick_store::snapshot`]):
+/// its bytes are those that [`save_record`] writes, except for the order of pieces.
 #[derive(Debug)]
 pub struct Gradual {
     kind: Type,
     compress: bool,
-    /// What stands behind the pieces.
+    /// The bytes after the pieces.
     tail: Vec<u8>,
 }
 
 impl Gradual {
-    /// Writes what stands before the pieces.
+    /// Writes the part before the pieces.
     pub fn begin(
         out: &mut Vec<u8>,
         record: &Record<'_>,
@@ -165,13 +164,13 @@ impl Gradual {
         let Ok(()) = value::save_piece(piece, self.kind, &mut Encoder::new(out, self.compress));
     }
 
-    /// Writes what stands behind the pieces.
+    /// Writes the part after the pieces.
     pub fn end(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.tail);
     }
 }
 
-/// Appends a value as DUMP returns it: type, value, version, sum.
+/// Appends a value as returned by DUMP: type, value, version, checksum.
 pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) -> Result<(), WriteError<Infallible>> {
     let kind = value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
     let start = payload.len();
@@ -181,14 +180,14 @@ pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) 
     Ok(())
 }
 
-/// Ends a payload that begins at `start`: the version, and the sum of all before it.
+/// Ends a payload that begins at `start`: appends the version, and the checksum of everything before it.
 pub(crate) fn seal(payload: &mut Vec<u8>, start: usize, version: u16) {
     payload.extend_from_slice(&version.to_le_bytes());
     let sum = crate::crc64::update(0, &payload[start..]);
     payload.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// How many bytes a value takes in a dump, its type left out.
+/// Size of a value in a dump, in bytes, without its type.
 pub fn value_len(value: ValueRef<'_>, options: &WriteOptions) -> Result<u64, WriteError<Infallible>> {
     let kind = value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
     let mut counted = Counted(0);
@@ -208,22 +207,22 @@ impl Sink for Counted {
     }
 }
 
-/// What stands at the beginning of a dump beside the signature.
+/// The auxiliary fields at the beginning of a dump.
 #[derive(Clone, Debug, Default)]
 pub struct Preface<'a> {
-    /// Version of Valkey whose behaviour the server has.
+    /// The version of Valkey with which the server is compatible.
     pub valkey_version: &'a str,
     /// Unix time in seconds.
     pub created_s: u64,
-    /// Memory that the server uses, in bytes.
+    /// Memory used by the server, in bytes.
     pub used_memory: u64,
-    /// Replication: the database that the stream selects, the replication ID and the offset.
+    /// Replication: the database selected in the stream, the replication ID and the offset.
     pub replication: Option<(i64, &'a str, i64)>,
     /// Whether the dump is the base of an append-only file.
     pub aof_base: bool,
 }
 
-/// Writes a dump, piece after piece, to `W`.
+/// Writes a dump incrementally to `W`.
 ///
 /// ```
 /// # use kvick_rdb::{Preface, Record, Usage, ValueRef, WriteOptions, Writer};
@@ -253,7 +252,7 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, options })
     }
 
-    /// The fields that every dump begins with.
+    /// Writes the auxiliary fields at the beginning of every dump.
     pub fn preface(&mut self, preface: &Preface<'_>) -> io::Result<()> {
         self.aux(b"valkey-ver", preface.valkey_version.as_bytes())?;
         self.aux_number("redis-bits", usize::BITS.into())?;
@@ -271,7 +270,7 @@ impl<W: Write> Writer<W> {
         self.aux(name.as_bytes(), number.to_string().as_bytes())
     }
 
-    /// A field that says something about the dump or the server.
+    /// Writes an auxiliary field about the dump or the server.
     pub fn aux(&mut self, name: &[u8], value: &[u8]) -> io::Result<()> {
         self.out.put(&[opcode::AUX])?;
         let mut encoder = self.encoder();
@@ -279,13 +278,13 @@ impl<W: Write> Writer<W> {
         encoder.string(value)
     }
 
-    /// The source of a function library.
+    /// Writes the source of a function library.
     pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
         self.out.put(&[opcode::FUNCTION])?;
         self.encoder().string(code)
     }
 
-    /// The import of slots, under way in a cluster: its name of 40 bytes, the first and last slot of each range.
+    /// Writes a slot import in progress: its name of 40 bytes, and the first and last slot of each range.
     pub fn slot_import(&mut self, job: &[u8; 40], ranges: &[(u16, u16)]) -> io::Result<()> {
         self.out.put(&[opcode::SLOT_IMPORT])?;
         let mut encoder = self.encoder();
@@ -298,7 +297,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// The database of the records that follow, with the number of its keys and of those that expire.
+    /// Writes the database of the following records, with its number of keys and of keys with an expiry.
     pub fn select_db(&mut self, number: u64, keys: u64, volatile: u64) -> io::Result<()> {
         let mut encoder = self.encoder();
         encoder.byte(opcode::SELECT_DB)?;
@@ -308,39 +307,39 @@ impl<W: Write> Writer<W> {
         encoder.length(volatile)
     }
 
-    /// The slot of the records that follow, with the number of its keys, of those that expire, and of those with
-    /// elements that expire.
+    /// Writes the slot of the following records, with its number of
+    /// keys, of keys with an expiry, and of keys with expiring elements.
     pub fn slot_info(&mut self, slot: u16, keys: u64, volatile: u64, volatile_inside: u64) -> io::Result<()> {
         self.aux(b"slot-info", format!("{slot},{keys},{volatile},{volatile_inside}").as_bytes())
     }
 
-    /// A key with its value. A large value goes out in pieces.
+    /// Writes a key with its value. A large value is written in several parts.
     pub fn record(&mut self, record: &Record<'_>) -> Result<(), WriteError<io::Error>> {
         save_record(&mut self.out, record, &self.options)
     }
 
-    /// Records that [`save_record`] wrote before, with the same options.
+    /// Writes records that were encoded by [`save_record`] with the same options.
     pub fn captured(&mut self, records: &[u8]) -> io::Result<()> {
         self.out.put(records)
     }
 
-    /// Bytes written so far, those in the buffer included.
+    /// Number of bytes written so far, including buffered ones.
     pub fn written(&self) -> u64 {
         self.out.len()
     }
 
-    /// Passes on to the writer what is buffered.
+    /// Writes the buffered bytes to the writer and flushes it.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.pass_on()?;
         self.out.get_mut().flush()
     }
 
-    /// The writer, for instance to have a file synced now and then. Does not hold what is still buffered.
+    /// The writer, for example to sync a file periodically. Buffered bytes have not reached it yet.
     pub fn get_mut(&mut self) -> &mut W {
         self.out.get_mut()
     }
 
-    /// Ends the dump: returns the writer and the sum, which is 0 when the dump has none.
+    /// Ends the dump; returns the writer and the checksum, which is 0 if disabled.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         self.out.put(&[opcode::EOF])?;
         let sum = self.out.sum()?;

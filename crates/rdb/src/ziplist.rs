@@ -1,23 +1,22 @@
-//! Ziplists and zipmaps: the compact encodings before listpacks, read only.
+//! Ziplists and zipmaps: the compact encodings that preceded listpacks, read only.
 //!
 //! ```text
 //! ziplist: | bytes 4 | offset of the last entry 4 | entries 2 | entry ... | 0xff |      numbers little-endian
 //! entry:   | length of the entry before it: 1, or 0xfe and 4 | kind and length: 1, 2 or 5 | text or integer |
-//! zipmap:  | pairs 1 | field length 1 or 5 | field | value length 1 or 5 | spare 1 | value | spare bytes | ... | 0xff |
+//! zipmap:  | pairs 1 | field length 1 or 5 | field | value length 1 or 5 | spare 1 | value | spare | ... | 0xff |
 //! ```
 //!
-//! Readers check everything: that lengths lead to where they should, that the entries' count and the offset of the last
-//! are right, that the end is the end.
+//! Reading validates everything: lengths, the number of entries, the offset of the last entry and the terminator.
 
 use kvick_store::Str;
 
-/// The bytes break the encoding's rules.
+/// The bytes are not a valid encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
 const END: u8 = 0xff;
 const HEADER_LEN: usize = 10;
-/// First byte of a length of five bytes.
+/// First byte of a five-byte length.
 const WIDE: u8 = 0xfe;
 
 /// Calls `visit` with every entry of a ziplist.
@@ -82,7 +81,7 @@ fn entry<'a>(entries: &mut Bytes<'a>) -> Result<Str<'a>, Broken> {
     })
 }
 
-/// Calls `visit` with every field of a zipmap and its value. There is at least one.
+/// Calls `visit` with every field of a zipmap and its value; an empty zipmap is an error.
 pub(crate) fn for_each_pair<'a>(
     zipmap: &'a [u8],
     mut visit: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Broken>,
@@ -104,7 +103,7 @@ pub(crate) fn for_each_pair<'a>(
     if visited > 0 && count_is_right { Ok(()) } else { Err(Broken) }
 }
 
-/// What is left of an encoding.
+/// The remaining bytes of an encoding.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {

@@ -115,8 +115,8 @@ impl<'a> Args<'a> {
         whole.then_some(place)
     }
 
-    /// The request as the protocol has it, when it came in just that form: all in the input, with canonical lengths. None of
-    /// it has to be put together again then.
+    /// The request as the protocol has it, when it came in just that form: all in the input, with canonical lengths.
+    /// None of it has to be put together again then.
     pub fn encoded(&self) -> Option<&'a [u8]> {
         let first = self.spans.first()?;
         let start = first.start.checked_sub(header_len(self.len()) + header_len(first.len))?;

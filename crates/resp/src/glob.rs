@@ -1,7 +1,7 @@
 //! Glob patterns, which KEYS, SCAN, CONFIG GET and others match names with.
 //!
-//! `*` is any run of bytes, `?` any one byte, `[abc]`, `[a-z]` and `[^abc]` one byte of a set, and a backslash takes the
-//! next byte literally. A set that is not closed ends with the pattern; a range may be given backwards.
+//! `*` is any run of bytes, `?` any one byte, `[abc]`, `[a-z]` and `[^abc]` one byte of a set, and a backslash takes
+//! the next byte literally. A set that is not closed ends with the pattern; a range may be given backwards.
 //!
 //! Two peculiarities are Valkey's, and part of what programs see: an empty text is matched by the empty pattern alone
 //! (not even by `*`, which KEYS and SCAN do not ask about), and a pattern with very many stars matches nothing.

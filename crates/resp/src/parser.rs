@@ -227,7 +227,8 @@ fn whole(input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -
     Ok(at)
 }
 
-/// The argument whose length stands at `at`, if it is all there and nothing about it is unusual, and where the next begins.
+/// The argument whose length stands at `at`, if it is all there and nothing about it is unusual, and where the next
+/// begins.
 #[inline(always)]
 pub(crate) fn argument(input: &[u8], at: usize, bulk_len_max: u64) -> Option<(Span, usize)> {
     let (len, body) = length_line(input, at, b'$');
@@ -241,8 +242,8 @@ pub(crate) fn argument(input: &[u8], at: usize, bulk_len_max: u64) -> Option<(Sp
 const NO_LINE: usize = 0;
 
 /// Reads the line at `at` that consists of `kind` and a canonical number below 10^9: the number, and where the next
-/// line begins. One or two digits are looked for in one word; what has more, or stands close to the input's end, is read
-/// byte by byte.
+/// line begins. One or two digits are looked for in one word; what has more, or stands close to the input's end, is
+/// read byte by byte.
 #[inline(always)]
 fn length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
     if let Some(line) = input.get(at..).and_then(|rest| rest.first_chunk::<8>()) {

@@ -248,7 +248,8 @@ impl Partial {
         Ok(if found.spans.len() > first { Step::Request } else { Step::Skipped })
     }
 
-    /// Begins to receive the argument of `len` bytes at `at`, which `request` ends within; returns how many are missing.
+    /// Begins to receive the argument of `len` bytes at `at`, which `request` ends within; returns how many are
+    /// missing.
     fn begin_big(&mut self, request: &[u8], len: usize) -> usize {
         let (head, body) = request.split_at(self.at);
         if self.settled < self.spans.len() {

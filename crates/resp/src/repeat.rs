@@ -1,8 +1,8 @@
 //! The head of a request that comes again.
 //!
-//! The requests of a pipeline mostly call the same command with a key of the same length. All that stands before the key is
-//! the same then, byte for byte, and comparing it is quicker than reading it: the number of arguments, the length of the
-//! command's name, the name and the key's length.
+//! The requests of a pipeline mostly call the same command with a key of the same length. All that stands before the
+//! key is the same then, byte for byte, and comparing it is quicker than reading it: the number of arguments, the
+//! length of the command's name, the name and the key's length.
 
 use crate::args::Span;
 use crate::parser::argument;
@@ -29,8 +29,8 @@ pub struct Repeat {
 }
 
 impl Repeat {
-    /// Takes note of a request that was parsed at `start` in `input` and has these arguments, if it is one of those that this
-    /// is for.
+    /// Takes note of a request that was parsed at `start` in `input` and has these arguments, if it is one of those
+    /// that this is for.
     #[inline]
     pub fn learn(&mut self, input: &[u8], start: usize, spans: &[Span]) {
         self.args = 0;
@@ -51,8 +51,8 @@ impl Repeat {
         self.name = Span { start: name.start - start, len: name.len };
     }
 
-    /// Parses the request at `start` if it is all there and begins like the one before: appends its spans, and returns where
-    /// it ends. Otherwise nothing was appended.
+    /// Parses the request at `start` if it is all there and begins like the one before: appends its spans, and returns
+    /// where it ends. Otherwise nothing was appended.
     #[inline]
     pub fn parse(&self, input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -> Option<usize> {
         let bytes = input.get(start..)?.first_chunk::<HEAD_MAX>()?;

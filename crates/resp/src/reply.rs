@@ -80,8 +80,8 @@ impl<'a> Reply<'a> {
         self.raw(b"+OK\r\n");
     }
 
-    /// An error: `text` is all of it, the code first, as in `ERR syntax error`. Line ends at its end are dropped, others
-    /// become blanks.
+    /// An error: `text` is all of it, the code first, as in `ERR syntax error`. Line ends at its end are dropped,
+    /// others become blanks.
     #[cold]
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         let text = text.as_ref();

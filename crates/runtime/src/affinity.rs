@@ -1,28 +1,28 @@
-//! On which processors threads may run: `server-cpulist` for those that execute commands, `bgsave-cpulist` for the one that
-//! walks through snapshots, `bio-cpulist` for the others.
+//! CPU affinity of threads: `server-cpulist` for the threads that execute commands, `bgsave-cpulist` for the thread
+//! that walks snapshots, `bio-cpulist` for all other threads.
 //!
-//! A thread begins where the one that started it may run, so each of the first two kinds says [what it is](set) when it
-//! begins, and so does a background thread that a worker may have started.
+//! A new thread inherits the affinity of its parent, so threads of the first two roles [set their role](set) when they
+//! start. Background threads that a worker may have started do so too.
 
 use crate::logging;
 use std::sync::OnceLock;
 
-/// What a thread is for.
+/// The role of a thread.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// It executes commands.
+    /// Executes commands.
     Serving,
-    /// It writes snapshots.
+    /// Writes snapshots.
     Saving,
-    /// Something else.
+    /// Any other thread.
     Background,
 }
 
-/// Processors by their numbers.
+/// A set of CPUs by number.
 #[derive(Clone, Copy)]
 struct Processors(libc::cpu_set_t);
 
-/// Where each role may run; there is none as long as no setting says anything.
+/// The CPUs of each role; unset if no CPU list is configured.
 static PLACES: OnceLock<[Processors; 3]> = OnceLock::new();
 
 impl Processors {
@@ -31,23 +31,23 @@ impl Processors {
         Processors(unsafe { std::mem::zeroed() })
     }
 
-    /// Those on which the calling thread may run.
+    /// The CPUs that the calling thread may run on.
     fn present() -> Option<Self> {
         let mut set = Processors::none();
-        // SAFETY: the set is as large as is said, and lives through the call.
+        // SAFETY: the pointer refers to a set of the given size that lives through the call.
         (unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set.0) } == 0).then_some(set)
     }
 
-    /// Has the calling thread run on these.
+    /// Restricts the calling thread to these CPUs.
     fn apply(&self) -> std::io::Result<()> {
-        // SAFETY: the set is as large as is said, and lives through the call.
+        // SAFETY: the pointer refers to a set of the given size that lives through the call.
         match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     }
 
-    /// Reads a list like `0,2-3` or `0-7:2`, whose last is every second from 0 to 7.
+    /// Parses a list like `0,2-3` or `0-7:2`; the latter is every second CPU from 0 to 7.
     fn parse(list: &str) -> Option<Self> {
         let mut set = Processors::none();
         for part in list.split(',') {
@@ -66,14 +66,14 @@ impl Processors {
     }
 }
 
-/// The number of a processor that a set can have.
+/// Parses the number of a CPU that fits into a set.
 fn number(text: &str) -> Option<usize> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|number| is_number && *number < libc::CPU_SETSIZE as usize)
 }
 
-/// Assigns each [`Role`], in its order, a CPU list, and moves the calling thread to the CPUs of background threads. Call
-/// it before any other thread starts.
+/// Assigns a CPU list to each [`Role`], in the order of the enum, and moves the calling thread to the CPUs of
+/// background threads. Call it before any other thread starts.
 pub fn begin(lists: [Option<String>; 3]) {
     if lists.iter().all(Option::is_none) {
         return;
@@ -86,12 +86,12 @@ pub fn begin(lists: [Option<String>; 3]) {
             present
         }),
     };
-    // It is set once: there is one beginning.
+    // Set once, at startup.
     let _ = PLACES.set(lists.map(read));
     set(Role::Background);
 }
 
-/// Has the calling thread run where threads of its role may.
+/// Restricts the calling thread to the CPUs of its role.
 pub fn set(role: Role) {
     if let Some(places) = PLACES.get()
         && let Err(error) = places[role as usize].apply()

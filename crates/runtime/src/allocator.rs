@@ -1,22 +1,22 @@
-//! The allocator: jemalloc, built with a quantum of eight bytes (see `.cargo/config.toml`).
+//! The global allocator: jemalloc, built with a quantum of eight bytes (see `.cargo/config.toml`).
 //!
-//! Its smallest sizes are multiples of eight then, which is what many members, boxes and short strings need, and what
-//! [`kvick_store::memory`] counts on. What is to be aligned to more is asked for with its alignment.
+//! With this quantum the smallest size classes are multiples of eight, which fits many elements, boxes and short
+//! strings; [`kvick_store::memory`] relies on it. Allocations with a larger alignment pass it to jemalloc.
 //!
 //! # Safety
 //!
-//! Memory is given back with the size that it was asked for, and with the same [`flags`] as then, which depend on its
-//! layout alone. All this is what `GlobalAlloc` has its callers promise.
+//! An allocation is freed with the size that it was requested with and with the same [`flags`], which depend only on
+//! its layout. The contract of `GlobalAlloc` guarantees both.
 
 use kvick_store::memory::QUANTUM;
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_int;
 use tikv_jemalloc_sys as jemalloc;
 
-/// See the module's documentation.
+/// The global allocator.
 pub struct Allocator;
 
-/// What to tell the allocator of an alignment.
+/// The jemalloc flags for a layout.
 #[inline]
 pub(crate) fn flags(layout: Layout) -> c_int {
     if layout.align() <= QUANTUM && layout.align() <= layout.size() {
@@ -26,11 +26,11 @@ pub(crate) fn flags(layout: Layout) -> c_int {
     }
 }
 
-// SAFETY: jemalloc is an allocator; see the module's documentation for how sizes and alignments are told.
+// SAFETY: jemalloc is an allocator; see the module's documentation for sizes and alignments.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the size is not zero, by the caller's promise.
+        // SAFETY: the caller guarantees that the size is not zero.
         unsafe {
             match flags(layout) {
                 0 => jemalloc::malloc(layout.size()),
@@ -54,15 +54,15 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: allocated with this layout, by the caller's promise.
+        // SAFETY: the caller guarantees that it was allocated with this layout.
         unsafe { jemalloc::sdallocx(pointer.cast(), layout.size(), flags(layout)) }
     }
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller promises that size and alignment go together.
+        // SAFETY: the caller guarantees that size and alignment form a valid layout.
         let flags = flags(unsafe { Layout::from_size_align_unchecked(size, layout.align()) });
-        // SAFETY: allocated by this allocator, and the size is not zero, by the caller's promise.
+        // SAFETY: the caller guarantees that it was allocated by this allocator and that the size is not zero.
         unsafe {
             match flags {
                 0 => jemalloc::realloc(pointer.cast(), size),
@@ -91,7 +91,7 @@ mod tests {
                 if align <= QUANTUM {
                     assert_eq!(usable, size_class(size), "{layout:?}");
                 }
-                // SAFETY: grown and freed with the layouts that it has.
+                // SAFETY: grown and freed with its current layout.
                 unsafe {
                     let grown = Allocator.realloc(pointer, layout, size + 13);
                     assert!(!grown.is_null() && grown.addr().is_multiple_of(align), "{layout:?}");

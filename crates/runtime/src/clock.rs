@@ -1,27 +1,27 @@
-//! Time without syscalls: the processor's time stamp counter for durations, the kernel's shared page for dates.
+//! Time without system calls: the CPU's time stamp counter for durations, the kernel's vDSO for dates.
 //!
-//! Each command is timed, so reading the clock must cost a few nanoseconds. Where the counter runs at a constant rate in
-//! all power states it is read directly and calibrated once against the monotonic clock; elsewhere the monotonic clock
-//! is used.
+//! Every command is timed, so reading the clock must cost only a few nanoseconds. If the counter runs at a constant
+//! rate in all power states, it is read directly and calibrated once against the monotonic clock; otherwise the
+//! monotonic clock is used.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A point in time, for durations.
+/// A point in time, for measuring durations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticks(u64);
 
 struct Source {
-    /// Ticks of the counter in a microsecond; `None` where the monotonic clock is used, in nanoseconds.
+    /// Ticks of the counter per microsecond; `None` if the monotonic clock is used, which counts nanoseconds.
     ticks_per_us: Option<f64>,
-    /// Microseconds of a tick: multiplying is quicker than dividing.
+    /// Microseconds per tick: multiplication is faster than division.
     us_per_tick: f64,
     origin: Instant,
 }
 
 static SOURCE: OnceLock<Source> = OnceLock::new();
 
-/// Chooses and calibrates the source; takes some milliseconds. Called once at start.
+/// Selects and calibrates the source, which takes some milliseconds. Call it once at startup.
 pub fn calibrate() {
     source();
 }
@@ -65,27 +65,27 @@ fn counter() -> u64 {
 }
 
 impl Ticks {
-    /// Now.
+    /// The current time.
     #[inline]
     pub fn now() -> Ticks {
         let source = source();
         if source.ticks_per_us.is_some() { Ticks(counter()) } else { Ticks(source.origin.elapsed().as_nanos() as u64) }
     }
 
-    /// Ticks since an earlier point, in the source's own unit: see [`ticks_to_us`].
+    /// Ticks since an earlier point, in the unit of the source: see [`ticks_to_us`].
     #[inline]
     pub fn since(self, earlier: Ticks) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The point that is `duration` later.
+    /// The point `duration` later.
     pub fn after(self, duration: Duration) -> Ticks {
         Ticks(self.0.saturating_add(us_to_ticks(duration.as_micros() as u64)))
     }
 
-    /// How long until this point, from `now` on.
+    /// Time left from `now` until this point.
     pub fn left(self, now: Ticks) -> Duration {
-        // Rounded up: who waits that long finds the point passed.
+        // Rounded up, so that the point has passed after waiting that long.
         Duration::from_micros(match self.since(now) {
             0 => 0,
             ticks => ticks_to_us(ticks) + 1,
@@ -115,7 +115,7 @@ pub fn us_to_ticks(us: u64) -> u64 {
     (us as f64 * source().ticks_per_us.unwrap_or(1000.0)) as u64
 }
 
-/// What the source is, for INFO and the log.
+/// Describes the source, for INFO and the log.
 pub fn description() -> String {
     match source().ticks_per_us {
         Some(rate) => format!("X86 TSC @ {rate:.0} ticks/us"),

@@ -1,12 +1,12 @@
-//! TCP connections that the server makes.
+//! Outgoing TCP connections.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Connects to an address within a time. The connection comes from the address or host `source` if it can, and otherwise from
-/// where the kernel has it come from.
+/// Connects to an address within `timeout`. Binds to the address or host `source` if possible; otherwise the kernel
+/// selects the source address.
 pub fn connect(address: SocketAddr, source: Option<&str>, timeout: Duration) -> io::Result<TcpStream> {
     let bound = source.and_then(|source| bound_to(source, address));
     if let Some(socket) = bound
@@ -17,7 +17,7 @@ pub fn connect(address: SocketAddr, source: Option<&str>, timeout: Duration) -> 
     TcpStream::connect_timeout(&address, timeout)
 }
 
-/// A socket at one of the addresses of `source` from which this one can be reached.
+/// A socket bound to the first usable address of `source` in the address family of `address`.
 fn bound_to(source: &str, address: SocketAddr) -> Option<Socket> {
     let sources = (source, 0).to_socket_addrs().ok()?;
     sources.filter(|source| source.is_ipv4() == address.is_ipv4()).find_map(|source| {
@@ -46,7 +46,7 @@ mod tests {
         if TcpListener::bind("127.0.0.2:0").is_ok() {
             assert_eq!(from(Some("127.0.0.2")), "127.0.0.2");
         }
-        // An address of another network, of another family, and none.
+        // An address of another network, an address of another family, and none.
         assert_eq!(from(Some("192.0.2.1")), "127.0.0.1");
         assert_eq!(from(Some("::1")), "127.0.0.1");
         assert_eq!(from(Some("")), "127.0.0.1");

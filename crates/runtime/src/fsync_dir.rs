@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Returns once the names in a directory are on the disk.
+/// Syncs a directory: when this returns, the names in it are on disk.
 pub fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Does the same for the directory of a file.
+/// Syncs the directory that contains `file`.
 pub fn sync_of(file: &Path) -> io::Result<()> {
     sync(file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new(".")))
 }
@@ -21,14 +21,14 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let (mut file, beside) = create_beside(path)?;
     let replaced = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, path));
     if replaced.is_err() {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = fs::remove_file(&beside);
     }
     replaced?;
     sync_of(path)
 }
 
-/// Creates a file of a new name in the same folder.
+/// Creates a file with a unique name in the same directory.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let pid = std::process::id();
     for attempt in 0..100 {

@@ -1,48 +1,49 @@
-//! How long a command took, as a distribution: a histogram that costs one increment.
+//! Histograms of command durations. Recording a value costs one increment.
 //!
-//! Values are ticks of [`crate::clock`]; they are converted only when somebody looks. Each power of two is a row of 64
-//! buckets of equal width, so a value is known to within 1.6 percent. A row is allocated when the first value falls
-//! into it: a command whose durations stay within a few powers of two takes some kilobytes, one that never ran nothing.
-//! A histogram has one writer, its worker; readers add up those of all workers.
+//! Values are ticks of [`crate::clock`] and are converted when they are read. Each power of two has a row of 64 buckets
+//! of equal width, so values are accurate to 1.6 percent. A row is allocated when its first value is recorded: a
+//! command whose durations stay within a few powers of two takes some kilobytes, and a command that never ran takes
+//! nothing. A histogram has one writer, its worker; readers add up the histograms of all workers.
 
 use crate::clock;
 use kvick_store::Counter;
 use std::sync::OnceLock;
 
-/// Buckets of a row, as a power of two.
+/// Buckets per row, as a power of two.
 const ROW_BITS: u32 = 6;
 const ROW: usize = 1 << ROW_BITS;
-/// Rows: longer than hours falls into the last bucket.
+/// Number of rows. Durations of many hours fall into the last bucket.
 const ROWS: usize = 42;
 const MAX: u64 = (1 << (ROWS as u32 - 1 + ROW_BITS)) - 1;
 
 type Row = OnceLock<Box<[Counter; ROW]>>;
 
-/// See the module's documentation.
+/// A histogram of one command and worker.
 #[derive(Default)]
 pub struct Histogram {
     rows: OnceLock<Box<[Row; ROWS]>>,
 }
 
 impl Histogram {
-    /// Counts a value. Only the owner may call it.
+    /// Records a value. Only the owner may call this.
     #[inline]
     pub fn record(&self, ticks: u64) {
         let ticks = ticks.min(MAX);
-        // Row 0 holds the values below 64 as they are, row r those of r + 6 bits by their 6 bits below the first.
+        // Row 0 holds the values below 64. Row r holds the values of r + 6 bits, indexed by the 6 bits after the
+        // leading one.
         let row = (u64::BITS - (ticks | (ROW as u64 - 1)).leading_zeros() - ROW_BITS) as usize;
         let column = (ticks >> row.saturating_sub(1)) as usize & (ROW - 1);
         let rows = self.rows.get_or_init(|| Box::new(std::array::from_fn(|_| OnceLock::new())));
         rows[row].get_or_init(|| Box::new(std::array::from_fn(|_| Counter::default())))[column].add(1);
     }
 
-    /// Forgets all values. The owner must not be recording meanwhile.
+    /// Deletes all values. The owner must not record during the call.
     pub fn reset(&self) {
         let rows = self.rows.get().into_iter().flat_map(|rows| rows.iter());
         rows.filter_map(OnceLock::get).flat_map(|row| row.iter()).for_each(Counter::reset);
     }
 
-    /// Calls `visit` with the greatest value of each bucket that is not empty, and its count, in ascending order.
+    /// Calls `visit` with the greatest value and the count of each non-empty bucket, in ascending order.
     fn for_each(&self, mut visit: impl FnMut(u64, u64)) {
         let Some(rows) = self.rows.get() else { return };
         for (number, row) in rows.iter().enumerate() {
@@ -56,7 +57,7 @@ impl Histogram {
     }
 }
 
-/// The greatest value that falls into a bucket.
+/// The greatest value of a bucket.
 fn greatest(row: usize, column: usize) -> u64 {
     match row {
         0 => column as u64,
@@ -64,15 +65,15 @@ fn greatest(row: usize, column: usize) -> u64 {
     }
 }
 
-/// What several histograms hold together.
+/// The sum of several histograms.
 #[derive(Debug, Default)]
 pub struct Distribution {
-    /// Nanoseconds, the greatest of a bucket, with how many values are no greater; ascending.
+    /// The greatest value of each bucket in nanoseconds, with the number of values up to it; ascending.
     cumulative: Vec<(u64, u64)>,
 }
 
 impl Distribution {
-    /// The sum of `histograms`.
+    /// Adds up `histograms`.
     pub fn of<'a>(histograms: impl Iterator<Item = &'a Histogram>) -> Self {
         let mut counts = std::collections::BTreeMap::<u64, u64>::new();
         histograms.for_each(|one| one.for_each(|ticks, count| *counts.entry(ticks).or_default() += count));
@@ -84,20 +85,21 @@ impl Distribution {
         Distribution { cumulative: counts.into_iter().map(add).collect() }
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.cumulative.last().map_or(0, |(_, count)| *count)
     }
 
-    /// The value in nanoseconds that `percentile` percent of the values do not exceed; 0 when there are none.
+    /// The value in nanoseconds that `percentile` percent of the values do not exceed; 0 if there are none.
     pub fn percentile_ns(&self, percentile: f64) -> u64 {
         let rank = ((percentile / 100.0 * self.count() as f64 + 0.5) as u64).clamp(1, self.count().max(1));
         let found = self.cumulative.iter().find(|(_, count)| *count >= rank);
         found.map_or(0, |(ns, _)| *ns)
     }
 
-    /// How many values lie below each power of two from 1024 ns on, where that number grows: the limit in microseconds
-    /// and the count. The limits are those that a histogram of two digits' precision, such as Valkey's, reports.
+    /// The number of values below each power of two from 1024 ns, where that number increases: the limit in
+    /// microseconds, and the count. The limits are those of a histogram with a precision of two digits, as Valkey
+    /// reports.
     pub fn by_powers_of_two(&self) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         let mut before = 0;

@@ -1,5 +1,6 @@
-//! What the process runs on: clock, logging, allocator and its statistics, latency histograms, mailboxes between threads,
-//! CPU affinity, dialing, and durable file renames. Nothing here knows of keys, commands or settings.
+//! The runtime of the process: clock, logging, allocator and its statistics, latency histograms, mailboxes between
+//! threads, CPU affinity, outgoing connections, and durable file renames. This crate does not depend on keys, commands
+//! or settings.
 
 pub mod affinity;
 pub mod allocator;

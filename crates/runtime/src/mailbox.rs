@@ -1,5 +1,5 @@
-//! How one thread tells a worker something: a lock-free queue and a wake-up. What needs no words is a wake-up alone, which
-//! takes no memory however often it comes while the worker does not.
+//! Mailboxes for messages from other threads to a worker: a lock-free queue and a wake-up. A notification without
+//! content is a bare wake-up, which uses no memory however often it is repeated before the worker runs.
 
 use crossbeam_queue::SegQueue;
 use mio::Waker;
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A worker's mailbox.
 pub struct Mailbox<M> {
     messages: SegQueue<M>,
-    /// True from the first message until the worker begins to read: one wake-up serves them all.
+    /// True from the first message until the worker starts to read, so that one wake-up serves all messages.
     notified: AtomicBool,
     waker: Waker,
 }
 
 impl<M> Mailbox<M> {
-    /// A mailbox that wakes the poll that `waker` belongs to.
+    /// A mailbox that wakes the poll of `waker`.
     pub fn new(waker: Waker) -> Self {
         Mailbox { messages: SegQueue::new(), notified: AtomicBool::new(false), waker }
     }
@@ -25,21 +25,21 @@ impl<M> Mailbox<M> {
         self.wake();
     }
 
-    /// Has the worker look at the server's state.
+    /// Wakes the worker, so that it checks the server's state.
     pub fn wake(&self) {
         if !self.notified.swap(true, Ordering::SeqCst) {
-            // A worker that cannot be woken has ended, and its messages with it.
+            // Waking fails only if the worker has ended.
             let _ = self.waker.wake();
         }
     }
 
-    /// Whether anything has come since the messages were taken last. Whoever sends something later wakes the poll.
+    /// Whether the worker has been notified since it last took the messages. A later send wakes the poll.
     #[inline]
     pub fn is_notified(&self) -> bool {
         self.notified.load(Ordering::Acquire)
     }
 
-    /// The messages that are there. Those that come later cause a wake-up.
+    /// Takes the messages. Messages that arrive later cause another wake-up.
     pub fn drain(&self) -> impl Iterator<Item = M> + '_ {
         self.notified.store(false, Ordering::SeqCst);
         std::iter::from_fn(|| self.messages.pop())

@@ -1,8 +1,8 @@
 //! The versions that the server reports.
 
-/// The version of Valkey that it behaves as.
+/// The version of Valkey that the server is compatible with.
 pub const VALKEY: &str = "9.1.2";
-/// The version of Redis that Valkey says it is compatible with.
+/// The version of Redis that this version of Valkey reports for compatibility.
 pub const REDIS: &str = "7.2.4";
-/// Its own version.
+/// The server's own version.
 pub const KVICK: &str = env!("CARGO_PKG_VERSION");

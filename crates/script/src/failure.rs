@@ -1,8 +1,8 @@
-//! Why a script could not be compiled or did not end well.
+//! Errors of scripts.
 
 use std::fmt;
 
-/// An error, as clients see it.
+/// An error, in the form that clients receive.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure {
     text: Vec<u8>,
@@ -10,22 +10,22 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// An error with that text, the code first (`ERR ...`).
+    /// An error with this text, starting with the error code (`ERR ...`).
     pub fn new(text: impl Into<Vec<u8>>) -> Failure {
         Failure { text: text.into(), counted: false }
     }
 
-    /// An error that a command answered, and that was counted then.
+    /// Sets whether it is the error of a command and was counted then.
     pub(crate) fn with_counted(self, counted: bool) -> Failure {
         Failure { counted, ..self }
     }
 
-    /// The text of the error, the code first.
+    /// The text of the error, starting with the error code.
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// Whether this is the error of a command that the script called: error statistics have it already.
+    /// Whether this is the error of a command that the script called, so that error statistics already include it.
     pub fn is_counted(&self) -> bool {
         self.counted
     }

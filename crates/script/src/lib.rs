@@ -1,23 +1,23 @@
-//! Scripts and functions: Lua 5.1 with what Valkey's scripts find in it, and no server.
+//! Scripts and functions: Lua 5.1 with the environment of Valkey's scripts, independent of the server.
 //!
-//! A [`Vm`] is one Lua state, for scripts or for functions. Whoever runs something in it is its [`Host`]: commands that
-//! a script calls, its log lines and the question whether it may go on come to the host, and its result is written as
-//! a reply. What a script starts with (`#!lua flags=no-writes`) is read by [`Shebang`].
+//! A [`Vm`] is one Lua state, for scripts or for functions. The code that runs something in it provides a [`Host`],
+//! which receives the commands that a script calls, its log lines, and the question whether it may continue. The result
+//! is written as a reply. [`Shebang`] parses the first line of a script (`#!lua flags=no-writes`).
 //!
-//! From the inside out: `lua` is Lua's C interface in terms that the rest can rely on, the only place with `unsafe`;
-//! `sandbox` makes the world that scripts see, where what they share is read-only; `api` is the table `redis` (or
-//! `server`), `libs` are the libraries `cjson`, `cmsgpack`, `struct`, `bit` and `math.random`; `convert` turns replies
-//! into values and values into replies; `run` runs scripts, `library` loads functions, `debugger` has somebody watch a
-//! script line by line.
+//! From the lowest layer up: `lua` wraps Lua's C interface and is the only module with `unsafe`; `sandbox` creates the
+//! global environment of scripts, whose shared parts are read-only; `api` is the table `redis` (or `server`), `libs`
+//! contains the libraries `cjson`, `cmsgpack`, `struct`, `bit` and `math.random`; `convert` converts between replies
+//! and values; `run` runs scripts, `library` loads functions, `debugger` runs a script line by line under the control
+//! of a user.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! * **Scripts do not see each other**: what outlives a script cannot be written by one, but for what functions of a
-//!   library keep in their own local variables.
-//! * **A script that must end ends**: a hook looks every 100,000 instructions, and once it says no, it says no at every
-//!   instruction. A function of the standard library that takes long by itself is not interrupted.
-//! * **Nothing a script does ends the process**: errors, endless recursion, deep nesting, memory beyond a limit and
-//!   precompiled code all end in an error.
+//! * **Scripts are isolated from each other**: a script cannot write state that outlives it, except that functions of a
+//!   library may keep state in its local variables.
+//! * **A script that must end does end**: a hook checks every 100,000 instructions, and after the first refusal at
+//!   every instruction. A single long-running call of a standard library function is not interrupted.
+//! * **No script can end the process**: errors, infinite recursion, deep nesting, memory beyond a limit and precompiled
+//!   code all result in an error.
 
 mod api;
 mod convert;
@@ -41,30 +41,30 @@ pub use vm::{Identity, Kind, Settings, Vm};
 
 use kvick_resp::Version;
 
-/// Who scripts and functions run for.
+/// The environment that runs scripts and functions.
 pub trait Host {
-    /// Runs a command and appends its reply, in that protocol version: all of one reply, in RESP.
+    /// Runs a command and appends its reply in that protocol version: exactly one complete RESP reply.
     ///
-    /// Errors are replies too, with the text that scripts are to see (`-ERR Unknown command called from script\r\n`).
+    /// Errors are replies too, with the text for scripts (`-ERR Unknown command called from script\r\n`).
     fn call(&mut self, request: &[&[u8]], version: Version, reply: &mut Vec<u8>);
 
-    /// Whether the user of what runs may run a command; `None` if there is no such command, or not with so many
-    /// arguments.
+    /// Whether the current user may run a command; `None` if the command does not exist or the number of arguments is
+    /// wrong.
     fn may_call(&mut self, request: &[&[u8]]) -> Option<bool>;
 
     /// Writes a line to the server's log.
     fn log(&mut self, level: LogLevel, line: &[u8]);
 
-    /// Where the effects of the commands that follow are propagated to. Everywhere until this is called.
+    /// Sets where the effects of the following commands are propagated to. The default is everywhere.
     fn set_propagation(&mut self, targets: Propagation);
 
-    /// Who sits at the debugger that a script runs in. Nobody, unless a host says otherwise.
+    /// The console of the debugger session that a script runs in; `None` by default.
     fn console(&mut self) -> Option<&mut dyn Console> {
         None
     }
 
-    /// Asked now and then while Lua code runs: the error text with which it ends, if it must
-    /// (`ERR Script killed by user with SCRIPT KILL.`).
+    /// Called periodically while Lua code runs. Returns the error with which it must end, if it must (`ERR Script
+    /// killed by user with SCRIPT KILL.`).
     fn interrupted(&mut self) -> Option<String>;
 }
 
@@ -81,7 +81,7 @@ pub enum LogLevel {
     Warning,
 }
 
-/// Where effects are propagated to.
+/// The destinations of propagated effects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Propagation {
     /// The append-only file.

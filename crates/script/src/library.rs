@@ -1,5 +1,5 @@
-//! Libraries: code that is run once, with nothing but `server.register_function` at hand, to say which functions there
-//! are.
+//! Libraries: code that runs once, with only `server.register_function` and a few other fields available, to register
+//! functions.
 
 use std::time::{Duration, Instant};
 
@@ -11,34 +11,34 @@ use crate::sandbox::{self, Shown};
 use crate::vm::{Identity, Settings};
 use crate::{Failure, ScriptFlags, api};
 
-/// The table that libraries find their globals in while they are loaded, in the registry.
+/// The registry key of the globals table of libraries while they are loaded.
 const LOADING_GLOBAL: &str = "globals of loading libraries";
 
 /// A function that a library registered.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FunctionSpec {
-    /// Its name, not yet checked for what names may hold.
+    /// Its name, which has not been validated.
     pub name: Vec<u8>,
-    /// What it is for.
+    /// Its description.
     pub description: Option<Vec<u8>>,
-    /// What it says of itself.
+    /// Its flags.
     pub flags: ScriptFlags,
-    /// What it is called and dropped by.
+    /// The handle to call and drop it.
     pub handle: FunctionHandle,
 }
 
-/// A function of one machine. It stays until it is given to [`Vm::drop_function`](crate::Vm::drop_function).
+/// A function in one virtual machine. It exists until it is passed to [`Vm::drop_function`](crate::Vm::drop_function).
 #[derive(Debug, PartialEq, Eq)]
 pub struct FunctionHandle(pub(crate) Ref);
 
 impl Loading {
-    /// Whether it takes too long.
+    /// Whether the deadline has passed.
     pub(crate) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() > deadline)
     }
 }
 
-/// Makes the globals of libraries that are loaded.
+/// Creates the globals for libraries being loaded.
 pub(crate) fn install(lua: Lua<'_>, identity: &Identity) {
     lua.create_table(0, 2);
     lua.create_table(0, 12);
@@ -87,7 +87,7 @@ pub(crate) fn load(
     outcome
 }
 
-/// The failure that the error on the top of the stack means.
+/// The failure for the error on the top of the stack.
 fn registration_failure(lua: Lua<'_>) -> Failure {
     let prefix: &[u8] = b"ERR Error registering functions: ";
     match lua.kind(-1) {
@@ -99,7 +99,7 @@ fn registration_failure(lua: Lua<'_>) -> Failure {
     }
 }
 
-/// `register_function(name, callback)`, or with one table of named arguments.
+/// `register_function(name, callback)`, or `register_function` with a table of named arguments.
 fn register_function(lua: Lua<'_>) -> Results {
     let read = match (lua.state().loading.is_some(), lua.top()) {
         (false, _) => Err("server.register_function can only be called on FUNCTION LOAD command"),
@@ -121,7 +121,7 @@ fn register_function(lua: Lua<'_>) -> Results {
     }
 }
 
-/// Where what is read is put, nil if it was not given.
+/// Stack indices of the arguments read, nil if not given.
 const NAME: i32 = 2;
 const DESCRIPTION: i32 = 3;
 const CALLBACK: i32 = 4;
@@ -153,7 +153,7 @@ fn read_named(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
     let mut flags = ScriptFlags::default();
     lua.push_nil();
     while lua.next(1) {
-        // A number would become a string and lose its place in the table.
+        // Converting a number key to a string would break the iteration of the table.
         let key = match lua.kind(-2) {
             Type::String => c_text(lua.bytes(-2).unwrap_or_default()),
             Type::Number => b"",
@@ -196,7 +196,7 @@ fn read_named(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
     Ok(flags)
 }
 
-/// Reads the table of names on the top of the stack.
+/// Parses the list of flags on the top of the stack.
 fn read_flags(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
     let mut flags = ScriptFlags::default();
     for n in 1.. {
@@ -214,11 +214,11 @@ fn read_flags(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
     Ok(flags)
 }
 
-/// Adds what was read to the library that is being loaded.
+/// Adds the function to the library being loaded.
 fn register(lua: Lua<'_>, flags: ScriptFlags) {
     lua.push_value(CALLBACK);
     let handle = FunctionHandle(lua.keep());
-    // From here on nothing of Lua can fail.
+    // No Lua call after this point can fail.
     let name = lua.bytes(NAME).unwrap_or_default().to_vec();
     let description = lua.bytes(DESCRIPTION).map(<[u8]>::to_vec);
     if let Some(loading) = &mut lua.state().loading {

@@ -1,6 +1,7 @@
-//! Running scripts and functions.
+//! Runs scripts and functions.
 //!
-//! The main thread's stack has a base that stays, [`HANDLER`] to [`BASE`], so that a call finds there what it needs.
+//! The stack of the main thread has a permanent base, from [`HANDLER`] to [`BASE`], with the values that each call
+//! needs.
 
 use kvick_resp::{Reply, Version};
 
@@ -9,26 +10,26 @@ use crate::lua::{Failed, Lua, Raise, Ref, Results, Type};
 use crate::vm::Settings;
 use crate::{Debugger, Failure, Host, sandbox};
 
-/// Where the function is that errors are given to.
+/// Stack index of the error handler function.
 pub(crate) const HANDLER: i32 = 1;
-/// Where the table of all globals is, the writable one.
+/// Stack index of the writable table of all globals.
 pub(crate) const WORLD: i32 = 2;
-/// Where the name is under which scripts find their keys.
+/// Stack index of the string `KEYS`.
 const KEYS: i32 = 3;
-/// Where the name is under which scripts find their arguments.
+/// Stack index of the string `ARGV`.
 const ARGV: i32 = 4;
-/// Where the names of the fields of replies begin, in the order of [`FIELDS`].
+/// First stack index of the names of reply fields, in the order of [`FIELDS`].
 pub(crate) const FIELD_NAMES: i32 = 5;
-/// How many values there are between calls.
+/// Number of values on the stack between calls.
 const BASE: i32 = FIELD_NAMES + FIELDS.len() as i32 - 1;
 
-/// Buffers that grew beyond this are given back after the call.
+/// Buffers that exceed this size are freed after the call.
 const BUFFER_KEPT_MAX: usize = 1 << 16;
 
-/// The longest source: the parser counts some things in 32 bits.
+/// Maximum length of the source: the parser counts some items in 32 bits.
 const SOURCE_LEN_MAX: usize = 1 << 30;
 
-/// Makes the base of the stack. The table of all globals is on top.
+/// Creates the base of the stack. The table of all globals must be on the top.
 pub(crate) fn lay_base(lua: Lua<'_>) {
     lua.push_function(handler);
     lua.insert(HANDLER);
@@ -38,7 +39,7 @@ pub(crate) fn lay_base(lua: Lua<'_>) {
     debug_assert_eq!(lua.top(), BASE);
 }
 
-/// Compiles code and keeps the function; answers the error's text otherwise.
+/// Compiles code and stores the function in the registry; on failure returns the text of the error.
 pub(crate) fn compile(lua: Lua<'_>, code: &[u8], name: &str, settings: &Settings) -> Result<Ref, Vec<u8>> {
     reset_globals(lua, settings);
     lua.push_bytes(name);
@@ -53,7 +54,7 @@ pub(crate) fn compile(lua: Lua<'_>, code: &[u8], name: &str, settings: &Settings
 
 /// Compiles `code`, whose name is on the top of the stack, and pushes the function or the error.
 ///
-/// Lua does not check precompiled code, which could do anything. It is refused as the text that it is not.
+/// Lua does not verify precompiled code, which could do anything, so it is rejected.
 pub(crate) fn load(lua: Lua<'_>, code: &[u8]) -> Result<(), Failed> {
     if code.len() > SOURCE_LEN_MAX {
         lua.push_bytes("chunk too long");
@@ -66,7 +67,7 @@ pub(crate) fn load(lua: Lua<'_>, code: &[u8]) -> Result<(), Failed> {
     lua.compile(code)
 }
 
-/// Runs a script, in a session of the debugger if there is one.
+/// Runs a script, in a debugger session if one is given.
 #[expect(clippy::too_many_arguments, reason = "they are all different things")]
 pub(crate) fn script<'k>(
     lua: Lua<'_>,
@@ -113,7 +114,7 @@ pub(crate) fn function<'k>(
     call(lua, 2, host, reply, settings)
 }
 
-/// Calls the function under its arguments, and writes its result.
+/// Calls the function below its arguments, and writes its result.
 fn call(
     lua: Lua<'_>,
     arguments: i32,
@@ -144,16 +145,16 @@ fn call(
     outcome
 }
 
-/// Drops what a call left on the main thread's stack.
+/// Removes the values of a call from the stack of the main thread.
 pub(crate) fn clear(lua: Lua<'_>) {
     lua.set_top(BASE);
 }
 
-/// Does something with the memory that scripts may use: it fails when there is no more, rather than ending the process.
+/// Runs a closure with the memory limit of scripts: allocations beyond it fail instead of ending the process.
 pub(crate) fn protected<T>(lua: Lua<'_>, settings: &Settings, run: impl FnOnce(Lua<'_>) -> T) -> T {
     let limit = settings.memory_max.unwrap_or(isize::MAX as usize);
     if lua.heap().used() > limit / 4 * 3 {
-        // Lua does not collect because there is no more memory.
+        // Lua does not collect garbage when memory runs out.
         lua.collect();
     }
     lua.heap().set_limit(limit);
@@ -162,7 +163,7 @@ pub(crate) fn protected<T>(lua: Lua<'_>, settings: &Settings, run: impl FnOnce(L
     outcome
 }
 
-/// `setfenv` can give the thread other globals.
+/// Restores the globals of the thread, which `setfenv` may have replaced.
 fn reset_globals(lua: Lua<'_>, settings: &Settings) {
     if settings.insecure_api {
         lua.raw_get_field(WORLD, "_G");
@@ -178,7 +179,7 @@ fn push_list<'k>(lua: Lua<'_>, items: impl ExactSizeIterator<Item = &'k [u8]>) {
     }
 }
 
-/// The failure that the error on the top of the stack means.
+/// The failure for the error on the top of the stack.
 pub(crate) fn failure(lua: Lua<'_>) -> Failure {
     if lua.kind(-1) != Type::Table {
         let text = c_text(lua.bytes(-1).unwrap_or(b"execution failure"));
@@ -197,7 +198,7 @@ pub(crate) fn failure(lua: Lua<'_>) -> Failure {
     Failure::new([failure.text(), &*place].concat()).with_counted(failure.is_counted())
 }
 
-/// The failure that the error's table on the top of the stack means, without the place where it happened.
+/// The failure for the error table on the top of the stack, without the source position.
 pub(crate) fn returned_failure(lua: Lua<'_>) -> Failure {
     let error = lua.top();
     lua.raw_get_field(error, "err");
@@ -208,9 +209,9 @@ pub(crate) fn returned_failure(lua: Lua<'_>) -> Failure {
     failure
 }
 
-/// The function that errors are given to: makes each a table with the text and the place where it happened.
+/// The error handler: converts each error into a table with the text and the source position.
 ///
-/// When a function of ours or of the standard library failed, the place is its caller's.
+/// If a native function failed, the position is that of its caller.
 pub(crate) fn handler(lua: Lua<'_>) -> Results {
     lua.set_top(1);
     let place = lua.place(1).and_then(|place| if place.native { lua.place(2) } else { Some(place) });
@@ -231,7 +232,7 @@ pub(crate) fn handler(lua: Lua<'_>) -> Results {
     Ok(1)
 }
 
-/// Pushes `ERR` and what the value at `index` is shown as.
+/// Pushes `ERR ` and the value at `index` as text.
 fn push_shown(lua: Lua<'_>, index: i32) -> Result<(), Raise> {
     lua.push_bytes("ERR ");
     match lua.kind(index) {
@@ -244,7 +245,7 @@ fn push_shown(lua: Lua<'_>, index: i32) -> Result<(), Raise> {
     Ok(())
 }
 
-/// Asked by the hook now and then.
+/// Called periodically by the hook: whether the script may continue.
 pub(crate) fn may_go_on(lua: Lua<'_>) -> Result<(), Raise> {
     let state = lua.state();
     if let Some(loading) = &state.loading {
@@ -266,7 +267,7 @@ pub(crate) fn may_go_on(lua: Lua<'_>) -> Result<(), Raise> {
     }
 }
 
-/// Text up to its first zero: all that Valkey sees of it.
+/// The text up to its first NUL byte, which is all that Valkey processes.
 pub(crate) fn c_text(bytes: &[u8]) -> &[u8] {
     memchr::memchr(0, bytes).map_or(bytes, |end| &bytes[..end])
 }

@@ -6,33 +6,34 @@ use kvick_resp::split_args;
 
 use crate::Failure;
 
-/// What scripts and functions say of themselves.
+/// The flags of a script or function.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ScriptFlags {
-    /// `no-writes`: it calls no command that writes.
+    /// `no-writes`: does not call write commands.
     pub no_writes: bool,
-    /// `allow-oom`: it may run when memory is short.
+    /// `allow-oom`: may run while memory is above its limit.
     pub allow_oom: bool,
-    /// `allow-stale`: it may run on a replica that lost its primary.
+    /// `allow-stale`: may run on a replica without a connection to its primary.
     pub allow_stale: bool,
-    /// `no-cluster`: it does not run in a cluster.
+    /// `no-cluster`: does not run in cluster mode.
     pub no_cluster: bool,
-    /// `allow-cross-slot-keys`: it may touch keys of several slots.
+    /// `allow-cross-slot-keys`: may access keys of several slots.
     pub allow_cross_slot_keys: bool,
 }
 
 impl ScriptFlags {
-    /// Sets the flag that a script's first line names; `false` if there is none.
+    /// Sets the flag with this name in the first line of a script; returns `false` if it is unknown.
     fn set_of_script(&mut self, name: &[u8]) -> bool {
         self.set(|flag| name == flag.as_bytes())
     }
 
-    /// Sets the flag that a function's registration names, in any case; `false` if there is none.
+    /// Sets the flag with this name in the registration of a function, case-insensitively; returns `false` if it is
+    /// unknown.
     pub(crate) fn set_of_function(&mut self, name: &[u8]) -> bool {
         self.set(|flag| name.eq_ignore_ascii_case(flag.as_bytes()))
     }
 
-    /// Sets the first flag that is meant.
+    /// Sets the first flag for which `is_meant` returns true.
     fn set(&mut self, is_meant: impl Fn(&str) -> bool) -> bool {
         let flags = [
             (&mut self.no_writes, "no-writes"),
@@ -45,7 +46,7 @@ impl ScriptFlags {
         meant.map(|(flag, _)| *flag = true).is_some()
     }
 
-    /// The names of the flags that are set, in the order in which FUNCTION LIST shows them.
+    /// The names of the flags that are set, in the order of FUNCTION LIST.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         let flags = [
             (self.no_writes, "no-writes"),
@@ -58,25 +59,25 @@ impl ScriptFlags {
     }
 }
 
-/// What the first line of a script or a library says.
+/// The parsed first line of a script or a library.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shebang {
-    /// The name of the engine, as it was written.
+    /// The name of the engine, as written.
     pub engine: Vec<u8>,
     /// The name of the library; empty for a script.
     pub name: Vec<u8>,
-    /// The flags of a script. `None` if it has no such line, and is to be run as before there were flags.
+    /// The flags of a script. `None` without a first line, when the rules from before flags existed apply.
     pub flags: Option<ScriptFlags>,
-    /// Where the code is: from the end of the line on, the line end included, so that lines are counted right.
+    /// The range of the code. It starts at the line end of the first line, so that line numbers are correct.
     pub code: Range<usize>,
 }
 
 impl Shebang {
-    /// Reads the first line of a script, which may lack.
+    /// Parses the first line of a script, which is optional.
     ///
     /// # Errors
     ///
-    /// What is wrong with the line.
+    /// If the line is malformed.
     pub fn of_script(body: &[u8]) -> Result<Shebang, Failure> {
         if !body.starts_with(b"#!") {
             return Ok(Shebang { engine: b"lua".to_vec(), name: Vec::new(), flags: None, code: 0..body.len() });
@@ -102,11 +103,11 @@ impl Shebang {
         Ok(Shebang { engine: engine[2..].to_vec(), name: Vec::new(), flags: Some(flags), code })
     }
 
-    /// Reads the first line of a library.
+    /// Parses the first line of a library.
     ///
     /// # Errors
     ///
-    /// What is wrong with the line.
+    /// If the line is malformed.
     pub fn of_library(code: &[u8]) -> Result<Shebang, Failure> {
         if !code.starts_with(b"#!") {
             return Err(Failure::new("ERR Missing library metadata"));
@@ -135,7 +136,7 @@ impl Shebang {
     }
 }
 
-/// Where the first line ends, if it does: text ends at a zero.
+/// The end of the first line, if there is one. A NUL byte ends the text.
 fn line_end(body: &[u8]) -> Option<usize> {
     let end = memchr::memchr2(b'\n', 0, body)?;
     (body[end] == b'\n').then_some(end)

@@ -1,4 +1,4 @@
-//! For tests: a machine with a host that has a few commands and remembers what it is told.
+//! Test support: a virtual machine with a host that has a few commands and records calls.
 
 use kvick_resp::{Reply, Version};
 
@@ -7,21 +7,21 @@ use crate::{Console, Failure, Host, Identity, Kind, LogLevel, Propagation, Setti
 /// A host without a server.
 #[derive(Default)]
 pub(crate) struct FakeHost {
-    /// The commands that were run, their arguments joined by blanks.
+    /// The commands executed, with arguments joined by blanks.
     pub(crate) commands: Vec<String>,
-    /// What was logged.
+    /// The logged lines.
     pub(crate) lines: Vec<(LogLevel, String)>,
-    /// The last change of propagation.
+    /// The last propagation setting.
     pub(crate) propagation: Option<Propagation>,
-    /// After how many questions what runs must end.
+    /// Number of checks after which the script must end.
     pub(crate) patience: Option<u32>,
-    /// Who sits at the debugger.
+    /// The console of the debugger.
     pub(crate) console: Option<crate::debugger::tests::Script>,
 }
 
 impl Host for FakeHost {
-    /// `reply` answers its argument as it is; `version` the protocol version; `echo` its argument; `fail` its argument
-    /// as an error; anything else is unknown.
+    /// `reply` returns its argument as a raw reply; `version` the protocol version; `echo` its argument; `fail` its
+    /// argument as an error; other commands are unknown.
     fn call(&mut self, request: &[&[u8]], version: Version, out: &mut Vec<u8>) {
         let words = request.iter().map(|word| String::from_utf8_lossy(word).into_owned());
         self.commands.push(words.collect::<Vec<_>>().join(" "));
@@ -35,7 +35,7 @@ impl Host for FakeHost {
         }
     }
 
-    /// Only `echo`, and `fail` not.
+    /// Allows `echo` and denies `fail`.
     fn may_call(&mut self, request: &[&[u8]]) -> Option<bool> {
         match *request {
             [b"echo", ..] => Some(true),
@@ -74,7 +74,8 @@ pub(crate) fn machine(kind: Kind, settings: Settings) -> Vm {
     Vm::new(kind, &identity, settings).unwrap()
 }
 
-/// Runs a script in a machine, with keys and arguments, and answers its reply as text, a failure like an error reply.
+/// Runs a script in a machine with keys and arguments; returns its reply as text, or its failure in the form of an
+/// error reply.
 pub(crate) fn run(vm: &mut Vm, host: &mut FakeHost, script: &str, keys: &[&str], arguments: &[&str]) -> String {
     let mut out = Vec::new();
     let outcome = vm.compile_script(DIGEST, script.as_bytes()).and_then(|()| {
@@ -90,7 +91,7 @@ pub(crate) fn run(vm: &mut Vm, host: &mut FakeHost, script: &str, keys: &[&str],
     shown(outcome, out)
 }
 
-/// Runs a script in a machine of its own.
+/// Runs a script in a new machine.
 pub(crate) fn eval(script: &str) -> String {
     run(&mut machine(Kind::Scripts, Settings::default()), &mut FakeHost::default(), script, &[], &[])
 }

@@ -1,4 +1,4 @@
-//! The virtual machine as the server sees it.
+//! The virtual machine, the interface of this crate to the server.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,7 +11,7 @@ use crate::lua::shared::State;
 use crate::lua::{Ref, Universe};
 use crate::{Debugger, Failure, Host, run, sandbox};
 
-/// What a machine runs, which decides what scripts find in it.
+/// What a machine runs, which determines its environment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Scripts (EVAL): their keys and arguments are the globals `KEYS` and `ARGV`.
@@ -20,7 +20,7 @@ pub enum Kind {
     Functions,
 }
 
-/// Who the server says that it is.
+/// The identity that the server reports to scripts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// `SERVER_NAME`.
@@ -31,44 +31,44 @@ pub struct Identity {
     pub redis_version: String,
 }
 
-/// How a machine is set up.
+/// The settings of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Whether the deprecated `getfenv` and `setfenv` are there.
+    /// Whether the deprecated `getfenv` and `setfenv` are available.
     pub insecure_api: bool,
-    /// How many bytes scripts may have in use, if they are to be bounded.
+    /// Maximum bytes that scripts may use; `None` for no limit.
     pub memory_max: Option<usize>,
 }
 
 impl Default for Settings {
-    /// No deprecated functions, no bound.
+    /// No deprecated functions, no limit.
     fn default() -> Self {
         Settings { insecure_api: false, memory_max: None }
     }
 }
 
-/// A virtual machine: one Lua state with the scripts that were compiled, or the functions that were loaded, in it.
+/// A virtual machine: one Lua state with its compiled scripts or loaded functions.
 pub struct Vm {
     universe: Universe,
     settings: Settings,
     scripts: HashMap<[u8; 40], Ref, BuildHasherDefault<DigestHasher>>,
-    /// How many calls there were since the collector did some work.
+    /// Number of calls since the last collector step.
     calls: u32,
 }
 
-/// After how many calls the collector does some work, and how much.
+/// Number of calls between collector steps, and the size of a step.
 const COLLECT_PERIOD: u32 = 50;
 
-/// Up to so many bytes in use, garbage is left to be collected when scripts ask for more: a cycle of the collector costs
-/// as much as many short scripts do.
+/// Up to this many bytes in use, garbage is left until scripts need more memory: a collector cycle costs as much as
+/// many short scripts.
 const MEMORY_SMALL_MAX: usize = 1 << 20;
 
 impl Vm {
-    /// A machine without any script.
+    /// A machine without scripts.
     ///
     /// # Errors
     ///
-    /// If there is no memory for it.
+    /// If there is not enough memory.
     pub fn new(kind: Kind, identity: &Identity, settings: Settings) -> Result<Vm, Failure> {
         let Some(universe) = Universe::new(State::new()) else {
             return Err(Failure::new("ERR no memory for scripts"));
@@ -77,12 +77,12 @@ impl Vm {
         Ok(Vm { universe, settings, scripts: HashMap::default(), calls: 0 })
     }
 
-    /// Compiles the code of a script (without its first line, if that is a [`Shebang`](crate::Shebang)) and keeps it
-    /// under the digest, which is of 40 hexadecimal digits.
+    /// Compiles the code of a script (without its first line, if that is a [`Shebang`](crate::Shebang)) and stores it
+    /// under the digest of 40 hexadecimal digits.
     ///
     /// # Errors
     ///
-    /// What is wrong with the code.
+    /// If the code does not compile.
     pub fn compile_script(&mut self, digest: &[u8; 40], code: &[u8]) -> Result<(), Failure> {
         let script = run::compile(self.universe.lua(), code, "@user_script", &self.settings)
             .map_err(|text| Failure::new([b"ERR Error compiling script (new function): ", &*text].concat()))?;
@@ -92,12 +92,12 @@ impl Vm {
         Ok(())
     }
 
-    /// Whether a script was compiled and not forgotten.
+    /// Whether a script has been compiled and not removed.
     pub fn has_script(&self, digest: &[u8; 40]) -> bool {
         self.scripts.contains_key(digest)
     }
 
-    /// Forgets a script.
+    /// Removes a script.
     pub fn forget_script(&mut self, digest: &[u8; 40]) {
         if let Some(script) = self.scripts.remove(digest) {
             self.universe.lua().forget(script);
@@ -108,8 +108,8 @@ impl Vm {
     ///
     /// # Errors
     ///
-    /// The error that the script ended with, or that it returned; nothing is written then. Without such a script it is
-    /// the NOSCRIPT error.
+    /// The error that the script raised or returned; nothing is written then. If the script does not exist, the
+    /// NOSCRIPT error.
     pub fn run_script<'k>(
         &mut self,
         digest: &[u8; 40],
@@ -121,7 +121,7 @@ impl Vm {
         self.run(digest, keys, arguments, host, reply, None)
     }
 
-    /// Runs a script in a session of the debugger, which it leaves to the caller to end, and writes its result.
+    /// Runs a script in a debugger session, which the caller must end, and writes its result.
     ///
     /// # Errors
     ///
@@ -155,12 +155,12 @@ impl Vm {
         outcome
     }
 
-    /// Runs the code of a library (without its first line) and answers the functions that it registered. With a
-    /// `time_limit` it fails if it takes longer.
+    /// Runs the code of a library (without its first line) and returns the functions that it registered. Fails if it
+    /// takes longer than `time_limit`.
     ///
     /// # Errors
     ///
-    /// Why it does not compile or ended with an error; nothing of it remains then.
+    /// If the code does not compile or raises an error; its functions are dropped then.
     pub fn load_library(&mut self, code: &[u8], time_limit: Option<Duration>) -> Result<Vec<FunctionSpec>, Failure> {
         library::load(self.universe.lua(), code, time_limit, &self.settings)
     }
@@ -174,7 +174,7 @@ impl Vm {
     ///
     /// # Errors
     ///
-    /// The error that the function ended with, or that it returned; nothing is written then.
+    /// The error that the function raised or returned; nothing is written then.
     pub fn call_function<'k>(
         &mut self,
         function: &FunctionHandle,
@@ -188,18 +188,18 @@ impl Vm {
         outcome
     }
 
-    /// The bytes that Lua has in use.
+    /// Bytes in use by Lua.
     pub fn memory(&self) -> usize {
         self.universe.lua().heap().used()
     }
 
-    /// Frees all that scripts left behind.
+    /// Runs a full garbage collection.
     pub fn collect(&mut self) {
         self.universe.lua().collect();
     }
 
-    /// Every few calls, lets the collector do some work if there may be much to be freed: by itself it goes on only when
-    /// scripts ask for more.
+    /// Runs a collector step every few calls if there may be much garbage: the collector itself runs only when scripts
+    /// allocate.
     fn collect_sometimes(&mut self) {
         self.calls += 1;
         if self.calls == COLLECT_PERIOD {
@@ -211,13 +211,13 @@ impl Vm {
     }
 }
 
-/// Hashes hexadecimal digests: they are random already, and who could choose them can choose worse things to run.
+/// Hashes hexadecimal digests. They are already random, and clients that could choose them could run worse scripts.
 #[derive(Default)]
 struct DigestHasher(u64);
 
 impl Hasher for DigestHasher {
     fn write(&mut self, digits: &[u8]) {
-        // A hexadecimal digit has its information in its lowest four bits and the bit for letters.
+        // The information of a hexadecimal digit is in its lowest four bits and the bit that marks letters.
         for chunk in digits.chunks_exact(8).take(2) {
             let word = chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
             self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

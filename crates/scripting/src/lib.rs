@@ -15,8 +15,8 @@
 pub mod debugging;
 pub mod functions;
 pub mod libraries;
-pub mod program;
 pub mod running;
+pub mod script_call;
 pub mod scripts;
 
 use debugging::Sessions;
@@ -30,8 +30,8 @@ use kvick_store::Keyspace;
 use kvick_store::lazy_free::Garbage;
 use libraries::{Join, Libraries};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use program::Source;
 use running::Running;
+use script_call::Source;
 use scripts::{Script, Scripts, Sum};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -61,7 +61,7 @@ impl Process for Server {
         if let Some(listeners) = self.listeners.get() {
             listeners.close();
         }
-        Core::end(self);
+        self.mark_ending();
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -132,7 +132,7 @@ impl Server {
 
     /// Resets the counters that CONFIG RESETSTAT resets. The caller holds the global lock, so that no command runs.
     pub fn reset_stats(&self) {
-        Core::reset_stats(self);
+        self.reset_counters();
         self.acl.log.reset_counts();
         self.persistence.reset_stats();
         self.scripting.reset_stats();

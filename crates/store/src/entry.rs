@@ -117,7 +117,7 @@ pub fn build(key: &[u8], content: Content<'_>, expiry: Option<i64>, clock: u32, 
 /// of the old value. Returns the content if the new entry does not fit the allocation's size class.
 ///
 /// # Safety
-/// `entry` must be live and not used by any other thread.
+/// `entry` must be live, and nobody else may be using it.
 #[inline]
 pub unsafe fn overwrite<'a>(
     entry: Pointer,
@@ -286,7 +286,7 @@ pub unsafe fn relocate(entry: Pointer, mover: &mut Mover<'_>) -> Pointer {
 /// Offers the allocations outside an entry to a mover, from `position` on: see [`Collection::relocate`].
 ///
 /// # Safety
-/// `entry` must be live and not used by any other thread.
+/// `entry` must be live, and nobody else may be using it.
 pub unsafe fn relocate_external(entry: Pointer, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
     // SAFETY: promised by the caller; an external string's value
     // is a pointer from `Box::into_raw`, and is written back.

@@ -30,7 +30,7 @@ const REST: u8 = 64;
 /// Lazy-free backlog, in bytes, above which evicted values are freed synchronously: writers must not outrun it.
 const BACKLOG_MAX: usize = 16 << 20;
 
-/// Which keys may be evicted.
+/// Which keys may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All keys.
@@ -39,7 +39,7 @@ pub enum Scope {
     Volatile,
 }
 
-/// Which keys are evicted first.
+/// Which of them go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The least recently used.

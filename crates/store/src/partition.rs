@@ -169,7 +169,7 @@ impl Partition {
     /// Captures an entry, or begins to if its value is captured in pieces. Returns roughly how much work that was.
     #[cold]
     fn capture(&self, pointer: Pointer) -> usize {
-        // SAFETY: live; no other thread uses it, as the partition is locked.
+        // SAFETY: live; nobody else uses it, as the partition is locked.
         unsafe {
             let entry = Entry::from_pointer(pointer);
             let Some(capture) = self.capture.as_ref().filter(|_| entry.epoch() != self.epoch) else { return 0 };
@@ -189,7 +189,7 @@ impl Partition {
 
     /// Captures the next piece of a value that is captured in pieces; returns whether more remain.
     fn capture_more(&self, pointer: Pointer) -> bool {
-        // SAFETY: live; no other thread uses it, as the partition is locked.
+        // SAFETY: live; nobody else uses it, as the partition is locked.
         unsafe { entry::gradual(pointer) }.is_some_and(|gradual| gradual.snapshot().is_some() && gradual.go_on())
     }
 
@@ -200,7 +200,7 @@ impl Partition {
 
     /// Registers with the snapshot a value that was moved to this key while the snapshot was capturing it in pieces.
     fn note_stray(&self, key: &[u8], pointer: Pointer) {
-        // SAFETY: live; no other thread uses it, as the partition is locked.
+        // SAFETY: live; nobody else uses it, as the partition is locked.
         if let Some(snapshot) = unsafe { entry::gradual(pointer) }.and_then(|gradual| gradual.snapshot()) {
             snapshot.strayed(key);
         }

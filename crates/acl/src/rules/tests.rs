@@ -12,7 +12,7 @@ fn reader() -> Reader<'static> {
     Reader { table: table(), all_channels: false }
 }
 
-/// The user that rules make, if they are right.
+/// Applies the rules to a new user.
 fn make(rules: &[&str]) -> Result<User, RuleError> {
     let mut user = User::new(default_user_name(), false);
     let rules = join_selectors(rules.iter().map(|rule| rule.as_bytes())).expect("parentheses are closed");
@@ -23,7 +23,7 @@ fn printed(user: &User) -> String {
     String::from_utf8(user.rules()).expect("text")
 }
 
-/// What rules with blanks between them are written down as.
+/// Applies the rules, which are separated by blanks, to a new user and prints its rules.
 fn shown(rules: &str) -> String {
     printed(&make(&rules.split(' ').collect::<Vec<_>>()).unwrap())
 }
@@ -157,7 +157,7 @@ fn category() -> impl Strategy<Value = String> {
     proptest::sample::select(all)
 }
 
-/// A rule that is right for any selector, but for patterns after the one that matches all.
+/// A rule that is valid in any selector, except that it may be a pattern after the one that matches everything.
 fn selector_rule() -> impl Strategy<Value = String> {
     let sign = || prop_oneof![Just('+'), Just('-')];
     prop_oneof![

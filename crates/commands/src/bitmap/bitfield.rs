@@ -1,6 +1,6 @@
 //! BITFIELD and BITFIELD_RO: a list of operations on integers within one string.
 //!
-//! The whole list is parsed before anything is touched, so a mistake anywhere leaves the key as it was.
+//! The whole list is parsed first, so an error in any operation leaves the key unchanged.
 
 use kvick_resp::format::parse_i64;
 use smallvec::{SmallVec, smallvec};
@@ -15,7 +15,8 @@ const BAD_TYPE: Error =
 const BAD_OVERFLOW: Error = Error::text("ERR Invalid OVERFLOW type specified");
 const READ_ONLY: Error = Error::text("ERR BITFIELD_RO only supports the GET subcommand");
 
-/// BITFIELD key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset increment ...]
+/// BITFIELD key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset increment
+/// ...]
 pub const BITFIELD: Command<Handler> = Command::new(
     Spec::new("bitfield", -2)
         .flags(&[Flags::WRITE, Flags::DENYOOM])
@@ -79,7 +80,7 @@ fn bitfield_ro(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     read_all(cx, args, &operations)
 }
 
-/// The key is only read when there is nothing but well-formed GETs.
+/// The key is only read if all subcommands are well-formed GETs.
 fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     let flags = if only_reads(args) {
         KeyFlags::RO.union(KeyFlags::ACCESS)
@@ -120,7 +121,7 @@ enum Action {
 }
 
 impl Operation {
-    /// The last bit it may change; `None` for a GET.
+    /// The last bit that it may write; `None` for a GET.
     fn last_bit_written(&self) -> Option<u64> {
         match self.action {
             Action::Get => None,
@@ -128,7 +129,7 @@ impl Operation {
         }
     }
 
-    /// What the field becomes, given what it is; `None` when it is to stay because of an overflow.
+    /// The new value of the field, given the old one; `None` if it stays unchanged because of an overflow.
     fn new_value(&self, old: i64) -> Option<i64> {
         match self.action {
             Action::Get => Some(old),
@@ -137,13 +138,13 @@ impl Operation {
         }
     }
 
-    /// The answer to a change of the field from `old` to `new`.
+    /// The reply for a change of the field from `old` to `new`.
     fn answer(&self, old: i64, new: i64) -> i64 {
         if matches!(self.action, Action::IncrBy(..)) { new } else { old }
     }
 }
 
-/// Reads the subcommands.
+/// Parses the subcommands.
 fn parse(cx: &Context<'_>, args: Args<'_>) -> Result<Operations, Error> {
     let mut operations = Operations::new();
     let mut overflow = Overflow::Wrap;
@@ -177,7 +178,7 @@ fn parse(cx: &Context<'_>, args: Args<'_>) -> Result<Operations, Error> {
     Ok(operations)
 }
 
-/// `i` or `u` and the width.
+/// Parses a type: `i` or `u` and the width.
 fn parse_type(text: &[u8]) -> Result<IntType, Error> {
     let (signed, width) = match text {
         [b'i', width @ ..] => (true, width),
@@ -187,7 +188,7 @@ fn parse_type(text: &[u8]) -> Result<IntType, Error> {
     parse_i64(width).and_then(|bits| IntType::new(signed, bits)).ok_or(BAD_TYPE)
 }
 
-/// A bit offset, or `#` and a number of integers of the type.
+/// Parses an offset: a bit offset, or `#` and an index in units of the type.
 fn parse_offset(cx: &Context<'_>, text: &[u8], kind: IntType) -> Result<u64, Error> {
     let offset = match text {
         [b'#', index @ ..] => parse_i64(index).and_then(|index| index.checked_mul(kind.bits().into())),
@@ -196,7 +197,7 @@ fn parse_offset(cx: &Context<'_>, text: &[u8], kind: IntType) -> Result<u64, Err
     checked_offset(cx, offset.ok_or(BAD_OFFSET)?)
 }
 
-/// Answers a list of GETs; an absent key reads as zeros.
+/// Executes a list of GETs. A missing key reads as zeros.
 fn read_all(cx: &mut Context<'_>, args: Args<'_>, operations: &[Operation]) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let reply = &mut cx.reply;
@@ -210,7 +211,7 @@ fn read_all(cx: &mut Context<'_>, args: Args<'_>, operations: &[Operation]) -> R
     Ok(())
 }
 
-/// Runs a list that may change bits up to `last`.
+/// Executes a list that may write bits up to `last`.
 fn run(cx: &mut Context<'_>, args: Args<'_>, operations: &[Operation], last: u64) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let (string, grown) = with_room(&mut cx.db, key, last)?;
@@ -231,7 +232,7 @@ fn run(cx: &mut Context<'_>, args: Args<'_>, operations: &[Operation], last: u64
     if changes > 0 {
         changed(&mut cx.db, key, changes);
     } else if grown {
-        // Every write overflowed, but the key was created or padded all the same, which followers have to repeat.
+        // Every write overflowed, but the key was created or padded, which must be replicated.
         cx.db.effects().changed(1);
     }
     Ok(())

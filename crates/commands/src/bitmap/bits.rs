@@ -1,15 +1,15 @@
-//! Counting and finding bits in a string.
+//! Counts and finds bits in a string.
 //!
-//! Bit 0 is the most significant bit of the first byte, and so on from left to right. Ranges are half-open ranges of
-//! bit numbers; a range of bytes is a range of bits whose ends are multiples of eight. Only the two bytes at the edges
-//! of a range are looked at through masks, all others in blocks.
+//! Bit 0 is the most significant bit of the first byte; bits are numbered from left to right. Ranges are half-open
+//! ranges of bit numbers; a range of bytes is a range of bits whose ends are multiples of eight. Only the two bytes at
+//! the edges of a range are masked; all others are processed in blocks.
 
 use std::ops::Range;
 
 use crate::wide::widened;
 
-/// The range that an inclusive `start` and `end` name in a sequence of `total` items, where negative numbers count from
-/// the end (-1 is the last item) and both are moved into the sequence. Empty when nothing is left.
+/// The range for an inclusive `start` and `end` in a sequence of `total` items. Negative numbers count from the end (-1
+/// is the last item), and both are clamped to the sequence. The result may be empty.
 pub fn clamp_range(start: i64, end: i64, total: u64) -> Range<u64> {
     let total = i64::try_from(total).unwrap_or(i64::MAX);
     let from_end = |index: i64| if index < 0 { total.saturating_add(index).max(0) } else { index };
@@ -18,7 +18,7 @@ pub fn clamp_range(start: i64, end: i64, total: u64) -> Range<u64> {
     if start > end { 0..0 } else { start as u64..end as u64 + 1 }
 }
 
-/// The bit at `offset`; bits behind the end of `bytes` are zero.
+/// The bit at `offset`; bits beyond the end of `bytes` are zero.
 pub fn get_bit(bytes: &[u8], offset: u64) -> bool {
     usize::try_from(offset >> 3)
         .ok()
@@ -34,7 +34,7 @@ pub fn set_bit(bytes: &mut [u8], offset: u64, on: bool) {
 }
 
 widened! {
-    /// How many bits of `bytes` are set.
+    /// Number of set bits in `bytes`.
     pub fn count_all(bytes: &[u8]) -> u64 {
         let (words, rest) = bytes.as_chunks::<8>();
         let in_words: u64 = words.iter().map(|word| u64::from(u64::from_ne_bytes(*word).count_ones())).sum();
@@ -43,7 +43,7 @@ widened! {
     }
 }
 
-/// The bytes that a non-empty range touches, and the masks of the bits in it within the first and the last of them.
+/// The bytes of a non-empty range, and the masks of its bits within the first and the last of them.
 struct Edges {
     first: usize,
     last: usize,
@@ -64,7 +64,7 @@ impl Edges {
     }
 }
 
-/// How many bits of `range` are set. The range must lie within `bytes`.
+/// Number of set bits in `range`. The range must lie within `bytes`.
 pub fn count(bytes: &[u8], range: Range<u64>) -> u64 {
     let Some(edges) = Edges::new(&range) else { return 0 };
     let before = bytes[edges.first] & !edges.first_mask;
@@ -76,7 +76,7 @@ pub fn count(bytes: &[u8], range: Range<u64>) -> u64 {
 /// The first bit of `range` that equals `bit`. The range must lie within `bytes`.
 pub fn find(bytes: &[u8], range: Range<u64>, bit: bool) -> Option<u64> {
     let Edges { first, last, first_mask, last_mask } = Edges::new(&range)?;
-    // Flipping what is looked for to ones leaves a single question: where is the first one?
+    // XOR with `skip` turns the bits to find into ones, so that one search for the first set bit handles both cases.
     let skip = if bit { 0x00 } else { 0xff };
     let in_byte = |at: usize, mask: u8| {
         let hits = (bytes[at] ^ skip) & mask;
@@ -91,7 +91,7 @@ pub fn find(bytes: &[u8], range: Range<u64>, bit: bool) -> Option<u64> {
 }
 
 widened! {
-    /// Where the first byte other than `skip` is.
+    /// The position of the first byte other than `skip`.
     fn first_other(bytes: &[u8], skip: u8) -> Option<usize> {
         const BLOCK: usize = 64;
         let skip_word = u64::from_ne_bytes([skip; 8]);
@@ -116,7 +116,7 @@ mod tests {
         bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1)).collect()
     }
 
-    /// Strings with long stretches of equal bytes, where block-wise search has its seams.
+    /// Strings with long runs of equal bytes, to test the block boundaries of the search.
     fn strings() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![4 => Just(0u8), 4 => Just(0xff), 1 => any::<u8>()];
         vec((byte, 1usize..90), 0..6)

@@ -1,7 +1,7 @@
 //! The bitwise operations of BITOP on whole strings.
 //!
-//! An [`Accumulator`] takes one operand after the other, because the keyspace lends one value at a time. Shorter
-//! operands count as padded with zero bytes, so the result is as long as the longest operand.
+//! An [`Accumulator`] takes one operand at a time, because the keyspace lends one value at a time. Shorter operands are
+//! treated as padded with zero bytes, so the result is as long as the longest operand.
 
 use crate::wide::widened;
 
@@ -19,7 +19,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation with this name, in either case.
+    /// Finds an operation by name, case-insensitively.
     pub fn parse(name: &[u8]) -> Option<Operation> {
         const NAMES: [(&str, Operation); 4] =
             [("and", Operation::And), ("or", Operation::Or), ("xor", Operation::Xor), ("not", Operation::Not)];
@@ -27,14 +27,14 @@ impl Operation {
     }
 }
 
-/// The result so far of one operation.
+/// The intermediate result of an operation.
 pub struct Accumulator {
     operation: Operation,
     result: Option<Vec<u8>>,
 }
 
 impl Accumulator {
-    /// Nothing taken yet.
+    /// An accumulator without operands.
     pub fn new(operation: Operation) -> Self {
         Accumulator { operation, result: None }
     }
@@ -65,12 +65,12 @@ impl Accumulator {
                 xor(&mut result[..common], head);
                 result.extend_from_slice(tail);
             }
-            // The caller passes one operand; a second would replace nothing.
+            // The caller passes one operand; further operands have no effect.
             Operation::Not => {}
         }
     }
 
-    /// The result of all operands taken.
+    /// The result.
     pub fn finish(self) -> Vec<u8> {
         self.result.unwrap_or_default()
     }

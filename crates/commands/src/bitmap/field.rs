@@ -1,8 +1,8 @@
-//! Integers of 1 to 64 bits at any bit offset of a string, as BITFIELD sees them.
+//! Integers of 1 to 64 bits at any bit offset of a string, for BITFIELD.
 //!
-//! Bits are numbered from the most significant bit of the first byte, integers are big-endian and two's complement.
-//! One integer touches at most nine bytes, so it is read and written through a 128-bit window; bits behind the end of
-//! the string read as zero.
+//! Bits are numbered from the most significant bit of the first byte; integers are big-endian and in two's complement.
+//! One integer spans at most nine bytes, so it is read and written through a 128-bit window. Bits beyond the end of the
+//! string read as zero.
 
 /// Signedness and width of an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,19 +11,19 @@ pub struct IntType {
     bits: u32,
 }
 
-/// What happens to a value that does not fit.
+/// The handling of values that do not fit the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// It is cut to the low bits.
+    /// The value is truncated to the low bits.
     Wrap,
-    /// It becomes the nearest value that fits.
+    /// The value becomes the nearest value that fits.
     Saturate,
-    /// It is not written.
+    /// The value is not written.
     Fail,
 }
 
 impl Overflow {
-    /// The behaviour with this name, in either case.
+    /// Finds a handling by name, case-insensitively.
     pub fn parse(name: &[u8]) -> Option<Overflow> {
         const NAMES: [(&str, Overflow); 3] =
             [("wrap", Overflow::Wrap), ("sat", Overflow::Saturate), ("fail", Overflow::Fail)];
@@ -32,7 +32,7 @@ impl Overflow {
 }
 
 impl IntType {
-    /// A signed type of 1 to 64 or an unsigned type of 1 to 63 bits (so that every value fits in an `i64`).
+    /// A signed type of 1 to 64 bits or an unsigned type of 1 to 63 bits (so that every value fits in an `i64`).
     pub fn new(signed: bool, bits: i64) -> Option<IntType> {
         let widest = if signed { 64 } else { 63 };
         (1..=widest).contains(&bits).then_some(IntType { signed, bits: bits as u32 })
@@ -51,14 +51,14 @@ impl IntType {
         if self.signed { (1 << (self.bits - 1)) - 1 } else { (1 << self.bits) - 1 }
     }
 
-    /// The value of this type that has the low bits of `value`.
+    /// The value of this type with the low bits of `value`.
     fn truncate(self, value: i128) -> i64 {
         let unused = 128 - self.bits;
         let value = if self.signed { value << unused >> unused } else { value & self.max() };
         value as i64
     }
 
-    /// What is stored for the exact result `value`; `None` when it does not fit and must not be stored.
+    /// The value to store for the exact result `value`; `None` if it does not fit and must not be stored.
     pub fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         if (self.min()..=self.max()).contains(&value) {
             return Some(value as i64);
@@ -70,8 +70,8 @@ impl IntType {
         }
     }
 
-    /// The exact number that BITFIELD SET means by `value`: unsigned types see negative numbers as their 64-bit
-    /// pattern, which is always too large for them.
+    /// The exact number for the argument `value` of BITFIELD SET. Unsigned types interpret a negative number as its
+    /// 64-bit pattern, which is always too large for them.
     pub fn exact(self, value: i64) -> i128 {
         if self.signed { i128::from(value) } else { i128::from(value as u64) }
     }
@@ -94,7 +94,7 @@ impl IntType {
     }
 }
 
-/// The 16 bytes from the byte of bit `offset` on as a big-endian number, padded with zero bytes.
+/// The 16 bytes starting at the byte of bit `offset` as a big-endian number, padded with zero bytes.
 fn window(bytes: &[u8], offset: u64) -> u128 {
     let rest = usize::try_from(offset >> 3).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
     if let Some(full) = rest.first_chunk::<16>() {

@@ -1,7 +1,7 @@
-//! Bitmaps: strings seen as sequences of bits.
+//! Bitmaps: strings as sequences of bits.
 //!
-//! Handlers parse, fetch and report; the work on bits is done by [`bits`] (single bits, counting, searching),
-//! [`combine`] (BITOP) and [`field`] (the integers of BITFIELD), which know plain slices only.
+//! Handlers parse arguments, access keys and reply. The operations on bits are in [`bits`] (single bits, counting,
+//! searching), [`combine`] (BITOP) and [`field`] (the integers of BITFIELD), which work on slices.
 
 use kvick_resp::format::parse_i64;
 use kvick_store::{Db, EventClass, Expiry, Key};
@@ -76,7 +76,7 @@ fn getbit(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The optional `start [end [BYTE | BIT]]` of BITCOUNT and BITPOS.
+/// The optional arguments `start [end [BYTE | BIT]]` of BITCOUNT and BITPOS.
 const RANGE: Arg = Arg::block(
     "range",
     &[
@@ -93,7 +93,7 @@ const RANGE: Arg = Arg::block(
 )
 .optional();
 
-/// A range as the client gave it: both ends inclusive, negative numbers counted from the end of the string.
+/// A range as given: both ends inclusive, negative numbers count from the end of the string.
 struct Bounds {
     start: i64,
     end: Option<i64>,
@@ -101,7 +101,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Reads the range at argument `from`; `None` when there is none.
+    /// Parses the range at argument `from`; `None` if it is absent.
     fn parse(args: Args<'_>, from: usize) -> Result<Option<Bounds>, Error> {
         let int = |arg: &[u8]| parse_i64(arg).ok_or(Error::NOT_INTEGER);
         if args.len() > from + 3 {
@@ -119,14 +119,14 @@ impl Bounds {
         Ok(Some(Bounds { start, end, in_bits }))
     }
 
-    /// The bits of `string` that the range covers.
+    /// The bits of `string` in the range.
     fn bits(&self, string: &[u8]) -> std::ops::Range<u64> {
         let unit = if self.in_bits { 1 } else { 8 };
         let range = clamp_range(self.start, self.end.unwrap_or(-1), string.len() as u64 * 8 / unit);
         range.start * unit..range.end * unit
     }
 
-    /// True when both ends count from the end and are in the wrong order, however long the string is.
+    /// Whether both ends count from the end and are in the wrong order, regardless of the length of the string.
     fn is_reversed(&self) -> bool {
         self.start < 0 && self.end.is_some_and(|end| end < 0 && self.start > end)
     }
@@ -187,7 +187,7 @@ fn bitpos(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let position = read(&mut cx.db, key, |string| {
         let range = bounds.bits(string);
-        // Without an end the string counts as followed by clear bits.
+        // Without an end, the string is treated as followed by clear bits.
         let behind = (!bit && bounds.end.is_none() && !range.is_empty()).then_some(range.end);
         bits::find(string, range, bit).or(behind).map_or(-1, |position| position as i64)
     })?;
@@ -234,7 +234,7 @@ fn bitop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let target = cx.key(args, 2);
     if len > 0 {
         cx.db.set_owned(target, result, Expiry::None);
-        // A bitmap is raw, even where its bytes would pass for a number.
+        // A bitmap is stored as a raw string, even if its bytes represent a number.
         cx.db.string_mut(target, 0);
         cx.db.effects().changed(1);
         cx.db.effects().notify(EventClass::STRING, "set", target.bytes);
@@ -252,15 +252,15 @@ fn checked_offset(cx: &Context<'_>, offset: i64) -> Result<u64, Error> {
     if offset >> 3 >= cx.settings.proto_max_bulk_len { Err(BAD_OFFSET) } else { Ok(offset) }
 }
 
-/// Applies `f` to the string at `key`; `None` when there is none.
+/// Applies `f` to the string at `key`; `None` if the key does not exist.
 fn read<T>(db: &mut Db<'_>, key: Key<'_>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
     let Some(entry) = db.get(key) else { return Ok(None) };
     let string = entry.str().ok_or(Error::WRONG_TYPE)?;
     Ok(Some(f(string.bytes(&mut Default::default()))))
 }
 
-/// The string at `key`, to change, created or padded with zero bytes so that it has the bit `last`; and whether that
-/// made a difference.
+/// The string at `key`, mutable, created or padded with zero bytes so that it includes the bit `last`; also returns
+/// whether it was created or padded.
 fn with_room<'d>(db: &'d mut Db<'_>, key: Key<'_>, last: u64) -> Result<(&'d mut [u8], bool), Error> {
     let len_min = (last >> 3) as usize + 1;
     let grown = match db.get_for_write(key) {
@@ -270,7 +270,7 @@ fn with_room<'d>(db: &'d mut Db<'_>, key: Key<'_>, last: u64) -> Result<(&'d mut
     Ok((db.string_mut(key, len_min), grown))
 }
 
-/// Reports `count` changes to the bits of `key`.
+/// Records `count` changes to the bits of `key`.
 fn changed(db: &mut Db<'_>, key: Key<'_>, count: u64) {
     db.effects().changed(count);
     db.effects().notify(EventClass::STRING, "setbit", key.bytes);

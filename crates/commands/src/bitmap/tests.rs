@@ -1,4 +1,4 @@
-//! The commands against a keyspace.
+//! Tests of the bitmap commands on a keyspace.
 
 use super::COMMANDS;
 use crate::context::{Args, Context, Error, Handler};
@@ -7,13 +7,13 @@ use crate::testing::Bench;
 use kvick_resp::OwnedArgs;
 use kvick_store::Expiry;
 
-/// Plain strings to begin with and to look at.
+/// Commands that store and read plain strings.
 static STRINGS: &[Command<Handler>] = &[
     Command::new(Spec::new("put", 3).keys(&[KeySpec::at(1, &[KeyFlags::OW])]), put),
     Command::new(Spec::new("peek", 2).keys(&[KeySpec::at(1, &[KeyFlags::RO])]), peek),
 ];
 
-/// Stores a string that expires.
+/// Stores a string with an expiry.
 fn put(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let at = cx.db.now_ms() + 1000;
@@ -22,7 +22,7 @@ fn put(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The bytes, and whether they expire.
+/// Replies with the bytes, and whether the key has an expiry.
 fn peek(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let entry = cx.db.peek(key).ok_or(Error::NO_KEY)?;

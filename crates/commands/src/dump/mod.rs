@@ -1,4 +1,4 @@
-//! Values as bytes that any server reads: DUMP, RESTORE and RESTORE-ASKING.
+//! DUMP, RESTORE and RESTORE-ASKING: values in the portable dump format.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spe
 #[cfg(test)]
 mod tests;
 
-/// The family.
+/// The commands of this family.
 pub static COMMANDS: &[Command<Handler>] = &[DUMP, RESTORE, RESTORE_ASKING];
 
 const BUSY_KEY: Error = Error::text("BUSYKEY Target key name already exists.");
@@ -21,11 +21,11 @@ const INVALID_TTL: Error = Error::text("ERR Invalid TTL value, must be >= 0");
 const INVALID_IDLE_TIME: Error = Error::text("ERR Invalid IDLETIME value, must be >= 0");
 const INVALID_FREQUENCY: Error = Error::text("ERR Invalid FREQ value, must be >= 0 and <= 255");
 
-/// Whether the sums of payloads are left unchecked.
+/// Whether the checksums of payloads are ignored.
 static CHECKSUMS_SKIPPED: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the sums of payloads unchecked from now on, or checks them again: for tests with broken payloads
-/// (DEBUG SET-SKIP-CHECKSUM-VALIDATION).
+/// Sets whether the checksums of payloads are ignored: for tests with corrupt payloads (DEBUG
+/// SET-SKIP-CHECKSUM-VALIDATION).
 pub fn skip_checksums(skip: bool) {
     CHECKSUMS_SKIPPED.store(skip, Ordering::Relaxed);
 }
@@ -104,7 +104,7 @@ pub const RESTORE_ASKING: Command<Handler> = Command::new(
     restore,
 );
 
-/// What follows the payload.
+/// The options after the payload.
 #[derive(Default)]
 struct Options {
     replace: bool,
@@ -138,7 +138,7 @@ impl Options {
     }
 }
 
-/// The number behind an option.
+/// The number after an option.
 fn number(word: Option<&[u8]>) -> Result<i64, Error> {
     parse_i64(word.ok_or(Error::SYNTAX)?).ok_or(Error::NOT_INTEGER)
 }
@@ -201,7 +201,7 @@ fn restore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Propagates the command with the time at which the key expires instead of the time until then.
+/// Propagates the command with the absolute expiry time instead of the TTL.
 fn propagate_absolute(cx: &mut Context<'_>, args: Args<'_>, at: i64) {
     let at = at.to_string();
     let mut words: Vec<&[u8]> = args.iter().collect();
@@ -210,12 +210,12 @@ fn propagate_absolute(cx: &mut Context<'_>, args: Args<'_>, at: i64) {
     cx.db.effects().propagate(&words);
 }
 
-/// Which versions of dumps are taken under these settings.
+/// The dump versions that these settings accept.
 pub fn version_check(settings: &Settings) -> VersionCheck {
     if settings.rdb_version_relaxed { VersionCheck::Relaxed } else { VersionCheck::Strict }
 }
 
-/// How values are built under these settings.
+/// The options for building values under these settings.
 pub fn value_options(settings: &Settings) -> ValueOptions {
     ValueOptions {
         list_max_listpack_size: settings.list_max_listpack_size,

@@ -6,7 +6,7 @@ fn bench() -> Bench {
     Bench::new(&[super::COMMANDS, crate::keys::COMMANDS, crate::string::COMMANDS, crate::list::COMMANDS])
 }
 
-/// The payload of a key.
+/// Dumps a key; returns the payload.
 fn dump(bench: &mut Bench, key: &str) -> Vec<u8> {
     let reply = bench.run_words(&[b"dump", key.as_bytes()]);
     let start = reply.windows(2).position(|pair| pair == b"\r\n").expect("a bulk string") + 2;
@@ -60,7 +60,7 @@ fn times_are_relative_unless_absolute() {
     let at = (bench.now_ms + 7000).to_string();
     assert_eq!(restore(&mut bench, "b", &at, &payload, &["ABSTTL"]), "+OK");
     assert_eq!(bench.run("pttl b"), ":7000");
-    // A time that has passed: nothing stays, not even what was there.
+    // The expiry time has passed: the key does not exist afterwards, even if it did before.
     assert_eq!(restore(&mut bench, "a", "1", &payload, &["absttl", "replace"]), "+OK");
     assert_eq!(bench.run("exists a"), ":0");
 }
@@ -116,7 +116,7 @@ fn errors_come_in_their_order() {
 #[test]
 fn the_log_is_told_what_is_wrong_with_a_payload() {
     let mut bench = bench();
-    // A list of one listpack that claims to be longer than it is; the sum is right.
+    // A list of one listpack whose header claims a greater length; the checksum is valid.
     let listpack = [11, 0, 0, 0, 1, 0, 0x81, b'a', 2, 0xff];
     let payload =
         [&[18, 1, 2, 10][..], &listpack, &[80, 0], &[0xfb, 0x5e, 0x35, 0x56, 0xf9, 0xc5, 0x7c, 0x71]].concat();

@@ -1,36 +1,36 @@
-//! Places as geohashes: the earth is halved again and again, by longitude and by latitude in turn, and each bit says in which
-//! half a place is. Places that are near to each other mostly share their first bits, so that a cell of the grid is a
-//! range of scores in a sorted set.
+//! Positions as geohashes. The longitude and latitude ranges are halved alternately, and each bit tells which half
+//! contains the position. Nearby positions mostly share a prefix of bits, so that a cell of the grid is a range of
+//! scores in a sorted set.
 //!
-//! Latitudes end at 85.05 degrees, where the Mercator projection is a square (EPSG:3857). Geohash strings, as others
-//! exchange them, halve the latitudes from -90 to 90 instead.
+//! Latitudes are limited to 85.05 degrees, where the Mercator projection is a square (EPSG:3857). Standard geohash
+//! strings use latitudes from -90 to 90 degrees instead.
 
-/// Halvings of each coordinate in a score: 52 bits in all, which a double holds exactly.
+/// Halvings per coordinate in a score: 52 bits in total, which a double represents exactly.
 pub const STEPS_MAX: u8 = 26;
 
 /// A range of degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Degrees {
-    /// The lowest.
+    /// The lower end.
     pub min: f64,
-    /// The highest.
+    /// The upper end.
     pub max: f64,
 }
 
-/// The longitudes there are.
+/// The valid longitudes.
 pub const LONGITUDES: Degrees = Degrees { min: -180.0, max: 180.0 };
-/// The latitudes that have a place in a grid.
+/// The latitudes that the grid covers.
 pub const LATITUDES: Degrees = Degrees { min: -85.05112878, max: 85.05112878 };
-/// The latitudes of geohash strings.
+/// The latitudes of standard geohash strings.
 const ALL_LATITUDES: Degrees = Degrees { min: -90.0, max: 90.0 };
 
 impl Degrees {
-    /// Whether it is one of them; both ends are.
+    /// Whether the range contains a value; both ends are inclusive.
     pub fn contains(self, degrees: f64) -> bool {
         degrees >= self.min && degrees <= self.max
     }
 
-    /// The number of the part in which it lies when the range is halved `steps` times.
+    /// The index of the part that contains a value after the range is halved `steps` times.
     fn part(self, degrees: f64, steps: u8) -> u32 {
         let offset = (degrees - self.min) / (self.max - self.min);
         (offset * (1u64 << steps) as f64) as u32
@@ -40,12 +40,12 @@ impl Degrees {
     fn ends(self, part: u32, steps: u8) -> Degrees {
         let (parts, scale) = ((1u64 << steps) as f64, self.max - self.min);
         let end = |part: f64| self.min + (part / parts) * scale;
-        // The number of the last part of 32 halvings wraps around, as the reference's does.
+        // The index after the last of 2^32 parts wraps around, as in Valkey.
         Degrees { min: end(f64::from(part)), max: end(f64::from(part.wrapping_add(1))) }
     }
 }
 
-/// A place on earth, in degrees.
+/// A position on earth, in degrees.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Place {
     /// East is positive.
@@ -55,21 +55,21 @@ pub struct Place {
 }
 
 impl Place {
-    /// The middle of the cell that a score stands for.
+    /// The center of the cell that a score represents.
     pub fn of_score(score: f64) -> Place {
-        // Scores that are no geohash are read as the reference reads them.
+        // Scores that are not geohashes are converted as in Valkey.
         let bits = if score < 0.0 { score as i64 as u64 } else { score as u64 };
         let area = Cell { bits, steps: STEPS_MAX }.area();
         let middle = |part: Degrees, all: Degrees| ((part.min + part.max) / 2.0).min(all.max).max(all.min);
         Place { longitude: middle(area.longitude, LONGITUDES), latitude: middle(area.latitude, LATITUDES) }
     }
 
-    /// The score of a place that has one.
+    /// The score of a position in the grid.
     pub fn score(self) -> u64 {
         Cell::of(self, STEPS_MAX).bits
     }
 
-    /// The geohash as a string of eleven characters; the last one is always 0, for want of bits.
+    /// The standard geohash string of eleven characters. The last one is always 0, since 52 bits fill only ten.
     pub fn geohash(self) -> [u8; 11] {
         const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
         let bits = interleave(ALL_LATITUDES.part(self.latitude, STEPS_MAX), LONGITUDES.part(self.longitude, STEPS_MAX));
@@ -81,16 +81,16 @@ impl Place {
     }
 }
 
-/// A cell of the grid that halving both coordinates `steps` times makes.
+/// A cell of the grid that results from halving both coordinates `steps` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Which one: two bits for each step, the longitude's first.
+    /// The cell: two bits per step, the bit of the longitude first.
     pub bits: u64,
     /// Halvings: 1 to [`STEPS_MAX`].
     pub steps: u8,
 }
 
-/// What a cell covers.
+/// The area of a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     /// West to east.
@@ -99,33 +99,32 @@ pub struct Area {
     pub latitude: Degrees,
 }
 
-/// Bits of longitudes.
+/// The bits of longitudes.
 const EVEN: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-/// Bits of latitudes.
+/// The bits of latitudes.
 const ODD: u64 = 0x5555_5555_5555_5555;
 
 impl Cell {
-    /// The cell of a place that has one.
+    /// The cell of a position in the grid.
     pub fn of(place: Place, steps: u8) -> Cell {
         let (latitude, longitude) = (LATITUDES.part(place.latitude, steps), LONGITUDES.part(place.longitude, steps));
         Cell { bits: interleave(latitude, longitude), steps }
     }
 
-    /// What it covers.
+    /// The area that it covers.
     pub fn area(self) -> Area {
         let latitude = deinterleave(self.bits);
         let longitude = deinterleave(self.bits >> 1);
         Area { longitude: LONGITUDES.ends(longitude, self.steps), latitude: LATITUDES.ends(latitude, self.steps) }
     }
 
-    /// The scores of the places in it: from the first to before the second.
+    /// The scores of its positions: a half-open range.
     pub fn scores(self) -> (f64, f64) {
         let align = |bits: u64| (bits << (2 * (u32::from(STEPS_MAX) - u32::from(self.steps)))) as f64;
         (align(self.bits), align(self.bits + 1))
     }
 
-    /// The cell that lies so many cells, -1 to 1, to the east and to the north. The grid has no edges: beyond the last cell
-    /// comes the first.
+    /// The adjacent cell, -1 to 1 cells to the east and to the north. The grid wraps around at its edges.
     pub fn neighbour(self, east: i8, north: i8) -> Cell {
         let shift = 64 - 2 * u32::from(self.steps);
         let longitude = step(self.bits & EVEN, east, ODD >> shift, EVEN >> shift);
@@ -134,23 +133,23 @@ impl Cell {
     }
 }
 
-/// Adds -1 to 1 to a number whose bits stand at every second place, `mask`; `others` are the places between.
+/// Adds -1 to 1 to a number whose bits are at every second position, `mask`; `others` are the positions between.
 fn step(bits: u64, by: i8, others: u64, mask: u64) -> u64 {
     let stepped = match by {
         0 => return bits,
-        // The bits between are set so that a carry passes over them.
+        // The bits between are set, so that a carry propagates across them.
         1.. => bits.wrapping_add(others + 1),
         _ => (bits | others).wrapping_sub(others + 1),
     };
     stepped & mask
 }
 
-/// Puts the bits of two numbers in turn, those of `low` at places 0, 2, ....
+/// Interleaves the bits of two numbers; those of `low` are at positions 0, 2, ....
 fn interleave(low: u32, high: u32) -> u64 {
     spread(low) | spread(high) << 1
 }
 
-/// Spreads bits to every second place.
+/// Spreads bits to every second position.
 fn spread(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in [
@@ -165,7 +164,7 @@ fn spread(number: u32) -> u64 {
     bits
 }
 
-/// The bits at every second place, from place 0 on.
+/// Extracts the bits at every second position, starting at position 0.
 fn deinterleave(bits: u64) -> u32 {
     let mut bits = bits & ODD;
     for (shift, mask) in [

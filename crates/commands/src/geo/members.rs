@@ -1,4 +1,4 @@
-//! Adding members with their places, and asking for places and distances.
+//! GEOADD, GEODIST, GEOHASH and GEOPOS.
 
 use kvick_resp::Args;
 use kvick_store::{IntBuf, SortedSet, Str};
@@ -66,7 +66,7 @@ fn geoadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Propagates GEOADD as the ZADD that it amounts to.
+/// Propagates GEOADD as the equivalent ZADD.
 fn propagate<'a>(
     cx: &mut Context<'_>,
     args: Args<'a>,

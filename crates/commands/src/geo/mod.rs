@@ -1,11 +1,11 @@
-//! Geospatial indexes: sorted sets whose scores are places, as geohashes of 52 bits.
+//! Geospatial indexes: sorted sets whose scores are positions, encoded as 52-bit geohashes.
 //!
-//! - [`geohash`]: places as numbers, and back; the cells around a place.
-//! - [`shape`]: distances, and what is inside of a circle, a box or a polygon.
-//! - [`members`]: adding members, and asking for their places.
-//! - [`search`]: GEOSEARCH and its older kin, with their options in [`options`].
+//! - [`geohash`]: conversion of positions to numbers and back, and the cells around a position.
+//! - [`shape`]: distances, and containment in a circle, box or polygon.
+//! - [`members`]: GEOADD, GEODIST, GEOHASH and GEOPOS.
+//! - [`search`]: GEOSEARCH and the older GEORADIUS commands, with their options in [`options`].
 //!
-//! All arithmetic is done in the order of the reference's, for results that are the same to the last bit.
+//! All arithmetic uses the order of operations of Valkey, so that results are identical to the last bit.
 
 use kvick_resp::format::parse_double;
 use kvick_resp::{Args, Reply, Version};
@@ -36,7 +36,7 @@ pub static COMMANDS: &[Command<Handler>] = &[
     search::GEORADIUSBYMEMBER_RO,
 ];
 
-/// Reads a place from two arguments: longitude and latitude in degrees.
+/// Parses a position from two arguments: longitude and latitude in degrees.
 fn place(args: Args<'_>, index: usize) -> Result<Place, Error> {
     let degrees = |index| args.get(index).and_then(parse_double).ok_or(Error::NOT_FLOAT);
     let (longitude, latitude) = (degrees(index)?, degrees(index + 1)?);
@@ -46,19 +46,19 @@ fn place(args: Args<'_>, index: usize) -> Result<Place, Error> {
     Err(Error::new(format!("ERR invalid longitude,latitude pair {longitude:.6},{latitude:.6}")))
 }
 
-/// Reads a unit of length: how many metres it has.
+/// Parses a unit of length; returns its length in meters.
 fn unit(word: &[u8]) -> Result<f64, Error> {
     const UNITS: [(&[u8], f64); 4] = [(b"m", 1.0), (b"km", 1000.0), (b"ft", 0.3048), (b"mi", 1609.34)];
     const UNKNOWN: Error = Error::text("ERR unsupported unit provided. please use M, KM, FT, MI");
     UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, metres)| *metres).ok_or(UNKNOWN)
 }
 
-/// The place of a member, `None` when it is not there.
+/// The position of a member; `None` if it does not exist.
 fn place_of(set: &SortedSet, member: &[u8]) -> Option<Place> {
     set.score(member).map(Place::of_score)
 }
 
-/// Replies with a distance: four digits behind the point, rounded half to even.
+/// Replies with a distance: four decimals, rounded half to even.
 fn reply_distance(reply: &mut Reply<'_>, distance: f64) {
     let scaled = (distance * 10_000.0).round_ties_even() as i64;
     let (whole, fraction) = (scaled.unsigned_abs() / 10_000, scaled.unsigned_abs() % 10_000);
@@ -66,7 +66,7 @@ fn reply_distance(reply: &mut Reply<'_>, distance: f64) {
     reply.bulk(format!("{sign}{whole}.{fraction:04}").as_bytes());
 }
 
-/// Replies with longitude and latitude: up to 17 digits behind the point.
+/// Replies with longitude and latitude, with up to 17 decimals.
 fn reply_place(reply: &mut Reply<'_>, place: Place) {
     reply.array(2);
     for degrees in [place.longitude, place.latitude] {

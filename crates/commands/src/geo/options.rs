@@ -1,4 +1,4 @@
-//! What GEOSEARCH, GEORADIUS and their kin ask for.
+//! The options of GEOSEARCH, GEORADIUS and their variants.
 
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
@@ -9,12 +9,12 @@ use super::shape::Shape;
 use super::{place, place_of, unit};
 use crate::context::Error;
 
-/// Whose arguments are read.
+/// The command whose arguments are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
-    /// GEORADIUS: the centre and a circle come first.
+    /// GEORADIUS: starts with the center and a radius.
     Radius,
-    /// GEORADIUSBYMEMBER: a member and a circle come first.
+    /// GEORADIUSBYMEMBER: starts with a member and a radius.
     RadiusByMember,
     /// GEOSEARCH.
     Search,
@@ -28,7 +28,7 @@ impl Syntax {
     }
 }
 
-/// In which order results come.
+/// The order of results.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Nearest first.
@@ -37,12 +37,13 @@ pub enum Order {
     Descending,
 }
 
-/// What is asked for.
+/// The parsed options.
 #[derive(Default)]
 pub struct Options {
-    /// Where distances are measured from. Unknown for polygons, which have their own, and where there is nothing to search.
+    /// The center, from which distances are measured. `None` for polygons, which define their own, and if the key does
+    /// not exist.
     pub centre: Option<Place>,
-    /// What is searched; unknown where there is nothing to search.
+    /// The shape; `None` if the key does not exist.
     pub shape: Option<Shape>,
     /// WITHDIST.
     pub with_distance: bool,
@@ -54,15 +55,15 @@ pub struct Options {
     pub order: Option<Order>,
     /// COUNT.
     pub count: Option<usize>,
-    /// ANY: whether the search ends when so many are found.
+    /// ANY: whether the search ends once COUNT members are found.
     pub any: bool,
-    /// STORE or STOREDIST: the argument of the key to store results in.
+    /// STORE or STOREDIST: the argument index of the destination key.
     pub store: Option<usize>,
-    /// Whether distances are stored instead of places.
+    /// Whether distances are stored instead of positions.
     pub store_distance: bool,
 }
 
-/// Arguments that are read one after the other.
+/// A cursor over the arguments.
 struct Words<'a> {
     args: Args<'a>,
     at: usize,
@@ -120,7 +121,7 @@ impl<'a> Words<'a> {
         (0..corners).map(|_| self.place()).collect::<Result<_, _>>().map(Shape::Polygon)
     }
 
-    /// The place of a member of what is searched, if there is something.
+    /// The position of the next argument, a member of the searched set; `None` if the key does not exist.
     fn member(&mut self, set: Option<&SortedSet>) -> Result<Option<Place>, Error> {
         let member = self.next().unwrap_or_default();
         let Some(set) = set else { return Ok(None) };
@@ -130,7 +131,7 @@ impl<'a> Words<'a> {
 }
 
 impl Options {
-    /// Reads the arguments of a search in `set`. Only commands that `may_store` take STORE and STOREDIST.
+    /// Parses the arguments of a search in `set`. STORE and STOREDIST are valid only if `may_store` is set.
     pub fn parse(args: Args<'_>, syntax: Syntax, may_store: bool, set: Option<&SortedSet>) -> Result<Options, Error> {
         let mut options = Options::default();
         let mut words = Words { args, at: 2 };
@@ -141,7 +142,7 @@ impl Options {
             }
             Syntax::RadiusByMember => {
                 options.centre = words.member(set)?;
-                // The circle is not looked at where there is nothing to search.
+                // The radius is not checked if the key does not exist.
                 if set.is_some() {
                     options.shape = Some(words.circle()?);
                 }
@@ -153,7 +154,7 @@ impl Options {
                 words.at = 3;
             }
         }
-        // Centres that were named, though perhaps of no known place.
+        // Which kinds of center were given, even if the position is unknown.
         let (mut by_member, mut by_place) = (false, false);
         while let Some(word) = words.next() {
             let word = word.to_ascii_lowercase();
@@ -190,7 +191,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Takes a word in that all commands know; false if it is none.
+    /// Processes an option that all commands accept; returns false if the word is not one.
     fn take_plain(&mut self, word: &[u8], words: &mut Words<'_>, may_store: bool) -> Result<bool, Error> {
         match word {
             b"withdist" => self.with_distance = true,
@@ -216,7 +217,7 @@ impl Options {
         Ok(true)
     }
 
-    /// Whether what was said goes together.
+    /// Checks the combination of options.
     fn check(&self, args: Args<'_>, syntax: Syntax, has_centre: bool) -> Result<(), Error> {
         let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default());
         if self.store.is_some() && (self.with_distance || self.with_hash || self.with_place) {

@@ -1,7 +1,7 @@
 //! GEOSEARCH and GEOSEARCHSTORE, and the older GEORADIUS commands.
 //!
-//! A search looks at the few cells of the grid that cover its shape, each a range of scores, and keeps the members whose
-//! places are inside.
+//! A search reads the few cells of the grid that cover its shape, each of which is a range of scores, and keeps the
+//! members whose positions are inside.
 
 use kvick_resp::{Args, Reply};
 use kvick_store::collections::sorted_set::{Builder, Cut};
@@ -25,9 +25,75 @@ pub const GEOSEARCH: Command<Handler> = Command::new(
         .flags(&[Flags::READONLY])
         .acl(&[Categories::GEO])
         .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::Geo, "6.2.0", "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the shape.", "Lists the members inside of a circle, a box or a polygon.")
+        .doc(
+            Group::Geo,
+            "6.2.0",
+            "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the \
+             shape.",
+            "Lists the members inside of a circle, a box or a polygon.",
+        )
         .history(&[("7.0.0", "Units may be in upper case."), ("9.0.0", "Added `BYPOLYGON`.")])
-        .args(&[Arg::key("key"), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("withcoord", "WITHCOORD").optional(), Arg::word("withdist", "WITHDIST").optional(), Arg::word("withhash", "WITHHASH").optional()]),
+        .args(&[
+            Arg::key("key"),
+            Arg::one_of(
+                "from",
+                &[
+                    Arg::string("member").token("FROMMEMBER"),
+                    Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT"),
+                ],
+            )
+            .optional(),
+            Arg::one_of(
+                "by",
+                &[
+                    Arg::block(
+                        "circle",
+                        &[
+                            Arg::double("radius").token("BYRADIUS"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "box",
+                        &[
+                            Arg::double("width").token("BYBOX"),
+                            Arg::double("height"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "polygon",
+                        &[
+                            Arg::integer("num-vertices").token("BYPOLYGON"),
+                            Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple(),
+                        ],
+                    )
+                    .since("9.0.0"),
+                ],
+            ),
+            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
+            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
+                .optional(),
+            Arg::word("withcoord", "WITHCOORD").optional(),
+            Arg::word("withdist", "WITHDIST").optional(),
+            Arg::word("withhash", "WITHHASH").optional(),
+        ]),
     geosearch,
 );
 
@@ -43,9 +109,74 @@ pub const GEOSEARCHSTORE: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::DENYOOM])
         .acl(&[Categories::GEO])
         .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE]), KeySpec::at(2, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::Geo, "6.2.0", "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the shape.", "Stores the members inside of a circle, a box or a polygon.")
+        .doc(
+            Group::Geo,
+            "6.2.0",
+            "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the \
+             shape.",
+            "Stores the members inside of a circle, a box or a polygon.",
+        )
         .history(&[("7.0.0", "Units may be in upper case."), ("9.0.0", "Added `BYPOLYGON`.")])
-        .args(&[Arg::key("destination"), Arg::key("source").key_spec(1), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("storedist", "STOREDIST").optional()]),
+        .args(&[
+            Arg::key("destination"),
+            Arg::key("source").key_spec(1),
+            Arg::one_of(
+                "from",
+                &[
+                    Arg::string("member").token("FROMMEMBER"),
+                    Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT"),
+                ],
+            )
+            .optional(),
+            Arg::one_of(
+                "by",
+                &[
+                    Arg::block(
+                        "circle",
+                        &[
+                            Arg::double("radius").token("BYRADIUS"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "box",
+                        &[
+                            Arg::double("width").token("BYBOX"),
+                            Arg::double("height"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "polygon",
+                        &[
+                            Arg::integer("num-vertices").token("BYPOLYGON"),
+                            Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple(),
+                        ],
+                    )
+                    .since("9.0.0"),
+                ],
+            ),
+            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
+            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
+                .optional(),
+            Arg::word("storedist", "STOREDIST").optional(),
+        ]),
     geosearchstore,
 );
 
@@ -247,7 +378,7 @@ fn georadiusbymember_ro(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Erro
     search(cx, args, 1, Syntax::RadiusByMember, false)
 }
 
-/// The keys of GEORADIUS and GEORADIUSBYMEMBER: the last STORE or STOREDIST counts.
+/// The keys of GEORADIUS and GEORADIUSBYMEMBER: the last STORE or STOREDIST takes effect.
 fn radius_keys(args: Args<'_>) -> Option<KeyPositions> {
     let mut stored = None;
     let mut index = 5;
@@ -264,16 +395,16 @@ fn radius_keys(args: Args<'_>) -> Option<KeyPositions> {
     Some([read].into_iter().chain(written).collect())
 }
 
-/// A member that was found.
+/// A member found by a search.
 struct Found<'a> {
     member: Str<'a>,
     score: f64,
     place: Place,
-    /// Metres from the centre.
+    /// Meters from the center.
     distance: f64,
 }
 
-/// Searches the sorted set at argument `source`, and lists or stores what was found.
+/// Searches the sorted set at argument `source`, and lists or stores the result.
 fn search(cx: &mut Context<'_>, args: Args<'_>, source: usize, syntax: Syntax, may_store: bool) -> Result<(), Error> {
     let key = cx.key(args, source);
     let set = cx.db.read::<SortedSet>(key)?;
@@ -302,7 +433,7 @@ fn search(cx: &mut Context<'_>, args: Args<'_>, source: usize, syntax: Syntax, m
     Ok(())
 }
 
-/// The members inside of a shape: as many, and in the order, as the options say.
+/// The members inside a shape, limited and sorted as the options require.
 fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options) -> Vec<Found<'a>> {
     let count = options.count.unwrap_or(usize::MAX);
     let enough = if options.any { count } else { usize::MAX };
@@ -320,7 +451,7 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
             }
         }
     }
-    // A count without an order asks for the nearest, unless any will do.
+    // COUNT without an order returns the nearest members, unless ANY is given.
     let nearest = (options.count.is_some() && !options.any).then_some(Order::Ascending);
     match options.order.or(nearest) {
         Some(Order::Ascending) => found.sort_by(|a, b| a.distance.total_cmp(&b.distance)),
@@ -331,7 +462,7 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
     found
 }
 
-/// Lists what was found, with what is asked for beside.
+/// Lists the members found, with the requested details.
 fn list(reply: &mut Reply<'_>, found: &[Found<'_>], options: &Options, unit: f64) {
     let beside =
         [options.with_distance, options.with_hash, options.with_place].into_iter().filter(|with| *with).count();
@@ -386,7 +517,8 @@ mod tests {
                 ("GEORADIUS s 15 37 200 mi WITHDIST COUNT 1", "*1 *2 $7 Catania $7 35.0711"),
                 (
                     "GEORADIUS_RO s 15 37 100 km WITHDIST WITHHASH WITHCOORD",
-                    "*1 *4 $7 Catania $7 56.4413 :3479447370796909 *2 $20 15.08726745843887329 $20 37.50266842333162032",
+                    "*1 *4 $7 Catania $7 56.4413 :3479447370796909 *2 $20 15.08726745843887329 $20 \
+                     37.50266842333162032",
                 ),
             ] {
                 assert_eq!(bench.run(command), expected, "{command}");

@@ -1,10 +1,10 @@
-//! Distances on earth, and the shapes that are searched: circles, boxes and polygons.
+//! Distances on earth, and the shapes of searches: circles, boxes and polygons.
 
 use super::geohash::{Cell, Degrees, LATITUDES, LONGITUDES, Place, STEPS_MAX};
 
-/// The earth as a ball: its quadratic mean radius in metres (WGS-84).
+/// The earth as a sphere: its quadratic mean radius in meters (WGS-84).
 const EARTH_RADIUS: f64 = 6372797.560856;
-/// Half the width of the Mercator projection, in metres.
+/// Half the width of the Mercator projection, in meters.
 const MERCATOR_MAX: f64 = 20037726.37;
 
 fn radians(degrees: f64) -> f64 {
@@ -15,9 +15,9 @@ fn degrees(radians: f64) -> f64 {
     radians / (std::f64::consts::PI / 180.0)
 }
 
-/// The distance in metres between two places, by the haversine formula.
+/// The distance in meters between two positions, by the haversine formula.
 pub fn distance(from: Place, to: Place) -> f64 {
-    /// Below this, about six nanometres, longitudes are taken for the same.
+    /// Below this, about six nanometers, longitudes are considered equal.
     const SAME: f64 = 1e-15;
     let v = ((radians(to.longitude) - radians(from.longitude)) / 2.0).sin();
     if v.abs() <= SAME {
@@ -34,31 +34,31 @@ fn latitude_distance(from: f64, to: f64) -> f64 {
     EARTH_RADIUS * (radians(to) - radians(from)).abs()
 }
 
-/// What is searched. Lengths are in metres.
+/// The shape of a search.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// All places within a radius.
+    /// All positions within a radius.
     Circle {
         /// The radius, in units.
         radius: f64,
-        /// Metres in a unit.
+        /// Meters per unit.
         unit: f64,
     },
-    /// All places that are no farther to either side than half of these.
+    /// All positions within half the width and half the height of the center.
     Box {
         /// West to east, in units.
         width: f64,
         /// South to north, in units.
         height: f64,
-        /// Metres in a unit.
+        /// Meters per unit.
         unit: f64,
     },
-    /// What these corners enclose: three at least.
+    /// The area enclosed by these corners, at least three.
     Polygon(Vec<Place>),
 }
 
 impl Shape {
-    /// Metres in the unit of its lengths, which distances are told in.
+    /// Meters per unit of its lengths, which is also the unit of reported distances.
     pub fn unit(&self) -> f64 {
         match self {
             Shape::Circle { unit, .. } | Shape::Box { unit, .. } => *unit,
@@ -66,8 +66,8 @@ impl Shape {
         }
     }
 
-    /// The middle of a polygon, which its search begins with: that of its corners as points in space, brought back to the
-    /// surface. The other shapes are told theirs.
+    /// The center of a polygon: the mean of its corners as points in space, projected back to the surface. The other
+    /// shapes are given a center.
     pub fn own_centre(&self) -> Option<Place> {
         let Shape::Polygon(corners) = self else { return None };
         let (mut x, mut y, mut z) = (0.0, 0.0, 0.0);
@@ -81,7 +81,7 @@ impl Shape {
         Some(Place { longitude: degrees(f64::atan2(y, x)), latitude: degrees(latitude) })
     }
 
-    /// How far a place is from the centre, if it is inside.
+    /// The distance of a position from the center, if it is inside.
     pub fn distance_within(&self, centre: Place, place: Place) -> Option<f64> {
         match self {
             Shape::Circle { radius, unit } => {
@@ -102,7 +102,7 @@ impl Shape {
         }
     }
 
-    /// The ranges of longitudes and latitudes that cover it.
+    /// The ranges of longitudes and latitudes that contain the shape.
     fn bounds(&self, centre: Place) -> (Degrees, Degrees) {
         let (width, height) = match self {
             Shape::Circle { radius, unit } => (unit * radius, unit * radius),
@@ -110,7 +110,7 @@ impl Shape {
             Shape::Polygon(corners) => return bounds_of(corners),
         };
         let latitude_delta = degrees(height / EARTH_RADIUS);
-        // Circles of latitude are shorter towards the poles: the edge that is nearer to one spans more degrees.
+        // Parallels are shorter towards the poles: the edge nearer to a pole spans more degrees.
         let edge =
             if centre.latitude < 0.0 { centre.latitude - latitude_delta } else { centre.latitude + latitude_delta };
         let longitude_delta = degrees(width / EARTH_RADIUS / radians(edge).cos());
@@ -120,7 +120,7 @@ impl Shape {
         )
     }
 
-    /// A radius in metres around the centre that covers it.
+    /// A radius in meters around the center that contains the shape.
     fn radius(&self, centre: Place, (longitudes, latitudes): (Degrees, Degrees)) -> f64 {
         match self {
             Shape::Circle { radius, unit } => radius * unit,
@@ -135,13 +135,13 @@ impl Shape {
         }
     }
 
-    /// The cells to search: nine or less, each only once in a row, of a size that they cover the shape.
+    /// The cells to search: nine or fewer, without consecutive duplicates, large enough to cover the shape.
     pub fn cells(&self, centre: Place) -> Vec<Cell> {
         let bounds @ (longitudes, latitudes) = self.bounds(centre);
         let mut steps = steps_for(self.radius(centre, bounds), centre.latitude);
         let mut cell = Cell::of(centre, steps);
         let neighbour = |east, north| cell.neighbour(east, north).area();
-        // Near to the edge of a cell, the shape may reach beyond the neighbour.
+        // If the center is near the edge of a cell, the shape may extend beyond the adjacent cell.
         let too_small = neighbour(0, 1).latitude.max < latitudes.max
             || neighbour(0, -1).latitude.min > latitudes.min
             || neighbour(1, 0).longitude.max < longitudes.max
@@ -150,7 +150,7 @@ impl Shape {
             steps -= 1;
             cell = Cell::of(centre, steps);
         }
-        // The order in which cells are searched decides what ANY finds, and how results that are not sorted lie.
+        // The order of the cells determines the result of ANY and the order of unsorted results.
         const AROUND: [(i8, i8); 9] = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
         let area = cell.area();
         let useless = |(east, north): (i8, i8)| {
@@ -163,8 +163,8 @@ impl Shape {
         let mut cells: Vec<(usize, Cell)> = Vec::with_capacity(AROUND.len());
         for (index, (east, north)) in AROUND.into_iter().enumerate() {
             let neighbour = cell.neighbour(east, north);
-            // A grid of few cells has the same neighbour on both sides. The reference compares with the one before, unless
-            // that was the cell in the middle.
+            // If the grid has few cells, both sides have the same neighbor. As in Valkey, a cell is compared with the
+            // previous one, unless that is the center cell.
             let again = cells.last().is_some_and(|(last, cell)| *last > 0 && *cell == neighbour);
             if !useless((east, north)) && !again {
                 cells.push((index, neighbour));
@@ -174,7 +174,7 @@ impl Shape {
     }
 }
 
-/// How often the earth is halved for cells of this radius.
+/// The number of halvings for cells of this radius.
 fn steps_for(radius: f64, latitude: f64) -> u8 {
     if radius == 0.0 {
         return STEPS_MAX;
@@ -185,7 +185,7 @@ fn steps_for(radius: f64, latitude: f64) -> u8 {
         covered *= 2.0;
         steps += 1;
     }
-    // Two less, so that the radius is covered in most cases; towards the poles cells are narrower.
+    // Two fewer, so that the cells cover the radius in most cases; cells are narrower towards the poles.
     steps -= 2;
     if !(-66.0..=66.0).contains(&latitude) {
         steps -= 1;
@@ -197,7 +197,7 @@ fn steps_for(radius: f64, latitude: f64) -> u8 {
 }
 
 fn bounds_of(corners: &[Place]) -> (Degrees, Degrees) {
-    // Turned inside out, so that the first corner counts.
+    // Initially inverted, so that the first corner sets both ends.
     let mut longitudes = Degrees { min: LONGITUDES.max, max: LONGITUDES.min };
     let mut latitudes = Degrees { min: LATITUDES.max, max: LATITUDES.min };
     for corner in corners {
@@ -207,7 +207,8 @@ fn bounds_of(corners: &[Place]) -> (Degrees, Degrees) {
     (longitudes, latitudes)
 }
 
-/// Whether a polygon encloses a place: whether a ray from it crosses an odd number of edges (W. Randolph Franklin's PNPOLY).
+/// Whether a polygon encloses a position: whether a ray from it crosses an odd number of edges (W. Randolph Franklin's
+/// PNPOLY).
 fn encloses(corners: &[Place], place: Place) -> bool {
     let mut inside = false;
     let edges = corners.iter().zip(corners.iter().cycle().skip(corners.len().saturating_sub(1)));

@@ -1,6 +1,6 @@
-//! Fields that are numbers: HINCRBY for 64-bit integers, HINCRBYFLOAT for fractions.
+//! HINCRBY and HINCRBYFLOAT: fields that are numbers.
 //!
-//! A field that does not exist counts as 0, and an existing one keeps its expiry.
+//! A missing field counts as 0, and an existing one keeps its expiry.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -32,7 +32,7 @@ fn hincrby(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         Ok(Text::from_slice(Str::Int(sum).bytes(&mut IntBuf::default())))
     })?;
     if field.among_volatile {
-        // What a follower sees of the field may differ, by its clock, from what it is here.
+        // The field may have expired at a replica, whose clock differs, so the result is propagated.
         propagate_value(cx, cx.key(args, 1), &args[2], &field.value, field.expiry);
     }
     cx.reply.int(sum);
@@ -67,23 +67,23 @@ fn hincrbyfloat(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         };
         Ok(old.checked_add(increment).ok_or(NOT_FINITE)?.format())
     })?;
-    // Followers take the result over: another version may round or print it in another way.
+    // Replicas receive the result, since another version may round or format it differently.
     propagate_value(cx, cx.key(args, 1), &args[2], &field.value, field.expiry);
     cx.reply.bulk(&field.value);
     Ok(())
 }
 
-/// A field that was given a value.
+/// A field with a new value.
 struct Updated {
     value: Text,
-    /// The expiry that it kept.
+    /// The expiry, which is unchanged.
     expiry: Option<i64>,
     /// Whether the hash had fields with an expiry.
     among_volatile: bool,
 }
 
-/// Gives the field of argument 2 in the hash of argument 1 the value that `derive` makes of the present one: one change,
-/// told as `event`. `derive` must not refuse a field that is not there.
+/// Sets the field at argument 2 of the hash at argument 1 to the value that `derive` computes from the current one.
+/// This counts as one change, with event `event`. `derive` must accept a missing field.
 fn update(
     cx: &mut Context<'_>,
     args: Args<'_>,

@@ -1,4 +1,4 @@
-//! When fields expire: set by HEXPIRE and its variants, cleared by HPERSIST, told by HTTL and its variants.
+//! Field expiry: HEXPIRE and its variants set it, HPERSIST removes it, HTTL and its variants return it.
 
 use kvick_resp::Args;
 use kvick_store::collections::hash::Expired;
@@ -13,7 +13,7 @@ use crate::string::options::{Deadline, TimeForm};
 
 const UPDATED_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::UPDATE])];
 const CONDITION: Arg = CONDITIONS.since("9.0.0");
-/// HEXPIRE's own: its number is not said to belong to the key.
+/// Used by HEXPIRE only: its description does not state that the number belongs to the key.
 const HEXPIRE_FIELDS: Arg =
     Arg::block("fields", &[Arg::integer("numfields"), Arg::string("field").multiple()]).token("FIELDS");
 
@@ -121,7 +121,7 @@ fn expire(cx: &mut Context<'_>, args: Args<'_>, form: TimeForm, invalid: Error) 
     Ok(())
 }
 
-/// Counts, propagates and tells that fields were removed as their time had come.
+/// Counts and propagates the removal of expired fields, and records the events.
 pub fn tell_gone(cx: &mut Context<'_>, key: Key<'_>, names: &[&[u8]]) {
     cx.db.count_expired_fields(names.len());
     let effects = cx.db.effects();
@@ -194,7 +194,7 @@ pub const HPEXPIRETIME: Command<Handler> = Command::new(
     |cx, args| tell_times(cx, args, |at| at),
 );
 
-/// Replies with what `of` makes of each field's expiry; -1 where it has none, -2 where there is no such field.
+/// Replies with the result of `of` for each field's expiry; -1 if it has none, -2 if the field does not exist.
 fn tell_times(cx: &mut Context<'_>, args: Args<'_>, of: impl Fn(i64) -> i64) -> Result<(), Error> {
     let names = numbered::parse_second(args, Error::SYNTAX)?;
     let (key, clock) = (cx.key(args, 1), cx.db.field_clock());

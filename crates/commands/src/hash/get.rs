@@ -1,4 +1,4 @@
-//! Values of fields, and all of a hash at once.
+//! Commands that read fields, and whole hashes.
 
 use kvick_resp::{Args, Reply};
 use kvick_store::collections::hash::Field;
@@ -9,7 +9,7 @@ use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::reply_string;
 
-/// For commands that tell nothing of what values are.
+/// For commands that return no user data.
 const MEASURED_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RO])];
 
 /// HGET key field
@@ -79,7 +79,7 @@ pub const HVALS: Command<Handler> = Command::new(
     |cx, args| list(cx, args, Reply::array, Reply::set_array_len, |reply, field| reply_string(reply, field.value)),
 );
 
-/// Replies with what `write` tells of every field, under a header that says how many there are.
+/// Replies with the items that `write` writes for every field, preceded by a header with their number.
 fn list<'r>(
     cx: &mut Context<'r>,
     args: Args<'_>,

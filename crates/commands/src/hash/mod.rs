@@ -1,16 +1,17 @@
-//! Hashes: fields with values under one key, and times at which single fields expire.
+//! Hashes: fields with values under one key. Single fields may have an expiry.
 //!
-//! - [`set`]: HSET and its kin, and taking fields away.
-//! - [`get`]: values of fields, and all of a hash at once.
+//! - [`set`]: HSET and related commands, and the deletion of fields.
+//! - [`get`]: commands that read fields, and whole hashes.
 //! - [`counter`]: values that are numbers.
-//! - [`expiry`]: when fields expire, set and told: HEXPIRE, HPERSIST, HTTL and their variants.
-//! - [`timed`]: values and expiry at once, HSETEX and HGETEX.
-//! - [`sample`]: some of the fields: HRANDFIELD, HSCAN.
-//! - [`numbered`]: the words `FIELDS numfields field ...`, with which newer commands name fields.
+//! - [`expiry`]: field expiry: HEXPIRE, HPERSIST, HTTL and their variants.
+//! - [`timed`]: values together with expiry: HSETEX and HGETEX.
+//! - [`sample`]: subsets of the fields: HRANDFIELD, HSCAN.
+//! - [`numbered`]: the arguments `FIELDS numfields field ...` of newer commands.
 //!
-//! A field whose time has come is not seen, but stays in the hash until active expiry removes it, which is told and
-//! propagated there. What a command does therefore depends on its clock, and followers, whose clocks differ, are sent
-//! commands that do not: times as Unix times in milliseconds, and results instead of conditions.
+//! An expired field is invisible to commands but remains in the hash until active expiry removes it, which also
+//! propagates the removal and records the event. So the effect of a command depends on its clock. Since the clocks of
+//! replicas differ, the propagated commands do not depend on it: they contain Unix times in milliseconds, and results
+//! instead of conditions.
 
 use kvick_store::collections::hash::{Limits, State};
 use kvick_store::{EventClass, IntBuf, Key, Str};
@@ -61,22 +62,22 @@ pub static COMMANDS: &[Command<Handler>] = &[
     timed::HGETEX,
 ];
 
-/// The words of a request that is propagated.
+/// The words of a propagated command.
 type Words<'a> = SmallVec<[&'a [u8]; 8]>;
 
 const READ_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])];
 
-/// A command on a key, changing it.
+/// A command that writes a key.
 const fn writing(name: &'static str, arity: i16, keys: &'static [KeySpec]) -> Spec {
     Spec::new(name, arity).flags(&[Flags::WRITE, Flags::FAST]).acl(&[Categories::HASH]).keys(keys)
 }
 
-/// A command on a key, which may need more memory.
+/// A command that writes a key and may need more memory.
 const fn growing(name: &'static str, arity: i16, keys: &'static [KeySpec]) -> Spec {
     Spec::new(name, arity).flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST]).acl(&[Categories::HASH]).keys(keys)
 }
 
-/// A command that reads a key, quickly.
+/// A fast command that reads a key.
 const fn reading(name: &'static str, arity: i16) -> Spec {
     Spec::new(name, arity).flags(&[Flags::READONLY, Flags::FAST]).acl(&[Categories::HASH]).keys(READ_KEY)
 }
@@ -90,7 +91,7 @@ const fn documented(spec: Spec, since: &'static str, complexity: &'static str, s
     spec.doc(Group::Hash, since, complexity, summary)
 }
 
-/// Complexity of commands on fields that they name.
+/// Complexity of commands on named fields.
 const PER_FIELD: &str = "O(N), N being the number of fields named.";
 /// Complexity of commands on all fields.
 const PER_SIZE: &str = "O(N), N being the number of fields in the hash.";
@@ -99,7 +100,7 @@ fn limits(settings: &Settings) -> Limits {
     Limits { fields: settings.hash_max_listpack_entries, bytes: settings.hash_max_listpack_value }
 }
 
-/// Counts and tells of fields that were set in the place of expired ones.
+/// Counts fields that were set in place of expired ones, and records the events.
 fn tell_revived(cx: &mut Context<'_>, key: Key<'_>, revived: usize) {
     if revived > 0 {
         cx.db.count_expired_fields(revived);
@@ -111,7 +112,7 @@ fn tell(cx: &mut Context<'_>, key: Key<'_>, event: &'static str) {
     cx.db.effects().notify(EventClass::HASH, event, key.bytes);
 }
 
-/// Does what a hash asks for after a change.
+/// Applies the state of a hash after a change.
 #[inline]
 fn settle(cx: &mut Context<'_>, key: Key<'_>, state: State) {
     match state {
@@ -124,7 +125,7 @@ fn settle(cx: &mut Context<'_>, key: Key<'_>, state: State) {
     }
 }
 
-/// Propagates that a field was given a value, and keeps its expiry.
+/// Propagates the new value of a field together with its expiry.
 fn propagate_value(cx: &mut Context<'_>, key: Key<'_>, name: &[u8], value: &[u8], expiry: Option<i64>) {
     let effects = cx.db.effects();
     match expiry {

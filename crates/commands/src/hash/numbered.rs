@@ -1,4 +1,4 @@
-//! The words `FIELDS numfields field ...` at the end of a request.
+//! The arguments `FIELDS numfields field ...` at the end of a request.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -6,20 +6,20 @@ use kvick_resp::format::parse_i64;
 use crate::context::Error;
 use crate::spec::Arg;
 
-/// The error of a number that is not that of the fields.
+/// The error if the number differs from the number of fields.
 pub const MISMATCH: Error =
     Error::text("ERR numfields should be greater than 0 and match the provided number of fields");
 
-/// The documented argument.
+/// The arguments in COMMAND DOCS.
 pub const FIELDS: Arg =
     Arg::block("fields", &[Arg::integer("numfields").key_spec(0), Arg::string("field").multiple()]).token("FIELDS");
 
-/// The index of the word FIELDS, which at least one other follows, from argument `from` on.
+/// The index of the word FIELDS, which must be followed by at least one argument, searched from argument `from`.
 pub fn find(args: Args<'_>, from: usize) -> Option<usize> {
     (from..args.len().saturating_sub(1)).find(|index| args[*index].eq_ignore_ascii_case(b"fields"))
 }
 
-/// The arguments behind the number at `index`, of which there must be `each` times as many as it says.
+/// The arguments after the number at `index`. There must be `each` arguments per field.
 pub fn parse(args: Args<'_>, index: usize, each: usize, mismatch: Error) -> Result<Args<'_>, Error> {
     let count = parse_i64(&args[index]).ok_or(Error::NOT_INTEGER)?;
     let fields = args.slice_from(index + 1);
@@ -27,7 +27,7 @@ pub fn parse(args: Args<'_>, index: usize, each: usize, mismatch: Error) -> Resu
     if count > 0 && wanted == Some(fields.len()) { Ok(fields) } else { Err(mismatch) }
 }
 
-/// The same where FIELDS can only be argument 2.
+/// Like [`parse`], for commands whose argument 2 must be FIELDS.
 pub fn parse_second(args: Args<'_>, mismatch: Error) -> Result<Args<'_>, Error> {
     if !args[2].eq_ignore_ascii_case(b"fields") {
         return Err(Error::SYNTAX);

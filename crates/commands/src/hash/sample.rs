@@ -1,4 +1,4 @@
-//! Some of the fields of a hash: HRANDFIELD, HSCAN.
+//! Subsets of the fields of a hash: HRANDFIELD, HSCAN.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -70,7 +70,7 @@ fn hrandfield(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The count, and whether values are asked for.
+/// Parses the count, and WITHVALUES.
 fn parse_count(text: &[u8], args: Args<'_>) -> Result<(i64, bool), Error> {
     const OUT_OF_RANGE: Error = Error::text("ERR value is out of range");
     let count = parse_i64(text).ok_or(Error::NOT_INTEGER)?;
@@ -87,10 +87,11 @@ fn parse_count(text: &[u8], args: Args<'_>) -> Result<(i64, bool), Error> {
     }
 }
 
-/// Visits as many different fields as `count`, or for a negative one as many as that with repetitions, until it is told
-/// to stop.
+/// Visits `count` distinct fields, or, if `count` is negative, `-count` fields with repetitions, until `visit` returns
+/// `Break`.
 fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> ControlFlow<()>) {
-    /// From this share of all fields on, going through them beats drawing until there are enough different ones.
+    /// If at least one in this many fields is wanted, iterating over all fields is faster than drawing until enough are
+    /// distinct.
     const DRAWN_SHARE_MAX: usize = 3;
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 || wanted == 1 {
@@ -99,7 +100,7 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
         let seen = || hash.iter().filter(|field| !clock.hides(field.expiry));
         let there = if hash.volatile() == 0 { hash.len() } else { seen().count() };
         let (mut wanted, mut left) = (wanted.min(there), there as u64);
-        // Each is taken with the chance that leaves all choices of the rest equally likely.
+        // Selection sampling: each field is taken with the probability that makes all subsets equally likely.
         for field in seen() {
             if below(left) < wanted as u64 {
                 wanted -= 1;
@@ -114,9 +115,9 @@ fn choose(hash: &Hash, count: i64, clock: FieldClock, mut visit: impl FnMut(Fiel
     }
 }
 
-/// Visits `count` fields drawn one by one.
+/// Visits `count` fields drawn one by one, with repetitions.
 fn draw(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> ControlFlow<()>) {
-    // Whether all were visited or it was told to stop makes no difference to the caller.
+    // The caller does not need to know whether `visit` stopped early.
     let _ = if !hash.is_packed() || count == 1 {
         (0..count).map_while(|_| hash.random(clock, random::next)).try_for_each(visit)
     } else {
@@ -125,7 +126,7 @@ fn draw(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Fiel
     };
 }
 
-/// Visits `count` different fields drawn one by one, or fewer when many are drawn again and again.
+/// Visits up to `count` distinct fields drawn one by one; fewer if many draws are repetitions.
 fn draw_different(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl FnMut(Field<'_>) -> ControlFlow<()>) {
     let mut names = HashSet::with_capacity(count);
     let mut text = IntBuf::default();
@@ -138,7 +139,7 @@ fn draw_different(hash: &Hash, count: usize, clock: FieldClock, mut visit: impl 
     }
 }
 
-/// A random number below `bound`, which is not 0.
+/// A random number below `bound`, which must not be 0.
 fn below(bound: u64) -> u64 {
     ((u128::from(random::next()) * u128::from(bound)) >> 64) as u64
 }

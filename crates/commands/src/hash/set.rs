@@ -1,4 +1,4 @@
-//! Setting fields and taking them away: HSET, HMSET, HSETNX, HDEL, HGETDEL.
+//! Setting and deleting fields: HSET, HMSET, HSETNX, HDEL, HGETDEL.
 
 use kvick_resp::Args;
 use kvick_store::collections::hash::Stored;
@@ -39,7 +39,7 @@ pub const HMSET: Command<Handler> = Command::new(
     },
 );
 
-/// Sets the fields that the arguments are; how many are new.
+/// Sets the fields given by the arguments; returns the number of new fields.
 fn store(cx: &mut Context<'_>, args: Args<'_>, arity: Error) -> Result<usize, Error> {
     let pairs = args.slice_from(2);
     if !pairs.len().is_multiple_of(2) {
@@ -92,7 +92,7 @@ fn hsetnx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     tell(cx, key, "hset");
     cx.db.effects().changed(1);
     if had_volatile {
-        // A follower may see a field that has expired here.
+        // A replica may still have a field that has expired here.
         propagate_value(cx, key, &args[2], &args[3], None);
     }
     settle(cx, key, state);

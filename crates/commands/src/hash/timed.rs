@@ -1,4 +1,4 @@
-//! Values and expiry at once: HSETEX, HGETEX.
+//! Values together with expiry: HSETEX, HGETEX.
 
 use kvick_resp::Args;
 use kvick_store::collections::hash::{Expired, Stored};
@@ -12,7 +12,7 @@ use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::options::{Condition, Expiration, Options, Syntax, TimeForm};
 use crate::string::reply_string;
 
-/// Most fields that one HDEL names.
+/// Maximum number of fields per propagated HDEL.
 const FIELDS_PER_DELETION: usize = 1024;
 
 /// HSETEX key [NX | XX] [FNX | FXX]
@@ -107,7 +107,7 @@ fn hsetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Options and fields of a request; behind the number there are `each` arguments for each field.
+/// Parses the options and the fields of a request; there are `each` arguments per field after the number.
 fn parse<'a>(args: Args<'a>, syntax: Syntax, each: usize) -> Result<(Options<'a>, Args<'a>), Error> {
     let at_fields = numbered::find(args, 1).ok_or(MISMATCH)?;
     let options = Options::parse_words(args.slice_from(2).iter().take(at_fields.saturating_sub(2)), syntax)?;
@@ -122,7 +122,7 @@ fn holds(condition: Condition<'_>, there: bool) -> bool {
     }
 }
 
-/// Propagates what HSETEX did, without conditions and with a time that does not depend on the clock.
+/// Propagates the effect of HSETEX, without conditions and with an absolute time.
 fn propagate_set(
     cx: &mut Context<'_>,
     key: Key<'_>,
@@ -134,7 +134,8 @@ fn propagate_set(
     let effects = cx.db.effects();
     let conditional = options.condition != Condition::Always || options.field_condition != Condition::Always;
     let relative = matches!(options.expiration, Expiration::At(at) if at.form != TimeForm::UnixMilliseconds);
-    // A follower does not know whether a field whose expiry is kept had expired here, where it then lost it.
+    // A field that had expired here loses its expiry despite KEEPTTL; a replica, whose clock differs, may not have seen
+    // that.
     let lost = expiry == Expiry::Keep && !revived.is_empty();
     if !effects.has_readers() || !(conditional || relative || lost) {
         return;
@@ -226,7 +227,7 @@ fn hgetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Propagates and tells that HGETEX changed or cleared the expiry of fields.
+/// Propagates that HGETEX changed or removed the expiry of fields, and records the events.
 fn tell_changed(cx: &mut Context<'_>, key: Key<'_>, at: Option<i64>, names: &[&[u8]]) {
     let (mut digits, mut count) = (IntBuf::default(), IntBuf::default());
     let mut words = match at {

@@ -1,4 +1,4 @@
-//! PFDEBUG: looking into a sketch.
+//! PFDEBUG: inspects a sketch.
 
 use std::fmt::Write;
 
@@ -52,7 +52,7 @@ fn pfdebug(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Allows or forbids the code for wide vector registers and tells whether it is in use.
+/// Allows or forbids the code for wide vector registers, and replies whether it is in use.
 fn simd(cx: &mut Context<'_>, switch: &[u8]) -> Result<(), Error> {
     if switch.eq_ignore_ascii_case(b"on") {
         wide::allow(true);
@@ -65,7 +65,7 @@ fn simd(cx: &mut Context<'_>, switch: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the sketch dense; false when it is already.
+/// Converts the sketch to dense; returns false if it is dense already.
 fn make_dense(cx: &mut Context<'_>, args: Args<'_>) -> Result<bool, Error> {
     let key = cx.key(args, 2);
     let Some(view) = cx.db.get_for_write(key).map(view).transpose()? else { return Ok(false) };
@@ -78,7 +78,7 @@ fn make_dense(cx: &mut Context<'_>, args: Args<'_>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Answers the values of all registers of a dense sketch.
+/// Replies with the values of all registers of a dense sketch.
 fn get_registers(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 2);
     let Some(view) = cx.db.get_for_write(key).map(view).transpose()? else { return Err(Error::NO_KEY) };
@@ -89,12 +89,12 @@ fn get_registers(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The opcodes as text: `z:` and `Z:` runs of zeros in one and two bytes, `v:` value and length.
+/// Formats the opcodes as text: `z:` and `Z:` are runs of zeros in one and two bytes, `v:` is value and length.
 fn decode(code: &[u8]) -> String {
     let mut text = String::new();
     for run in sparse::opcodes(code) {
         let separator = if text.is_empty() { "" } else { " " };
-        // Writing to a string cannot fail.
+        // Writing to a string does not fail.
         let _ = match run {
             Run::Zeros(len) => write!(text, "{separator}z:{len}"),
             Run::ManyZeros(len) => write!(text, "{separator}Z:{len}"),

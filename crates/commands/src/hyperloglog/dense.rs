@@ -1,13 +1,13 @@
 //! The dense representation: 16384 registers of six bits.
 //!
-//! Registers are packed from the least significant bit of the first byte on, so four registers fill three bytes and
-//! eight fill six; nothing ever straddles such a group. [`Raw`], one register per byte, is the form in which sketches
-//! are united.
+//! Registers are packed starting at the least significant bit of the first byte, so four registers fill three bytes and
+//! eight fill six; no register crosses a group boundary. [`Raw`], one register per byte, is the form in which sketches
+//! are merged.
 
 use super::hash::Mark;
 use crate::wide::widened;
 
-/// Bits of the hash that choose the register.
+/// Bits of the hash that select the register.
 pub const INDEX_BITS: u32 = 14;
 /// Number of registers.
 pub const REGISTERS: usize = 1 << INDEX_BITS;
@@ -18,10 +18,10 @@ pub const PACKED_LEN: usize = REGISTERS * 6 / 8;
 pub type Packed = [u8; PACKED_LEN];
 /// Unpacked registers, each at most 63.
 pub type Raw = [u8; REGISTERS];
-/// How many registers have each value.
+/// Number of registers with each value.
 pub type Histogram = [u32; 64];
 
-/// The byte where the group of four that holds the register begins, and the register's shift within the group.
+/// The first byte of the group of four that contains the register, and the shift of the register within the group.
 fn place(index: usize) -> (usize, usize) {
     (index / 4 * 3, index % 4 * 6)
 }
@@ -41,7 +41,7 @@ pub fn set(packed: &mut Packed, index: usize, value: u8) {
     packed[at..at + 3].copy_from_slice(&group.to_le_bytes()[..3]);
 }
 
-/// Raises a register to what the mark asks for; false when it is that high already.
+/// Raises a register to the value of the mark; returns false if it is already that high.
 pub fn raise(packed: &mut Packed, mark: Mark) -> bool {
     let raised = get(packed, mark.index) < mark.count;
     if raised {
@@ -50,14 +50,14 @@ pub fn raise(packed: &mut Packed, mark: Mark) -> bool {
     raised
 }
 
-/// Registers that are handled at once, as many as fill a vector register with a byte each.
+/// Registers per block: with a byte each, they fill a vector register.
 const BLOCK: usize = 32;
 /// Bytes of the packed registers of a block.
 const BLOCK_LEN: usize = BLOCK * 6 / 8;
-/// Bytes of eight packed registers.
+/// Bytes of a group of eight packed registers.
 const GROUP_LEN: usize = 6;
 
-/// Spreads the low 48 bits of `group`, eight registers, over the eight bytes of a word; the other bits do not matter.
+/// Spreads the low 48 bits of `group`, eight registers, over the eight bytes of a word; the other bits are ignored.
 #[inline(always)]
 fn spread(group: u64) -> u64 {
     let halves = group & 0xff_ffff | (group & 0xffff_ff00_0000) << 8;
@@ -65,7 +65,7 @@ fn spread(group: u64) -> u64 {
     quarters & 0x003f_003f_003f_003f | (quarters & 0x0fc0_0fc0_0fc0_0fc0) << 2
 }
 
-/// The inverse of [`spread`]; bytes above 63 lose their upper bits.
+/// The inverse of [`spread`]. The upper bits of bytes above 63 are lost.
 #[inline(always)]
 fn gather(word: u64) -> u64 {
     let quarters = word & 0x003f_003f_003f_003f | (word & 0x3f00_3f00_3f00_3f00) >> 2;
@@ -73,10 +73,11 @@ fn gather(word: u64) -> u64 {
     halves & 0xff_ffff | (halves & 0x00ff_ffff_0000_0000) >> 8
 }
 
-/// Calls `each` with the number of every block and its registers.
+/// Calls `each` with the index and the registers of every block.
 #[inline(always)]
 fn for_each_block(packed: &Packed, mut each: impl FnMut(usize, [u8; BLOCK])) {
-    // A group is read as a word of eight bytes, two more than it has; what follows the last block is made up.
+    // Each group is read as a word of eight bytes, two more than the group has; the bytes after the last block are
+    // arbitrary.
     let mut number = 0;
     while let Some(block) = packed.get(number * BLOCK_LEN..).and_then(|rest| rest.first_chunk()) {
         each(number, unpack(block));
@@ -87,7 +88,7 @@ fn for_each_block(packed: &Packed, mut each: impl FnMut(usize, [u8; BLOCK])) {
     each(number, unpack(&last));
 }
 
-/// The registers of one block, which is followed by two bytes that do not matter.
+/// Unpacks the registers of a block, which is followed by two arbitrary bytes.
 #[inline(always)]
 fn unpack(block: &[u8; BLOCK_LEN + 2]) -> [u8; BLOCK] {
     let word = |at: usize| spread(u64::from_le_bytes(std::array::from_fn(|i| block[at + i]))).to_le_bytes();
@@ -121,8 +122,8 @@ widened! {
     }
 }
 
-/// A histogram in the making. Neighbouring registers are counted in different tables, because equal values in a row
-/// would otherwise make every increment wait for the one before.
+/// Builds a histogram. Adjacent registers are counted in different tables, since a run of equal values would otherwise
+/// make every increment depend on the previous one.
 struct Counter([Histogram; 4]);
 
 impl Counter {

@@ -1,20 +1,20 @@
-//! From a histogram of register values to the number of elements.
+//! Estimates the number of elements from a histogram of register values.
 //!
-//! The improved estimator of Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog sketches" (2017,
-//! arXiv:1702.01284), algorithm 6. Operations and their order are fixed, so that the result is the same number on every
-//! server.
+//! Implements the improved estimator of Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog sketches"
+//! (2017, arXiv:1702.01284), algorithm 6. The operations and their order are fixed, so that every server computes the
+//! same result.
 
 use super::dense::{Histogram, INDEX_BITS, REGISTERS};
 
-/// The highest register value that hashing can give is this plus one.
+/// The highest register value that hashing can produce is this plus one.
 const PATTERN_BITS: usize = 64 - INDEX_BITS as usize;
 /// 1 / (2 ln 2), the limit of the bias correction for many registers.
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
 /// The estimated number of distinct elements.
 ///
-/// Registers above the highest possible value, which only a forged sketch has, count for nothing. When the estimate does
-/// not fit a signed 64-bit integer, which takes a forged sketch too, it is 2^63.
+/// Registers above the highest possible value, which occur only in forged sketches, are ignored. If the estimate does
+/// not fit a signed 64-bit integer, which also requires a forged sketch, the result is 2^63.
 pub fn cardinality(histogram: &Histogram) -> u64 {
     let registers = REGISTERS as f64;
     let share = |count: f64| count / registers;
@@ -27,7 +27,7 @@ pub fn cardinality(histogram: &Histogram) -> u64 {
     if estimate < i64::MAX as f64 { estimate as u64 } else { 1 << 63 }
 }
 
-/// x + the sum over k >= 1 of x^(2^k) * 2^(k-1), infinite for 1.
+/// x + the sum over k >= 1 of x^(2^k) * 2^(k-1); infinite for x = 1.
 fn sigma(mut x: f64) -> f64 {
     if x == 1.0 {
         return f64::INFINITY;
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn estimates_are_those_of_the_reference() {
-        // PFCOUNT of Valkey 9.1 after the decimal numbers from 0 on were added.
+        // The results of PFCOUNT in Valkey 9.1 after adding the decimal numbers from 0 on.
         let known = [(0, 0), (10, 10), (100, 100), (1000, 1001), (10_000, 9987), (100_000, 99_565)];
         let (mut packed, mut added) = ([0; PACKED_LEN], 0);
         for (elements, estimate) in known {

@@ -1,7 +1,7 @@
-//! From an element to the register it belongs to and the value it asks of it.
+//! Maps an element to a register and a value.
 //!
-//! The hash is Austin Appleby's MurmurHash64A with a fixed seed; both are part of the stored format, since sketches
-//! written by other servers must go on counting here. The low 14 bits of the hash choose the register, the position of
+//! The hash is Austin Appleby's MurmurHash64A with a fixed seed. Both are part of the stored format, since sketches
+//! written by other servers must remain valid here. The low 14 bits of the hash select the register; the position of
 //! the lowest set bit among the other 50 is the value.
 
 use super::dense::{INDEX_BITS, REGISTERS};
@@ -10,10 +10,10 @@ const SEED: u64 = 0xadc8_3b19;
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 const SHIFT: u32 = 47;
 
-/// What one element asks for: that register `index` be at least `count`.
+/// The effect of one element: register `index` must be at least `count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The register, below [`REGISTERS`].
+    /// The register index, below [`REGISTERS`].
     pub index: usize,
     /// 1 to 51.
     pub count: u8,
@@ -23,13 +23,13 @@ impl Mark {
     /// The mark of an element.
     pub fn of(element: &[u8]) -> Mark {
         let hash = murmur(element);
-        // A bit above the hash ends the count for hashes whose upper 50 bits are all zero.
+        // A bit above the hash limits the count if the upper 50 bits of the hash are all zero.
         let pattern = hash >> INDEX_BITS | 1 << (64 - INDEX_BITS);
         Mark { index: hash as usize & (REGISTERS - 1), count: pattern.trailing_zeros() as u8 + 1 }
     }
 }
 
-/// MurmurHash64A of `bytes`, words read in little-endian order on every machine.
+/// MurmurHash64A of `bytes`. Words are read in little-endian order on every machine.
 fn murmur(bytes: &[u8]) -> u64 {
     let mut hash = SEED ^ (bytes.len() as u64).wrapping_mul(MULTIPLIER);
     let (words, rest) = bytes.as_chunks::<8>();
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn elements_land_where_the_reference_puts_them() {
-        // As PFDEBUG DECODE of Valkey 9.1 shows them.
+        // The values that PFDEBUG DECODE of Valkey 9.1 shows.
         assert_eq!(Mark::of(b""), Mark { index: 5938, count: 2 });
         assert_eq!(Mark::of(b"a"), Mark { index: 12711, count: 2 });
         assert_eq!(Mark::of(b"The quick brown fox jumps over the lazy dog"), Mark { index: 6862, count: 4 });

@@ -1,12 +1,12 @@
-//! HyperLogLog: counting distinct elements approximately, in at most 12 KiB.
+//! HyperLogLog: approximate counts of distinct elements, in at most 12 KiB.
 //!
-//! A sketch is 16384 registers; an element raises one of them ([`hash`]), and the histogram of their values tells how
-//! many elements there were ([`estimate`], standard error 0.81 %). Registers are stored packed ([`dense`]) or, while
-//! most are zero, run-length coded ([`sparse`]), in an ordinary string whose header is described in [`value`]. All of
-//! these know plain bytes only; the commands stand here and in `debug`.
+//! A sketch consists of 16384 registers. An element raises one of them ([`hash`]), and the number of elements is
+//! estimated from the histogram of their values ([`estimate`], standard error 0.81 %). Registers are stored packed
+//! ([`dense`]) or, while most are zero, run-length encoded ([`sparse`]), in an ordinary string whose header is
+//! described in [`value`]. These modules work on plain bytes; the commands are in this module and in `debug`.
 //!
-//! Since any string can be stored under the name of a sketch, a command answers WRONGTYPE for one that is plainly none
-//! and INVALIDOBJ where it finds the registers malformed. Neither leaves a change behind.
+//! A string that is not a sketch may be stored at any key. A command replies with WRONGTYPE if the header is invalid,
+//! and with INVALIDOBJ if the registers are malformed. Neither changes the key.
 
 use kvick_store::{Db, Entry, EventClass, Expiry, Key, Str};
 
@@ -68,7 +68,7 @@ fn pfadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds marks to the sketch at `key`; how many changes that made, the creation of the key being one.
+/// Adds marks to the sketch at `key`; returns the number of changes, including the creation of the key.
 fn add(cx: &mut Context<'_>, key: Key<'_>, mut marks: impl Iterator<Item = Mark>) -> Result<u64, Error> {
     let sparse_len_max = cx.settings.hll_sparse_max_bytes;
     let (mut sketch, mut changes) = match cx.db.get_for_write(key).map(view).transpose()? {
@@ -94,7 +94,7 @@ fn add(cx: &mut Context<'_>, key: Key<'_>, mut marks: impl Iterator<Item = Mark>
     Ok(changes)
 }
 
-/// Raises registers of the dense sketch at `key` in place; how many were lower.
+/// Raises registers of the dense sketch at `key` in place; returns the number of registers raised.
 fn raise(db: &mut Db<'_>, key: Key<'_>, marks: impl Iterator<Item = Mark>) -> u64 {
     let bytes = db.string_mut(key, value::DENSE_LEN);
     value::invalidate(bytes);
@@ -133,12 +133,12 @@ fn pfcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         }
         estimate::cardinality(&dense::raw_histogram(&raw))
     };
-    // Only forged sketches have estimates beyond the signed range; they are shown as the reference does.
+    // Only forged sketches have estimates beyond the signed range; they are shown as in Valkey.
     cx.reply.int(estimate as i64);
     Ok(())
 }
 
-/// The estimate in the sketch's header, renewed first when it is outdated.
+/// The estimate in the header of the sketch, which is recomputed first if it is outdated.
 fn count_one(db: &mut Db<'_>, key: Key<'_>) -> Result<u64, Error> {
     let Some(view) = db.get(key).map(view).transpose()? else { return Ok(0) };
     if let Some(estimate) = view.cached() {
@@ -190,7 +190,7 @@ fn pfmerge(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the registers of the sketch at `key`, dense from now on, those of `raw`.
+/// Replaces the registers of the sketch at `key` by `raw`, in the dense representation.
 fn store_dense(db: &mut Db<'_>, key: Key<'_>, raw: &Raw) -> Result<(), Error> {
     let empty = value::empty();
     let view = match db.get_for_write(key) {
@@ -211,7 +211,7 @@ fn store_dense(db: &mut Db<'_>, key: Key<'_>, raw: &Raw) -> Result<(), Error> {
     Ok(())
 }
 
-/// Raises the registers of the sparse (or absent) sketch at `key` to those of `raw`; it may become dense by that.
+/// Raises the registers of the sparse (or missing) sketch at `key` to those of `raw`, which may make it dense.
 fn store_sparse(db: &mut Db<'_>, key: Key<'_>, raw: &Raw, sparse_len_max: usize) -> Result<(), Error> {
     let mut sketch = match db.get_for_write(key) {
         None => Sketch::new(sparse_len_max),
@@ -232,7 +232,7 @@ fn view(entry: Entry<'_>) -> Result<View<'_>, Error> {
     }
 }
 
-/// Stores a new or changed sketch, in place where it did not shrink; like every string changed in place it is raw.
+/// Stores a new or changed sketch, in place unless it shrank. Like every string changed in place, it is stored raw.
 fn store(db: &mut Db<'_>, key: Key<'_>, bytes: &[u8]) {
     let shrinks = db.peek(key).and_then(|entry| entry.str()).is_some_and(|old| old.len() > bytes.len());
     if shrinks {
@@ -241,7 +241,7 @@ fn store(db: &mut Db<'_>, key: Key<'_>, bytes: &[u8]) {
     db.string_mut(key, bytes.len()).copy_from_slice(bytes);
 }
 
-/// Reports `count` changes to the sketch at `key`.
+/// Records `count` changes to the sketch at `key`.
 fn changed(db: &mut Db<'_>, key: Key<'_>, count: u64) {
     db.effects().changed(count);
     db.effects().notify(EventClass::STRING, "pfadd", key.bytes);

@@ -1,5 +1,5 @@
-//! PFSELFTEST: checks on the running machine that registers keep their values and that estimates are as good as
-//! promised.
+//! PFSELFTEST: checks on the running machine that registers keep their values and that estimates have the specified
+//! accuracy.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -10,9 +10,9 @@ use super::value::{Corrupt, Registers, Sketch};
 use crate::context::{Args, Context, Error, Handler};
 use crate::spec::{Categories, Command, Flags, Group, Spec};
 
-/// How often all registers are written and read.
+/// Number of times that all registers are written and read.
 const REGISTER_CYCLES: u32 = 1000;
-/// How many elements are counted in the end.
+/// Number of elements counted.
 const ELEMENTS: u64 = 10_000_000;
 
 /// PFSELFTEST
@@ -39,7 +39,7 @@ fn test_registers(seed: u64, cycles: u32) -> Result<(), String> {
     let mut packed = [0; PACKED_LEN];
     for _ in 0..cycles {
         let raw: [u8; REGISTERS] = std::array::from_fn(|_| {
-            // Marsaglia's xorshift, which never leaves the non-zero numbers.
+            // Marsaglia's xorshift, which never produces zero.
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
@@ -56,8 +56,8 @@ fn test_registers(seed: u64, cycles: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Counts up to `elements` distinct elements, dense and sparse, and compares the estimates with each other and with
-/// the truth at every power of ten.
+/// Counts up to `elements` distinct elements, dense and sparse, and compares the estimates with each other and, at
+/// every power of ten, with the exact count.
 fn test_estimates(seed: u64, elements: u64, sparse_len_max: usize) -> Result<(), String> {
     let corrupt = |_: Corrupt| "TESTFAILED sparse registers are malformed".to_owned();
     let mut packed = [0; PACKED_LEN];
@@ -87,7 +87,7 @@ fn test_estimates(seed: u64, elements: u64, sparse_len_max: usize) -> Result<(),
     Ok(())
 }
 
-/// How far off an estimate may be: six standard errors.
+/// The maximum error of an estimate: six standard errors.
 fn error_max(cardinality: u64) -> u64 {
     let standard_error = 1.04 / (REGISTERS as f64).sqrt();
     (standard_error * 6.0 * cardinality as f64).ceil() as u64

@@ -1,21 +1,22 @@
-//! The sparse representation: the registers as a run-length code.
+//! The sparse representation: run-length encoded registers.
 //!
-//! One byte `00llllll` is a run of 1 to 64 zeros, two bytes `01llllll llllllll` one of up to 16384 zeros, and one byte
-//! `1vvvvvll` a run of 1 to 4 registers of value 1 to 32 (all stored less one). A well-formed code covers exactly
-//! 16384 registers.
+//! One byte `00llllll` is a run of 1 to 64 zeros, two bytes `01llllll llllllll` a run of up to 16384 zeros, and one
+//! byte `1vvvvvll` a run of 1 to 4 registers of value 1 to 32 (each stored minus one). A well-formed code covers
+//! exactly 16384 registers.
 //!
-//! Values come from outside, so a code may be anything. Reading all of it (`runs`) tells whether it is well-formed;
-//! finding one register ([`locate`]) reads only up to there and notices no more than that, as the reference does. A
-//! two-byte opcode cut off at the end reads as if a zero byte followed.
+//! Values come from clients, so a code may be malformed. Reading the whole code (`runs`) detects this. Finding one
+//! register ([`locate`]) reads the code only up to that register and, as in Valkey, detects only errors up to there. A
+//! two-byte opcode that is cut off at the end is read as if a zero byte followed.
 //!
-//! [`plan`] and [`replace`] raise a register of a whole stored value (header and code) and keep the exact form that the reference
-//! would arrive at, including which neighbours are merged; replicas of either kind stay equal byte by byte.
+//! [`plan`] and [`replace`] raise a register of a stored value (header and code). The result has exactly the form that
+//! Valkey produces, including which adjacent runs are merged, so that Kvick and Valkey replicas stay identical byte by
+//! byte.
 
 use super::dense::{self, Histogram, Packed, REGISTERS, Raw};
 use super::hash::Mark;
 use super::value::{Corrupt, HEADER_LEN};
 
-/// The largest value that the code can express.
+/// The largest value that the code can represent.
 pub const VALUE_MAX: u8 = 32;
 /// The code of 16384 zeros.
 pub const EMPTY: [u8; 2] = [0x7f, 0xff];
@@ -40,7 +41,7 @@ pub enum Run {
 }
 
 impl Run {
-    /// The opcode at `at`; `None` at or behind the end.
+    /// The opcode at `at`; `None` at or beyond the end.
     #[inline(always)]
     fn read(code: &[u8], at: usize) -> Option<Run> {
         let byte = *code.get(at)?;
@@ -52,14 +53,14 @@ impl Run {
         })
     }
 
-    /// How many registers it covers.
+    /// Number of registers that it covers.
     pub fn span(self) -> usize {
         match self {
             Run::Zeros(len) | Run::ManyZeros(len) | Run::Values { len, .. } => len,
         }
     }
 
-    /// The value of the registers it covers.
+    /// The value of the registers that it covers.
     pub fn value(self) -> u8 {
         match self {
             Run::Values { value, .. } => value,
@@ -81,7 +82,7 @@ impl Run {
     }
 }
 
-/// The opcodes in order, well-formed or not.
+/// The opcodes in order; the code may be malformed.
 pub fn opcodes(code: &[u8]) -> impl Iterator<Item = Run> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -91,8 +92,8 @@ pub fn opcodes(code: &[u8]) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Calls `each` with the first register of every run and the run, in order. Registers given are always below
-/// [`REGISTERS`]; an error comes after those runs that still fitted.
+/// Calls `each` with the first register and the run, for every run in order. Registers are always below [`REGISTERS`];
+/// an error is returned after the runs that fit.
 fn runs(code: &[u8], mut each: impl FnMut(usize, Run)) -> Result<(), Corrupt> {
     let mut first = 0;
     for run in opcodes(code) {
@@ -112,7 +113,7 @@ pub fn histogram(code: &[u8]) -> Result<Histogram, Corrupt> {
     Ok(histogram)
 }
 
-/// Raises every register of `raw` to its counterpart. On an error `raw` is of no use any more.
+/// Raises every register of `raw` to its counterpart. After an error, `raw` is invalid.
 pub fn unite(raw: &mut Raw, code: &[u8]) -> Result<(), Corrupt> {
     runs(code, |first, run| {
         if let Run::Values { value, len } = run {
@@ -121,7 +122,7 @@ pub fn unite(raw: &mut Raw, code: &[u8]) -> Result<(), Corrupt> {
     })
 }
 
-/// Writes the registers into `packed`, which is all zero.
+/// Writes the registers into `packed`, which must be all zero.
 pub fn unpack(packed: &mut Packed, code: &[u8]) -> Result<(), Corrupt> {
     runs(code, |first, run| {
         if let Run::Values { value, len } = run {
@@ -130,7 +131,7 @@ pub fn unpack(packed: &mut Packed, code: &[u8]) -> Result<(), Corrupt> {
     })
 }
 
-/// A boundary between opcodes of a stored value: the next opcode's offset and the first register it covers.
+/// A boundary between opcodes of a stored value: the offset of the next opcode and the first register that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     at: usize,
@@ -138,33 +139,33 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The beginning of the code.
+    /// The start of the code.
     pub const START: Cursor = Cursor { at: HEADER_LEN, first: 0 };
 }
 
 /// The opcode that covers a register.
 #[derive(Clone, Copy, Debug)]
 pub struct Located {
-    /// The opcode before it, if there is one (that was passed on the way).
+    /// The opcode before it, if the search passed one.
     before: Option<Cursor>,
     here: Cursor,
     run: Run,
 }
 
 impl Located {
-    /// The register's value.
+    /// The value of the register.
     pub fn value(&self) -> u8 {
         self.run.value()
     }
 
-    /// Where to go on looking for registers further on, also after [`replace`].
+    /// Where to continue the search for later registers, also after [`replace`].
     pub fn cursor(&self) -> Cursor {
         self.before.unwrap_or(Cursor::START)
     }
 }
 
-/// Finds the opcode of `value`'s code that covers register `index`, looking onwards from `from` where that cannot miss
-/// it or its predecessor, else from the start.
+/// Finds the opcode in the code of `value` that covers register `index`. Searches from `from` if that finds both it and
+/// its predecessor, otherwise from the start.
 pub fn locate(value: &[u8], from: Cursor, index: usize) -> Result<Located, Corrupt> {
     let resumes = Run::read(value, from.at).is_some_and(|run| index >= from.first + run.span());
     let (mut before, mut here) = (None, if resumes { from } else { Cursor::START });
@@ -179,7 +180,7 @@ pub fn locate(value: &[u8], from: Cursor, index: usize) -> Result<Located, Corru
     Err(Corrupt)
 }
 
-/// Opcodes that take the place of one: at most zeros, value, zeros.
+/// The opcodes that replace one opcode: at most zeros, value, zeros.
 #[derive(Default)]
 pub struct Replacement {
     bytes: [u8; 5],
@@ -203,7 +204,7 @@ impl Replacement {
         self.len += 1;
     }
 
-    /// The opcodes for `located`'s run with the one register at `mark.index` set to `mark.count`.
+    /// The opcodes for the run of `located` with the register at `mark.index` set to `mark.count`.
     fn splitting(located: &Located, mark: Mark) -> Replacement {
         let (ahead, behind) =
             (mark.index - located.here.first, located.here.first + located.run.span() - 1 - mark.index);
@@ -229,16 +230,16 @@ fn value_opcode(value: u8, len: usize) -> u8 {
 
 /// How to raise a register of a stored value.
 pub enum Plan {
-    /// Leave it: the register is that high already.
+    /// Do nothing: the register is already that high.
     Keep(Located),
     /// Replace one opcode.
     Replace(Located, Replacement),
-    /// Become dense: the code cannot express the result, or not within the size allowed.
+    /// Convert to dense: the code cannot represent the result, or would exceed the allowed size.
     Outgrown,
 }
 
-/// Plans to raise the register that the mark names in the stored `value`, which may grow up to `size_max` bytes. Looks
-/// for the register as [`locate`] does.
+/// Plans to raise the register of `mark` in the stored `value`, which may grow up to `size_max` bytes. Searches for the
+/// register like [`locate`].
 pub fn plan(value: &[u8], from: Cursor, mark: Mark, size_max: usize) -> Result<Plan, Corrupt> {
     if mark.count > VALUE_MAX {
         return Ok(Plan::Outgrown);
@@ -253,17 +254,17 @@ pub fn plan(value: &[u8], from: Cursor, mark: Mark, size_max: usize) -> Result<P
     Ok(if outgrown { Plan::Outgrown } else { Plan::Replace(located, replacement) })
 }
 
-/// Carries out a [`Plan::Replace`] for this very value.
+/// Executes a [`Plan::Replace`] made for this value.
 pub fn replace(value: &mut Vec<u8>, located: &Located, replacement: &Replacement) {
     let (at, size) = (located.here.at, located.run.size());
     let len = value.len() + replacement.len - size;
     value.splice(at..value.len().min(at + size), replacement.bytes[..replacement.len].iter().copied());
-    // What took the place of an opcode cut off at the end is cut off there too.
+    // If the replaced opcode was cut off at the end, so is its replacement.
     value.truncate(len);
     merge_values(value, located.cursor().at);
 }
 
-/// Merges neighbouring runs of the same value, looking at five opcodes from `at` on: all that one split can concern.
+/// Merges adjacent runs of the same value, examining five opcodes from `at`: all that one split can affect.
 fn merge_values(value: &mut Vec<u8>, mut at: usize) {
     for _ in 0..5 {
         let Some(run) = Run::read(value, at) else { return };
@@ -286,7 +287,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// A value with this code behind an empty header.
+    /// A value with this code after an empty header.
     fn value_of(code: &[u8]) -> Vec<u8> {
         [&value::empty()[..HEADER_LEN], code].concat()
     }

@@ -1,4 +1,4 @@
-//! The commands against a keyspace, and against forged values.
+//! Tests of the HyperLogLog commands on a keyspace, including forged values.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ use crate::spec::{Command, KeyFlags, KeySpec, Spec};
 use crate::testing::Bench;
 use kvick_store::{Expiry, Kind};
 
-/// Stores bytes as they are, to forge sketches with.
+/// Commands that store raw bytes, to forge sketches.
 static FORGERY: &[Command<Handler>] = &[
     Command::new(Spec::new("forge", 3).keys(&[KeySpec::at(1, &[KeyFlags::OW])]), forge),
     Command::new(Spec::new("peek", 2).keys(&[KeySpec::at(1, &[KeyFlags::RO])]), peek),
@@ -218,7 +218,7 @@ fn narrow_and_wide_code_agree() {
     assert_eq!(bench.run_words(&[b"peek", b"narrow"]), bench.run_words(&[b"peek", b"wide"]));
 }
 
-/// What a forger may do to a value.
+/// The ways to forge a value.
 #[derive(Clone, Debug)]
 enum Damage {
     Set(prop::sample::Index, u8),
@@ -227,7 +227,7 @@ enum Damage {
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
-    // Bytes that are opcodes at the edges of their ranges are the interesting ones.
+    // Prefers bytes that are opcodes at the ends of their ranges.
     let byte = || prop_oneof![any::<u8>(), prop::sample::select(vec![0x00, 0x3f, 0x40, 0x7f, 0x80, 0x83, 0xfc, 0xff])];
     prop_oneof![
         4 => (any::<prop::sample::Index>(), byte()).prop_map(|(at, byte)| Damage::Set(at, byte)),
@@ -266,7 +266,7 @@ fn forged() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn forged_values_get_an_answer_and_errors_change_nothing() {
-    // One keyspace for all cases.
+    // All cases share one keyspace.
     let bench = RefCell::new(bench());
     let cases = (forged(), vec(vec(any::<u8>(), 0..20), 0..20), 0usize..4000);
     let result = TestRunner::new(ProptestConfig::with_cases(300)).run(&cases, |(forged, elements, size_max)| {

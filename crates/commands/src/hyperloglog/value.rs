@@ -1,15 +1,15 @@
-//! A stored HyperLogLog: an ordinary string with a header of 16 bytes and the registers behind it.
+//! A stored HyperLogLog: an ordinary string with a header of 16 bytes, followed by the registers.
 //!
 //! | bytes | content |
 //! | --- | --- |
 //! | 0-3 | `HYLL` |
 //! | 4 | 0 dense, 1 sparse |
 //! | 5-7 | unused, zero |
-//! | 8-15 | the last estimate, little-endian; its highest bit set when registers have changed since |
+//! | 8-15 | the last estimate, little-endian; its highest bit is set if registers have changed since |
 //! | 16- | the registers, see [`dense`] and [`sparse`] |
 //!
-//! Any string may be passed off as one, so [`View::new`] checks what can be told from the header and the length, and
-//! everything that reads a sparse code may still find it [`Corrupt`]. A dense value has no wrong contents.
+//! Clients can store any string, so [`View::new`] checks the header and the length, and all functions that read a
+//! sparse code may find it [`Corrupt`]. Dense registers are always valid.
 
 use super::dense::{self, PACKED_LEN, Packed, Raw};
 use super::estimate;
@@ -28,7 +28,7 @@ const SPARSE: u8 = 1;
 const ESTIMATE_AT: usize = 8;
 const STALE: u64 = 1 << 63;
 
-/// The string is no HyperLogLog.
+/// The string is not a HyperLogLog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHyperLogLog;
 
@@ -45,7 +45,7 @@ pub enum Registers<'a> {
     Sparse(&'a [u8]),
 }
 
-/// A stored value, to read.
+/// A stored value, for reading.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     bytes: &'a [u8],
@@ -53,7 +53,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Looks at a string as a HyperLogLog.
+    /// Interprets a string as a HyperLogLog.
     pub fn new(bytes: &'a [u8]) -> Result<View<'a>, NotHyperLogLog> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(NotHyperLogLog)?;
         if !header.starts_with(MAGIC) {
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
         Ok(estimate::cardinality(&histogram))
     }
 
-    /// Raises every register of `raw` to its counterpart. On an error `raw` is of no use any more.
+    /// Raises every register of `raw` to its counterpart. After an error, `raw` is invalid.
     pub fn unite_into(&self, raw: &mut Raw) -> Result<(), Corrupt> {
         match self.registers {
             Registers::Dense(packed) => dense::unite(raw, packed),
@@ -106,7 +106,7 @@ impl<'a> View<'a> {
         Ok(self.with_registers(&packed))
     }
 
-    /// The same header with other registers, dense.
+    /// The same header with other, dense registers.
     pub fn with_registers(&self, packed: &Packed) -> Vec<u8> {
         let mut dense = Vec::with_capacity(DENSE_LEN);
         dense.extend_from_slice(&self.bytes[..HEADER_LEN]);
@@ -130,12 +130,12 @@ pub fn invalidate(value: &mut [u8]) {
     }
 }
 
-/// The registers of a dense value, to change; `None` when the value has another length.
+/// The registers of a dense value, mutable; `None` if the value has another length.
 pub fn dense_registers(value: &mut [u8]) -> Option<&mut Packed> {
     value.get_mut(HEADER_LEN..)?.try_into().ok()
 }
 
-/// A value of no elements, sparse.
+/// A sparse value without elements.
 pub fn empty() -> Vec<u8> {
     let mut bytes = vec![0; HEADER_LEN];
     bytes[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -144,10 +144,10 @@ pub fn empty() -> Vec<u8> {
     bytes
 }
 
-/// A value being changed outside of the keyspace.
+/// A copy of a value that is changed outside the keyspace.
 ///
-/// A sparse value becomes dense when a register exceeds what the code can express or the value would outgrow
-/// `sparse_len_max` bytes.
+/// A sparse value becomes dense if the code cannot represent a register or the value would exceed `sparse_len_max`
+/// bytes.
 pub struct Sketch {
     bytes: Vec<u8>,
     cursor: Cursor,
@@ -155,17 +155,17 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// No elements.
+    /// A sketch without elements.
     pub fn new(sparse_len_max: usize) -> Sketch {
         Sketch { bytes: empty(), cursor: Cursor::START, sparse_len_max }
     }
 
-    /// A copy.
+    /// A copy of a stored value.
     pub fn copy(view: &View<'_>, sparse_len_max: usize) -> Sketch {
         Sketch { bytes: view.bytes.to_vec(), cursor: Cursor::START, sparse_len_max }
     }
 
-    /// The value with a mark added; `None` when it has it already. Nothing is copied before that is known.
+    /// A copy of the value with a mark added; `None` if the mark changes nothing. Copies only if it does.
     pub fn with(view: &View<'_>, mark: Mark, sparse_len_max: usize) -> Result<Option<Sketch>, Corrupt> {
         let plan = match view.registers {
             Registers::Dense(packed) if dense::get(packed, mark.index) >= mark.count => return Ok(None),
@@ -188,9 +188,9 @@ impl Sketch {
         Ok(Some(sketch))
     }
 
-    /// Adds a mark and tells whether that changed a register.
+    /// Adds a mark; returns whether that changed a register.
     ///
-    /// Marks in ascending order of their registers cost one walk through a sparse code in all.
+    /// Adding marks in ascending order of their registers takes one pass over a sparse code in total.
     pub fn add(&mut self, mark: Mark) -> Result<bool, Corrupt> {
         let view = self.view()?;
         if matches!(view.registers, Registers::Sparse(_)) {
@@ -210,7 +210,7 @@ impl Sketch {
         Ok(dense::raise(packed, mark))
     }
 
-    /// The value so far.
+    /// The current value.
     pub fn view(&self) -> Result<View<'_>, Corrupt> {
         View::new(&self.bytes).map_err(|_| Corrupt)
     }
@@ -220,7 +220,7 @@ impl Sketch {
         sparse::replace(&mut self.bytes, located, replacement);
     }
 
-    /// The value to store. Its estimate counts as outdated.
+    /// The value to store, with its estimate marked as outdated.
     pub fn into_bytes(mut self) -> Vec<u8> {
         invalidate(&mut self.bytes);
         self.bytes

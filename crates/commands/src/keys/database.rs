@@ -29,7 +29,7 @@ const FLUSH_TYPE: &[Arg] = &[Arg::one_of(
 )
 .optional()];
 
-/// What the flushing commands have in common.
+/// The common parts of FLUSHDB and FLUSHALL.
 const fn flushing(name: &'static str, complexity: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, -1)
         .flags(&[Flags::WRITE])
@@ -61,7 +61,7 @@ pub const FLUSHALL: Command<Handler> = Command::new(
     },
 );
 
-/// Empties some databases. It is propagated even if they were empty, since followers' may not be.
+/// Empties databases. Propagated even if they were empty, since those of replicas may not be.
 fn flush(cx: &mut Context<'_>, args: Args<'_>, numbers: std::ops::Range<usize>) -> Result<(), Error> {
     let lazy = match args.get(1) {
         _ if args.len() > 2 => return Err(Error::SYNTAX),

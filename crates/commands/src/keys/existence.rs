@@ -1,4 +1,4 @@
-//! Whether keys are there, and making an end of them: EXISTS, TYPE, TOUCH, DEL, UNLINK.
+//! Existence and deletion of keys: EXISTS, TYPE, TOUCH, DEL, UNLINK.
 
 use kvick_resp::Args;
 use kvick_store::EventClass;
@@ -6,7 +6,7 @@ use kvick_store::EventClass;
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// The tips of commands that may be sent to several servers, each with some of the keys.
+/// The tips of commands that clients may split by key over several servers.
 const SUMMED_UP: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const READ_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, &[KeyFlags::RO])];
 const DELETED_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, &[KeyFlags::RM, KeyFlags::DELETE])];

@@ -1,6 +1,6 @@
-//! How long keys live: EXPIRE and its kin set it, TTL and its kin tell it, PERSIST lifts the limit.
+//! Key expiry: EXPIRE and its variants set it, TTL and its variants return it, PERSIST removes it.
 //!
-//! Times are kept as Unix times in milliseconds and propagated as such. A time that has passed deletes the key at once.
+//! Times are stored and propagated as Unix times in milliseconds. Setting a time in the past deletes the key at once.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -14,14 +14,14 @@ const UPDATED_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::UPDAT
 const READ_KEY: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])];
 const KEY: &[Arg] = &[Arg::key("key")];
 const CONDITION: Arg = CONDITIONS.since("7.0.0");
-/// The documented conditions.
+/// The conditions in COMMAND DOCS.
 pub(crate) const CONDITIONS: Arg = Arg::one_of(
     "condition",
     &[Arg::word("nx", "NX"), Arg::word("xx", "XX"), Arg::word("gt", "GT"), Arg::word("lt", "LT")],
 )
 .optional();
 
-/// What the commands that set a time have in common.
+/// The common parts of the commands that set the expiry.
 const fn setter(name: &'static str, since: &'static str, summary: &'static str, args: &'static [Arg]) -> Spec {
     Spec::new(name, -3)
         .flags(&[Flags::WRITE, Flags::FAST])
@@ -90,45 +90,45 @@ pub const PEXPIREAT: Command<Handler> = Command::new(
     },
 );
 
-/// What a command's number means.
+/// The meaning of a command's time argument.
 struct Form {
-    /// Milliseconds in one.
+    /// Milliseconds per unit.
     unit_ms: i64,
-    /// The Unix time from which they are counted.
+    /// The Unix time that the argument is relative to.
     since_ms: i64,
-    /// The error of a number that is too large.
+    /// The error if the number is too large.
     invalid: Error,
 }
 
 impl Form {
-    /// The Unix time in milliseconds. What lies before the epoch counts as the epoch: it has passed either way.
+    /// The Unix time in milliseconds. Times before the epoch become the epoch, which is in the past as well.
     fn resolve(&self, text: &[u8]) -> Result<i64, Error> {
         let number = parse_i64(text).ok_or(Error::NOT_INTEGER)?;
         let ms = number.checked_mul(self.unit_ms).and_then(|ms| ms.checked_add(self.since_ms));
         ms.map(|ms| ms.max(0)).ok_or_else(|| self.invalid.clone())
     }
 
-    /// Whether a number says as it is when the key will expire.
+    /// Whether the argument is already a Unix time in milliseconds.
     fn is_final(&self) -> bool {
         self.unit_ms == 1 && self.since_ms == 0
     }
 }
 
-/// When a time may be set.
+/// The conditions for setting the expiry.
 #[derive(Default)]
 pub(crate) struct Conditions {
-    /// NX: the key has none.
+    /// NX: the key has no expiry.
     absent: bool,
-    /// XX: it has one.
+    /// XX: the key has an expiry.
     present: bool,
-    /// GT: it is later than the one the key has; having none counts as forever.
+    /// GT: the new expiry is later than the current one; a key without expiry never expires.
     later: bool,
-    /// LT: it is earlier.
+    /// LT: the new expiry is earlier.
     earlier: bool,
 }
 
 impl Conditions {
-    /// Reads them.
+    /// Parses the conditions.
     pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Result<Conditions, Error> {
         const NX_AND_OTHERS: Error = Error::text("ERR NX and XX, GT or LT options at the same time are not compatible");
         const GT_AND_LT: Error = Error::text("ERR GT and LT options at the same time are not compatible");
@@ -152,7 +152,7 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// Whether `at` may take the place of `present`.
+    /// Whether `at` may replace `present`.
     pub(crate) fn allow(&self, at: i64, present: Option<i64>) -> bool {
         !(self.absent && present.is_some()
             || self.present && present.is_none()
@@ -189,7 +189,7 @@ fn expire(cx: &mut Context<'_>, args: Args<'_>, form: Form) -> Result<(), Error>
     Ok(())
 }
 
-/// What the commands that tell a time have in common.
+/// The common parts of the commands that return an expiry.
 const fn getter(name: &'static str, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, 2)
         .flags(&[Flags::READONLY, Flags::FAST])
@@ -199,7 +199,7 @@ const fn getter(name: &'static str, since: &'static str, summary: &'static str) 
         .args(KEY)
 }
 
-/// What the commands that tell the time left have in common.
+/// The common parts of the commands that return the time left.
 const fn countdown(name: &'static str, since: &'static str, summary: &'static str) -> Spec {
     getter(name, since, summary)
         .tips(&["nondeterministic_output"])
@@ -232,17 +232,17 @@ pub const PEXPIRETIME: Command<Handler> = Command::new(
     |cx, args| tell(cx, args, |at| at),
 );
 
-/// The time left in milliseconds; the time of a key that is seen may have passed in import mode.
+/// The time left in milliseconds. In import mode, an expired key may be visible; its time left is 0.
 pub(crate) fn left_ms(at: i64, now_ms: i64) -> i64 {
     at.saturating_sub(now_ms).max(0)
 }
 
-/// Seconds, half ones rounded up.
+/// Seconds, rounded half up.
 pub(crate) fn rounded_seconds(ms: i64) -> i64 {
     ms / 1000 + i64::from(ms % 1000 >= 500)
 }
 
-/// Replies with what `of` makes of the key's expiry; -1 if it has none, -2 if there is no such key.
+/// Replies with the result of `of` for the expiry of the key; -1 if it has none, -2 if the key does not exist.
 fn tell(cx: &mut Context<'_>, args: Args<'_>, of: impl FnOnce(i64) -> i64) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let told = match cx.db.get_untouched(key) {
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(bench.run("EXISTS a b c d e"), ":5");
         bench.now_ms += 1;
         assert_eq!(bench.run("EXISTS a b c d e"), ":2");
-        // An expired key does not come back to life.
+        // An expired key is not revived.
         bench.now_ms += 1;
         assert_eq!(bench.run("EXPIRE d 10"), ":0");
     }
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn conditions_look_at_the_time_the_key_has() {
         let mut bench = bench();
-        // Replies for a key without a time, and for a later, the same and an earlier one than it has.
+        // Replies for a key without expiry, and for a later, an equal and an earlier time than the current expiry.
         let cases = [
             ("NX", [":1", ":0", ":0", ":0"]),
             ("XX", [":0", ":1", ":1", ":1"]),

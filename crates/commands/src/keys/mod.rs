@@ -1,13 +1,13 @@
-//! Keys whatever they hold: whether they are there, for how long, under which name and in which database.
+//! Commands for keys of any type: existence, expiry, renaming, and databases.
 //!
 //! - [`existence`]: EXISTS, TYPE, TOUCH, DEL, UNLINK.
-//! - [`expiry`]: the EXPIRE family, which sets times, the TTL family, which tells them, and PERSIST.
-//! - [`names`]: finding keys by name or by chance: KEYS, SCAN, RANDOMKEY.
+//! - [`expiry`]: the EXPIRE family, the TTL family, and PERSIST.
+//! - [`names`]: KEYS, SCAN, RANDOMKEY.
 //! - [`relocate`]: RENAME, RENAMENX, COPY, MOVE.
-//! - [`object`]: OBJECT, what is known about a value beside the value.
-//! - [`database`]: whole databases: DBSIZE, FLUSHDB, FLUSHALL, SWAPDB.
+//! - [`object`]: OBJECT, metadata of values.
+//! - [`database`]: commands on databases: DBSIZE, FLUSHDB, FLUSHALL, SWAPDB.
 //!
-//! A key whose time has come is not there for any of them, except that DBSIZE counts it until somebody notices.
+//! An expired key does not exist for these commands, except that DBSIZE counts it until it is deleted.
 
 use kvick_resp::format::parse_i64;
 use kvick_store::Db;
@@ -54,7 +54,7 @@ pub static COMMANDS: &[Command<Handler>] = &[
 
 const NO_SUCH_DATABASE: Error = Error::text("ERR DB index is out of range");
 
-/// The number of a database that there is, as an argument.
+/// Parses the number of an existing database.
 fn database_number(db: &Db<'_>, text: &[u8]) -> Result<usize, Error> {
     const NOT_32_BITS: Error = Error::text("ERR value is out of range, value must between -2147483648 and 2147483647");
     let number = parse_i64(text).ok_or(Error::NOT_INTEGER)?;

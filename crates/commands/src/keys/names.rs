@@ -1,7 +1,7 @@
-//! Finding keys by name or by chance: KEYS, SCAN, RANDOMKEY.
+//! Finding keys by name, or at random: KEYS, SCAN, RANDOMKEY.
 //!
-//! KEYS and RANDOMKEY look at everything and take the world. SCAN takes no locks beforehand: the store locks partition
-//! by partition as it goes.
+//! KEYS and RANDOMKEY access all keys and take the global lock. SCAN takes no locks in advance: the store locks one
+//! partition at a time during the scan.
 
 use kvick_resp::Args;
 use kvick_store::Entry;
@@ -105,12 +105,12 @@ mod tests {
         Bench::new(&[keys::COMMANDS, string::COMMANDS])
     }
 
-    /// The words of a reply that is an array, without the lengths.
+    /// The elements of an array reply, without the lengths.
     fn words(reply: &str) -> BTreeSet<String> {
         reply.split(' ').skip(1).filter(|word| !word.starts_with('$')).map(str::to_owned).collect()
     }
 
-    /// All keys that a complete iteration lists, and the calls it took.
+    /// Runs a complete iteration; returns all keys found and the number of calls.
     fn scan_all(bench: &mut Bench, options: &str) -> (BTreeSet<String>, u32) {
         let (mut found, mut cursor, mut calls) = (BTreeSet::new(), "0".to_owned(), 0);
         loop {
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(scan_all(&mut bench, "MATCH go:*").0, BTreeSet::new());
         assert_eq!(bench.run("DBSIZE"), ":3");
         assert_eq!(bench.counters.expired.get(), 2);
-        // Each is propagated by itself, not as a transaction.
+        // Each deletion is propagated separately, not as a transaction.
         assert_eq!(BTreeSet::from_iter(bench.propagated()), ["UNLINK go:1", "UNLINK go:2"].map(String::from).into());
         assert_eq!(scan_all(&mut bench, "").0, ["live", "stay"].map(String::from).into());
         assert_eq!(bench.run("DBSIZE"), ":2");

@@ -1,4 +1,4 @@
-//! OBJECT: what is known about a key's value beside the value: how it is encoded and how it has been used.
+//! OBJECT: metadata of a value: its encoding and access statistics.
 
 use kvick_resp::Args;
 
@@ -20,7 +20,7 @@ pub const OBJECT: Command<Handler> = Command::container(
 const LOOKED_AT_KEY: &[KeySpec] = &[KeySpec::at(2, &[KeyFlags::RO])];
 const KEY: &[Arg] = &[Arg::key("key")];
 
-/// What the subcommands about a key have in common.
+/// The common parts of the subcommands about a key.
 const fn about_key(name: &'static str, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, 3)
         .flags(&[Flags::READONLY])
@@ -94,7 +94,7 @@ fn refcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 2);
     match cx.db.inspect(key) {
         None => cx.reply.null(),
-        // A value belongs to its entry alone.
+        // Values are not shared between keys.
         Some(_) => cx.reply.int(1),
     }
     Ok(())

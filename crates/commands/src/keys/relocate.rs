@@ -1,6 +1,6 @@
-//! Values under another name or in another database: RENAME, RENAMENX, COPY, MOVE.
+//! Moving values to another key or database: RENAME, RENAMENX, COPY, MOVE.
 //!
-//! A value takes its expiry along, and what the target held is deleted first. For the access clock the key is new.
+//! A value keeps its expiry, and the value of the target is deleted first. The access time of the key is reset.
 
 use kvick_resp::Args;
 use kvick_store::EventClass;
@@ -49,8 +49,8 @@ fn renamenx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Renames the key at argument 1 to argument 2, over an existing key only if `replace`. Whether there was anything to do
-/// and it was done.
+/// Renames the key at argument 1 to argument 2; overwrites an existing key only if `replace` is set. Returns whether
+/// the key was renamed.
 fn give_name(cx: &mut Context<'_>, args: Args<'_>, replace: bool) -> Result<bool, Error> {
     let (key, new_key) = (cx.key(args, 1), cx.key(args, 2));
     if cx.db.get_for_write(key).is_none() {
@@ -97,12 +97,12 @@ pub const COPY: Command<Handler> = Command::new(
     copy,
 );
 
-/// Whether a COPY may reach beyond the selected database.
+/// Whether a COPY has the DB option, and may access another database.
 fn names_database(args: Args<'_>) -> bool {
     args.slice_from(3).iter().any(|word| word.eq_ignore_ascii_case(b"db"))
 }
 
-/// The arguments behind each DB, since the last one counts and all may be looked at.
+/// The arguments after each DB option: the last one takes effect, but all are checked.
 fn named_databases(args: Args<'_>, count: usize) -> Option<SmallVec<[usize; 2]>> {
     let (mut found, mut at) = (SmallVec::new(), 3);
     while let Some(word) = args.get(at) {

@@ -29,7 +29,8 @@ fn lset(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let (key, limits) = (cx.key(args, 1), limits(cx));
     let list = cx.db.write::<List>(key)?.ok_or(Error::NO_KEY)?;
     let index = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
-    // The reference looks at the low 32 bits alone. What it has done so is repeated, but no client is answered by that.
+    // Valkey uses only the low 32 bits of the index. Commands from a log are executed in the same way, but those of
+    // clients are not.
     let index = if cx.from_log { i64::from(index as i32) } else { index };
     if !list.set(index, &args[3], limits) {
         return Err(Error::text("ERR index out of range"));

@@ -1,12 +1,12 @@
 //! Lists: sequences that grow and shrink at both ends.
 //!
-//! - [`push`]: LPUSH and its kin.
-//! - [`pop`]: LPOP, RPOP and LMPOP, and with them BLPOP, BRPOP and BLMPOP, which wait when there is nothing to pop.
-//! - [`transfer`]: LMOVE, RPOPLPUSH, and BLMOVE and BRPOPLPUSH, which wait likewise.
-//! - [`read`]: what a list holds: LLEN, LINDEX, LRANGE, LPOS.
+//! - [`push`]: LPUSH and related commands.
+//! - [`pop`]: LPOP, RPOP and LMPOP, and the blocking BLPOP, BRPOP and BLMPOP.
+//! - [`transfer`]: LMOVE and RPOPLPUSH, and the blocking BLMOVE and BRPOPLPUSH.
+//! - [`read`]: LLEN, LINDEX, LRANGE, LPOS.
 //! - [`edit`]: changes other than at the ends: LSET, LINSERT, LREM, LTRIM.
 //!
-//! A list that has become empty is removed. What waits is propagated as what it did in the end.
+//! A list that becomes empty is removed. Blocking commands are propagated as the equivalent non-blocking command.
 
 use kvick_resp::format::parse_i64;
 use kvick_store::collections::list::{Limits, Side};
@@ -47,13 +47,13 @@ pub static COMMANDS: &[Command<Handler>] = &[
     edit::LTRIM,
 ];
 
-/// The limits that the settings give lists.
+/// The size limits of list encodings.
 #[inline]
 pub(crate) fn limits(cx: &Context<'_>) -> Limits {
     Limits { max_listpack_size: cx.settings.list_max_listpack_size, compress_depth: cx.settings.list_compress_depth }
 }
 
-/// The side that LEFT or RIGHT names.
+/// Parses LEFT or RIGHT.
 fn side(word: &[u8]) -> Result<Side, Error> {
     if word.eq_ignore_ascii_case(b"left") {
         Ok(Side::Head)
@@ -88,12 +88,12 @@ fn pop_command(side: Side) -> &'static [u8] {
     }
 }
 
-/// An integer of at least `least`; what is none, too, is an error of this `text`.
+/// Parses an integer of at least `least`; the error of any other argument is `text`.
 fn integer_from(least: i64, word: &[u8], text: &'static str) -> Result<i64, Error> {
     parse_i64(word).filter(|number| *number >= least).ok_or(Error::text(text))
 }
 
-/// An integer that can be negated.
+/// Parses an integer that can be negated.
 fn signed_count(word: &[u8]) -> Result<i64, Error> {
     match parse_i64(word) {
         Some(i64::MIN) => Err(Error::text(
@@ -104,7 +104,7 @@ fn signed_count(word: &[u8]) -> Result<i64, Error> {
     }
 }
 
-/// Takes note that `count` elements were removed, which is told as `event`, and removes the list if none are left.
+/// Records that `count` elements were removed, with event `event`, and removes the list if none are left.
 #[inline]
 fn removed(cx: &mut Context<'_>, key: Key<'_>, event: &'static str, count: usize, none_left: bool) {
     let effects = cx.db.effects();
@@ -116,7 +116,7 @@ fn removed(cx: &mut Context<'_>, key: Key<'_>, event: &'static str, count: usize
     }
 }
 
-/// A wait for lists at the keys at these indices of the arguments.
+/// A block on lists at the keys with these argument indices.
 fn wait(keys: std::ops::Range<usize>, until_ms: Option<i64>) -> Block {
     Block {
         keys: keys.collect(),

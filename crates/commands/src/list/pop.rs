@@ -1,4 +1,4 @@
-//! LPOP, RPOP, LMPOP: elements taken off an end; BLPOP, BRPOP, BLMPOP: the same once there are any.
+//! LPOP, RPOP, LMPOP: pop elements from an end; BLPOP, BRPOP, BLMPOP: the same, blocking while the lists are empty.
 
 use std::ops::Range;
 
@@ -84,7 +84,7 @@ fn pop_counted(cx: &mut Context<'_>, key: Key<'_>, argc: usize, side: Side, coun
     Ok(())
 }
 
-/// Removes up to `count` elements, one at least, from a list that is there, and replies with them; how many they are.
+/// Pops up to `count` elements, at least one, from an existing list, and replies with them; returns their number.
 fn pop_many(cx: &mut Context<'_>, key: Key<'_>, side: Side, count: usize) -> usize {
     let limits = limits(cx);
     let Ok(Some(list)) = cx.db.write::<List>(key) else { unreachable!("found to be a list") };
@@ -136,7 +136,13 @@ pub const BLMPOP: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::BLOCKING])
         .acl(&[Categories::LIST])
         .keys(&[KeySpec::counted(2, 1, POPPED)])
-        .doc(Group::List, "7.0.0", ONE_OF_MANY, "Removes elements from an end of the first list that there is and returns them, waiting for one if need be.")
+        .doc(
+            Group::List,
+            "7.0.0",
+            ONE_OF_MANY,
+            "Removes elements from an end of the first list that there is and returns them, waiting for one if need \
+             be.",
+        )
         .args(&[
             Arg::double("timeout"),
             Arg::integer("numkeys"),
@@ -156,16 +162,16 @@ fn blmpop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What LMPOP is asked for.
+/// The arguments of LMPOP and BLMPOP.
 struct Wanted {
-    /// Indices of the keys among the arguments.
+    /// Argument indices of the keys.
     keys: Range<usize>,
     side: Side,
     count: usize,
 }
 
 impl Wanted {
-    /// Reads it from the argument at `numkeys` on.
+    /// Parses the arguments from `numkeys` on.
     fn parse(args: Args<'_>, numkeys: usize) -> Result<Wanted, Error> {
         let key_count = integer_from(1, &args[numkeys], "ERR numkeys should be greater than 0")?;
         let first = numkeys + 1;
@@ -183,7 +189,7 @@ impl Wanted {
         Ok(Wanted { keys: first..end, side, count: count.unwrap_or(1) as usize })
     }
 
-    /// Pops from the first list that there is, and propagates that; false when there is none.
+    /// Pops from the first list that exists, and propagates that; returns false if none exists.
     fn pop(&self, cx: &mut Context<'_>, args: Args<'_>) -> Result<bool, Error> {
         for index in self.keys.clone() {
             let key = cx.key(args, index);
@@ -260,7 +266,7 @@ fn pop_waiting(cx: &mut Context<'_>, args: Args<'_>, side: Side) -> Result<(), E
     Ok(())
 }
 
-/// Waits for lists at these keys, or where that is not allowed says that there are none.
+/// Blocks on lists at these keys, or replies with null if blocking is not allowed.
 fn wait_or_null(cx: &mut Context<'_>, keys: Range<usize>, until_ms: Option<i64>) {
     if cx.may_block {
         cx.block = Some(wait(keys, until_ms));

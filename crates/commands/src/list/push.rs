@@ -1,4 +1,4 @@
-//! LPUSH, RPUSH, LPUSHX, RPUSHX: elements added at an end.
+//! LPUSH, RPUSH, LPUSHX, RPUSHX: add elements at an end.
 
 use std::iter::once;
 
@@ -10,7 +10,7 @@ use super::{limits, push_event};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// What the four commands have in common.
+/// The common parts of the four commands.
 const fn spec(name: &'static str) -> Spec {
     Spec::new(name, -3)
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST])
@@ -82,7 +82,7 @@ fn push(cx: &mut Context<'_>, args: Args<'_>, side: Side, only_existing: bool) -
     } else {
         cx.db.write_or_create::<List>(key)?.0
     };
-    match cx.taken.take() {
+    match cx.owned_arg.take() {
         None => list.extend(side, args.iter().skip(2), limits),
         Some(only) if args.len() == 3 => list.push_owned(side, only, limits),
         Some(first) => list.extend(side, once(first.as_slice()).chain(args.iter().skip(3)), limits),

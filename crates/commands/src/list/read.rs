@@ -1,4 +1,4 @@
-//! LLEN, LINDEX, LRANGE, LPOS: what a list holds.
+//! LLEN, LINDEX, LRANGE, LPOS: read a list.
 
 use std::ops::ControlFlow;
 
@@ -114,17 +114,17 @@ pub const LPOS: Command<Handler> = Command::new(
 /// The options of LPOS.
 struct Search {
     from: Side,
-    /// Matches to leave out, on that side.
+    /// Number of matches to skip, from that side.
     skip: usize,
-    /// Matches wanted; `None` for one that is not in an array.
+    /// Maximum number of matches; `None` without COUNT, when the reply is not an array.
     count: Option<usize>,
-    /// Elements to look at.
+    /// Maximum number of elements to examine.
     most: usize,
 }
 
 impl Search {
     fn parse<'a>(mut options: impl Iterator<Item = &'a [u8]>) -> Result<Search, Error> {
-        // Zero stands for all.
+        // Zero means no limit.
         let limit = |number: i64| if number == 0 { usize::MAX } else { number as usize };
         let mut search = Search { from: Side::Head, skip: 0, count: None, most: usize::MAX };
         while let Some(option) = options.next() {

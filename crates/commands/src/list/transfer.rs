@@ -1,5 +1,5 @@
-//! LMOVE, RPOPLPUSH: an element popped from one list and pushed to another, or to the other end of the same one; BLMOVE,
-//! BRPOPLPUSH: the same once there is one.
+//! LMOVE, RPOPLPUSH: pop an element from a list and push it to another list, or to the other end of the same list;
+//! BLMOVE, BRPOPLPUSH: the same, blocking while the source is empty.
 
 use kvick_resp::Args;
 use kvick_store::collections::list::{Side, owned};
@@ -123,7 +123,7 @@ fn brpoplpush(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for a list at the source, or where that is not allowed says that there is none.
+/// Blocks on a list at the source, or replies with null if blocking is not allowed.
 fn wait_or_null(cx: &mut Context<'_>, until_ms: Option<i64>) {
     if cx.may_block {
         cx.block = Some(wait(1..2, until_ms));
@@ -132,7 +132,8 @@ fn wait_or_null(cx: &mut Context<'_>, until_ms: Option<i64>) {
     }
 }
 
-/// Moves an element from the list at argument 1 to that at argument 2, and replies with it; false when there is no source.
+/// Moves an element from the list at argument 1 to that at argument 2, and replies with it; returns false if the source
+/// does not exist.
 fn transfer(cx: &mut Context<'_>, args: Args<'_>, from: Side, to: Side) -> Result<bool, Error> {
     let (source, target, limits) = (cx.key(args, 1), cx.key(args, 2), limits(cx));
     let Some(list) = cx.db.write::<List>(source)? else { return Ok(false) };
@@ -142,13 +143,13 @@ fn transfer(cx: &mut Context<'_>, args: Args<'_>, from: Side, to: Side) -> Resul
         removed(cx, source, pop_event(from), 1, false);
         return Ok(true);
     }
-    // The target must be of the right type before anything is changed.
+    // Check the type of the target before changing anything.
     cx.db.write::<List>(target)?;
     transfer_between(cx, source, target, from, to)?;
     Ok(true)
 }
 
-/// Moves an element between lists that are not the same one, the first of which is there.
+/// Moves an element between two different lists. The source exists.
 fn transfer_between(cx: &mut Context<'_>, source: Key<'_>, target: Key<'_>, from: Side, to: Side) -> Result<(), Error> {
     let limits = limits(cx);
     let Some(list) = cx.db.write::<List>(source)? else { unreachable!("found before") };

@@ -1,7 +1,7 @@
-//! Several sets made one: SINTER, SINTERCARD, SINTERSTORE, SUNION, SUNIONSTORE, SDIFF, SDIFFSTORE.
+//! Set operations: SINTER, SINTERCARD, SINTERSTORE, SUNION, SUNIONSTORE, SDIFF, SDIFFSTORE.
 //!
-//! A key that does not exist is an empty set. The forms of stored results follow from how they are made, which is why
-//! that is done as Valkey does it: which set is gone through, and into which form of set the members are added.
+//! A missing key is an empty set. The encoding of a stored result depends on how it is computed, so the algorithms
+//! follow Valkey: which set is iterated, and the encoding of the set that the members are added to.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -13,7 +13,7 @@ use super::{limits, reply_member};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// The sets at some keys, in the order of the keys.
+/// The sets at several keys, in the order of the keys.
 type Sets<'a> = SmallVec<[Option<&'a Set>; 8]>;
 
 /// Looks up the sets at all `keys`.
@@ -25,8 +25,8 @@ fn look_up<'a>(db: &'a mut Db<'_>, keys: Args<'_>) -> Result<Sets<'a>, Error> {
     Ok(keys.iter().map(|key| db.view(*key)).collect())
 }
 
-/// Makes a key hold what `combine` makes of the sets at the other keys, or nothing when that is empty; replies with its
-/// length.
+/// Stores the result of `combine` on the sets at the other keys at the first key, or deletes that key if the result is
+/// empty; replies with the size.
 fn store(
     cx: &mut Context<'_>,
     args: Args<'_>,
@@ -47,7 +47,7 @@ fn store(
     Ok(())
 }
 
-/// Replies with members that are not counted yet.
+/// Replies with members whose number is not known in advance.
 fn reply_members<'a>(cx: &mut kvick_resp::Reply<'_>, members: impl Iterator<Item = Str<'a>>) {
     let (mark, mut len) = (cx.deferred(), 0);
     for member in members {
@@ -80,7 +80,7 @@ fn sinter(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The members of the smallest set that are in all others.
+/// The members of the smallest set that all others contain.
 fn intersection<'a>(sets: &Sets<'a>) -> impl Iterator<Item = Str<'a>> + use<'a> {
     let all: Option<SmallVec<[&'a Set; 8]>> = sets.iter().copied().collect();
     let mut sorted = all.unwrap_or_default();
@@ -120,7 +120,7 @@ fn sintercard(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads `[LIMIT limit]`, which may be repeated; 0 is no limit.
+/// Parses `[LIMIT limit]`, which may be repeated; 0 means no limit.
 fn parse_limit(words: Args<'_>) -> Result<usize, Error> {
     let mut limit = 0;
     let mut words = words.iter();
@@ -145,7 +145,7 @@ pub const SINTERSTORE: Command<Handler> = Command::new(
 
 fn sinterstore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     store(cx, args, "sinterstore", |sets, limits| {
-        // A listpack is the quickest to add to, and integers that come in order are as quick.
+        // Adding to a listpack is fastest; adding ordered integers to an intset is as fast.
         let smallest = sets.iter().flatten().min_by_key(|set| set.len());
         let integers = smallest.is_some_and(|set| matches!(set.encoded(), Encoded::Intset(_)));
         let mut result = if integers { Set::of_integers() } else { Set::short() };
@@ -185,7 +185,7 @@ fn unite(sets: &Sets<'_>, mut union: Set, limits: &Limits) -> Set {
     union
 }
 
-/// An empty set for a result that is not stored: for integers if there is nothing else, otherwise a table.
+/// An empty set for a result that is not stored: an intset if all members are integers, otherwise a hash table.
 fn passing(sets: &Sets<'_>) -> Set {
     let integers = sets.iter().flatten().all(|set| matches!(set.encoded(), Encoded::Intset(_)));
     if integers { Set::of_integers() } else { Set::table() }
@@ -262,7 +262,7 @@ fn sdiffstore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     })
 }
 
-/// What is in a first set and in no other.
+/// The members of a first set that no other set contains.
 struct Difference<'a> {
     first: Option<&'a Set>,
     others: SmallVec<[&'a Set; 8]>,
@@ -274,11 +274,11 @@ impl<'a> Difference<'a> {
         Difference { first, others: others.iter().copied().flatten().collect() }
     }
 
-    /// The members, each looked for in all other sets, the largest first; `None` when the others have so few members
-    /// that it is less work to remove these from the first.
+    /// The members, each looked up in all other sets, the largest first. `None` if the others have so few members that
+    /// removing these from the first set is less work.
     fn by_lookup(&self) -> Option<impl Iterator<Item = Str<'a>> + use<'a>> {
         let mut others = self.others.clone();
-        // Without itself nothing of it is left.
+        // If the first set is among the others, the difference is empty.
         let first = self.first.filter(|first| !others.iter().any(|other| std::ptr::eq(*other, *first)));
         let len = first.map_or(0, |first| first.len());
         let lookups = len.saturating_mul(1 + others.len()) / 2;
@@ -291,7 +291,7 @@ impl<'a> Difference<'a> {
         Some(members.filter(move |member| !others.iter().any(|set| set.contains_str(*member))))
     }
 
-    /// What is left of the first set's members, added to an empty set, when those of all others have been removed.
+    /// Adds the members of the first set to an empty set, and removes those of all others.
     fn by_removal(&self, mut rest: Set, limits: &Limits) -> Set {
         for member in self.first.into_iter().flat_map(Set::iter) {
             rest.insert_str(member, limits);

@@ -1,4 +1,4 @@
-//! The members of one set: SADD, SREM, SISMEMBER, SMISMEMBER, SCARD, SMEMBERS, SMOVE, SSCAN.
+//! Commands on the members of one set: SADD, SREM, SISMEMBER, SMISMEMBER, SCARD, SMEMBERS, SMOVE, SSCAN.
 
 use kvick_resp::Args;
 use kvick_store::{Collection, EventClass, Kind, Set};
@@ -85,7 +85,7 @@ fn srem(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the set that lost its last member.
+/// Removes a set that has become empty.
 pub(super) fn remove_empty(cx: &mut Context<'_>, args: Args<'_>, index: usize) {
     let key = cx.key(args, index);
     cx.db.remove(key, false);
@@ -212,7 +212,8 @@ fn smove(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves a member between different keys that hold sets or nothing; false when the source does not have it.
+/// Moves a member between different keys, which hold sets or do not exist; returns false if the source does not contain
+/// it.
 fn move_member(cx: &mut Context<'_>, args: Args<'_>, member: &[u8]) -> Result<bool, Error> {
     let (source, destination, limits) = (cx.key(args, 1), cx.key(args, 2), limits(cx.settings));
     let Some(set) = cx.db.write::<Set>(source)? else { return Ok(false) };
@@ -225,7 +226,8 @@ fn move_member(cx: &mut Context<'_>, args: Args<'_>, member: &[u8]) -> Result<bo
         remove_empty(cx, args, 1);
     }
     cx.db.effects().changed(1);
-    // A destination that has the member already does not change, and is not to seem changed to those who watch it.
+    // If the destination already contains the member, it does not change, and clients that WATCH it must not see a
+    // change.
     if cx.db.view::<Set>(destination).is_some_and(|set| set.contains(member)) {
         return Ok(true);
     }

@@ -1,7 +1,7 @@
 //! Sets.
 //!
-//! [`members`] has the commands about members of one set, [`random`] those that choose by chance, and [`combine`]
-//! intersections, unions and differences.
+//! [`members`] contains the commands on members of one set, [`random`] those that select random members, and
+//! [`combine`] intersections, unions and differences.
 
 pub mod combine;
 pub mod members;
@@ -36,7 +36,7 @@ pub static COMMANDS: &[Command<Handler>] = &[
     combine::SDIFFSTORE,
 ];
 
-/// Up to where sets keep their compact forms.
+/// The size limits of the compact encodings.
 fn limits(settings: &Settings) -> Limits {
     Limits {
         intset_entries: settings.set_max_intset_entries,

@@ -1,4 +1,4 @@
-//! Members chosen by chance: SPOP, SRANDMEMBER. All members, and all groups of them, have equal chances.
+//! Random members: SPOP, SRANDMEMBER. All members, and all subsets of a given size, are equally likely.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -59,7 +59,8 @@ fn pop_one(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// When the members that stay, times this, are no more than those that go, the former are picked out instead.
+/// If the number of remaining members times this is at most the number of popped members, the remaining members are
+/// extracted instead.
 const FEW_STAY: usize = 5;
 
 fn pop_many(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
@@ -100,7 +101,7 @@ fn pop_many(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves `count` members to a set of their own, which begins in a compact form.
+/// Moves `count` members to a new set, which starts in a compact encoding.
 fn pick_out(set: &mut Set, count: usize, limits: &Limits) -> Set {
     let mut picked = if matches!(set.encoded(), Encoded::Intset(_)) { Set::of_integers() } else { Set::short() };
     for _ in 0..count {
@@ -125,11 +126,11 @@ fn pop_all(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Members that went, to be propagated as SREM with many of them at a time.
+/// Popped members, which are propagated as SREM commands with many members each.
 struct Removals<'a> {
     key: &'a [u8],
     effects: &'a mut Effects,
-    /// The members, one after the other, and where each ends.
+    /// The members, concatenated, and the end of each.
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -200,7 +201,7 @@ fn srandmember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     }
 }
 
-/// A positive count means that many different members, a negative one that many draws.
+/// A positive count selects that many distinct members, a negative one that many draws.
 fn several(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let count = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
     if count == i64::MIN {

@@ -1,4 +1,4 @@
-//! Replies, encodings, events and propagation of the set commands.
+//! Tests of the replies, encodings, events and propagation of the set commands.
 
 use crate::testing::Bench;
 use crate::{keys, set, string};
@@ -11,7 +11,7 @@ fn bench() -> Bench {
     Bench::new(&[keys::COMMANDS, string::COMMANDS, set::COMMANDS])
 }
 
-/// The bulk strings of a reply that is an array or a set, in order.
+/// The bulk strings of an array or set reply, in order.
 fn words(reply: &str) -> Vec<String> {
     reply.split(' ').skip(2).step_by(2).map(str::to_owned).collect()
 }
@@ -24,7 +24,7 @@ fn of<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
     names.map(String::from).into()
 }
 
-/// Adds `prefix` with each of the numbers.
+/// Adds members formed from `prefix` and each of the numbers.
 fn add_numbered(bench: &mut Bench, key: &str, prefix: &str, numbers: std::ops::Range<u32>) {
     let list: Vec<String> = numbers.map(|n| format!("{prefix}{n}")).collect();
     let reply = bench.run(&format!("SADD {key} {}", list.join(" ")));

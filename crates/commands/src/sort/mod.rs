@@ -1,8 +1,9 @@
-//! SORT and SORT_RO: the elements of a list, a set or a sorted set in another order, or what other keys hold for them.
+//! SORT and SORT_RO: sort the elements of a list, set or sorted set, and optionally return values of other keys
+//! instead.
 //!
-//! The words of a request are read into a [`Request`](options::Request). Its [`patterns`](pattern) lead from an element to
-//! other keys, which no key specification names: such a request takes the world. The elements are copied
-//! out of their collection, [sorted](order), and then replied with or stored as a list.
+//! The arguments are parsed into a [`Request`](options::Request). Its [`patterns`](pattern) refer to other keys, which
+//! no key specification names; such a request takes the global lock. The elements are copied from their collection,
+//! [sorted](order), and then returned or stored as a list.
 
 mod options;
 mod order;
@@ -31,7 +32,7 @@ pub static COMMANDS: &[Command<Handler>] = &[SORT, SORT_RO];
 const SOURCE: &[KeyFlags] = &[KeyFlags::RO, KeyFlags::ACCESS];
 const TARGET: &[KeyFlags] = &[KeyFlags::OW, KeyFlags::UPDATE];
 const CATEGORIES: &[Categories] = &[Categories::DANGEROUS, Categories::LIST, Categories::SET, Categories::SORTEDSET];
-/// The key that is sorted.
+/// The key to sort.
 const SORTED: KeyPosition = KeyPosition { index: 1, flags: KeyFlags::RO.union(KeyFlags::ACCESS) };
 const PATTERN_KEYS: KeySpec = KeySpec::new(Begin::Unknown, Find::Unknown, SOURCE)
     .notes("What BY and GET lead to: these names are made of elements of the key that is sorted.");
@@ -87,8 +88,8 @@ pub const SORT_RO: Command<Handler> = Command::new(
     |cx, args| run(cx, args, Request::parse(args, false, cx.reads_every_key)?),
 );
 
-/// The key to sort and the last one behind a STORE, as [`Request::parse`] reads it: what is found here is what is locked and
-/// what a user has to have rights to.
+/// The key to sort, and the key after the last STORE, as [`Request::parse`] reads it. These keys are locked, and the
+/// user needs rights to them.
 fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     let mut found: KeyPositions = smallvec![SORTED];
     let mut index = 2;
@@ -107,7 +108,7 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     Some(found)
 }
 
-/// Whether it may touch keys that [`find_keys`] does not find: those of patterns.
+/// Whether it may access keys that [`find_keys`] does not find: those of patterns.
 fn needs_global_lock(args: Args<'_>) -> bool {
     Request::parse(args, true, true).is_ok_and(|request| request.looks_elsewhere())
 }
@@ -124,7 +125,7 @@ fn run(cx: &mut Context<'_>, args: Args<'_>, mut request: Request<'_>) -> Result
     Ok(())
 }
 
-/// Copies out the elements that are to be sorted, or of those that are not, the ones within the limits.
+/// Copies the elements to sort, or, if they are not sorted, those within the limits.
 fn load(cx: &mut Context<'_>, args: Args<'_>, request: &mut Request<'_>) -> Result<Words, Error> {
     let mut words = Words::default();
     let key = cx.key(args, 1);
@@ -142,7 +143,7 @@ fn load(cx: &mut Context<'_>, args: Args<'_>, request: &mut Request<'_>) -> Resu
             members.for_each(|(member, _)| words.push(member));
         }
         Kind::Set => {
-            // What is stored must be the same wherever the command is repeated.
+            // A stored result must be the same wherever the command is repeated.
             request.order_sets(cx.in_script);
             entry.collection::<Set>().into_iter().flat_map(Set::iter).for_each(|member| words.push(member));
             if !request.sorts() {
@@ -155,7 +156,7 @@ fn load(cx: &mut Context<'_>, args: Args<'_>, request: &mut Request<'_>) -> Resu
     Ok(words)
 }
 
-/// Shows what the request asks for of each element: the element, or what the patterns lead to.
+/// Calls `show` with each value to return: the element, or the values of the GET patterns.
 fn each_value(db: &mut Db<'_>, request: &Request<'_>, elements: &Words, mut show: impl FnMut(Option<Str<'_>>)) {
     let mut name = Vec::new();
     for element in elements.iter() {
@@ -177,7 +178,7 @@ fn reply(cx: &mut Context<'_>, request: &Request<'_>, elements: &Words) {
     });
 }
 
-/// Makes the key at argument `index` hold a list of the values, or nothing when there are none.
+/// Stores a list of the values at the key at argument `index`, or deletes the key if there are none.
 fn store(cx: &mut Context<'_>, args: Args<'_>, index: usize, request: &Request<'_>, elements: &Words) {
     let mut values = Words::default();
     each_value(&mut cx.db, request, elements, |value| values.push(value.unwrap_or(Str::Bytes(b""))));

@@ -1,4 +1,4 @@
-//! The words of SORT.
+//! The arguments of SORT.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -10,28 +10,28 @@ use crate::context::Error;
 const BY_DENIED: Error = Error::text("ERR BY option of SORT denied due to insufficient ACL permissions.");
 const GET_DENIED: Error = Error::text("ERR GET option of SORT denied due to insufficient ACL permissions.");
 
-/// What a request asks for.
+/// The parsed arguments.
 pub struct Request<'a> {
-    /// What to sort by, when it is not the elements.
+    /// The BY pattern; `None` to sort by the elements.
     pub by: Option<Pattern<'a>>,
-    /// Whether the elements stay in the order in which they are: sorted by what does not depend on them.
+    /// Whether the elements keep their order, because the BY pattern does not depend on them.
     unsorted: bool,
-    /// What to return of each element; the element when it says nothing.
+    /// The GET patterns; empty to return the elements.
     pub get: Vec<Pattern<'a>>,
-    /// The first of the sorted elements to return, and how many; all for a negative number.
+    /// Offset and count of the sorted elements to return; a negative count means all.
     offset: i64,
     count: i64,
-    /// From the largest to the smallest.
+    /// Whether to sort in descending order.
     pub descending: bool,
-    /// As strings, not as numbers.
+    /// Whether to compare as strings instead of numbers.
     pub alpha: bool,
-    /// The argument that is the key to store the result at.
+    /// The argument index of the destination key.
     pub store: Option<usize>,
 }
 
 impl<'a> Request<'a> {
-    /// Reads the words behind the key; STORE is known if `may_store`, and unless the client `reads_every_key` it may not
-    /// be led to others.
+    /// Parses the arguments after the key. STORE is valid only if `may_store` is set. Patterns that refer to other keys
+    /// are valid only if the client may read every key.
     pub fn parse(args: Args<'a>, may_store: bool, reads_every_key: bool) -> Result<Request<'a>, Error> {
         let mut request = Request {
             by: None,
@@ -81,7 +81,7 @@ impl<'a> Request<'a> {
                 }
                 b"get" => {
                     request.get.push(Pattern::parse(argument?));
-                    // As in the reference, also `#`, which does not lead anywhere.
+                    // As in Valkey, this includes `#`, although it does not refer to another key.
                     if !reads_every_key {
                         return Err(GET_DENIED);
                     }
@@ -93,32 +93,32 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// Whether it touches keys other than the one that is sorted.
+    /// Whether it accesses keys other than the one that is sorted.
     pub fn looks_elsewhere(&self) -> bool {
         self.by.iter().chain(&self.get).any(Pattern::looks_elsewhere)
     }
 
-    /// Whether the elements are brought into another order.
+    /// Whether the elements are sorted.
     pub fn sorts(&self) -> bool {
         !self.unsorted
     }
 
-    /// Has the members of a set, which are in no order, sorted if the result is to be stored or is for a script.
+    /// Sorts the members of a set, which have no order, if the result is to be stored or is for a script.
     pub fn order_sets(&mut self, for_script: bool) {
         if self.unsorted && (self.store.is_some() || for_script) {
             (self.unsorted, self.alpha, self.by) = (false, true, None);
         }
     }
 
-    /// Which of `len` sorted elements to return.
+    /// The range of the sorted elements to return, out of `len`.
     pub fn range(&self, len: usize) -> Range<usize> {
         let start = usize::try_from(self.offset.max(0)).unwrap_or(usize::MAX).min(len);
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         start..start.saturating_add(count).min(len)
     }
 
-    /// Which of `len` elements to load that have an order of their own, and whether from the last to the first: all if they are to be
-    /// sorted.
+    /// The range of elements to load from an ordered collection of `len` elements, and whether to load them in reverse;
+    /// all elements if they will be sorted.
     pub fn native_range(&self, len: usize) -> (Range<usize>, bool) {
         let Range { start, end } = self.range(len);
         match (self.unsorted, self.descending) {

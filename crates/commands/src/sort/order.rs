@@ -1,7 +1,8 @@
-//! Bringing elements into order.
+//! Sorts the elements.
 //!
-//! Numbers that are equal are ordered by their elements as strings, so that the result does not depend on where the elements came
-//! from. Strings are compared byte by byte. What is missing comes before all others, or counts as zero.
+//! Equal numbers are ordered by their elements as strings, so that the result does not depend on the order of the
+//! source. Strings are compared byte by byte. Missing values precede all other strings, and count as zero among
+//! numbers.
 
 use kvick_resp::format::parse_double;
 use kvick_store::Str;
@@ -11,7 +12,7 @@ use super::options::Request;
 use super::words::Words;
 use crate::context::{Context, Error};
 
-/// The elements that the request asks for, in its order.
+/// The elements to return, in the requested order.
 pub fn sort(cx: &mut Context<'_>, request: &Request<'_>, elements: Words) -> Result<Words, Error> {
     let len = elements.len();
     let mut order: Vec<usize> = (0..len).collect();
@@ -37,14 +38,14 @@ fn arrange(order: &mut [usize], request: &Request<'_>, compare: impl Fn(usize, u
     order.sort_by(|a, b| if request.descending { compare(*b, *a) } else { compare(*a, *b) });
 }
 
-/// What BY leads to for each element.
+/// The values of the BY pattern, by element.
 struct Values {
     words: Words,
-    /// Whether there is anything.
+    /// Whether the value exists.
     there: Vec<bool>,
 }
 
-/// The strings to sort by when these are not the elements themselves.
+/// The strings to sort by; `None` to sort by the elements.
 fn values(cx: &mut Context<'_>, request: &Request<'_>, elements: &Words) -> Option<Values> {
     let by = request.by.as_ref()?;
     let (mut words, mut there, mut name) = (Words::default(), Vec::with_capacity(elements.len()), Vec::new());

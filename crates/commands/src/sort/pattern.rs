@@ -1,7 +1,7 @@
-//! The patterns of BY and GET: names of keys with a place for an element.
+//! The patterns of BY and GET: key names with a placeholder for an element.
 //!
-//! The first `*` is where the element goes. After it, `->` may begin the name of a field of the hash at that key. `#` is the
-//! element itself; a pattern with no place for it leads to nothing.
+//! The first `*` is replaced by the element. After it, `->` may precede the name of a field of the hash at that key.
+//! `#` is the element itself. A pattern without a placeholder has no value.
 
 use kvick_store::{Db, Hash, Str};
 
@@ -9,21 +9,21 @@ use kvick_store::{Db, Hash, Str};
 pub enum Pattern<'a> {
     /// `#`.
     Element,
-    /// No `*`.
+    /// A pattern without `*`.
     Nothing,
-    /// Another key.
+    /// The name of another key.
     Key {
-        /// What comes before the element.
+        /// The text before the element.
         prefix: &'a [u8],
-        /// What comes behind it.
+        /// The text after the element.
         suffix: &'a [u8],
-        /// The field, if it leads to a hash.
+        /// The field, if the key is a hash.
         field: Option<&'a [u8]>,
     },
 }
 
 impl<'a> Pattern<'a> {
-    /// Takes a pattern apart.
+    /// Parses a pattern.
     pub fn parse(text: &'a [u8]) -> Pattern<'a> {
         if text == b"#" {
             return Pattern::Element;
@@ -37,12 +37,12 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// Whether it leads to other keys.
+    /// Whether it refers to other keys.
     pub fn looks_elsewhere(&self) -> bool {
         matches!(self, Pattern::Key { .. })
     }
 
-    /// Shows what it leads to for an element. `name` is room for the key's name.
+    /// Calls the closure with the value of the pattern for an element. `name` is a buffer for the key name.
     pub fn look_up<T>(
         &self,
         db: &mut Db<'_>,

@@ -1,4 +1,4 @@
-//! SORT through its replies.
+//! Tests of SORT by its replies.
 
 use crate::testing::Bench;
 use crate::{hash, keys, list, set, sort, sorted_set, string};
@@ -24,7 +24,7 @@ fn bench() -> Bench {
     bench
 }
 
-/// The values of a reply that is an array, `-` for nulls.
+/// The values of an array reply, `-` for nulls.
 fn sorted(bench: &mut Bench, line: &str) -> String {
     let reply = bench.run(line);
     let mut words = reply.split(' ').skip(1);
@@ -196,8 +196,8 @@ fn keys_are_found_among_the_words() {
     assert_eq!(keys("SORT a LIMIT store store STORE d DESC"), [1, 6]);
     assert_eq!(keys("SORT a STORE d STORE e"), [1, 5]);
     assert_eq!(keys("SORT a STORE"), [1]);
-    // What stands behind STORE is a key whatever it is called. Valkey finds "by" here, and lets one write to "d" who has
-    // no right to it.
+    // The argument after STORE is a key, whatever its name. Valkey finds "by" here, and so lets users write to "d"
+    // without rights to it.
     assert_eq!(keys("SORT l STORE by STORE d"), [1, 5]);
     let mut bench = bench();
     assert_eq!(bench.run("SORT l STORE by STORE d"), ":4");

@@ -1,13 +1,13 @@
-//! Strings, one behind the other in one buffer: sorting takes no allocation for each.
+//! A list of strings in one buffer, so that sorting needs no allocation per string.
 
 use kvick_store::{IntBuf, Str};
 use std::ops::Range;
 
-/// See the module's documentation.
+/// A list of strings.
 #[derive(Default)]
 pub struct Words {
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// The end of each string.
     ends: Vec<usize>,
 }
 
@@ -17,32 +17,32 @@ impl Words {
         self.ends.len()
     }
 
-    /// Adds one.
+    /// Appends a string.
     pub fn push(&mut self, word: Str<'_>) {
         self.bytes.extend_from_slice(word.bytes(&mut IntBuf::default()));
         self.ends.push(self.bytes.len());
     }
 
-    /// Number `index`; empty when there is none.
+    /// The string at `index`; empty if it does not exist.
     pub fn get(&self, index: usize) -> &[u8] {
         let start = if index == 0 { Some(&0) } else { self.ends.get(index - 1) };
         let range = start.zip(self.ends.get(index)).map(|(start, end)| *start..*end);
         range.and_then(|range| self.bytes.get(range)).unwrap_or_default()
     }
 
-    /// All of them.
+    /// All strings.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Some of them, in another order.
+    /// The strings at these indices, in that order.
     pub fn picked(&self, indices: impl IntoIterator<Item = usize>) -> Words {
         let mut picked = Words::default();
         indices.into_iter().for_each(|index| picked.push(Str::Bytes(self.get(index))));
         picked
     }
 
-    /// Those in a range of indices, which is in bounds.
+    /// The strings in a range of indices, which must be in bounds.
     pub fn part(self, range: Range<usize>) -> Words {
         if range == (0..self.len()) { self } else { self.picked(range) }
     }

@@ -1,4 +1,4 @@
-//! ZADD and ZINCRBY, and the conditions on which members are added or changed.
+//! ZADD and ZINCRBY, and the conditions for adding or updating members.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_double;
@@ -62,24 +62,24 @@ fn zincrby(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     add_arguments(cx, args, Rule { incr: true, ..Rule::default() })
 }
 
-/// What ZADD's words ask for.
+/// The options of ZADD.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rule {
-    /// Only members that are not there yet.
+    /// NX: only add members that do not exist.
     pub nx: bool,
-    /// Only members that are there.
+    /// XX: only update members that exist.
     pub xx: bool,
-    /// Scores may only grow.
+    /// GT: only increase scores.
     gt: bool,
-    /// Scores may only fall.
+    /// LT: only decrease scores.
     lt: bool,
-    /// The reply counts changed members too.
+    /// CH: the reply also counts updated members.
     pub ch: bool,
-    /// The number is added to the score, which is the reply.
+    /// INCR: the number is added to the score, and the reply is the new score.
     incr: bool,
 }
 
-/// What a member's score is to be.
+/// The effect on a member.
 enum Decision {
     Set(f64),
     Leave,
@@ -87,7 +87,7 @@ enum Decision {
 }
 
 impl Rule {
-    /// Takes a word in; false when it is none of ZADD's.
+    /// Processes an option; returns false if the word is not one.
     #[inline]
     fn take(&mut self, word: &[u8]) -> bool {
         let flag = match word {
@@ -134,7 +134,7 @@ impl Rule {
     }
 }
 
-/// ZADD with the words and pairs of its arguments from the third on.
+/// ZADD with the options and pairs from argument 2 on.
 fn add_arguments(cx: &mut Context<'_>, args: Args<'_>, mut rule: Rule) -> Result<(), Error> {
     let first = 2 + args.slice_from(2).iter().take_while(|word| rule.take(word)).count();
     let pairs = args.slice_from(first);

@@ -1,10 +1,10 @@
-//! The ends of ranges by score and by member, as arguments say them.
+//! Parses the bounds of ranges by score and by member.
 
 use kvick_store::collections::sorted_set::Cut;
 
 use crate::context::Error;
 
-/// The cuts around the scores from `min` to `max`; ends that follow `(` are not part of the range.
+/// The cuts for the scores from `min` to `max`; a bound preceded by `(` is exclusive.
 pub fn scores<'a>(min: &[u8], max: &[u8]) -> Result<(Cut<'a>, Cut<'a>), Error> {
     const NOT_FLOAT: Error = Error::text("ERR min or max is not a float");
     let (min, min_excluded) = score(min).ok_or(NOT_FLOAT)?;
@@ -12,8 +12,8 @@ pub fn scores<'a>(min: &[u8], max: &[u8]) -> Result<(Cut<'a>, Cut<'a>), Error> {
     Ok((Cut::Score { score: min, behind: min_excluded }, Cut::Score { score: max, behind: !max_excluded }))
 }
 
-/// A score, and whether it is excluded. Taken as the reference takes it, more freely than scores to store: nothing stands
-/// for zero, a zero byte ends it, and numbers may be too large or too small for a double.
+/// Parses a score, and whether it is excluded. As in Valkey, this is more lenient than for scores to store: an empty
+/// text is zero, a NUL byte ends the number, and numbers may be out of the range of a double.
 fn score(text: &[u8]) -> Option<(f64, bool)> {
     let (text, excluded) = match text {
         [b'(', rest @ ..] => (rest, true),
@@ -24,8 +24,8 @@ fn score(text: &[u8]) -> Option<(f64, bool)> {
     (!score.is_nan()).then_some((score, excluded))
 }
 
-/// The cuts around the members from `min` to `max`: `-` and `+` are the ends of everything, `[` and `(` say whether the
-/// member that follows is part of the range.
+/// The cuts for the members from `min` to `max`: `-` and `+` are the lowest and highest bounds, `[` precedes an
+/// inclusive and `(` an exclusive bound.
 pub fn members<'a>(min: &'a [u8], max: &'a [u8]) -> Result<(Cut<'a>, Cut<'a>), Error> {
     const NOT_VALID: Error = Error::text("ERR min or max not valid string range item");
     let min = member(min, true).ok_or(NOT_VALID)?;

@@ -1,6 +1,8 @@
-//! Union, intersection and difference of several sorted sets; plain sets count as sorted ones whose scores are all 1.
+//! Union, intersection and difference of several sorted sets. A plain set counts as a sorted set whose scores are all
+//! 1.
 //!
-//! The inputs are looked up one after the other first ([`Request::parse`]), as reads that count, and then viewed together.
+//! The inputs are first looked up one by one ([`Request::parse`]), which counts hits and misses, and then viewed
+//! together.
 
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
@@ -74,7 +76,13 @@ pub const ZDIFF: Command<Handler> = Command::new(
         .flags(&[Flags::READONLY])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::counted(1, 1, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::SortedSet, "6.2.0", "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the result.", "Lists the members of the first sorted set that no other one has.")
+        .doc(
+            Group::SortedSet,
+            "6.2.0",
+            "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the \
+             result.",
+            "Lists the members of the first sorted set that no other one has.",
+        )
         .args(&[Arg::integer("numkeys"), Arg::key("key").multiple(), Arg::word("withscores", "WITHSCORES").optional()]),
     zdiff,
 );
@@ -150,8 +158,17 @@ pub const ZDIFFSTORE: Command<Handler> = Command::new(
     Spec::new("zdiffstore", -4)
         .flags(&[Flags::WRITE, Flags::DENYOOM])
         .acl(&[Categories::SORTEDSET])
-        .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE]), KeySpec::counted(2, 1, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::SortedSet, "6.2.0", "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the result.", "Stores the members of the first sorted set that no other one has.")
+        .keys(&[
+            KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE]),
+            KeySpec::counted(2, 1, &[KeyFlags::RO, KeyFlags::ACCESS]),
+        ])
+        .doc(
+            Group::SortedSet,
+            "6.2.0",
+            "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the \
+             result.",
+            "Stores the members of the first sorted set that no other one has.",
+        )
         .args(&[Arg::key("destination"), Arg::integer("numkeys"), Arg::key("key").key_spec(1).multiple()]),
     zdiffstore,
 );
@@ -193,11 +210,11 @@ enum Operation {
     Union,
     Intersection,
     Difference,
-    /// Intersection, only counted.
+    /// Intersection of which only the size is needed.
     Cardinality,
 }
 
-/// What becomes of the scores of a member that several sets have.
+/// The aggregation of the scores of a member that several sets contain.
 #[derive(Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -208,7 +225,7 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, score: f64, other: f64) -> f64 {
         match self {
-            // Infinities of both signs make zero.
+            // The sum of infinities of opposite signs is zero.
             Aggregate::Sum => number_or_zero(score + other),
             Aggregate::Min if other < score => other,
             Aggregate::Max if other > score => other,
@@ -221,19 +238,19 @@ fn number_or_zero(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
 
-/// What is asked for.
+/// The parsed arguments.
 struct Request {
-    /// The argument of the first key; as many keys as weights follow.
+    /// The argument index of the first key; there are as many keys as weights.
     first: usize,
     weights: Vec<f64>,
     aggregate: Aggregate,
     with_scores: bool,
-    /// How many common members to count at most; 0 for all.
+    /// Maximum number of common members to count; 0 means no limit.
     limit: usize,
 }
 
 impl Request {
-    /// Reads the arguments from the number of keys on, which stands at `at`, and looks the keys up.
+    /// Parses the arguments from the number of keys at index `at` on, and looks the keys up.
     fn parse(
         cx: &mut Context<'_>,
         args: Args<'_>,
@@ -293,7 +310,7 @@ impl Request {
         Ok(())
     }
 
-    /// The inputs, which were looked up.
+    /// Views the inputs, which have been looked up.
     fn inputs<'a>(&self, cx: &'a Context<'_>, args: Args<'_>) -> Vec<Input<'a>> {
         let view = |index| {
             let key = cx.key(args, index);
@@ -365,7 +382,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Visits the members that all inputs have, with their scores, until told to stop.
+/// Visits the members that all inputs contain, with their scores, until `visit` stops it.
 fn intersect(mut inputs: Vec<Input<'_>>, aggregate: Aggregate, mut visit: impl FnMut(&[u8], f64) -> bool) {
     inputs.sort_by_key(|input| input.source.len());
     let Some((smallest, others)) = inputs.split_first() else { return };
@@ -397,8 +414,8 @@ fn unite(mut inputs: Vec<Input<'_>>, aggregate: Aggregate) -> Builder {
 fn subtract(inputs: &[Input<'_>]) -> Builder {
     let mut result = Builder::new();
     let Some((first, others)) = inputs.split_first() else { return result };
-    // Either every member of the first is looked for in the others, or all members of the others are taken out of a copy of
-    // the first. A look takes half as long as a change.
+    // Either look up every member of the first in the others, or remove the members of the others from a copy of the
+    // first. A lookup costs half as much as a removal.
     let looks = first.source.len().saturating_mul(inputs.len()) / 2;
     let changes: usize = inputs.iter().map(|input| input.source.len()).sum();
     let by_looking = looks <= changes;
@@ -434,10 +451,10 @@ impl Operation {
     }
 }
 
-/// Lists the result.
+/// Replies with the result.
 fn list(cx: &mut Context<'_>, args: Args<'_>, name: &str, operation: Operation) -> Result<(), Error> {
     let request = Request::parse(cx, args, name, 1, operation)?;
-    // Scores are listed as they were computed, which a listpack would not keep: it has no minus zero.
+    // Scores are returned as computed. A listpack would not preserve them: it has no minus zero.
     let never_small = Limits { entries: 0, value: 0 };
     let result = operation.result(request.inputs(cx, args), request.aggregate).build(never_small);
     reply_list(&mut cx.reply, result.len(), request.with_scores);

@@ -1,4 +1,4 @@
-//! What a sorted set says of itself and of single members: cardinality, scores, ranks, counts of ranges, and ZSCAN.
+//! Cardinality, scores, ranks, counts of ranges, and ZSCAN.
 
 use kvick_resp::Args;
 use kvick_resp::format::format_double;
@@ -253,8 +253,8 @@ fn zscan(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Appends a score with 17 significant digits, less trailing zeros: how the reference tells of scores in large sorted sets
-/// that are scanned, and nowhere else.
+/// Appends a score with 17 significant digits without trailing zeros: the format of Valkey for ZSCAN of large sorted
+/// sets, and only there.
 fn format_long(score: f64, out: &mut Vec<u8>) {
     const DIGITS: i32 = 17;
     let scientific = format!("{score:.16e}");

@@ -1,15 +1,15 @@
-//! Sorted sets: members with scores, found by rank, by score and by member.
+//! Sorted sets: members with scores, accessed by rank, by score and by member.
 //!
 //! - [`add`]: ZADD and ZINCRBY.
 //! - [`remove`]: ZREM and the ZREMRANGE commands.
-//! - [`pop`]: taking from either end, at once or when there is something to take.
+//! - [`pop`]: popping from either end, and the blocking variants.
 //! - [`lookup`]: cardinality, scores, ranks, counts, ZSCAN.
-//! - [`range`](mod@range): ZRANGE in all its forms, and ZRANGESTORE.
-//! - [`random`]: ZRANDMEMBER and its ways of choosing.
+//! - [`range`](mod@range): ZRANGE and its variants, and ZRANGESTORE.
+//! - [`random`]: ZRANDMEMBER and its sampling algorithms.
 //! - [`combine`]: union, intersection and difference of several sets.
-//! - [`bounds`]: the ends of ranges by score and by member, as arguments.
+//! - [`bounds`]: parsing of the bounds of ranges by score and by member.
 //!
-//! A command that leaves a sorted set empty removes the key ([`remove_if_empty`]); one that stores a result goes through
+//! A command that leaves a sorted set empty removes the key ([`remove_if_empty`]). Commands that store a result use
 //! [`store_result`].
 
 use kvick_resp::format::parse_i64;
@@ -68,7 +68,7 @@ pub static COMMANDS: &[Command<Handler>] = &[
     combine::ZINTERCARD,
 ];
 
-/// Up to where sorted sets stay listpacks.
+/// The size limits of the listpack encoding.
 pub(crate) fn limits(settings: &Settings) -> Limits {
     Limits { entries: settings.zset_max_listpack_entries, value: settings.zset_max_listpack_value }
 }
@@ -82,7 +82,8 @@ fn reply_member(reply: &mut Reply<'_>, member: Str<'_>) {
     }
 }
 
-/// Begins a list of `len` members. With their scores it is twice as long in RESP2, and a list of pairs in RESP3.
+/// Starts a list of `len` members. With scores, it has twice as many elements in RESP2, and is a list of pairs in
+/// RESP3.
 fn reply_list(reply: &mut Reply<'_>, len: usize, with_scores: bool) {
     reply.array(if with_scores && reply.version() == Version::Resp2 { 2 * len } else { len });
 }
@@ -99,7 +100,7 @@ fn reply_element(reply: &mut Reply<'_>, (member, score): (Str<'_>, f64), with_sc
     }
 }
 
-/// Removes a key whose sorted set, now of this size, has become empty.
+/// Removes the key of a sorted set if its size, `len`, is zero.
 #[inline]
 fn remove_if_empty(cx: &mut Context<'_>, key: Key<'_>, len: usize) {
     if len == 0 {
@@ -108,8 +109,8 @@ fn remove_if_empty(cx: &mut Context<'_>, key: Key<'_>, len: usize) {
     }
 }
 
-/// Makes a key hold a result, telling of it as `event`, or removes it if the result is empty; this is `changes` changes, or
-/// one if a key is removed. The result's size.
+/// Stores a result at a key, with event `event`, or deletes the key if the result is empty. Counts as `changes`
+/// changes, or as one if a key is deleted. Returns the size of the result.
 pub(crate) fn store_result(
     cx: &mut Context<'_>,
     key: Key<'_>,
@@ -131,12 +132,12 @@ pub(crate) fn store_result(
     len
 }
 
-/// Reads an integer argument.
+/// Parses an integer argument.
 fn integer(args: Args<'_>, index: usize) -> Result<i64, Error> {
     args.get(index).and_then(parse_i64).ok_or(Error::NOT_INTEGER)
 }
 
-/// The ranks that two indices stand for, of which negative ones are counted from the end; nothing if there are none.
+/// The ranks between two indices, where negative indices count from the end; empty if there are none.
 fn ranks_between(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
     let len = len as i64;
     let from_start = |index: i64| if index < 0 { index.saturating_add(len) } else { index };

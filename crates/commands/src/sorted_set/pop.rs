@@ -1,8 +1,7 @@
-//! Taking members from either end: at once (ZPOPMIN, ZPOPMAX, ZMPOP), or when there is something to take (BZPOPMIN, BZPOPMAX,
-//! BZMPOP).
+//! Popping members from either end: ZPOPMIN, ZPOPMAX, ZMPOP, and the blocking BZPOPMIN, BZPOPMAX, BZMPOP.
 //!
-//! All take from the first of their keys that holds something. Those that name several keys are propagated as ZPOPMIN or
-//! ZPOPMAX of the one that was taken from.
+//! All pop from the first of their keys that exists. Commands with several keys are propagated as ZPOPMIN or ZPOPMAX of
+//! the key that was popped from.
 
 use std::ops::Range;
 
@@ -61,8 +60,19 @@ pub const ZMPOP: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::counted(1, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "7.0.0", "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members taken.", "Takes members with the lowest or highest scores out of the first sorted set that is not empty.")
-        .args(&[Arg::integer("numkeys"), Arg::key("key").multiple(), Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]), Arg::integer("count").token("COUNT").optional()]),
+        .doc(
+            Group::SortedSet,
+            "7.0.0",
+            "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members \
+             taken.",
+            "Takes members with the lowest or highest scores out of the first sorted set that is not empty.",
+        )
+        .args(&[
+            Arg::integer("numkeys"),
+            Arg::key("key").multiple(),
+            Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]),
+            Arg::integer("count").token("COUNT").optional(),
+        ]),
     zmpop,
 );
 
@@ -80,7 +90,13 @@ pub const BZPOPMIN: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::FAST, Flags::BLOCKING])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::range(1, -2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "5.0.0", "O(log(N)), N being the size of the sorted set.", "Takes the member with the lowest score out of the first sorted set that is not empty, and waits for one if there is none.")
+        .doc(
+            Group::SortedSet,
+            "5.0.0",
+            "O(log(N)), N being the size of the sorted set.",
+            "Takes the member with the lowest score out of the first sorted set that is not empty, and waits for one \
+             if there is none.",
+        )
         .history(&[("6.0.0", "The timeout may have a fraction.")])
         .args(&[Arg::key("key").multiple(), Arg::double("timeout")]),
     bzpopmin,
@@ -97,7 +113,13 @@ pub const BZPOPMAX: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::FAST, Flags::BLOCKING])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::range(1, -2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "5.0.0", "O(log(N)), N being the size of the sorted set.", "Takes the member with the highest score out of the first sorted set that is not empty, and waits for one if there is none.")
+        .doc(
+            Group::SortedSet,
+            "5.0.0",
+            "O(log(N)), N being the size of the sorted set.",
+            "Takes the member with the highest score out of the first sorted set that is not empty, and waits for one \
+             if there is none.",
+        )
         .history(&[("6.0.0", "The timeout may have a fraction.")])
         .args(&[Arg::key("key").multiple(), Arg::double("timeout")]),
     bzpopmax,
@@ -114,8 +136,21 @@ pub const BZMPOP: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::BLOCKING])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::counted(2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "7.0.0", "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members taken.", "Takes members with the lowest or highest scores out of the first sorted set that is not empty, and waits for one if there is none.")
-        .args(&[Arg::double("timeout"), Arg::integer("numkeys"), Arg::key("key").multiple(), Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]), Arg::integer("count").token("COUNT").optional()]),
+        .doc(
+            Group::SortedSet,
+            "7.0.0",
+            "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members \
+             taken.",
+            "Takes members with the lowest or highest scores out of the first sorted set that is not empty, and waits \
+             for one if there is none.",
+        )
+        .args(&[
+            Arg::double("timeout"),
+            Arg::integer("numkeys"),
+            Arg::key("key").multiple(),
+            Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]),
+            Arg::integer("count").token("COUNT").optional(),
+        ]),
     bzmpop,
 );
 
@@ -124,7 +159,7 @@ fn bzmpop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     pop_or_wait(cx, args, 1, keys, end, Some(count))
 }
 
-/// Where to take from.
+/// The end to pop from.
 #[derive(Clone, Copy)]
 enum End {
     Min,
@@ -147,7 +182,7 @@ impl End {
     }
 }
 
-/// What ZMPOP and BZMPOP name: keys, an end, and how many elements to take.
+/// The arguments of ZMPOP and BZMPOP: keys, end, and number of elements.
 struct Choice {
     keys: Range<usize>,
     end: End,
@@ -155,7 +190,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// Reads the arguments from the number of keys on, which stands at `at`.
+    /// Parses the arguments from the number of keys at index `at` on.
     fn parse(args: Args<'_>, at: usize) -> Result<Choice, Error> {
         const NO_KEYS: Error = Error::text("ERR numkeys should be greater than 0");
         const NO_COUNT: Error = Error::text("ERR count should be greater than 0");
@@ -179,10 +214,10 @@ impl Choice {
     }
 }
 
-/// How elements are listed.
+/// The form of the reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// Members and scores in turn.
+    /// Members and scores alternately.
     Flat,
     /// Pairs.
     Pairs,
@@ -213,7 +248,7 @@ fn pop_from_one(cx: &mut Context<'_>, args: Args<'_>, end: End) -> Result<(), Er
     Ok(())
 }
 
-/// Takes `count` elements, one if not told, from the first of the keys that holds any; whether one did.
+/// Pops `count` elements, by default one, from the first key that exists; returns whether one did.
 fn pop_from_first(
     cx: &mut Context<'_>,
     args: Args<'_>,
@@ -236,7 +271,7 @@ fn pop_from_first(
     Ok(false)
 }
 
-/// The same, waiting when there is nothing and that is allowed.
+/// Like [`pop_from_first`], but blocks if none of the keys exists and blocking is allowed.
 fn pop_or_wait(
     cx: &mut Context<'_>,
     args: Args<'_>,
@@ -258,8 +293,8 @@ fn pop_or_wait(
     Ok(())
 }
 
-/// Takes `count` elements, which is not 0, or as many as there are, and replies with them; how many, `None` if there is no
-/// such key.
+/// Pops up to `count` elements, which must not be 0, and replies with them. Returns their number, or `None` if the key
+/// does not exist.
 fn pop(cx: &mut Context<'_>, key: Key<'_>, end: End, count: usize, shape: Shape) -> Result<Option<usize>, Error> {
     let Some(set) = cx.db.write::<SortedSet>(key)? else { return Ok(None) };
     let (len, reply) = (set.len(), &mut cx.reply);

@@ -81,20 +81,20 @@ fn zrandmember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 
 type Entry<'a> = (kvick_store::Str<'a>, f64);
 
-/// Element number `rank`.
+/// The element with rank `rank`.
 fn nth(set: &SortedSet, rank: usize) -> Option<Entry<'_>> {
     set.range(rank..rank + 1).next()
 }
 
-/// A number below `len`, which is not 0.
+/// A random number below `len`, which must not be 0.
 fn random_below(len: usize) -> usize {
-    // The upper half of the product is evenly spread over 0..len.
+    // The upper half of the product is uniformly distributed over 0..len.
     ((u128::from(random::next()) * len as u128) >> 64) as usize
 }
 
-/// Emits `count` different elements, of which there are as many at least; every choice is as likely.
+/// Emits `count` distinct elements; the set has at least that many. Every subset is equally likely.
 fn choose_different<'a>(set: &'a SortedSet, count: usize, mut emit: impl FnMut(Entry<'a>)) {
-    /// Up to this part of a large set it pays to draw until all are different.
+    /// Up to this fraction of a large set, drawing until all are distinct is faster.
     const DRAWN_PART: usize = 8;
     let len = set.len();
     if count <= len / DRAWN_PART && set.listpack().is_none() {
@@ -107,7 +107,7 @@ fn choose_different<'a>(set: &'a SortedSet, count: usize, mut emit: impl FnMut(E
         }
         return;
     }
-    // Knuth's selection sampling: each element is taken with the chance that is left for those that are needed.
+    // Knuth's selection sampling: each element is taken with the probability (still needed) / (remaining).
     let mut needed = count;
     for (passed, entry) in set.iter().enumerate() {
         if random_below(len - passed) < needed {
@@ -144,7 +144,7 @@ mod tests {
                     chosen.into_iter().for_each(|member| *seen.entry(member).or_default() += 1);
                     assert!(seen.values().sum::<usize>() > before);
                 }
-                // Ten standard deviations off the mean of 200.
+                // Ten standard deviations from the mean of 200.
                 assert!(seen.len() == 40 && seen.values().all(|n| (60..350).contains(n)), "{count}: {seen:?}");
             }
         }

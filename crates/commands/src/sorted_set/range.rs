@@ -1,7 +1,7 @@
-//! ZRANGE in all its forms, the older commands that each are one of them, and ZRANGESTORE.
+//! ZRANGE, the older commands that are special cases of it, and ZRANGESTORE.
 //!
-//! What is asked for is read into a [`Request`]; from that and the sorted set follow the ranks of the elements
-//! ([`Request::ranks`]), which are listed or stored.
+//! The arguments are parsed into a [`Request`]. It determines the ranks of the elements in the sorted set
+//! ([`Request::ranks`]), which are returned or stored.
 
 use std::ops::Range;
 
@@ -219,14 +219,14 @@ fn zrangestore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a command says by its name; `None` where its words decide.
+/// The properties that the command name implies; `None` if options determine them.
 #[derive(Clone, Copy, Default)]
 struct Form {
     by: Option<By>,
     reverse: Option<bool>,
 }
 
-/// What the ends of a range are.
+/// The kind of the bounds of a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Rank,
@@ -234,25 +234,25 @@ enum By {
     Member,
 }
 
-/// The ends of a range.
+/// The bounds of a range.
 enum Bounds<'a> {
     Ranks(i64, i64),
     Cuts(Cut<'a>, Cut<'a>),
 }
 
-/// What is asked for.
+/// The parsed arguments.
 struct Request<'a> {
     bounds: Bounds<'a>,
     reverse: bool,
     with_scores: bool,
-    /// How many elements of the range to pass over.
+    /// Number of elements of the range to skip.
     offset: i64,
-    /// How many elements to take; negative for all.
+    /// Maximum number of elements; negative means no limit.
     limit: i64,
 }
 
 impl<'a> Request<'a> {
-    /// Reads the arguments from the key on. What is stored takes no WITHSCORES.
+    /// Parses the arguments from the key on. WITHSCORES is invalid if the result is stored.
     fn parse(args: Args<'a>, form: Form, stored: bool) -> Result<Request<'a>, Error> {
         const LIMIT_BY_RANK: Error =
             Error::text("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX");
@@ -300,7 +300,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The ranks of the elements that are asked for, counted from the lowest score.
+    /// The ranks of the selected elements, counted from the lowest score.
     fn ranks(&self, set: &SortedSet) -> Range<usize> {
         match &self.bounds {
             Bounds::Ranks(start, stop) => {
@@ -311,8 +311,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What offset and limit leave of a range. A negative offset leaves nothing of a small sorted set; in a large one it is
-    /// counted from the far end, as in the reference.
+    /// Applies offset and limit to a range. As in Valkey, a negative offset selects nothing in a small sorted set, and
+    /// is counted from the far end in a large one.
     fn limited(&self, ranks: Range<usize>, is_small: bool) -> Range<usize> {
         let len = ranks.len();
         let skipped = match usize::try_from(self.offset) {
@@ -331,7 +331,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Lists what is asked for.
+/// Replies with the selected elements.
 fn list(cx: &mut Context<'_>, args: Args<'_>, form: Form) -> Result<(), Error> {
     let request = Request::parse(args.slice_from(1), form, false)?;
     let key = cx.key(args, 1);
@@ -354,7 +354,7 @@ mod tests {
     use crate::testing::Bench;
     use kvick_resp::Version;
 
-    /// A bench with the same elements in a small and in a large sorted set.
+    /// A bench with the same elements in a small and a large sorted set.
     fn bench() -> Bench {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("ZADD small 1 a 2 b 3 c 4 d");

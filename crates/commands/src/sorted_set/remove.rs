@@ -1,4 +1,4 @@
-//! Removing members by name, and ranges of them by rank, score and member.
+//! ZREM and the ZREMRANGE commands.
 
 use std::ops::Range;
 
@@ -118,7 +118,7 @@ fn remove_range(
     finish(cx, args, event, removed, left)
 }
 
-/// Tells what was removed.
+/// Records and replies with the number of removed members.
 fn finish(cx: &mut Context<'_>, args: Args<'_>, event: &'static str, removed: usize, left: usize) -> Result<(), Error> {
     if removed > 0 {
         let key = cx.key(args, 1);

@@ -1,6 +1,6 @@
-//! The documented arguments of a command: what COMMAND DOCS tells of them.
+//! The arguments of a command as COMMAND DOCS documents them.
 //!
-//! They describe and decide nothing: handlers read their arguments themselves.
+//! They have no effect on execution: handlers parse their arguments themselves.
 
 /// A documented argument.
 pub struct Arg {
@@ -8,23 +8,23 @@ pub struct Arg {
     pub name: &'static str,
     /// Its type.
     pub kind: ArgKind,
-    /// The literal word before it (or that it is).
+    /// The keyword before it (or the keyword that it is).
     pub token: Option<&'static str>,
-    /// Which key specification it belongs to.
+    /// The key specification that it belongs to.
     pub key_spec: Option<u8>,
-    /// Whether it may be left out.
+    /// Whether it is optional.
     pub optional: bool,
     /// Whether it may be repeated.
     pub multiple: bool,
     /// Whether the token is repeated with it.
     pub multiple_token: bool,
-    /// First version that had it; empty when as old as the command.
+    /// The first version that had it; empty if it is as old as the command.
     pub since: &'static str,
-    /// Version it was deprecated in, or empty.
+    /// The version in which it was deprecated; empty if it is not.
     pub deprecated_since: &'static str,
-    /// Text to show instead of the name, or empty.
+    /// Text to show instead of the name; may be empty.
     pub display: &'static str,
-    /// A sentence about it, or empty.
+    /// A sentence about it; may be empty.
     pub summary: &'static str,
     /// The parts of a block or the choices of a one-of.
     pub args: &'static [Arg],
@@ -112,77 +112,77 @@ impl Arg {
         Self::plain(name, ArgKind::UnixTime)
     }
 
-    /// A literal word alone.
+    /// A single keyword.
     pub const fn word(name: &'static str, token: &'static str) -> Self {
         let mut arg = Self::plain(name, ArgKind::PureToken);
         arg.token = Some(token);
         arg
     }
 
-    /// One of several.
+    /// One of several alternatives.
     pub const fn one_of(name: &'static str, args: &'static [Arg]) -> Self {
         let mut arg = Self::plain(name, ArgKind::OneOf);
         arg.args = args;
         arg
     }
 
-    /// Several, in order.
+    /// Several arguments in order.
     pub const fn block(name: &'static str, args: &'static [Arg]) -> Self {
         let mut arg = Self::plain(name, ArgKind::Block);
         arg.args = args;
         arg
     }
 
-    /// Puts a literal word before it.
+    /// Adds a keyword before it.
     pub const fn token(mut self, token: &'static str) -> Self {
         self.token = Some(token);
         self
     }
 
-    /// Names another key specification than the first.
+    /// Assigns it to another key specification than the first.
     pub const fn key_spec(mut self, index: u8) -> Self {
         self.key_spec = Some(index);
         self
     }
 
-    /// May be left out.
+    /// Marks it as optional.
     pub const fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// May be repeated.
+    /// Marks it as repeatable.
     pub const fn multiple(mut self) -> Self {
         self.multiple = true;
         self
     }
 
-    /// May be repeated together with its token.
+    /// Marks it as repeatable together with its keyword.
     pub const fn multiple_token(mut self) -> Self {
         self.multiple = true;
         self.multiple_token = true;
         self
     }
 
-    /// First version that had it.
+    /// Sets the first version that had it.
     pub const fn since(mut self, version: &'static str) -> Self {
         self.since = version;
         self
     }
 
-    /// Version it was deprecated in.
+    /// Sets the version in which it was deprecated.
     pub const fn deprecated_since(mut self, version: &'static str) -> Self {
         self.deprecated_since = version;
         self
     }
 
-    /// Text to show instead of the name.
+    /// Sets the text to show instead of the name.
     pub const fn display(mut self, text: &'static str) -> Self {
         self.display = text;
         self
     }
 
-    /// A sentence about it.
+    /// Sets the sentence about it.
     pub const fn summary(mut self, text: &'static str) -> Self {
         self.summary = text;
         self

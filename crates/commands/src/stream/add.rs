@@ -47,12 +47,12 @@ impl From<AppendError> for Error {
     }
 }
 
-/// What stands before the fields.
+/// The options before the fields.
 struct Options {
     create: bool,
     trimming: Option<Trimming>,
     id: NewId,
-    /// The argument with the ID.
+    /// The argument index of the ID.
     id_at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! XCLAIM and XAUTOCLAIM: pending entries go to another consumer.
+//! XCLAIM and XAUTOCLAIM: transfer pending entries to another consumer.
 
 use kvick_store::collections::stream::{ConsumerId, Group, Id, Log};
 use kvick_store::{Effects, Stream};
@@ -111,14 +111,14 @@ impl Claim {
             }
             at += 1;
         }
-        // A time that cannot be is taken for the present: the clocks of clients differ.
+        // An invalid time is replaced by the current time, since the clocks of clients differ.
         let delivered_ms = if (0..=now_ms).contains(&delivered_ms) { delivered_ms } else { now_ms };
         let deliveries = u64::try_from(deliveries).ok();
         Ok(Claim { idle_ms_min, ids, delivered_ms, deliveries, force, just_ids, last_id })
     }
 }
 
-/// A consumer that takes entries over.
+/// A consumer that claims entries.
 struct Claimant<'a> {
     log: &'a Log,
     group: &'a mut Group,
@@ -129,7 +129,7 @@ struct Claimant<'a> {
 }
 
 impl<'a> Claimant<'a> {
-    /// The consumer of this name, created if need be; it is seen now.
+    /// The consumer of this name, created if necessary. Its seen-time is updated.
     fn new(
         (log, group): (&'a Log, &'a mut Group),
         effects: &'a mut Effects,
@@ -145,22 +145,22 @@ impl<'a> Claimant<'a> {
         Claimant { log, group, effects, place, consumer, now_ms }
     }
 
-    /// Drops a pending entry that is gone from the stream; false when it was not pending.
+    /// Drops a pending entry that no longer exists in the stream; returns false if it was not pending.
     fn forget(&mut self, id: Id, text: &[u8]) -> bool {
         let Some(pending) = self.group.pending().get(id) else { return false };
-        // Followers find it gone in the same way.
+        // Replicas detect the missing entry in the same way.
         self.place.propagate_pending(self.effects, self.group, text, pending);
         self.effects.changed(1);
         self.group.forget(id)
     }
 
-    /// Whether a pending entry has been idle for so long.
+    /// Whether a pending entry has been idle for at least this long.
     fn is_idle(&self, id: Id, idle_ms_min: i64) -> bool {
         let delivered_ms = self.group.pending().get(id).map_or(self.now_ms, |pending| pending.delivered_ms);
         idle_ms_min == 0 || self.now_ms.saturating_sub(delivered_ms) >= idle_ms_min
     }
 
-    /// Takes a pending entry over. Its number of deliveries is set, or becomes one more unless `just_ids`.
+    /// Claims a pending entry. Sets its delivery count if given; otherwise increments it unless `just_ids` is set.
     fn take(&mut self, id: Id, text: &[u8], delivered_ms: i64, deliveries: Option<u64>, just_ids: bool) {
         self.group.assign(id, self.consumer);
         self.group.set_active(self.consumer, self.now_ms);
@@ -175,17 +175,17 @@ impl<'a> Claimant<'a> {
     }
 }
 
-/// Tells of an entry that was taken over.
+/// Replies with a claimed entry.
 fn tell(reply: &mut Reply<'_>, log: &Log, id: Id, just_ids: bool) {
     if just_ids || !write::entry_of(reply, log, id) {
         write::id(reply, id);
     }
 }
 
-/// The log and a group for change, and what the command did.
+/// The log, a mutable group, and the effects of the command.
 type Parts<'a> = ((&'a Log, &'a mut Group), &'a mut Effects);
 
-/// The group of a stream, for change.
+/// The group of a stream, mutable.
 fn group_mut<'a>(db: &'a mut kvick_store::Db<'_>, key: kvick_store::Key<'_>, name: &[u8]) -> Result<Parts<'a>, Error> {
     let (stream, effects) = db.write_beside_effects::<Stream>(key)?;
     let parts = stream.map(Stream::groups_mut);
@@ -193,7 +193,7 @@ fn group_mut<'a>(db: &'a mut kvick_store::Db<'_>, key: kvick_store::Key<'_>, nam
     Ok((group.ok_or_else(|| words::no_group(key.bytes, name, ""))?, effects))
 }
 
-/// Whether there is a group: what is asked before anything else.
+/// Checks that the group exists, before all other checks.
 fn check_group(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let group = cx.db.read::<Stream>(key)?.and_then(|stream| stream.groups().get(&args[2]));
@@ -231,7 +231,7 @@ fn xclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         claimant.effects.changed(1);
     }
     cx.reply.set_array_len(mark, len);
-    // Followers were told what came of it.
+    // The individual claims have been propagated.
     cx.db.effects().propagate_nothing();
     Ok(())
 }

@@ -30,7 +30,7 @@ const NO_STREAM: Error = Error::text(
      to create an empty stream automatically.",
 );
 
-/// Creates a consumer that is not there yet, and tells of it.
+/// Creates a consumer that does not exist, and records the event.
 pub fn create_consumer(group: &mut Group, name: &[u8], key: &[u8], effects: &mut Effects, now_ms: i64) -> ConsumerId {
     let created = group.create_consumer(name, now_ms);
     effects.changed(1);

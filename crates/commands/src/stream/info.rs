@@ -1,4 +1,4 @@
-//! XINFO: what is known about a stream, its groups and their consumers.
+//! XINFO: information about a stream, its groups and their consumers.
 
 use kvick_store::Stream;
 use kvick_store::collections::stream::{Consumer, Group, Id};
@@ -19,7 +19,7 @@ pub const XINFO: Command<Handler> = Command::container(
     &[CONSUMERS, GROUPS, HELP, STREAM],
 );
 
-/// What the subcommands about a key have in common.
+/// The common parts of the subcommands about a key.
 const fn about_key(name: &'static str, arity: i16, summary: &'static str) -> Spec {
     const KEY: &[KeySpec] = &[KeySpec::at(2, READ)];
     Spec::new(name, arity).flags(&[Flags::READONLY]).acl(&[Categories::STREAM]).keys(KEY).doc(
@@ -86,7 +86,7 @@ fn groups(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How far a group has read: three pairs.
+/// Replies with the progress of a group: three pairs.
 fn progress(reply: &mut Reply<'_>, stream: &Stream, group: &Group) {
     write::name(reply, "last-delivered-id");
     write::id(reply, group.last_id);
@@ -115,7 +115,7 @@ const STREAM: Command<Handler> = Command::new(
     stream,
 );
 
-/// How many of each to tell of with FULL, 0 for all; `None` without FULL.
+/// The maximum number of entries and groups for FULL, 0 for all; `None` without FULL.
 fn full_count(args: Args<'_>) -> Result<Option<usize>, Error> {
     const DEFAULT: usize = 10;
     let wrong = || words::bad_subcommand(args, "XINFO");
@@ -157,7 +157,7 @@ fn stream(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The number of groups, the first and the last entry: three pairs.
+/// Replies with the number of groups, the first and the last entry: three pairs.
 fn ends(reply: &mut Reply<'_>, stream: &Stream) {
     write::name(reply, "groups");
     reply.uint(stream.groups().len() as u64);
@@ -173,7 +173,7 @@ fn ends(reply: &mut Reply<'_>, stream: &Stream) {
     }
 }
 
-/// Entries and groups: two pairs.
+/// Replies with entries and groups: two pairs.
 fn everything(reply: &mut Reply<'_>, stream: &Stream, count: usize) {
     let len_max = if count == 0 { usize::MAX } else { count };
     write::name(reply, "entries");

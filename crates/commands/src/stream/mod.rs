@@ -1,11 +1,11 @@
-//! Streams: XADD and what reads, trims and acknowledges its entries.
+//! Streams: logs of entries, with consumer groups.
 //!
-//! [`add`] and [`trim`] change a stream's entries, [`range`] and [`read`] tell them, [`group`], [`pending`] and [`claim`]
-//! are about consumer groups, [`info`] tells of all. [`words`] reads the arguments that they share, [`write`] writes
-//! the replies and the requests to followers that they share.
+//! [`add`] and [`trim`] change the entries of a stream, [`range`] and [`read`] return them, [`group`], [`pending`] and
+//! [`claim`] implement consumer groups, and [`info`] returns metadata. [`words`] parses the common arguments; [`write`]
+//! writes the common replies and propagated commands.
 //!
-//! What groups do depends on time and on what is there, so followers are told the outcome: each delivery and claim as an
-//! XCLAIM of its own, and how far a group has read as an XGROUP SETID.
+//! The effect of group commands depends on the time and on the existing entries, so their results are propagated: each
+//! delivery and claim as an XCLAIM, and the progress of a group as an XGROUP SETID.
 
 mod add;
 mod claim;

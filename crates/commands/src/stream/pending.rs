@@ -1,4 +1,4 @@
-//! XACK and XPENDING: what was delivered and not acknowledged.
+//! XACK and XPENDING: entries that were delivered but not acknowledged.
 
 use kvick_store::Stream;
 use kvick_store::collections::stream::{Group, Id};
@@ -74,7 +74,7 @@ pub const XPENDING: Command<Handler> = Command::new(
     xpending,
 );
 
-/// Which pending entries to tell of.
+/// A filter for pending entries.
 struct Filter<'a> {
     idle_ms_min: i64,
     start: Id,
@@ -84,7 +84,7 @@ struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// `None` when all are to be summed up.
+    /// Parses the filter; `None` for the summary form.
     fn parse(args: Args<'a>) -> Result<Option<Filter<'a>>, Error> {
         if args.len() == 3 {
             return Ok(None);
@@ -119,7 +119,7 @@ fn xpending(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Their number, first and last ID, and how many each consumer has.
+/// Replies with the number of pending entries, the first and last ID, and the number per consumer.
 fn sum_up(reply: &mut Reply<'_>, group: &Group) {
     let pending = group.pending();
     reply.array(4);

@@ -1,4 +1,4 @@
-//! XLEN, XRANGE and XREVRANGE: entries by their IDs.
+//! XLEN, XRANGE and XREVRANGE: entries by ID.
 
 use kvick_store::Stream;
 
@@ -28,7 +28,7 @@ const COST: &str = "O(N), N being the number of entries told: O(1) with a fixed 
 const HISTORY: &[(&str, &str)] = &[("6.2.0", "Added ranges that leave out an end.")];
 const COUNT: Arg = Arg::integer("count").token("COUNT").optional();
 
-/// What both commands have in common.
+/// The common parts of XRANGE and XREVRANGE.
 const fn range(name: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, -4)
         .flags(&[Flags::READONLY])

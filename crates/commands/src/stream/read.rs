@@ -1,8 +1,8 @@
-//! XREAD and XREADGROUP: entries that came since, of several streams at once, waiting for some if need be.
+//! XREAD and XREADGROUP: new entries of several streams, optionally blocking until there are some.
 //!
-//! First every stream is looked at: what is to be told of it ([`Wanted`]), and whether there is anything. Only then is
-//! something written, so an error about one stream leaves the others as they were. Somebody who asks in vain costs a look
-//! at each stream and no allocation, and changes none.
+//! All streams are examined first: what to return for each ([`Wanted`]), and whether there is anything. Output and
+//! changes follow only then, so an error in one stream leaves the others unchanged. A call that finds nothing costs one
+//! lookup per stream, makes no allocation, and changes nothing.
 
 use kvick_resp::OwnedArgs;
 use kvick_resp::Version;
@@ -22,7 +22,7 @@ const STREAMS: Arg =
 const COUNT: Arg = Arg::integer("count").token("COUNT").optional();
 const BLOCK: Arg = Arg::integer("milliseconds").token("BLOCK").optional();
 
-/// The keys behind STREAMS: the first half of what stands there.
+/// The keys after STREAMS: the first half of the remaining arguments.
 const fn keys_behind_streams(from: i32) -> KeySpec {
     KeySpec::new(Begin::Keyword("STREAMS", from), Find::Range { last: -1, step: 1, limit: 2 }, READ)
 }
@@ -64,7 +64,7 @@ pub const XREADGROUP: Command<Handler> = Command::new(
     xreadgroup,
 );
 
-/// The keys of a request that can be understood so far: STREAMS may also be the name of a group, a consumer or a key.
+/// The keys, parsed option by option, since STREAMS may also be the name of a group, a consumer or a key.
 fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     let mut at = 1;
     loop {
@@ -87,15 +87,15 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     }
 }
 
-/// What the arguments say, but for the IDs.
+/// The parsed arguments, without the IDs.
 struct Request<'a> {
-    /// At most so many entries of each stream; 0 for all.
+    /// Maximum number of entries per stream; 0 means no limit.
     count: usize,
-    /// Until when to wait, if at all.
+    /// Whether to block, and until when.
     wait: Option<Option<i64>>,
     group: Option<(&'a [u8], &'a [u8])>,
     noack: bool,
-    /// The first key, and the number of keys.
+    /// The argument index of the first key, and the number of keys.
     keys_at: usize,
     len: usize,
 }
@@ -169,11 +169,12 @@ fn unbalanced(with_group: bool) -> Error {
 fn meaningless(id: char) -> Error {
     Error::new(format!(
         "ERR The {id} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by \
-         specifying a proper ID, or use the > ID to get new messages. The {id} ID would just return an empty result set."
+         specifying a proper ID, or use the > ID to get new messages. The {id} ID would just return an empty \
+         result set."
     ))
 }
 
-/// Tells the header of all streams when the first one is told of.
+/// Writes the header of the reply before the first stream.
 struct Telling {
     mark: Option<kvick_resp::Mark>,
     len: usize,
@@ -184,7 +185,7 @@ impl Telling {
         Telling { mark: None, len: 0 }
     }
 
-    /// Begins to tell of a stream.
+    /// Starts the reply of a stream.
     fn begin(&mut self, reply: &mut Reply<'_>, key: &[u8]) {
         if self.mark.is_none() {
             self.mark = Some(reply.deferred());
@@ -196,7 +197,7 @@ impl Telling {
         reply.bulk(key);
     }
 
-    /// Ends; false when nothing was told.
+    /// Ends the reply; returns false if it has no streams.
     fn end(self, reply: &mut Reply<'_>) -> bool {
         let Some(mark) = self.mark else { return false };
         match reply.version() {
@@ -209,7 +210,7 @@ impl Telling {
 
 fn xread(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let request = Request::parse(args, false, cx.db.now_ms())?;
-    // For each stream the ID beyond which it is told, and whether there is anything.
+    // For each stream, the ID after which entries are returned, and whether there are any.
     let mut beyond: SmallVec<[(Id, bool); 8]> = SmallVec::new();
     for at in request.keys() {
         let key = cx.key(args, at);
@@ -245,7 +246,7 @@ fn xread(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits, or says that there is nothing. `ids` are what `$` stands for: it must not mean something else the next time.
+/// Blocks, or replies with null. `ids` replaces `$`, which must not change its meaning on later attempts.
 fn wait(cx: &mut Context<'_>, args: Args<'_>, request: &Request<'_>, ids: impl Iterator<Item = Id>) {
     let Some(until_ms) = request.wait.filter(|_| cx.may_block) else {
         cx.reply.null_array();
@@ -259,23 +260,23 @@ fn wait(cx: &mut Context<'_>, args: Args<'_>, request: &Request<'_>, ids: impl I
         });
         OwnedArgs::new(args.iter().take(ids_at).map(<[u8]>::to_vec).chain(resolved))
     });
-    // What one consumer of a group does not find, no other of the same group does.
+    // If one consumer of a group finds nothing, neither do the others of the same group.
     let rivals = request.group.map_or(0, |(group, _)| kvick_store::hash::elements().hash(group) | 1);
     let heeds_loss = request.group.is_some();
     let keys = request.keys().collect();
     cx.block = Some(Block { keys, kind: Kind::Stream, heeds_loss, rivals, until_ms, rewritten });
 }
 
-/// What a consumer wants of a stream.
+/// What XREADGROUP returns to a consumer for a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// Nothing new is there, and the consumer is known.
+    /// Nothing: there is no new entry, and the consumer exists.
     Nothing,
-    /// Nothing new is there, and the consumer is to be created.
+    /// Nothing: there is no new entry, but the consumer must be created.
     Consumer,
-    /// What nobody got yet.
+    /// New entries, which were not delivered to any consumer.
     New,
-    /// What it got already, beyond an ID.
+    /// The consumer's pending entries after this ID.
     Pending(Id),
 }
 
@@ -301,7 +302,7 @@ fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         let place = write::Place { key: key.bytes, group: group_name };
         let mut reader = Reader { log, group, effects, reply: &mut cx.reply, place, now_ms };
         let consumer = reader.consumer(consumer_name, request.noack);
-        // Where a stream is named twice, the second time there may be nothing left.
+        // If a stream is given twice, nothing may be left the second time.
         if !matches!(wanted, Wanted::Pending(_)) && !log.has_beyond(reader.group.last_id) {
             continue;
         }
@@ -312,7 +313,7 @@ fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         }
         reader.effects.changed(1);
     }
-    // Followers were told what came of it.
+    // The individual deliveries have been propagated.
     cx.db.effects().propagate_nothing();
     if !telling.end(&mut cx.reply) {
         wait(cx, args, &request, std::iter::empty());
@@ -320,7 +321,7 @@ fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a consumer wants of a stream whose ID it gives as `text`; it is seen now.
+/// What to return to a consumer for a stream with the ID argument `text`. Updates the seen-time of the consumer.
 fn want(log: &Log, group: &Group, consumer: &[u8], text: &[u8], now_ms: i64) -> Result<Wanted, Error> {
     let beyond = match text {
         b"$" => return Err(meaningless('$')),
@@ -343,7 +344,7 @@ fn want(log: &Log, group: &Group, consumer: &[u8], text: &[u8], now_ms: i64) -> 
     })
 }
 
-/// Tells a group's consumer of one stream.
+/// Replies to a consumer of a group with the entries of one stream.
 struct Reader<'a, 'r> {
     log: &'a Log,
     group: &'a mut Group,
@@ -354,7 +355,8 @@ struct Reader<'a, 'r> {
 }
 
 impl Reader<'_, '_> {
-    /// The consumer, created if need be. Followers create it with its first pending entry, or without, as `noack` says.
+    /// The consumer, created if necessary. Replicas create it with its first pending entry, or, with `noack`, by a
+    /// separate command.
     fn consumer(&mut self, name: &[u8], noack: bool) -> ConsumerId {
         if let Some(known) = self.group.find_consumer(name) {
             return known;
@@ -366,7 +368,7 @@ impl Reader<'_, '_> {
         created
     }
 
-    /// Delivers what nobody got yet.
+    /// Delivers new entries.
     fn tell_new(&mut self, consumer: ConsumerId, count: usize, noack: bool) {
         let mark = self.reply.deferred();
         let start = self.group.last_id.next().unwrap_or(Id::MIN);
@@ -391,7 +393,7 @@ impl Reader<'_, '_> {
         self.reply.set_array_len(mark, len);
     }
 
-    /// Delivers once more what the consumer got already. Entries that are gone have a null for their fields.
+    /// Returns the pending entries of the consumer. Entries that no longer exist have null in place of their fields.
     fn tell_pending(&mut self, consumer: ConsumerId, beyond: Id, count: usize) {
         let mark = self.reply.deferred();
         let mut len = 0;

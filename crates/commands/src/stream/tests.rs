@@ -1,4 +1,4 @@
-//! The commands against a keyspace.
+//! Tests of the stream commands on a keyspace.
 
 use super::COMMANDS;
 use crate::string;
@@ -11,7 +11,7 @@ fn bench() -> Bench {
     bench
 }
 
-/// A stream of entries 1-0 to `len`-0 with a group of two entries delivered to consumer c.
+/// A stream of entries 1-0 to `len`-0 with a group that has delivered two entries to consumer c.
 fn with_group(len: u64) -> Bench {
     let mut bench = bench();
     (1..=len).for_each(|ms| assert!(bench.run(&format!("XADD s {ms}-0 a {ms}")).starts_with('$')));
@@ -70,7 +70,8 @@ fn what_cannot_be_added_is_refused() {
     assert_eq!(bench.propagated().len(), 3);
 }
 
-/// What Valkey writes to its append-only file for the same requests, but for LIMIT, which an exact trim has not.
+/// The commands that Valkey writes to its append-only file for the same requests, except for LIMIT, which an exact trim
+/// does not have.
 #[test]
 fn followers_are_told_what_came_of_it() {
     let mut bench = bench();
@@ -144,7 +145,7 @@ fn followers_are_told_what_came_of_it() {
     }
 }
 
-/// A follower that runs what it is told gets the same stream.
+/// A replica that executes the propagated commands gets the same stream.
 #[test]
 fn a_follower_ends_up_with_the_same() {
     let (mut source, mut follower) = (bench(), bench());

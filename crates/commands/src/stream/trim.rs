@@ -1,4 +1,4 @@
-//! XTRIM and the trimming of XADD, XDEL, and XSETID: what removes entries, and what is remembered of them.
+//! XTRIM and the trimming options of XADD, XDEL, and XSETID.
 
 use kvick_store::collections::stream::{Id, Log, Trim};
 use kvick_store::{EventClass, Stream};
@@ -8,7 +8,7 @@ use super::{DELETE, UPDATE, words};
 use crate::context::{Args, Context, Error, Handler, Settings};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeySpec, Spec};
 
-/// How to trim.
+/// The trimming options in COMMAND DOCS.
 pub const ARGS: &[Arg] = &[
     Arg::one_of("strategy", &[Arg::word("maxlen", "MAXLEN"), Arg::word("minid", "MINID").since("6.2.0")]),
     Arg::one_of("operator", &[Arg::word("equal", "="), Arg::word("approximately", "~")]).optional(),
@@ -16,20 +16,20 @@ pub const ARGS: &[Arg] = &[
     Arg::integer("count").token("LIMIT").optional().since("6.2.0"),
 ];
 
-/// How to trim, as far as the arguments have told.
+/// The trimming options parsed so far.
 #[derive(Default)]
 pub struct Given {
     to: Option<Trim>,
     approximate: bool,
-    /// The argument with the threshold.
+    /// The argument index of the threshold.
     threshold_at: usize,
     limit: Option<u64>,
-    /// The arguments `LIMIT`: the last one counts.
+    /// The argument indices of LIMIT; the last one takes effect.
     limits_at: SmallVec<[usize; 2]>,
 }
 
 impl Given {
-    /// Takes what argument `at` begins, if it is about trimming; the argument behind that.
+    /// Processes the trimming option at argument `at`, if there is one; returns the index of the next argument.
     pub fn take(&mut self, args: Args<'_>, at: usize) -> Result<Option<usize>, Error> {
         let (Some(word), Some(next)) = (args.get(at), args.get(at + 1)) else { return Ok(None) };
         if words::is(word, "LIMIT") {
@@ -58,9 +58,9 @@ impl Given {
         Ok(Some(self.threshold_at + 1))
     }
 
-    /// How to trim, if at all.
+    /// The trimming to perform, if any.
     ///
-    /// A log holds trims as exact ones, and those of older servers may say `LIMIT` still.
+    /// Logs contain exact trims; those of older servers may still contain `LIMIT`.
     pub fn finish(self, settings: &Settings, from_log: bool) -> Result<Option<Trimming>, Error> {
         if self.to.is_none() && self.limit.is_some_and(|limit| limit > 0) {
             return Err(Error::text("ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"));
@@ -74,7 +74,7 @@ impl Given {
     }
 }
 
-/// The most entries that an approximate trim removes: a hundred full blocks.
+/// Maximum number of entries that an approximate trim removes: one hundred full blocks.
 fn default_limit(settings: &Settings) -> u64 {
     match settings.stream_node_max_entries as u64 {
         0 => 10_000,
@@ -82,7 +82,7 @@ fn default_limit(settings: &Settings) -> u64 {
     }
 }
 
-/// How to trim.
+/// A trimming to perform.
 pub struct Trimming {
     to: Trim,
     approximate: bool,
@@ -92,12 +92,13 @@ pub struct Trimming {
 }
 
 impl Trimming {
-    /// Trims; how many entries were removed.
+    /// Trims the log; returns the number of removed entries.
     pub fn run(&self, log: &mut Log) -> u64 {
         log.trim(self.to, self.approximate, self.limit)
     }
 
-    /// What an exact trim would have to say for the outcome of an approximate one, as followers may keep other blocks.
+    /// The threshold of an exact trim with the same result as an approximate one, since the blocks of replicas may
+    /// differ.
     pub fn outcome(&self, log: &Log) -> Option<Box<[u8]>> {
         self.approximate.then(|| match self.to {
             Trim::Len(_) => log.len().to_string().into_bytes().into(),
@@ -106,8 +107,8 @@ impl Trimming {
     }
 }
 
-/// The arguments before argument `end`, where a trim was approximate as an exact one with its outcome for `threshold`.
-/// `LIMIT` is left out: an exact trim has none.
+/// The arguments before index `end`, with an approximate trim replaced by an exact one with threshold `threshold`.
+/// LIMIT is omitted, since it is invalid for exact trims.
 pub fn resolved<'a>(
     args: Args<'a>,
     trimming: Option<&Trimming>,

@@ -1,4 +1,4 @@
-//! Arguments of stream commands: IDs, ends of ranges, numbers.
+//! Arguments of stream commands: IDs, bounds of ranges, numbers.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -7,17 +7,17 @@ use smallvec::SmallVec;
 
 use crate::context::Error;
 
-/// Some IDs.
+/// A list of IDs.
 pub type Ids = SmallVec<[Id; 8]>;
 
 const BAD_ID: Error = Error::text("ERR Invalid stream ID specified as stream command argument");
 
-/// An ID; where it says no sequence number it gets `seq_missing`.
+/// Parses an ID. A missing sequence number becomes `seq_missing`.
 pub fn id(text: &[u8], seq_missing: u64) -> Result<Id, Error> {
     Id::parse(text, seq_missing).ok_or(BAD_ID)
 }
 
-/// An ID, or `-` or `+` for the lowest and the highest.
+/// Parses an ID, or `-` or `+` for the lowest and the highest ID.
 pub fn id_or_end(text: &[u8], seq_missing: u64) -> Result<Id, Error> {
     match text {
         b"-" => Ok(Id::MIN),
@@ -26,7 +26,7 @@ pub fn id_or_end(text: &[u8], seq_missing: u64) -> Result<Id, Error> {
     }
 }
 
-/// The ID that a new entry is to get.
+/// Parses the ID of a new entry.
 pub fn new_id(text: &[u8]) -> Result<NewId, Error> {
     match Id::parse_open(text) {
         _ if text == b"*" => Ok(NewId::Auto),
@@ -36,12 +36,12 @@ pub fn new_id(text: &[u8]) -> Result<NewId, Error> {
     }
 }
 
-/// The IDs from argument `from` on.
+/// Parses the IDs from argument `from` on.
 pub fn ids(args: Args<'_>, from: usize) -> Result<Ids, Error> {
     args.slice_from(from).iter().map(|text| id(text, 0)).collect()
 }
 
-/// The first ID of a range: behind `(`, the one after that.
+/// Parses the first ID of a range; after `(`, the range starts at the next ID.
 pub fn range_start(text: &[u8]) -> Result<Id, Error> {
     match text {
         [b'(', beyond @ ..] if !beyond.is_empty() => {
@@ -51,7 +51,7 @@ pub fn range_start(text: &[u8]) -> Result<Id, Error> {
     }
 }
 
-/// The last ID of a range: behind `(`, the one before that.
+/// Parses the last ID of a range; after `(`, the range ends at the previous ID.
 pub fn range_end(text: &[u8]) -> Result<Id, Error> {
     match text {
         [b'(', beyond @ ..] if !beyond.is_empty() => {
@@ -61,34 +61,34 @@ pub fn range_end(text: &[u8]) -> Result<Id, Error> {
     }
 }
 
-/// An integer.
+/// Parses an integer.
 pub fn integer(text: &[u8]) -> Result<i64, Error> {
     parse_i64(text).ok_or(Error::NOT_INTEGER)
 }
 
-/// An integer, or an error of its own.
+/// Parses an integer, with a specific error.
 pub fn integer_or(text: &[u8], error: &'static str) -> Result<i64, Error> {
     parse_i64(text).ok_or(Error::text(error))
 }
 
-/// Whether an argument is a word, in any case.
+/// Compares an argument with a keyword, case-insensitively.
 pub fn is(text: &[u8], word: &str) -> bool {
     text.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// The error of a command whose key or group is not there.
+/// The error if the key or the group does not exist.
 pub fn no_group(key: &[u8], group: &[u8], tail: &str) -> Error {
     let (key, group) = (String::from_utf8_lossy(key), String::from_utf8_lossy(group));
     Error::new(format!("NOGROUP No such key '{key}' or consumer group '{group}'{tail}"))
 }
 
-/// The error of a command whose group is not there.
+/// The error if the group does not exist.
 pub fn no_such_group(key: &[u8], group: &[u8]) -> Error {
     let (key, group) = (String::from_utf8_lossy(key), String::from_utf8_lossy(group));
     Error::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"))
 }
 
-/// The error of a container's subcommand whose arguments are not understood.
+/// The error of a container for an unknown subcommand or wrong arguments.
 pub fn bad_subcommand(args: Args<'_>, container: &str) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);

@@ -1,17 +1,17 @@
-//! Replies that stream commands share, and what followers are told of groups.
+//! Common replies of stream commands, and the propagation of group state.
 
 use kvick_store::collections::stream::{ConsumerId, Entry, Group, Id, IdBuf, Log, Pending};
 use kvick_store::{Effects, IntBuf, Str};
 
 use crate::context::Reply;
 
-/// An ID.
+/// Replies with an ID.
 #[inline]
 pub fn id(reply: &mut Reply<'_>, id: Id) {
     reply.bulk(id.text(&mut [0; size_of::<IdBuf>()]));
 }
 
-/// An entry: its ID and its fields.
+/// Replies with an entry: its ID and its fields.
 #[inline]
 pub fn entry(reply: &mut Reply<'_>, entry: &Entry<'_>) {
     reply.array(2);
@@ -31,7 +31,7 @@ fn word(reply: &mut Reply<'_>, word: Str<'_>) {
     }
 }
 
-/// An array of entries, at most `count` unless that is zero.
+/// Replies with an array of entries, at most `count` unless that is zero.
 pub fn entries<'a>(reply: &mut Reply<'_>, all: impl Iterator<Item = Entry<'a>>, count: usize) {
     let mark = reply.deferred();
     let mut len = 0;
@@ -42,18 +42,18 @@ pub fn entries<'a>(reply: &mut Reply<'_>, all: impl Iterator<Item = Entry<'a>>, 
     reply.set_array_len(mark, len);
 }
 
-/// The entry of an ID; false, and nothing, when there is none.
+/// Replies with the entry of an ID; returns false and writes nothing if it does not exist.
 pub fn entry_of(reply: &mut Reply<'_>, log: &Log, id: Id) -> bool {
     let found = log.range(id, id).next();
     found.inspect(|found| entry(reply, found)).is_some()
 }
 
-/// A name of a map's entry.
+/// Replies with a map key.
 pub fn name(reply: &mut Reply<'_>, name: &str) {
     reply.bulk(name.as_bytes());
 }
 
-/// A number that may not be known.
+/// Replies with a number, or null if it is unknown.
 pub fn known(reply: &mut Reply<'_>, number: Option<i64>) {
     match number {
         Some(number) => reply.int(number),
@@ -61,17 +61,17 @@ pub fn known(reply: &mut Reply<'_>, number: Option<i64>) {
     }
 }
 
-/// Whose pending entries followers are told of.
+/// The group whose state is propagated.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
-    /// The stream's key.
+    /// The key of the stream.
     pub key: &'a [u8],
-    /// The group's name.
+    /// The name of the group.
     pub group: &'a [u8],
 }
 
 impl Place<'_> {
-    /// Tells followers of a pending entry as it is now, and of the group's last ID.
+    /// Propagates the current state of a pending entry, and the last ID of the group.
     pub fn propagate_pending(self, effects: &mut Effects, group: &Group, id: &[u8], pending: &Pending) {
         if !effects.has_readers() {
             return;
@@ -94,7 +94,7 @@ impl Place<'_> {
         ]);
     }
 
-    /// Tells followers how far a group has read.
+    /// Propagates the last ID and the progress of a group.
     pub fn propagate_last_id(self, effects: &mut Effects, group: &Group) {
         if !effects.has_readers() {
             return;
@@ -111,7 +111,7 @@ impl Place<'_> {
         ]);
     }
 
-    /// Tells followers of a consumer that was created for nothing to be pending.
+    /// Propagates the creation of a consumer without pending entries.
     pub fn propagate_consumer(self, effects: &mut Effects, group: &Group, consumer: ConsumerId) {
         if effects.has_readers() {
             let name = group.consumer(consumer).name();

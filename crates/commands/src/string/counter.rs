@@ -1,6 +1,6 @@
-//! Strings that are numbers: INCR and its kin for 64-bit integers, INCRBYFLOAT for fractions.
+//! Strings that are numbers: INCR and its variants for 64-bit integers, INCRBYFLOAT for floating-point numbers.
 //!
-//! A key that does not exist counts as 0, and an existing one keeps its expiry.
+//! A missing key counts as 0, and an existing one keeps its expiry.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -13,7 +13,7 @@ use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spe
 
 const KEYS: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::UPDATE])];
 
-/// What every command here has in common.
+/// The common parts of these commands.
 const fn counter(name: &'static str, arity: i16, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity)
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST])
@@ -99,7 +99,7 @@ fn incrbyfloat(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let effects = cx.db.effects();
     effects.changed(1);
     effects.notify(EventClass::STRING, "incrbyfloat", key.bytes);
-    // Followers take the result over: another version may round or print it in another way.
+    // Replicas receive the result, since another version may round or format it differently.
     effects.propagate(&[b"SET", key.bytes, &sum, b"KEEPTTL"]);
     cx.reply.bulk(&sum);
     Ok(())

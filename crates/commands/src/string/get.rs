@@ -1,4 +1,4 @@
-//! GET, and the reads that change what they read: GETEX its expiry, GETDEL everything.
+//! GET, and the commands that read and change a key: GETEX its expiry, and GETDEL, which deletes it.
 
 use kvick_resp::Args;
 use kvick_store::{EventClass, IntBuf, Key, Str};
@@ -123,7 +123,7 @@ fn getdel(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes a key that exists, as DEL does and is propagated.
+/// Deletes an existing key and propagates DEL.
 pub(super) fn delete(cx: &mut Context<'_>, key: Key<'_>) {
     cx.db.remove(key, false);
     let effects = cx.db.effects();

@@ -1,9 +1,9 @@
 //! LCS: the longest common subsequence of two strings.
 //!
-//! The usual dynamic program: the length of the answer for every pair of prefixes follows from those of prefixes one byte
-//! shorter. Only one row of lengths is kept. To find the way back through the table it is enough to know, for each pair,
-//! which of the two shorter prefixes had the longer answer, so one bit per pair is kept ([`Table`]), a 32nd of the memory
-//! that Valkey's table of lengths takes.
+//! This is the usual dynamic program: the length of the subsequence for each pair of prefixes follows from those of
+//! prefixes one byte shorter. Only one row of lengths is kept. To reconstruct the subsequence, it suffices to know for
+//! each pair which of the two shorter prefixes had the longer subsequence, so one bit per pair is stored ([`Table`]),
+//! 1/32 of the memory of Valkey's table of lengths.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -86,7 +86,7 @@ fn lcs(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A copy of the string at argument `index`, empty if there is no such key; `None` if it holds something else.
+/// A copy of the string at argument `index`, empty if the key does not exist; `None` if it has another type.
 fn operand(cx: &mut Context<'_>, args: Args<'_>, index: usize) -> Option<Vec<u8>> {
     let key = cx.key(args, index);
     match cx.db.get(key).map(|entry| entry.str()) {
@@ -116,31 +116,31 @@ fn reply_runs(cx: &mut Context<'_>, options: &Options, table: &Table, runs: &[Ru
     reply.uint(table.len.into());
 }
 
-/// A part of the answer that stands in one piece in both strings.
+/// A part of the subsequence that is contiguous in both strings.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
-    /// Where it begins in the first string.
+    /// Its start in the first string.
     a: usize,
-    /// Where it begins in the second string.
+    /// Its start in the second string.
     b: usize,
-    /// Its length in bytes, not 0.
+    /// Its length in bytes, at least 1.
     len: usize,
 }
 
-/// The filled table.
+/// The completed table.
 struct Table {
-    /// The length of the answer.
+    /// The length of the subsequence.
     len: u32,
     /// 64-bit words in a row of `steps`.
     row_words: usize,
-    /// For each pair of prefixes, a row for each byte of the first string: whether the answer is longer with the last
-    /// byte of the first string left out than with that of the second left out.
+    /// For each pair of prefixes, in one row per byte of the first string: whether the subsequence is longer without
+    /// the last byte of the first string than without that of the second.
     steps: Vec<u64>,
 }
 
 impl Table {
-    /// Compares the strings. The limits are those of Valkey, whose table takes four bytes for each pair of prefixes: such a
-    /// table must not be larger than `bytes_max`.
+    /// Compares the strings. The limits are those of Valkey, whose table takes four bytes per pair of prefixes and must
+    /// not exceed `bytes_max` bytes.
     fn fill(a: &[u8], b: &[u8], bytes_max: u64) -> Result<Table, Error> {
         const TOO_LONG: Error = Error::text("ERR String too long for LCS");
         const TOO_LARGE: Error =
@@ -174,7 +174,7 @@ impl Table {
         Ok(Table { len: row.last().copied().unwrap_or(0), row_words, steps })
     }
 
-    /// Walks back through the table: the runs that make up the answer, the last one first.
+    /// Reconstructs the runs of the subsequence from the table, the last one first.
     fn runs(&self, a: &[u8], b: &[u8]) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         let (mut i, mut j) = (a.len(), b.len());
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn long_strings_agree_with_the_plain_table() {
-        // A small alphabet and lengths beyond one word of a row; the plain table as the definition has it.
+        // A small alphabet, and lengths beyond one word of a row, compared with the full table of the definition.
         let text = |seed: u32, len: usize| -> Vec<u8> {
             let next = |x: &u32| Some(x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
             std::iter::successors(Some(seed), next).map(|x| b'a' + (x >> 30) as u8).take(len).collect()

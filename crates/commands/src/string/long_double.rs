@@ -1,39 +1,39 @@
-//! Floating-point counters: the arithmetic of C's `long double` on x86-64, in software.
+//! Software implementation of C's `long double` on x86-64, for floating-point counters.
 //!
-//! INCRBYFLOAT and HINCRBYFLOAT are specified by what the x87 unit computes: a 64-bit significand, 15 bits of exponent,
-//! round half to even. Rust has no such type, and the digits that come out are visible to clients, so the three
-//! operations that these commands need are done here exactly: [`LongDouble::parse`] gives what `strtold` gives,
-//! [`LongDouble::checked_add`] what the addition gives, and [`LongDouble::format`] prints what `%.17Lf` prints, without
-//! the trailing zeros.
+//! The results of INCRBYFLOAT and HINCRBYFLOAT are defined by the x87 unit: a 64-bit significand, a 15-bit exponent,
+//! and rounding half to even. Rust has no such type, and clients see the resulting digits, so the three operations that
+//! these commands need are implemented exactly: [`LongDouble::parse`] returns the result of `strtold`,
+//! [`LongDouble::checked_add`] that of the addition, and [`LongDouble::format`] the output of `%.17Lf` without trailing
+//! zeros.
 //!
-//! Everything is built on one function, [`LongDouble::round`], which takes an exact (or exactly truncated) binary value and
-//! rounds it once. Numbers of up to 19 digits, and values below 2^128, take paths with 128-bit integers and no allocation;
-//! longer ones go through [`Natural`], a small arbitrary-precision integer whose size is bounded by [`TEXT_LEN_MAX`].
+//! All operations use one function, [`LongDouble::round`], which rounds an exact (or exactly truncated) binary value
+//! once. Numbers of up to 19 digits, and values below 2^128, use 128-bit integers without allocation. Longer ones use
+//! [`Natural`], a small arbitrary-precision integer whose size is bounded by [`TEXT_LEN_MAX`].
 
 use std::cmp::Ordering;
 
 use smallvec::SmallVec;
 
-/// Longer texts are no numbers, as in Valkey (`MAX_LONG_DOUBLE_CHARS` there counts the terminating zero byte).
+/// Longer texts are not numbers, as in Valkey (where `MAX_LONG_DOUBLE_CHARS` includes the terminating NUL byte).
 pub const TEXT_LEN_MAX: usize = 5 * 1024 - 1;
 
-/// A printed number: no allocation up to 63 digits or so, 4951 bytes for the largest ones.
+/// A formatted number: allocated only beyond about 63 digits; 4951 bytes for the largest numbers.
 pub type Text = SmallVec<[u8; 64]>;
 
-/// The exponent of the last bit of subnormal numbers, and of the smallest normal ones.
+/// The exponent of the last bit of subnormal numbers and of the smallest normal numbers.
 const EXPONENT_MIN: i32 = -16445;
 /// The exponent of the last bit of the largest finite numbers.
 const EXPONENT_MAX: i32 = 16320;
-/// Digits behind the point that are printed.
+/// Number of decimals in formatted numbers.
 const FRACTION_DIGITS: u32 = 17;
 /// The largest power of ten in a `u64`.
 const TEN_POWER_MAX: u32 = 19;
 
-/// An 80-bit extended-precision number: a finite one or an infinity, never NaN.
+/// An 80-bit extended-precision number: finite or infinite, never NaN.
 ///
-/// Its value is `significand * 2^exponent`, negated if `negative`. The top bit of the significand is set unless the
-/// exponent is the smallest one. Zero has no sign, since none is ever printed. Infinity has an exponent above
-/// `EXPONENT_MAX`.
+/// Its value is `significand * 2^exponent`, negated if `negative` is set. The top bit of the significand is set unless
+/// the exponent is the smallest one. Zero has no sign, since the sign is never printed. The exponent of infinity is
+/// above `EXPONENT_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongDouble {
     negative: bool,
@@ -55,15 +55,15 @@ impl LongDouble {
         LongDouble { negative, significand: 1 << 63, exponent: EXPONENT_MAX + 1 }
     }
 
-    /// True for everything but the infinities.
+    /// Whether the number is not an infinity.
     pub const fn is_finite(self) -> bool {
         self.exponent <= EXPONENT_MAX
     }
 
     /// The number nearest to a text such as `3.0e-5`, `0x1.8p3` or `-inf`.
     ///
-    /// `None` when the text is no number from its first to its last byte (spaces are not skipped), is NaN, or is too large
-    /// or too small to be told from infinity or zero.
+    /// `None` if the whole text is not a number (spaces are not skipped), is NaN, or overflows to infinity or
+    /// underflows to zero.
     pub fn parse(text: &[u8]) -> Option<LongDouble> {
         if text.len() > TEXT_LEN_MAX {
             return None;
@@ -83,14 +83,14 @@ impl LongDouble {
         }
     }
 
-    /// The sum, rounded; `None` when it is infinite or not a number.
+    /// The rounded sum; `None` if it is infinite or not a number.
     pub fn checked_add(self, other: LongDouble) -> Option<LongDouble> {
         if !self.is_finite() || !other.is_finite() {
             return None;
         }
         let (large, small) = if self.exponent >= other.exponent { (self, other) } else { (other, self) };
-        // 62 bits below the significand of the larger one, and one above for the carry. What the smaller one has below
-        // that matters only as "not exactly zero", so its last bit stands for the rest.
+        // 62 bits below the significand of the larger number, and one above for the carry. Of the lower bits of the
+        // smaller number, only whether they are all zero matters, so its last bit represents them.
         const GUARD: u32 = 62;
         let a = (large.significand as u128) << GUARD;
         let b = (small.significand as u128) << GUARD;
@@ -110,8 +110,8 @@ impl LongDouble {
         sum.is_finite().then_some(sum)
     }
 
-    /// The product, rounded as any result, and then up to an integer. `None` when that is too large; what is too far below
-    /// zero becomes the smallest integer.
+    /// The rounded product, rounded up to an integer. `None` if that is too large; values below the range become the
+    /// smallest integer.
     pub fn times_up(self, factor: u32) -> Option<i64> {
         let product = Self::round(self.negative, self.significand as u128 * factor as u128, self.exponent, false);
         let whole = match product.exponent {
@@ -128,8 +128,8 @@ impl LongDouble {
         if product.negative { Some(0i64.saturating_sub_unsigned(whole)) } else { i64::try_from(whole).ok() }
     }
 
-    /// The number in decimal notation with 17 digits behind the point, rounded half to even, less the trailing zeros
-    /// (and the point, and the sign of zero).
+    /// The number in decimal notation with 17 decimals, rounded half to even, without trailing zeros (and without a
+    /// trailing point or the sign of zero).
     pub fn format(self) -> Text {
         let mut text = Text::new();
         if self.negative {
@@ -159,10 +159,10 @@ impl LongDouble {
         text
     }
 
-    /// The number nearest to `bits * 2^exponent`, ties to even; beyond the largest one, infinity.
+    /// The number nearest to `bits * 2^exponent`, ties to even; infinity beyond the largest number.
     ///
-    /// `sticky` says that the exact value lies above that, by less than one unit of `bits`; `bits` then has at least 66
-    /// significant bits, so that the half-way point can be told.
+    /// If `sticky` is set, the exact value is above that by less than one unit of `bits`; `bits` then has at least 66
+    /// significant bits, so that the halfway point can be recognized.
     fn round(negative: bool, bits: u128, exponent: i32, sticky: bool) -> LongDouble {
         debug_assert!(!sticky || bits >> 65 != 0);
         if bits == 0 {
@@ -193,7 +193,7 @@ impl LongDouble {
         }
     }
 
-    /// The number nearest to `numerator / denominator`, which are both positive.
+    /// The number nearest to `numerator / denominator`, both positive.
     fn quotient(negative: bool, mut numerator: Natural, mut denominator: Natural) -> LongDouble {
         let shift = numerator.bit_len() as i32 - denominator.bit_len() as i32;
         if shift >= 0 {
@@ -201,7 +201,8 @@ impl LongDouble {
         } else {
             numerator.shift_left(shift.unsigned_abs());
         }
-        // Both are of one length now, so one of the first two bits of the quotient is set, and the last has weight 2^-66.
+        // Both have the same length now, so one of the first two bits of the quotient is set, and the last has weight
+        // 2^-66.
         const STEPS: i32 = 67;
         let mut bits = 0u128;
         for _ in 0..STEPS {
@@ -223,7 +224,7 @@ struct Digits<'a> {
 }
 
 impl<'a> Digits<'a> {
-    /// Takes the digits off the front of `text`; `None` if there are none.
+    /// Splits the leading digits off `text`; `None` if there are none.
     fn take(text: &'a [u8], is_digit: fn(&u8) -> bool) -> Option<(Digits<'a>, &'a [u8])> {
         let span = |text: &'a [u8]| text.split_at(text.iter().take_while(|byte| is_digit(byte)).count());
         let (whole, rest) = span(text);
@@ -235,14 +236,14 @@ impl<'a> Digits<'a> {
         any.then_some((Digits { whole, fraction }, rest))
     }
 
-    /// All digits from the first one that is not zero.
+    /// All digits starting at the first nonzero one.
     fn significant(&self) -> impl Iterator<Item = u8> + Clone + use<'a> {
         self.whole.iter().chain(self.fraction).copied().skip_while(|&digit| digit == b'0')
     }
 }
 
-/// The signed exponent behind `letter` (given in lower case), 0 if nothing follows; `None` if something else follows.
-/// Large ones saturate far outside of what any text of digits could bring back.
+/// Parses the signed exponent after `letter` (in lower case); 0 if the text is empty, `None` if anything else follows.
+/// Large exponents saturate far beyond the range of any text.
 fn parse_exponent(text: &[u8], letter: u8) -> Option<i32> {
     const LIMIT: i32 = 1_000_000;
     let (negative, digits) = match text {
@@ -261,7 +262,7 @@ fn parse_exponent(text: &[u8], letter: u8) -> Option<i32> {
     Some(if negative { -size } else { size })
 }
 
-/// A result that the text denotes properly: neither overflowed, nor zero without being written as zero.
+/// The number if it is in range: neither infinite nor an underflow to zero.
 fn in_range(number: LongDouble) -> Option<LongDouble> {
     (number.is_finite() && number.significand != 0).then_some(number)
 }
@@ -283,7 +284,7 @@ fn parse_decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
             divide(negative, number, power)
         });
     }
-    // The largest number has 4933 digits, and the smallest is written with 4950 zeros behind the point.
+    // The largest number has 4933 digits, and the smallest is written with 4950 zeros after the point.
     let magnitude = count as i32 + scale;
     if !(-4960..=4940).contains(&magnitude) {
         return None;
@@ -297,12 +298,12 @@ fn parse_decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     in_range(LongDouble::quotient(negative, numerator, denominator))
 }
 
-/// The number nearest to `numerator / denominator`, which are both positive.
+/// The number nearest to `numerator / denominator`, both positive.
 fn divide(negative: bool, numerator: u64, denominator: u64) -> LongDouble {
     let (up, down) = (numerator.leading_zeros(), denominator.leading_zeros());
     let dividend = ((numerator << up) as u128) << 64;
     let divisor = (denominator << down) as u128;
-    // With both normalised the quotient has 64 or 65 bits; two more leave room for the half-way point.
+    // With both normalized, the quotient has 64 or 65 bits; two more bits are needed for the halfway point.
     let (high, rest) = (dividend / divisor, (dividend % divisor) << 2);
     let bits = (high << 2) | (rest / divisor);
     LongDouble::round(negative, bits, down as i32 - up as i32 - 66, rest % divisor != 0)
@@ -324,7 +325,7 @@ fn parse_hexadecimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     if bits == 0 { Some(LongDouble::ZERO) } else { in_range(LongDouble::round(negative, bits, exponent, sticky)) }
 }
 
-/// Whole part and fraction of `significand * 2^-places` with `places > 0`, the fraction in units of 10^-17, rounded.
+/// Whole part and fraction of `significand * 2^-places` with `places > 0`; the fraction is rounded to units of 10^-17.
 fn split_at_point(significand: u64, places: u32) -> (u128, u64) {
     const UNITS: u128 = 10u128.pow(FRACTION_DIGITS);
     if places > 127 {
@@ -342,7 +343,7 @@ fn print_u128(mut number: u128, text: &mut Text) {
     let mut buffer = [0; 39];
     let mut start = buffer.len();
     loop {
-        // Division of 64-bit numbers is far cheaper, and nearly all are.
+        // Division of 64-bit numbers is far cheaper, and nearly all numbers fit.
         let digit = match u64::try_from(number) {
             Ok(small) => {
                 number = (small / 10) as u128;
@@ -363,7 +364,7 @@ fn print_u128(mut number: u128, text: &mut Text) {
     text.extend_from_slice(&buffer[start..]);
 }
 
-/// Prints the point and the digits of `fraction / 10^17` up to the last one that is not zero.
+/// Prints the point and the digits of `fraction / 10^17` up to the last nonzero one.
 fn print_fraction(mut fraction: u64, text: &mut Text) {
     if fraction == 0 {
         return;
@@ -377,7 +378,7 @@ fn print_fraction(mut fraction: u64, text: &mut Text) {
     text.extend_from_slice(&buffer[..buffer.len() - zeros]);
 }
 
-/// An arbitrary-precision natural number: 64-bit limbs, least significant first, none of the last ones zero.
+/// An arbitrary-precision natural number: 64-bit limbs, least significant first, without trailing zero limbs.
 struct Natural(Vec<u64>);
 
 impl From<u64> for Natural {
@@ -407,7 +408,7 @@ impl Natural {
         self.0.len().cmp(&other.0.len()).then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
     }
 
-    /// Sets it to `self * factor + summand`.
+    /// Replaces it by `self * factor + summand`.
     fn multiply_add(&mut self, factor: u64, summand: u64) {
         let mut carry = summand as u128;
         for limb in &mut self.0 {
@@ -444,7 +445,7 @@ impl Natural {
         }
     }
 
-    /// Takes away `other`, which is no larger.
+    /// Subtracts `other`, which must not be larger.
     fn subtract(&mut self, other: &Natural) {
         let mut borrow = false;
         let others = other.0.iter().copied().chain(std::iter::repeat(0));
@@ -469,7 +470,7 @@ impl Natural {
         rest as u64
     }
 
-    /// Appends its decimal digits; destroys it.
+    /// Appends its decimal digits. Consumes the number.
     fn print(mut self, text: &mut Text) {
         let mut groups = Vec::with_capacity(self.0.len() + self.0.len() / 64 + 1);
         while !self.is_zero() {
@@ -499,7 +500,7 @@ mod tests {
 
     #[test]
     fn sums_have_the_digits_of_an_x87_unit() {
-        // What a C program prints that adds with `long double` on x86-64.
+        // The output of a C program that adds with `long double` on x86-64.
         let expected = [
             ("0", "1", "1"),
             ("1", "0.25", "1.25"),
@@ -629,7 +630,7 @@ mod tests {
 
     #[test]
     fn short_and_long_spellings_of_a_number_are_one() {
-        // The short ones take the path with 128-bit integers, the long ones that with arbitrary precision.
+        // The short ones use 128-bit integers, the long ones arbitrary precision.
         let short = ["0.1", "123456789.000000001", "7e-19", "1234567890123456789e19", "3e19", "0.0625"];
         for short in short {
             let (digits, exponent) = short.split_once('e').unwrap_or((short, "0"));

@@ -1,7 +1,7 @@
 //! Several keys in one command: MGET, MSET, MSETNX, MSETEX.
 //!
-//! A key may be named twice; the last value wins. The conditions are about all keys together, and are looked at before
-//! anything is set.
+//! A key may be given twice; the last value is kept. Conditions apply to all keys together and are checked before any
+//! key is set.
 
 use std::ops::Range;
 
@@ -171,7 +171,7 @@ fn msetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether all keys at every second place of `pairs` exist, or all do not.
+/// Whether all keys, at every second argument of `pairs`, exist (or do not exist, if `exist` is false).
 fn all_keys(cx: &mut Context<'_>, args: Args<'_>, pairs: Range<usize>, exist: bool) -> bool {
     pairs.step_by(2).all(|index| {
         let key = cx.key(args, index);
@@ -179,8 +179,8 @@ fn all_keys(cx: &mut Context<'_>, args: Args<'_>, pairs: Range<usize>, exist: bo
     })
 }
 
-/// Sets each key at every second place of `pairs` to the argument behind it. A time that has passed is stored all the
-/// same: the key is then as good as gone.
+/// Sets the keys at every second argument of `pairs` to the arguments that follow them. An expiry in the past is stored
+/// as well; the key has then expired.
 fn store_pairs(cx: &mut Context<'_>, args: Args<'_>, pairs: Range<usize>, expiry: Expiry) {
     for index in pairs.step_by(2) {
         let key = cx.key(args, index);
@@ -191,7 +191,7 @@ fn store_pairs(cx: &mut Context<'_>, args: Args<'_>, pairs: Range<usize>, expiry
     }
 }
 
-/// Propagates MSETEX with its time as an absolute one.
+/// Propagates MSETEX with an absolute time.
 fn propagate_with_time<'a>(
     cx: &mut Context<'_>,
     args: Args<'a>,

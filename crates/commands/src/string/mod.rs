@@ -1,15 +1,15 @@
-//! Strings: the simplest values, and the commands that nearly every request is.
+//! Strings: the simplest values, and the commands of most requests.
 //!
-//! - [`set`]: SET and its older kin, each one key and one value; DELIFEQ, the deletion with SET's comparison.
-//! - [`get`]: GET, and the reads that also change the key (GETEX, GETDEL).
-//! - [`many`]: several keys at once, MGET and the MSET family.
-//! - [`range`](mod@range): parts of a value, and its end: GETRANGE, SETRANGE, APPEND, STRLEN.
-//! - [`counter`]: values that are numbers, with [`long_double`] for those with a fraction.
-//! - [`lcs`]: what two values have in common.
-//! - [`options`]: the optional words that SET, GETEX and MSETEX share, and how an expiry time is written.
+//! - [`set`]: SET and the older commands for one key and one value; DELIFEQ.
+//! - [`get`]: GET, and the commands that read and change a key (GETEX, GETDEL).
+//! - [`many`]: several keys at once: MGET and the MSET family.
+//! - [`range`](mod@range): GETRANGE, SETRANGE, APPEND, STRLEN.
+//! - [`counter`]: values that are numbers, with [`long_double`] for floating-point numbers.
+//! - [`lcs`]: the longest common subsequence of two values.
+//! - [`options`]: the common options of SET, GETEX and MSETEX, and the notation of expiry times.
 //!
-//! How a value is encoded (integer, embedded, raw) is the store's choice. What this family sees to is that values which
-//! come whole go through [`Db::set_bytes`], which recognises integers, and that only changes in place make a value raw.
+//! The store selects the encoding of a value (integer, embedded, raw). The commands of this family store complete
+//! values by [`Db::set_bytes`], which recognizes integers; only changes in place make a value raw.
 //!
 //! [`Db::set_bytes`]: kvick_store::Db::set_bytes
 
@@ -56,12 +56,12 @@ pub static COMMANDS: &[Command<Handler>] = &[
     lcs::LCS,
 ];
 
-/// The string in `entry`, or the error of a key that holds something else.
+/// The string in `entry`, or the error for another type.
 fn string_in(entry: Entry<'_>) -> Result<Str<'_>, Error> {
     entry.str().ok_or(Error::WRONG_TYPE)
 }
 
-/// Whether a stored string reads as `text`.
+/// Whether a stored string equals `text`.
 fn equals(value: Str<'_>, text: &[u8]) -> bool {
     value.bytes(&mut IntBuf::default()) == text
 }
@@ -75,11 +75,10 @@ pub(crate) fn reply_string(reply: &mut Reply<'_>, value: Str<'_>) {
     }
 }
 
-/// Stores argument `index`, or the large one that was taken, as the value of `key`. It is one change, told as the event
-/// `set`.
+/// Stores argument `index`, or the large argument that was taken over, at `key`. Records one change, with event `set`.
 #[inline]
 fn store(cx: &mut Context<'_>, key: Key<'_>, args: Args<'_>, index: usize, expiry: Expiry) {
-    match cx.taken.take() {
+    match cx.owned_arg.take() {
         None => cx.db.set_bytes(key, &args[index], expiry),
         Some(value) => cx.db.set_owned(key, value, expiry),
     }
@@ -88,7 +87,7 @@ fn store(cx: &mut Context<'_>, key: Key<'_>, args: Args<'_>, index: usize, expir
     effects.notify(EventClass::STRING, "set", key.bytes);
 }
 
-/// Refuses a string of `len` bytes and `more` that would be longer than the configuration allows.
+/// Returns an error if a string of `len` plus `more` bytes would exceed the configured maximum.
 fn check_len(cx: &Context<'_>, len: u64, more: usize) -> Result<(), Error> {
     const TOO_LONG: Error = Error::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
     match len.checked_add(more as u64) {

@@ -1,15 +1,15 @@
-//! The optional words of SET, GETEX, MSETEX, HSETEX and HGETEX, and times of expiry as arguments.
+//! The options of SET, GETEX, MSETEX, HSETEX and HGETEX, and the notation of expiry times.
 //!
-//! The commands share one grammar, of which each knows a part ([`Syntax`]). Words are taken in any order and case.
-//! At most one condition and one kind of expiration may be given; the same one twice is allowed where Valkey allows it.
-//! Numbers are looked at only after all words were understood, so a syntax error always comes first.
+//! The commands share one grammar, of which each accepts a part ([`Syntax`]). Options may be in any order and case. At
+//! most one condition and one kind of expiry may be given; the same one may be repeated where Valkey allows it. Numbers
+//! are checked after all options have been parsed, so a syntax error takes precedence.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 
 use crate::context::Error;
 
-/// Whose options are parsed.
+/// The command whose options are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
     /// NX, XX, IFEQ, GET, KEEPTTL and times.
@@ -27,31 +27,31 @@ pub enum Syntax {
 /// The options of one request.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// When the value is to be set.
+    /// The condition for setting the value.
     pub condition: Condition<'a>,
-    /// FNX and FXX: the same for the fields of a hash.
+    /// FNX and FXX: the condition for the fields of a hash.
     pub field_condition: Condition<'a>,
     /// Whether to reply with the old value.
     pub get: bool,
-    /// What becomes of the key's expiry.
+    /// The change of the key's expiry.
     pub expiration: Expiration<'a>,
 }
 
-/// When a value is to be set.
+/// A condition for setting a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Condition<'a> {
-    /// In any case.
+    /// No condition.
     Always,
-    /// NX: if there is no such key.
+    /// NX: the key does not exist.
     Absent,
-    /// XX: if there is one.
+    /// XX: the key exists.
     Present,
-    /// IFEQ: if there is one and it holds this string.
+    /// IFEQ: the key exists and holds this string.
     Equal(&'a [u8]),
 }
 
 impl<'a> Condition<'a> {
-    /// Appends the words that ask for it.
+    /// Appends the words of the option.
     pub fn spell(self, words: &mut impl Extend<&'a [u8]>) {
         match self {
             Condition::Always => {}
@@ -62,10 +62,10 @@ impl<'a> Condition<'a> {
     }
 }
 
-/// What becomes of a key's expiry.
+/// A change of a key's expiry.
 #[derive(Clone, Copy)]
 pub enum Expiration<'a> {
-    /// No word was given.
+    /// No option was given.
     Unsaid,
     /// KEEPTTL.
     Keep,
@@ -75,16 +75,16 @@ pub enum Expiration<'a> {
     At(Deadline<'a>),
 }
 
-/// A time of expiry as it was written.
+/// An expiry time as given.
 #[derive(Clone, Copy)]
 pub struct Deadline<'a> {
-    /// What the number counts.
+    /// The unit and origin of the number.
     pub form: TimeForm,
     /// The number.
     pub text: &'a [u8],
 }
 
-/// What a time of expiry counts, and from when.
+/// The unit and origin of an expiry time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TimeForm {
     /// EX: seconds from now.
@@ -98,20 +98,20 @@ pub enum TimeForm {
 }
 
 impl TimeForm {
-    /// Whether the time does not depend on when the command runs, so it may have passed.
+    /// Whether the time is absolute, and therefore may be in the past.
     pub fn is_absolute(self) -> bool {
         matches!(self, TimeForm::UnixSeconds | TimeForm::UnixMilliseconds)
     }
 }
 
 impl Deadline<'_> {
-    /// The Unix time in milliseconds. A number that is not positive, or a time beyond what 64 bits can count, is the error
-    /// `invalid`, which names the command.
+    /// The Unix time in milliseconds. Returns the error `invalid`, which names the command, if the number is not
+    /// positive or the time exceeds 64 bits.
     pub fn resolve(self, now_ms: i64, invalid: Error) -> Result<i64, Error> {
         self.resolve_from(1, now_ms, invalid)
     }
 
-    /// The same, where numbers from `least` on will do.
+    /// Like [`resolve`](Self::resolve), but accepts numbers from `least` on.
     pub fn resolve_from(self, least: i64, now_ms: i64, invalid: Error) -> Result<i64, Error> {
         let number = parse_i64(self.text).ok_or(Error::NOT_INTEGER)?;
         let time = match self.form {
@@ -126,12 +126,12 @@ impl Deadline<'_> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses the options from argument `start` to the last.
+    /// Parses the options from argument `start` to the end.
     pub fn parse(args: Args<'a>, start: usize, syntax: Syntax) -> Result<Options<'a>, Error> {
         Self::parse_words(args.slice_from(start).iter(), syntax)
     }
 
-    /// Parses the options that `words` are.
+    /// Parses options from `words`.
     pub fn parse_words(mut words: impl Iterator<Item = &'a [u8]>, syntax: Syntax) -> Result<Options<'a>, Error> {
         let mut options = Options {
             condition: Condition::Always,
@@ -145,7 +145,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Takes one option in, with its argument from `rest`; `None` when it is unknown, incomplete or in conflict.
+    /// Processes one option, with its argument from `rest`; `None` if it is unknown, incomplete or in conflict.
     fn take(&mut self, word: &[u8], rest: &mut impl Iterator<Item = &'a [u8]>, syntax: Syntax) -> Option<()> {
         const WORD_LEN_MAX: usize = "keepttl".len();
         let mut lower = [0; WORD_LEN_MAX];
@@ -200,7 +200,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Sets a condition, unless another one was set before.
+/// Sets a condition, unless a different one is set already.
 fn demand<'a>(present: &mut Condition<'a>, condition: Condition<'a>) -> Option<()> {
     let fits = *present == Condition::Always || *present == condition;
     *present = condition;
@@ -276,7 +276,7 @@ mod tests {
         for text in ["0", "-1", "9223372036854775807"] {
             assert_eq!(resolve(TimeForm::Seconds, text), Err(INVALID));
         }
-        // The product still fits, the sum does not.
+        // The product fits, but the sum does not.
         assert_eq!(resolve(TimeForm::Seconds, "9223372036854775"), Err(INVALID));
         assert_eq!(resolve(TimeForm::UnixSeconds, "9223372036854775"), Ok(9_223_372_036_854_775_000));
         assert_eq!(resolve(TimeForm::Milliseconds, "9223372036854775807"), Err(INVALID));

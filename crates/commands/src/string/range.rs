@@ -1,4 +1,4 @@
-//! Parts of a string: its length, a slice of it, and changes in place.
+//! APPEND, STRLEN, GETRANGE and SETRANGE: the length of a string, parts of it, and changes in place.
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -29,7 +29,7 @@ fn append(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let tail = &args[2];
     let len = match cx.db.get_for_write(key) {
         None => {
-            // A value that comes whole may be an integer, so this is no appending to an empty string.
+            // A new key is set instead of appended to, since the value may be stored as an integer.
             cx.db.set_bytes(key, tail, Expiry::None);
             tail.len()
         }
@@ -70,7 +70,7 @@ fn strlen(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 /// GETRANGE key start end
 pub const GETRANGE: Command<Handler> = slice_command("getrange", "2.4.0");
 
-/// SUBSTR key start end: the first name of GETRANGE.
+/// SUBSTR key start end: the old name of GETRANGE.
 pub const SUBSTR: Command<Handler> = slice_command("substr", "1.0.0");
 
 const SLICE_KEYS: &[KeySpec] = &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])];
@@ -107,8 +107,8 @@ fn getrange(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The bytes from `start` to `end`, both included; negative places are counted from the end, -1 being the last byte.
-/// Places before the first byte mean the first one.
+/// The bytes from `start` to `end`, both inclusive. Negative positions count from the end, where -1 is the last byte;
+/// positions before the first byte refer to the first byte.
 fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return &[];

@@ -1,7 +1,7 @@
-//! SET and the commands that it grew out of, and DELIFEQ.
+//! SET, the older commands that it supersedes, and DELIFEQ.
 //!
-//! SET without options is the hottest write of all: it goes straight to the store, without parsing or looking up
-//! anything. With options, the key is looked up first only where a condition or GET asks for it.
+//! SET without options is the most frequent write. It goes straight to the store without parsing or a lookup. With
+//! options, the key is looked up first only if a condition or GET requires it.
 
 use kvick_resp::Args;
 use kvick_store::{EventClass, Expiry, IntBuf, Key, Str};
@@ -103,7 +103,8 @@ fn set_with_options(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks at what the key holds: whether the condition is met. With GET, replies with it, which must be a string.
+/// Looks the key up; returns whether the condition is met. With GET, also replies with the value, which must be a
+/// string.
 fn look(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<bool, Error> {
     let entry = if options.get { cx.db.get(key) } else { cx.db.get_for_write(key) };
     let compared = matches!(options.condition, Condition::Equal(_));
@@ -125,8 +126,8 @@ fn look(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<boo
     })
 }
 
-/// Sets the key to argument `index` until the Unix time `at` in milliseconds. If that has passed, the key is removed
-/// instead. Followers get a SET with PXAT, unless the command `as_it_came` says the same.
+/// Sets the key to argument `index` with the expiry `at`, a Unix time in milliseconds. If that is in the past, the key
+/// is deleted instead. Propagates a SET with PXAT, unless the command can be propagated `as_it_came`.
 fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, at: i64, as_it_came: bool) {
     if cx.db.is_due(at) {
         cx.db.expire(key);
@@ -142,7 +143,7 @@ fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, a
     }
 }
 
-/// Propagates a SET without its GET, which would do nothing but make a reply.
+/// Propagates a SET without its GET option, which only affects the reply.
 fn propagate_without_get(cx: &mut Context<'_>, args: Args<'_>, condition: Condition<'_>, keep: bool) {
     let mut words: SmallVec<[&[u8]; 6]> = SmallVec::new();
     words.extend([b"SET", &args[1], &args[2]]);
@@ -153,7 +154,7 @@ fn propagate_without_get(cx: &mut Context<'_>, args: Args<'_>, condition: Condit
     cx.db.effects().propagate(&words);
 }
 
-/// With GET the key is read, without it is only overwritten: ACLs tell these apart.
+/// With GET, the key is read and written, otherwise only overwritten; ACLs distinguish these.
 fn set_keys(args: Args<'_>) -> Option<KeyPositions> {
     let get = args.slice_from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get"));
     let access = if get { KeyFlags::RW | KeyFlags::ACCESS } else { KeyFlags::OW };

@@ -1,4 +1,4 @@
-//! The cluster: its nodes, its slots, and what a node tells of itself.
+//! The cluster: nodes, slots, and what a node announces about itself.
 
 use super::*;
 use crate::checks;

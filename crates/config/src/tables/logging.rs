@@ -1,4 +1,4 @@
-//! The log, and what the server measures and remembers about commands and events.
+//! Logging, slow-command logs, latency monitoring and keyspace events.
 
 use super::*;
 use crate::directive::{Directive, Key, Special, Typed, boolean, integer, special, text, theme, word};

@@ -1,8 +1,7 @@
-//! Every directive, in tables by theme, and the words that configuration files know beyond them.
+//! All directives, in tables by theme, and the additional words of configuration files.
 //!
-//! The themes follow each other in one numbering, so that a [`Key`](super::Key) is an index into
-//! the values. To add a directive, add its line to a theme; to declare that one takes effect,
-//! append `.works()` to its line.
+//! The themes share one numbering, so that a [`Key`](super::Key) is an index into the values. To add a directive, add a
+//! line to a theme; to declare that the server implements it, append `.works()` to the line.
 
 pub mod cluster;
 pub mod logging;
@@ -42,7 +41,7 @@ const THEMES: [&[Directive]; 10] = [
     security::TABLE,
 ];
 
-/// Every setting, read in its own type and turned into a value again.
+/// Reads every setting as its type and converts it back into a value.
 #[cfg(test)]
 pub(super) fn read_all(values: &super::Values) -> Vec<super::value::Value> {
     let themes = [
@@ -77,44 +76,43 @@ static BY_NAME: LazyLock<HashMap<&'static str, Name>> = LazyLock::new(|| {
 /// A directive together with the name by which it was found, its own or its alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// In lower case, as the table has it.
+    /// In lower case, as in the table.
     pub name: &'static str,
     /// The directive.
     pub id: Id,
 }
 
-/// Every directive in the order of the tables.
+/// All directives in the order of the tables.
 pub fn ids() -> impl Iterator<Item = Id> {
     (0..COUNT).map(|position| Id(position as u16))
 }
 
-/// The directive that has this number.
+/// The directive with this number.
 pub(super) fn directive(id: Id) -> &'static Directive {
     ALL[usize::from(id.0)]
 }
 
-/// Finds a directive by its name or its alias, in any case.
+/// Finds a directive by name or alias, case-insensitively.
 pub fn find(name: &[u8]) -> Option<Name> {
     let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
     BY_NAME.get(name.as_str()).copied()
 }
 
-/// Every name and every alias, in no particular order.
+/// All names and aliases, in no particular order.
 pub fn names() -> impl Iterator<Item = Name> {
     BY_NAME.values().copied()
 }
 
-/// A word that configuration files know but CONFIG GET and CONFIG SET do not.
+/// A word that configuration files accept but CONFIG GET and CONFIG SET do not.
 #[derive(Debug)]
 pub struct FileWord {
     /// The word.
     pub name: &'static str,
-    /// Whether the server acts on it.
+    /// Whether the server implements it.
     pub effect: Effect,
 }
 
-/// The words that only configuration files and the command line know. Any of them may be given many
-/// times.
+/// The words that only configuration files and the command line accept. Each may occur several times.
 pub const FILE_WORDS: [FileWord; 4] = [
     FileWord { name: "include", effect: Effect::Works },
     FileWord { name: "rename-command", effect: Effect::Works },
@@ -122,8 +120,7 @@ pub const FILE_WORDS: [FileWord; 4] = [
     FileWord { name: "loadmodule", effect: Effect::Kept },
 ];
 
-/// Directives of earlier versions: with one argument they are read over, and otherwise they are
-/// unknown.
+/// Directives of earlier versions: ignored with one argument, otherwise unknown.
 pub const RETIRED: [&str; 7] = [
     "dynamic-hz",
     "events-per-io-thread",

@@ -1,4 +1,4 @@
-//! The process: how it starts, what it is to the operating system, and how it stops.
+//! The process: startup, operating system settings, and shutdown.
 
 use super::*;
 use crate::checks;

@@ -1,4 +1,4 @@
-//! Replication, on either side of it.
+//! Replication, for primaries and replicas.
 
 use super::*;
 use crate::checks;

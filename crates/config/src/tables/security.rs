@@ -1,4 +1,4 @@
-//! Who may do what: passwords, access control, dangerous commands, scripts.
+//! Security: passwords, access control, dangerous commands, scripts.
 
 use super::*;
 use crate::directive::{Directive, Key, Typed, boolean, integer, optional, text, theme, word};

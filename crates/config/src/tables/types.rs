@@ -1,4 +1,4 @@
-//! From which size on a collection changes to its encoding for large ones.
+//! The sizes above which collections change from a compact to a general encoding.
 
 use super::*;
 use crate::directive::{Directive, Key, Typed, integer, memory, theme};

@@ -1,15 +1,15 @@
 //! A client as one line of `field=value` pairs, as CLIENT LIST shows it and ACL LOG keeps it.
 //!
-//! The fields and their order are Valkey's. A connection owns no reply buffer (replies go from the worker's buffer to the
-//! socket, and what does not fit there into blocks), so `rbs`, `rbp` and `obl` are 0. Arguments are executed where they
-//! were read, so `argv-mem` is 0 unless the request waits for a key.
+//! The fields and their order are Valkey's. A connection owns no reply buffer: replies go from the worker's buffer to
+//! the socket, and the rest goes into output blocks, so `rbs`, `rbp` and `obl` are 0. Arguments are executed in the
+//! input buffer, so `argv-mem` is 0 unless the request is blocked.
 
 use super::{ClientFlags, ClientInfo, Names};
 use kvick_commands::table::Catalogue;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-/// The letters that stand for a client's state, in the reference's order; `N` when there is none.
+/// The letters for a client's flags, in Valkey's order; `N` when no flag is set.
 pub fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
         (ClientFlags::MONITOR, b'O'),
@@ -37,7 +37,7 @@ pub fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
         .chain((!any).then_some(b'N'))
 }
 
-/// Appends the line of a client.
+/// Appends the line that describes a client.
 pub fn describe(client: &ClientInfo, table: &Catalogue, now_ms: i64, out: &mut Vec<u8>) {
     let ClientInfo { id, peer, local, fd, .. } = client;
     let Names { name, lib_name, lib_ver, user } = &*client.names.lock();

@@ -1,10 +1,9 @@
-//! All connected clients: what other threads may know of a connection, and how they find it.
+//! All connected clients: the part of a connection that other threads may read, and the index by client id.
 //!
-//! A connection belongs to one worker. What CLIENT LIST and its like show of it stands in a [`ClientInfo`] that only the
-//! owner writes, with plain stores, and anybody reads. What changes with every command (the counters, the last command)
-//! is written there when the owner has executed all that it read from the connection, see
-//! [`Client::publish`](crate::session::Client::publish). To do something to a connection of another worker, send that
-//! worker a message.
+//! A connection belongs to one worker. The fields that CLIENT LIST and similar commands show are in a [`ClientInfo`],
+//! which only the owner writes, with plain stores, and any thread may read. The owner updates the fields that change
+//! with every command (the counters, the last command) after it has executed all that it read from the connection
+//! (`Client::publish` in the server crate). To act on a connection of another worker, send that worker a message.
 
 use crate::pubsub::Kind;
 pub mod line;
@@ -15,10 +14,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Stands in the log for what users sent, where `hide-user-data-from-log` says so.
+/// Replaces user data in the log if `hide-user-data-from-log` is set.
 pub const REDACTED: &str = "*redacted*";
 
-/// What everybody may know of a connection. What each request looks at or changes stands on the first cache line.
+/// The part of a connection that any thread may read. The fields that every request reads or changes are on the first
+/// cache line.
 #[repr(C, align(64))]
 pub struct ClientInfo {
     /// Bits of [`ClientFlags`].
@@ -27,11 +27,11 @@ pub struct ClientInfo {
     pub command: AtomicU32,
     /// 2 or 3.
     pub protocol: AtomicU8,
-    /// Set by whoever wants the connection closed.
+    /// Set by any thread that wants the connection closed.
     pub doomed: AtomicBool,
-    /// DEBUG PROTECT-CLIENT: the connection stays, and is shown, though it be doomed.
+    /// DEBUG PROTECT-CLIENT: the connection stays open and listed even if it is doomed.
     pub protected: AtomicBool,
-    /// True when it comes from this machine.
+    /// True when the connection comes from this machine.
     pub loopback: bool,
     /// Unix time in ms of its last request.
     pub active_ms: AtomicI64,
@@ -49,7 +49,7 @@ pub struct ClientInfo {
     pub id: u64,
     /// Number of the worker that owns the connection.
     pub worker: usize,
-    /// Where that worker keeps it; means nothing to others.
+    /// The owner's key of this connection; has no meaning to other threads.
     pub token: AtomicUsize,
     /// File descriptor.
     pub fd: i32,
@@ -69,34 +69,38 @@ pub struct ClientInfo {
     pub output_blocks: AtomicUsize,
     /// Bytes allocated for output.
     pub output_memory: AtomicUsize,
-    /// Commands queued in its transaction; -1 when there is none.
+    /// Commands queued in its transaction; -1 outside a transaction.
     pub queued: AtomicI64,
-    /// Keys that it watches.
+    /// Keys that it watches (WATCH).
     pub watched: AtomicUsize,
-    /// The client that it has invalidations sent to, or 0.
+    /// The client that receives its invalidations, or 0.
     pub redirect: AtomicU64,
-    /// Prefixes of keys that it is told of, which it shares with all who are told of them.
+    /// Key prefixes for which it receives invalidations; the names are shared with the other clients.
     pub prefixes: AtomicUsize,
-    /// Bytes that its worker's own record of the connection takes, without buffers.
-    pub connection_memory: AtomicUsize,
-    /// Bytes of the request that waits, if it is blocked.
-    pub waiting_memory: AtomicUsize,
-    /// Bytes of the arguments that a command is about to be executed with, if they are many.
+    /// Bytes of its request while it is blocked; otherwise of the arguments of the present command, if they are many.
     pub argument_memory: AtomicUsize,
-    /// Bytes that the transaction and the watched keys take.
+    /// Bytes of the transaction queue and the watched keys.
     pub transaction_memory: AtomicUsize,
-    /// Bytes that the subscriptions take.
+    /// Bytes of the subscriptions.
     pub subscription_memory: AtomicUsize,
-    /// Bytes that are accounted for: see [`crate::eviction::clients`].
+    /// Bytes accounted for by client eviction: see [`crate::eviction::clients`].
     pub accounted: AtomicUsize,
-    /// Bytes that it took when it was found to be too large, until it is gone.
+    /// Bytes that the client used when it was chosen for eviction, until it is closed.
     pub leaving: AtomicUsize,
     /// Name, library and user.
     pub names: Mutex<Names>,
-    /// The request that waits, if it is blocked.
+    /// The blocked request, if the client is blocked.
     pub waiter: Mutex<Option<Arc<Waiter>>>,
-    /// What knows whether keys that it watches have changed, while it watches any.
+    /// Tracks whether watched keys have changed, while there are any.
     pub watcher: Mutex<Option<Arc<Watcher>>>,
+}
+
+/// Bytes of a worker's own record of a connection, without buffers.
+static CONNECTION_MEMORY: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how many bytes a worker's own record of a connection takes, without buffers.
+pub fn set_connection_memory(bytes: usize) {
+    CONNECTION_MEMORY.store(bytes, Ordering::Relaxed);
 }
 
 /// The name of the default user.
@@ -108,7 +112,7 @@ pub fn default_user_name() -> Arc<[u8]> {
     NAME.clone()
 }
 
-/// The names that a client gave itself or was given.
+/// The names of a client: set by CLIENT SETNAME and CLIENT SETINFO, and its user.
 #[derive(Clone)]
 pub struct Names {
     /// CLIENT SETNAME.
@@ -117,7 +121,7 @@ pub struct Names {
     pub lib_name: Box<[u8]>,
     /// CLIENT SETINFO LIB-VER.
     pub lib_ver: Box<[u8]>,
-    /// The user that it is.
+    /// The user that the client is authenticated as.
     pub user: Arc<[u8]>,
 }
 
@@ -129,7 +133,7 @@ impl Default for Names {
 }
 
 bitflags::bitflags! {
-    /// State of a connection that others may see.
+    /// State of a connection that other threads may read.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ClientFlags: u32 {
         /// Waiting for something (a blocking command, or the end of CLIENT PAUSE).
@@ -146,7 +150,7 @@ bitflags::bitflags! {
         const UNIX = 1 << 5;
         /// Held by CLIENT PAUSE.
         const PAUSED = 1 << 6;
-        /// Has authenticated, or need not.
+        /// Has authenticated, or does not need to.
         const AUTHENTICATED = 1 << 7;
         /// CLIENT CAPA REDIRECT: follows redirections.
         const CAPA_REDIRECT = 1 << 8;
@@ -156,39 +160,40 @@ bitflags::bitflags! {
         const MULTI = 1 << 10;
         /// Subscribed to something.
         const PUBSUB = 1 << 11;
-        /// READONLY: takes what a replica has.
+        /// READONLY: accepts reads from a replica.
         const READONLY = 1 << 12;
-        /// Its requests come from a log, not from a connection: they were allowed and logged when they came first.
+        /// Its requests come from a log, not from a connection; they were authorized and logged when they were first
+        /// executed.
         const FROM_LOG = 1 << 15;
         /// A replica.
         const REPLICA = 1 << 16;
-        /// What a primary sends is executed as this one's.
+        /// The connection to the primary.
         const PRIMARY = 1 << 17;
-        /// MONITOR: is shown every command.
+        /// MONITOR: receives every command.
         const MONITOR = 1 << 13;
-        /// A key that it watches has changed. Not set, but found out when somebody asks: see [`ClientInfo::shown_flags`].
+        /// A watched key has changed. Not stored, but computed on demand: see [`ClientInfo::shown_flags`].
         const DIRTY = 1 << 14;
-        /// CLIENT TRACKING: is told when keys change that it may have cached.
+        /// CLIENT TRACKING: receives invalidations of keys that it may have cached.
         const TRACKING = 1 << 20;
-        /// Is told of all changes of keys with some prefixes.
+        /// CLIENT TRACKING BCAST: receives invalidations of all keys with certain prefixes.
         const BROADCAST = 1 << 21;
-        /// Caches only what it reads after CLIENT CACHING YES.
+        /// CLIENT TRACKING OPTIN: caches only what it reads after CLIENT CACHING YES.
         const OPTIN = 1 << 22;
-        /// Does not cache what it reads after CLIENT CACHING NO.
+        /// CLIENT TRACKING OPTOUT: does not cache what it reads after CLIENT CACHING NO.
         const OPTOUT = 1 << 23;
-        /// Is not told of what it changes itself.
+        /// CLIENT TRACKING NOLOOP: receives no invalidations of its own changes.
         const NOLOOP = 1 << 24;
-        /// CLIENT CACHING, about the next command.
+        /// CLIENT CACHING was given for the next command.
         const CACHING = 1 << 25;
-        /// What it is to be told cannot be sent to where it wants it.
+        /// The client that should receive its invalidations is gone.
         const BROKEN_REDIRECT = 1 << 26;
-        /// How it is told of changes.
+        /// The options of CLIENT TRACKING.
         const TRACKING_MODE = Self::BROADCAST.bits() | Self::OPTIN.bits() | Self::OPTOUT.bits() | Self::NOLOOP.bits();
     }
 }
 
 impl ClientInfo {
-    /// What is known of a connection that is new at `now_ms`.
+    /// The info of a connection that was accepted at `now_ms`.
     pub fn new(id: u64, worker: usize, fd: i32, peer: String, local: String, loopback: bool, now_ms: i64) -> Self {
         ClientInfo {
             id,
@@ -214,8 +219,6 @@ impl ClientInfo {
             watched: AtomicUsize::new(0),
             redirect: AtomicU64::new(0),
             prefixes: AtomicUsize::new(0),
-            connection_memory: AtomicUsize::new(0),
-            waiting_memory: AtomicUsize::new(0),
             argument_memory: AtomicUsize::new(0),
             transaction_memory: AtomicUsize::new(0),
             subscription_memory: AtomicUsize::new(0),
@@ -237,34 +240,34 @@ impl ClientInfo {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
-    /// The flags, and whether a key that it watches has changed.
+    /// The flags, including [`DIRTY`](ClientFlags::DIRTY) if a watched key has changed.
     pub fn shown_flags(&self) -> ClientFlags {
         let mut flags = self.flags();
         flags.set(ClientFlags::DIRTY, self.watcher.lock().as_ref().is_some_and(|watcher| watcher.is_touched()));
         flags
     }
 
-    /// Whether it is about to be closed by somebody's wish: for others it is gone.
+    /// Whether another thread has asked to close the connection; other threads treat it as gone.
     pub fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
     }
 
-    /// Whether others are shown it.
+    /// Whether CLIENT LIST and similar commands include it.
     fn is_shown(&self) -> bool {
         !self.is_doomed() || self.protected.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the arguments of its request that waits or is being executed.
+    /// Bytes of the arguments of its request that is blocked or being executed.
     pub fn arguments(&self) -> usize {
-        self.waiting_memory.load(Ordering::Relaxed) + self.argument_memory.load(Ordering::Relaxed)
+        self.argument_memory.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the connection takes, with all that is kept for it.
+    /// Bytes of the connection, with its buffers, transaction and subscriptions.
     pub fn memory(&self) -> usize {
         let parts = [&self.input_memory, &self.output_memory, &self.transaction_memory, &self.subscription_memory];
 
         let variable: usize = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
-        self.connection_memory.load(Ordering::Relaxed)
+        CONNECTION_MEMORY.load(Ordering::Relaxed)
             + size_of::<ClientInfo>()
             + self.peer.len()
             + self.local.len()
@@ -273,7 +276,7 @@ impl ClientInfo {
             + variable
     }
 
-    /// Whether its looking at a key touches the key's access clock.
+    /// Whether its reads update the access time of keys.
     #[inline]
     pub fn touches(&self) -> bool {
         !self.flags().contains(ClientFlags::NO_TOUCH)
@@ -285,8 +288,8 @@ impl ClientInfo {
         self.flags().contains(ClientFlags::FROM_LOG)
     }
 
-    /// Who it is, for the log: the first fields of CLIENT LIST, its user and its library. With `hide` its names are left
-    /// out.
+    /// Describes the client for the log: the first fields of CLIENT LIST, its user and its library. If `hide` is set,
+    /// names are redacted.
     pub fn described(&self, hide: bool) -> String {
         let ClientInfo { id, peer, local, fd, .. } = self;
         let names = self.names.lock();
@@ -298,7 +301,7 @@ impl ClientInfo {
         )
     }
 
-    /// Sets or clears flags; the owner only.
+    /// Sets or clears flags. Only the owner may call this.
     pub fn set_flags(&self, flags: ClientFlags, on: bool) {
         let mut now = self.flags();
         now.set(flags, on);
@@ -325,13 +328,13 @@ impl Clients {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Takes note of a connection.
+    /// Adds a connection.
     pub fn add(&self, client: Arc<ClientInfo>) {
         self.by_id.write().insert(client.id, client);
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended.
     pub fn remove(&self, id: u64) {
         if self.by_id.write().remove(&id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -343,7 +346,7 @@ impl Clients {
         self.by_id.read().get(&id).cloned()
     }
 
-    /// All clients, oldest first, but not those that are about to be closed.
+    /// All clients, oldest first, except those that are about to be closed.
     pub fn all(&self) -> Vec<Arc<ClientInfo>> {
         self.by_id.read().values().filter(|client| client.is_shown()).cloned().collect()
     }

@@ -1,9 +1,9 @@
-//! Eviction of clients: while all connections together take more than they may, the largest are closed.
+//! Client eviction: closes the largest connections while all connections together exceed `maxmemory-clients`.
 //!
-//! Each worker accounts for its own connections, whenever something about them may have changed, and only while there is a
-//! limit. The sum is looked at before every command and at the end of every turn. Whoever finds it above the limit looks at
-//! all connections as they are now, marks the largest as doomed, which ends their memory's being counted and keeps them from
-//! executing anything, and has their workers close them.
+//! While a limit is set, each worker accounts for its own connections whenever their memory may have changed. Workers
+//! compare the sum with the limit before every command and at the end of every turn. A worker that finds the sum above
+//! the limit reads the current memory of all connections and dooms the largest: their memory is no longer counted, they
+//! execute no more commands, and the workers that own them close them.
 
 use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
@@ -14,17 +14,17 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-/// Milliseconds after which it is tried again when all that may be closed was.
+/// Milliseconds before the next attempt when no connection could be evicted.
 const RETRY_MS: i64 = 100;
 
 /// See the module's documentation.
 #[derive(Default)]
 pub struct ClientEviction {
-    /// What all connections that are accounted for take, in bytes.
+    /// Memory of all accounted connections, in bytes.
     sum: AtomicI64,
-    /// Unix time in ms until which there is nothing that could be closed.
+    /// Unix time in ms until which no further attempt is made, since nothing could be evicted.
     futile_until_ms: AtomicI64,
-    /// What those take that are about to be closed, in bytes.
+    /// Memory of the connections that are about to be closed, in bytes.
     leaving: AtomicUsize,
     /// Connections closed.
     evicted: AtomicU64,
@@ -33,7 +33,7 @@ pub struct ClientEviction {
 }
 
 impl ClientEviction {
-    /// Accounts for a connection as it is now. Only its worker may do so.
+    /// Updates the account of a connection. Only its worker may call this.
     pub fn account(&self, client: &ClientInfo) {
         let memory = if client.is_doomed() { 0 } else { client.memory() };
         self.replace(client, memory);
@@ -48,7 +48,7 @@ impl ClientEviction {
         }
     }
 
-    /// A connection is about to be closed that takes so much memory.
+    /// Moves the memory of a connection that is about to be closed from the sum to `leaving`.
     fn dismiss(&self, client: &ClientInfo, memory: usize) {
         client.leaving.store(memory, Ordering::Relaxed);
         self.leaving.fetch_add(memory, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl ClientEviction {
         self.replace(client, 0);
     }
 
-    /// Bytes that will be free as soon as those are closed that are to be closed.
+    /// Bytes that will be freed when the evicted connections are closed.
     pub fn leaving(&self) -> usize {
         self.leaving.load(Ordering::Relaxed)
     }
@@ -70,13 +70,13 @@ impl ClientEviction {
         }
     }
 
-    /// What connections take together, in bytes, as far as they are accounted for.
+    /// Memory of all accounted connections, in bytes.
     #[inline]
     fn sum(&self) -> u64 {
         self.sum.load(Ordering::Acquire).max(0) as u64
     }
 
-    /// Connections that were closed.
+    /// Number of connections evicted.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Acquire)
     }
@@ -86,7 +86,7 @@ impl ClientEviction {
     }
 }
 
-/// Has the largest connections closed if all together take more than `limit` bytes.
+/// Evicts the largest connections if all together use more than `limit` bytes.
 #[inline]
 pub fn enforce(core: &Core, limit: u64, now_ms: i64) {
     if core.eviction.clients.sum() > limit {
@@ -101,7 +101,7 @@ fn enforce_slowly(core: &Core, limit: u64, now_ms: i64) {
     }
 }
 
-/// The same, whatever is accounted for so far: the limit is new.
+/// Like [`enforce`], but reads the memory of all connections first: used when the limit has changed.
 pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
     let state = &core.eviction.clients;
     // One worker at a time: the next one sees all that this one dismisses.
@@ -114,7 +114,7 @@ pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
         }
         sum -= memory as u64;
         if client.doomed.swap(true, Ordering::SeqCst) {
-            // Another worker was quicker.
+            // Another worker has already doomed it.
             continue;
         }
         // Again, now that its worker allocates no more for it.
@@ -132,7 +132,7 @@ pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
     }
 }
 
-/// Those that may be closed, with what they take.
+/// The connections that may be evicted with their memory, largest first.
 fn largest_first(all: Vec<Arc<ClientInfo>>) -> Vec<(Arc<ClientInfo>, usize)> {
     let mut candidates: Vec<_> = all
         .into_iter()

@@ -1,4 +1,4 @@
-//! The settings about limits of memory, in the form in which workers go by them.
+//! The memory settings in the form that workers use.
 
 use kvick_config::Values;
 use kvick_config::tables::memory;
@@ -7,28 +7,28 @@ use kvick_config::words::EvictionPolicy;
 use kvick_store::eviction::{Order, Policy, Scope};
 use std::time::Duration;
 
-/// The least that connections may take together: with less there would be no way to speak to the core.
+/// Smallest limit for all connections together: below it, no client could connect to raise the limit.
 const CLIENTS_BYTES_MIN: u64 = 128 * 1024;
 
-/// See the module's documentation.
+/// The memory limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// `maxmemory`, in bytes; 0 for no limit.
     pub bytes: u64,
-    /// `maxmemory-policy`; `None` when no key may go.
+    /// `maxmemory-policy`; `None` for `noeviction`.
     pub policy: Option<Policy>,
     /// `maxmemory-samples`.
     pub samples: usize,
-    /// How long a command may be held up by eviction, by `maxmemory-eviction-tenacity`.
+    /// How long eviction may delay a command, by `maxmemory-eviction-tenacity`.
     pub patience: Duration,
     /// `lazyfree-lazy-eviction`.
     pub lazy: bool,
-    /// What connections may take together, in bytes, by `maxmemory-clients`; 0 for no limit.
+    /// Limit for all connections together in bytes, by `maxmemory-clients`; 0 for no limit.
     pub clients_bytes: u64,
 }
 
 impl Limits {
-    /// What the settings say.
+    /// Reads the limits from the settings.
     pub fn read(values: &Values) -> Self {
         let bytes = values.read(memory::MAXMEMORY);
         Limits {
@@ -56,7 +56,7 @@ fn policy(word: EvictionPolicy) -> Option<Policy> {
     Some(Policy { scope, order })
 }
 
-/// Up to ten, 50 us for each; from there on a factor of 1.15 for each; a hundred is without end.
+/// The time that eviction may take: 50 us per unit up to 10, then a factor of 1.15 per unit; unlimited at 100.
 fn patience(tenacity: u32) -> Duration {
     match tenacity {
         0..=10 => Duration::from_micros(50 * u64::from(tenacity)),

@@ -1,9 +1,9 @@
-//! Limits of memory: of the data (`maxmemory`), and of what connections take (`maxmemory-clients`).
+//! Memory limits: of the data (`maxmemory`) and of the connections (`maxmemory-clients`).
 //!
-//! The settings are read into [`Limits`]. Keys are evicted by the worker that is about to execute a command while memory is
-//! short, see [`crate::worker::evicting`]: with a limit set, a bit of the [gate](crate::admission) makes the
-//! dispatcher look before each command, and without one nothing is looked at. What one command allocates is seen by the next.
-//! Connections are closed, the largest first, by [`clients`].
+//! The settings are read into [`Limits`]. The worker that is about to execute a command evicts keys while memory is
+//! above the limit (`worker::evicting` in the server crate). While a limit is set, a bit of the [admission
+//! word](crate::admission) makes the dispatcher check memory before each command; without a limit, commands check
+//! nothing. The next command sees what one command allocated. [`clients`] closes connections, the largest first.
 
 pub mod clients;
 mod limits;
@@ -16,21 +16,21 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What all workers share of it.
+/// The state of eviction that all workers share.
 #[derive(Default)]
 pub struct Eviction {
     exceeded: Mutex<Exceeded>,
     /// Bytes of keys evicted since the start.
     freed: AtomicI64,
-    /// Bytes that workers have for the replies of batches, where they are many.
+    /// Bytes of the workers' reply buffers beyond the usual size.
     scratch: AtomicUsize,
-    /// Bytes of the names of keys that have gone, while clients that cache them have yet to be told.
+    /// Bytes of the names of evicted keys whose invalidations have not been sent yet.
     untold: AtomicUsize,
     /// Memory of connections.
     pub clients: clients::ClientEviction,
 }
 
-/// For how long memory was above its limit.
+/// How long memory was above its limit.
 #[derive(Default)]
 struct Exceeded {
     since: Option<Instant>,
@@ -38,7 +38,7 @@ struct Exceeded {
 }
 
 impl Eviction {
-    /// Takes note of whether memory is above its limit.
+    /// Records whether memory is above its limit.
     pub fn note(&self, is_above: bool) {
         let mut exceeded = self.exceeded.lock();
         if !is_above {
@@ -50,18 +50,18 @@ impl Eviction {
         }
     }
 
-    /// A worker has so many bytes for the replies of a batch, above what is usual, and had so many before.
+    /// Updates the size of a worker's reply buffer: the bytes beyond the usual size, before and after.
     pub fn resize_scratch(&self, before: usize, after: usize) {
-        // Around zero the sum is right again once all have been added.
+        // Wrapping is harmless: the sum is correct once all updates are applied.
         self.scratch.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// A worker has to tell of keys that have gone, whose names take so many bytes, and took so many before.
+    /// Updates the size of a worker's unsent invalidations of evicted keys: bytes of the names, before and after.
     pub fn resize_untold(&self, before: usize, after: usize) {
         self.untold.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// A key of so many bytes was evicted.
+    /// Counts an evicted key of this many bytes.
     pub fn add_freed(&self, bytes: usize) {
         self.freed.fetch_add(bytes as i64, Ordering::Relaxed);
     }
@@ -71,14 +71,14 @@ impl Eviction {
         self.freed.load(Ordering::Relaxed)
     }
 
-    /// For how long memory has been above its limit, if it is, and for how long in all.
+    /// How long memory has been above its limit without a break, and in total.
     pub fn exceeded(&self) -> (Duration, Duration) {
         let exceeded = self.exceeded.lock();
         let current = exceeded.since.map_or(Duration::ZERO, |since| since.elapsed());
         (current, exceeded.before + current)
     }
 
-    /// Begins to count anew.
+    /// Restarts the count of time above the limit.
     pub fn reset(&self) {
         let mut exceeded = self.exceeded.lock();
         exceeded.before = Duration::ZERO;
@@ -87,8 +87,9 @@ impl Eviction {
     }
 }
 
-/// Memory in use that eviction does not count, in bytes: what waits for those who read the write log, to be written from a
-/// snapshot, and to be told to clients that cache keys, and the workers' buffers for replies, which are bounded. It goes by itself, and grows with every key that is evicted.
+/// Memory in use that eviction does not count, in bytes: buffers for the readers of the write log, captured snapshot
+/// data, unsent invalidations, and the workers' reply buffers. They are bounded and drain without eviction, and
+/// evicting keys makes them grow.
 pub fn not_counted(core: &Core) -> usize {
     core.keyspace.log.excess()
         + core.snapshot_bytes.load(Ordering::Relaxed)
@@ -104,8 +105,8 @@ pub fn excess(core: &Core, limit: u64) -> i64 {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut used = kvick_runtime::memory::in_use();
     if used > limit {
-        // What goes while this adds up is in one of the sums and not in the other. Looked at before and after, it counts as
-        // memory in neither order.
+        // Memory that is freed during this computation may be missing from one of the sums. Reading them before and
+        // after and taking the larger one keeps it from counting as used.
         let passing = || {
             let leaving = core.keyspace.lazy_free.pending_bytes() + core.eviction.clients.leaving();
             not_counted(core) + leaving

@@ -1,15 +1,15 @@
-//! LATENCY GRAPH: samples as columns of characters, with their age below.
+//! LATENCY GRAPH: draws samples as columns of characters, with their ages below.
 
 use super::Series;
 
 const COLUMNS: usize = 80;
 const ROWS: usize = 4;
-/// From low to high within a row.
+/// The characters for the top of a column, from low to high within a row.
 const LEVELS: [u8; 3] = *b"_o#";
-/// Of a column, below its top.
+/// The character below the top of a column.
 const FILL: u8 = b'|';
 
-/// Draws the samples of an event; `now` is the Unix time in seconds.
+/// Draws the samples of an event. `now` is the Unix time in seconds.
 pub fn draw(event: &str, series: &Series, now: i64) -> String {
     let samples: Vec<(u64, String)> =
         series.samples.iter().map(|sample| (sample.ms, age(now.saturating_sub(sample.time)))).collect();
@@ -22,7 +22,7 @@ pub fn draw(event: &str, series: &Series, now: i64) -> String {
     text + &pictures.collect::<Vec<_>>().join("\n")
 }
 
-/// How long ago, in a few characters.
+/// Formats an age in a few characters.
 fn age(seconds: i64) -> String {
     match seconds {
         ..60 => format!("{seconds}s"),
@@ -32,7 +32,7 @@ fn age(seconds: i64) -> String {
     }
 }
 
-/// Columns of the samples, an empty line, and their ages read downwards.
+/// Columns of the samples, an empty line, and the ages written downwards.
 fn picture(samples: &[(u64, String)], low: u64, high: u64) -> String {
     let steps = ROWS * LEVELS.len();
     let range = (high - low).max(1);

@@ -1,14 +1,14 @@
-//! LATENCY: for each kind of event, the latest ones that took longer than the threshold.
+//! LATENCY: records, for each kind of event, the latest occurrences that took longer than the threshold.
 
 pub mod graph;
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// Samples kept of each event.
+/// Samples kept per event.
 pub const HISTORY: usize = 160;
 
-/// One second's worst.
+/// The longest event within one second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Unix time in seconds.
@@ -17,32 +17,32 @@ pub struct Sample {
     pub ms: u64,
 }
 
-/// What is known of one kind of event.
+/// The samples of one kind of event.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     /// Oldest first, at most [`HISTORY`].
     pub samples: std::collections::VecDeque<Sample>,
-    /// The worst ever, in milliseconds.
+    /// The longest ever, in milliseconds.
     pub max_ms: u64,
     /// Sum of all samples ever taken, in milliseconds.
     pub sum_ms: u64,
-    /// How many there were.
+    /// Number of all samples ever taken.
     pub count: u64,
 }
 
-/// What the samples of an event amount to.
+/// Statistics over the samples of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Mean of the samples, in milliseconds.
     pub average_ms: u64,
-    /// Mean of their distances from it, in milliseconds.
+    /// Mean absolute deviation from the average, in milliseconds.
     pub deviation_ms: u64,
-    /// Mean time from one to the next, in seconds.
+    /// Mean time between samples, in seconds.
     pub period_s: f64,
 }
 
 impl Series {
-    /// Sums the samples up; `now` is the Unix time in seconds.
+    /// Computes the statistics. `now` is the Unix time in seconds.
     pub fn summary(&self, now: i64) -> Summary {
         let count = self.samples.len().max(1) as u64;
         let average_ms = self.samples.iter().map(|sample| sample.ms).sum::<u64>() / count;
@@ -60,7 +60,7 @@ pub struct LatencyMonitor {
 }
 
 impl LatencyMonitor {
-    /// Records an event that took `ms`, if the threshold (0: none) is reached.
+    /// Records an event that took `ms` if that reaches the threshold. A threshold of 0 disables recording.
     pub fn record(&self, event: &'static str, ms: u64, threshold_ms: u64) {
         if threshold_ms == 0 || ms < threshold_ms {
             return;
@@ -82,7 +82,7 @@ impl LatencyMonitor {
         }
     }
 
-    /// All events with their samples.
+    /// All events and their samples.
     pub fn all(&self) -> BTreeMap<&'static str, Series> {
         self.series.lock().clone()
     }
@@ -93,7 +93,7 @@ impl LatencyMonitor {
         all.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(event)).map(|(_, series)| series.clone())
     }
 
-    /// Forgets some events, or all when none is named; how many there were.
+    /// Deletes the samples of some events, or of all if none is named; returns how many events were deleted.
     pub fn reset<'a>(&self, events: impl ExactSizeIterator<Item = &'a [u8]>) -> usize {
         let mut all = self.series.lock();
         let before = all.len();

@@ -1,7 +1,7 @@
-//! How many subscribers each worker has for every channel, shard channel and pattern.
+//! The number of subscribers that each worker has for every channel, shard channel and pattern.
 //!
-//! Channels are spread over locks by the hash of their names. Patterns have one lock, which publishers only read under, since
-//! every message has to be matched with all of them.
+//! The hash of a channel's name selects one of several locks. Patterns share one read-write lock, which publishers take
+//! for reading, since every message has to be matched with all patterns.
 
 use super::publication::Address;
 use super::{Kind, Name};
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Locks that the channels are spread over.
+/// Number of locks for the channels.
 const SEGMENTS: usize = 64;
 
-/// Names, and how many subscribers each worker has for them.
+/// Number of subscribers per worker, by name.
 type Counts = HashMap<Name, ByWorker>;
 
 /// See the module's documentation.
@@ -22,13 +22,13 @@ pub struct Directory {
     channels: [Mutex<Counts>; SEGMENTS],
     shard_channels: [Mutex<Counts>; SEGMENTS],
     patterns: RwLock<Counts>,
-    /// How many names there are of each kind.
+    /// Number of names of each kind.
     sizes: [AtomicUsize; Kind::COUNT],
-    /// The stamp of the next subscription.
+    /// The stamp of the next subscription. Stamps ascend.
     next_stamp: AtomicU64,
 }
 
-/// Subscribers by worker: only workers that have some.
+/// Subscribers by worker; workers without subscribers have no entry.
 #[derive(Default)]
 struct ByWorker(SmallVec<[(u32, u32); 2]>);
 
@@ -40,7 +40,7 @@ impl ByWorker {
         }
     }
 
-    /// Whether any are left.
+    /// Removes a subscriber of a worker; returns whether any subscribers are left.
     fn remove(&mut self, worker: usize) -> bool {
         if let Some(at) = self.0.iter().position(|(known, _)| *known as usize == worker) {
             self.0[at].1 -= 1;
@@ -56,13 +56,13 @@ impl ByWorker {
     }
 }
 
-/// Who a message is for.
+/// The receivers of a message.
 pub struct Found {
-    /// Workers that have subscribers for it.
+    /// Workers that have receivers.
     pub workers: SmallVec<[usize; 8]>,
-    /// Patterns that its channel matches.
+    /// Patterns that match the channel.
     pub patterns: Box<[Name]>,
-    /// It is for subscriptions with lower stamps.
+    /// Only subscriptions with stamps below this receive the message.
     pub horizon: u64,
 }
 
@@ -79,24 +79,24 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// How many channels, patterns or shard channels have subscribers.
+    /// Number of channels, patterns or shard channels that have subscribers.
     #[inline]
     pub fn size(&self, kind: Kind) -> usize {
         self.sizes[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether anybody could hear of keyspace events.
+    /// Whether any client could receive keyspace events.
     #[inline]
     pub fn has_listeners(&self) -> bool {
         self.size(Kind::Channel) + self.size(Kind::Pattern) > 0
     }
 
-    /// How many subscribers a channel or shard channel has.
+    /// Number of subscribers of a channel or shard channel.
     pub fn count(&self, kind: Kind, name: &[u8]) -> usize {
         self.with(kind, name, |counts| counts.get(name).map_or(0, ByWorker::total))
     }
 
-    /// The names of all channels or shard channels that have subscribers and match the pattern, if there is one.
+    /// The names of all channels or shard channels that have subscribers, filtered by the pattern if one is given.
     pub fn names(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Name> {
         let mut names = Vec::new();
         for segment in self.segments(kind) {
@@ -107,7 +107,7 @@ impl Directory {
         names
     }
 
-    /// A connection of a worker subscribes; the shared name and the stamp of the subscription.
+    /// Adds a subscription of a connection of a worker; returns the shared name and the stamp of the subscription.
     pub(super) fn add(&self, kind: Kind, name: &[u8], worker: usize) -> (Name, u64) {
         self.with(kind, name, |counts| {
             let name = match counts.get_key_value(name) {
@@ -118,12 +118,12 @@ impl Directory {
                 }
             };
             counts.entry(name.clone()).or_default().add(worker);
-            // Under the name's lock: see `find`.
+            // Under the lock of the name: see `find`.
             (name, self.next_stamp.fetch_add(1, Ordering::Relaxed))
         })
     }
 
-    /// A connection of a worker ends its subscription.
+    /// Removes a subscription of a connection of a worker.
     pub(super) fn remove(&self, kind: Kind, name: &[u8], worker: usize) {
         self.with(kind, name, |counts| {
             if counts.get_mut(name).is_some_and(|by_worker| !by_worker.remove(worker)) {
@@ -133,8 +133,8 @@ impl Directory {
         });
     }
 
-    /// Tells `send` who a message is for, if it is for anybody; how many they are. Until `send` returns, no other message
-    /// is sent to the channel and nobody subscribes to what it is for.
+    /// Calls `send` with the receivers of a message, if there are any; returns their number. Until `send` returns, no
+    /// other message is published to the channel, and no client subscribes to the channel or a matching pattern.
     pub(super) fn find(&self, address: Address, channel: &[u8], send: impl FnOnce(Found)) -> usize {
         let (kind, heeds_patterns) = match address {
             Address::Channel => (Kind::Channel, self.size(Kind::Pattern) > 0),
@@ -166,7 +166,8 @@ impl Directory {
             }
         }
         if receivers > 0 {
-            // Who subscribed under one of these locks before has a lower stamp, and who does so later has none lower.
+            // Subscriptions made under one of these locks before have lower stamps; later ones have this stamp or a
+            // higher one.
             let horizon = self.next_stamp.load(Ordering::Relaxed);
             send(Found { workers, patterns: patterns.into_boxed_slice(), horizon });
         }
@@ -188,7 +189,7 @@ impl Directory {
         }
     }
 
-    /// Where a channel or shard channel is.
+    /// The lock and counts of a channel or shard channel.
     fn segment(&self, kind: Kind, name: &[u8]) -> &Mutex<Counts> {
         let at = kvick_store::hash::elements().hash(name) as usize % SEGMENTS;
         if kind == Kind::Shard { &self.shard_channels[at] } else { &self.channels[at] }

@@ -1,9 +1,9 @@
-//! Keyspace events: what commands did to keys, published to who listens for it.
+//! Keyspace events: changes of keys, published to subscribers.
 //!
-//! An event of key `k` in database 0 that is called `set` is published as the message `set` on the channel
-//! `__keyspace@0__:k`, and as the message `k` on the channel `__keyevent@0__:set`, whichever of the two
-//! `notify-keyspace-events` asks for. That happens when the command's effects are committed, under the locks of its keys, so
-//! that the events of a key are published in the order of its changes.
+//! An event `set` of key `k` in database 0 is published as the message `set` on the channel `__keyspace@0__:k` and as
+//! the message `k` on the channel `__keyevent@0__:set`, as `notify-keyspace-events` selects. Events are published when
+//! the command's effects are committed, under the locks of its keys, so the events of a key are published in the order
+//! of its changes.
 
 use super::publication::Address;
 use crate::Core;
@@ -13,7 +13,7 @@ use kvick_store::EventClass;
 use kvick_store::effects::{Event, Listener};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The classes of events that are to be published; none if there is no channel for them.
+/// The classes of events to publish; empty if the setting enables neither channel.
 pub fn heard(setting: KeyspaceEvents) -> EventClass {
     let classes = [
         (KeyspaceEvents::GENERIC, EventClass::GENERIC),
@@ -34,7 +34,7 @@ pub fn heard(setting: KeyspaceEvents) -> EventClass {
     classes.into_iter().filter(|(letter, _)| setting.contains(*letter)).map(|(_, class)| class).collect()
 }
 
-/// Publishes the events of what a worker executes.
+/// Publishes the events of the commands that a worker executes.
 pub struct Publisher {
     core: &'static Core,
     executor: Executor,
@@ -45,12 +45,12 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// For this worker.
+    /// A publisher for this worker.
     pub fn new(core: &'static Core, executor: Executor) -> Self {
         Publisher { core, executor, keyspace: AtomicBool::new(false), keyevent: AtomicBool::new(false) }
     }
 
-    /// Publishes on the channels that the setting asks for, from now on.
+    /// Sets the channels to publish on.
     pub fn set_channels(&self, setting: KeyspaceEvents) {
         self.keyspace.store(setting.contains(KeyspaceEvents::KEYSPACE), Ordering::Relaxed);
         self.keyevent.store(setting.contains(KeyspaceEvents::KEYEVENT), Ordering::Relaxed);

@@ -1,23 +1,24 @@
-//! Publish and subscribe: who hears what, and how messages get there.
+//! Publish and subscribe: subscriptions, and the delivery of messages.
 //!
-//! - [`directory`]: for every channel, shard channel and pattern, how many subscribers each worker has. All workers share it,
-//!   so that a publisher knows at once how many hear a message and which workers have to be told.
-//! - [`subscribers`]: a worker's own subscribers by name. Only that worker touches them.
-//! - [`subscriptions`]: the other direction, what one client is subscribed to.
-//! - [`publication`]: a message on its way, and its form on the wire.
-//! - [`events`]: keyspace events, which are messages like others.
-//! - [`monitors`]: those who hear of every command; lines for them travel as messages do.
+//! - [`directory`]: the number of subscribers that each worker has for every channel, shard channel and pattern. All
+//!   workers share it, so a publisher can count the receivers at once and knows which workers to notify.
+//! - [`subscribers`]: a worker's own subscribers by name. Only that worker accesses them.
+//! - [`subscriptions`]: the subscriptions of one client.
+//! - [`publication`]: a message in delivery, and its form in the protocol.
+//! - [`events`]: keyspace events, which are published as messages.
+//! - [`monitors`]: the clients of MONITOR; their lines are delivered like messages.
 //!
-//! A message goes into the [inbox](crate::inbox) of each worker that has somebody to hear it, once, however many they are. That worker
-//! writes it to its connections (`worker::delivery`), a bounded number of them in a turn. Publishers put messages for a
-//! channel into all inboxes under the channel's lock, and for its own subscribers a worker uses its inbox too. So:
+//! A publisher puts a message once into the [inbox](crate::inbox) of each worker that has receivers, its own worker
+//! included, under the lock of the channel. The worker writes it to its connections (`worker::delivery`), a bounded
+//! number per turn. This guarantees:
 //!
-//! - all subscribers get the messages of one channel in the same order, and those of one publisher in the order of its
-//!   commands;
-//! - who hears a message is settled when it is published: every subscription has a stamp, ascending, and a message is for
-//!   stamps below its horizon, so nobody hears what was published before he subscribed.
+//! - All subscribers receive the messages of one channel in the same order, and the messages of one publisher in the
+//!   order of its commands.
+//! - The receivers of a message are fixed when it is published. Every subscription has an ascending stamp, and a
+//!   message is for stamps below its horizon, so a client never receives messages from before its subscription.
 //!
-//! The locks here are taken last: nothing else is locked under them, so a publisher may hold locks of the keyspace.
+//! The locks of this module are leaves: no other lock is taken under them, so a publisher may hold locks of the
+//! keyspace.
 
 pub mod directory;
 pub mod events;
@@ -35,29 +36,29 @@ use std::sync::Arc;
 use subscribers::Subscribers;
 use subscriptions::Subscriptions;
 
-/// The name of a channel or a pattern; all who know it share it.
+/// The name of a channel or a pattern, shared by all subscriptions to it.
 pub type Name = Arc<[u8]>;
 
-/// What can be subscribed to.
+/// The kinds of subscriptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A channel.
     Channel,
-    /// All channels whose names match.
+    /// All channels whose names match a pattern.
     Pattern,
     /// A channel that belongs to a slot; patterns do not match it.
     Shard,
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = 3;
 }
 
-/// Who hears a message in one form.
+/// A group of receivers that get a message in the same form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Audience<'a> {
-    /// Those who are subscribed to this.
+    /// Subscribers of this name.
     Subscribers(Kind, &'a [u8]),
     /// Monitors.
     Monitors,
@@ -67,12 +68,12 @@ pub enum Audience<'a> {
 pub struct PubSub {
     directory: Directory,
     monitors: Monitors,
-    /// By the numbers of their workers.
+    /// By worker number.
     subscribers: Box<[Mutex<Subscribers>]>,
 }
 
 impl PubSub {
-    /// Of a server with so many workers, without subscribers.
+    /// For a server with this many workers; without subscribers.
     pub fn new(workers: usize) -> Self {
         PubSub {
             directory: Directory::default(),
@@ -81,17 +82,17 @@ impl PubSub {
         }
     }
 
-    /// How many subscribers there are, and who.
+    /// The numbers of subscribers by name.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
 
-    /// A worker's subscribers; for that worker alone.
+    /// A worker's subscribers. Only that worker may call this.
     pub fn subscribers(&self, worker: usize) -> MutexGuard<'_, Subscribers> {
         self.subscribers[worker].lock()
     }
 
-    /// Subscribes a connection of a worker, known there by its token; nothing changes if it is subscribed.
+    /// Subscribes a connection of a worker, identified by its token. Does nothing if it is already subscribed.
     pub fn subscribe(&self, kind: Kind, name: &[u8], (worker, token): (usize, usize), own: &mut Subscriptions) {
         if own.contains(kind, name) {
             return;
@@ -101,7 +102,7 @@ impl PubSub {
         own.add(kind, name, stamp);
     }
 
-    /// Ends a subscription, if it is one, of a connection of a worker.
+    /// Ends a subscription of a connection of a worker, if it exists.
     pub fn unsubscribe(&self, kind: Kind, name: &[u8], (worker, token): (usize, usize), own: &mut Subscriptions) {
         if own.remove(kind, name) {
             self.subscribers(worker).remove(kind, name, token);
@@ -118,8 +119,8 @@ impl PubSub {
         }
     }
 
-    /// Has `put` put a message into the inboxes of all workers that have subscribers for it; how many subscribers there
-    /// are.
+    /// Calls `put` for each worker that has receivers, to put the message into its inbox; returns the number of
+    /// receivers.
     pub fn publish(
         &self,
         address: Address,
@@ -133,19 +134,20 @@ impl PubSub {
         })
     }
 
-    /// Makes a connection of a worker a monitor; `admission` is told when it is the first.
+    /// Makes a connection of a worker a monitor. Sets [`MONITORED`](crate::admission::Reasons::MONITORED).
     pub fn begin_monitor(&self, (worker, token): (usize, usize), admission: &Admission) {
         let stamp = self.monitors.add(worker, admission);
         self.subscribers(worker).add_monitor(token, stamp);
     }
 
-    /// Makes a monitor a connection like others; `admission` is told when it was the last.
+    /// Ends monitoring by a connection of a worker. Clears [`MONITORED`](crate::admission::Reasons::MONITORED) after
+    /// the last one.
     pub fn end_monitor(&self, (worker, token): (usize, usize), admission: &Admission) {
         self.subscribers(worker).remove_monitor(token);
         self.monitors.remove(worker, admission);
     }
 
-    /// Has `put` put lines into the inboxes of all workers that have monitors.
+    /// Calls `put` for each worker that has monitors, to put the lines into its inbox.
     pub fn show_monitors(&self, lines: &[u8], mut put: impl FnMut(usize, Arc<Publication>)) {
         self.monitors.find(|workers, horizon| {
             let message = Arc::new(Publication::lines(lines, horizon));

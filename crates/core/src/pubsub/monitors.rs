@@ -1,7 +1,8 @@
-//! How many monitors each worker has, and the order of what they are shown.
+//! The number of monitors of each worker, and the order of their lines.
 //!
-//! Lines are put into all inboxes under one lock, so all monitors see the same order. As subscriptions do, each monitor
-//! has a stamp, and lines are for stamps below their horizon: nobody is shown what was executed before he asked.
+//! Lines are put into all inboxes under one lock, so all monitors receive them in the same order. Like a subscription,
+//! each monitor has a stamp, and lines are for stamps below their horizon: a monitor does not receive commands executed
+//! before it started.
 
 use crate::admission::{Admission, Reasons};
 use parking_lot::Mutex;
@@ -15,12 +16,12 @@ struct State {
 }
 
 impl Monitors {
-    /// Of a server with so many workers, without any.
+    /// For a server with this many workers; without monitors.
     pub fn new(workers: usize) -> Self {
         Monitors(Mutex::new(State { by_worker: vec![0; workers].into(), next_stamp: 0 }))
     }
 
-    /// Counts one that a worker has from now on; its stamp.
+    /// Counts a new monitor of a worker; returns its stamp.
     pub(super) fn add(&self, worker: usize, admission: &Admission) -> u64 {
         let mut state = self.0.lock();
         state.by_worker[worker] += 1;
@@ -29,7 +30,7 @@ impl Monitors {
         state.next_stamp - 1
     }
 
-    /// A worker has one less.
+    /// Removes a monitor of a worker.
     pub(super) fn remove(&self, worker: usize, admission: &Admission) {
         let mut state = self.0.lock();
         state.by_worker[worker] -= 1;
@@ -37,7 +38,8 @@ impl Monitors {
         admission.set(Reasons::MONITORED, any);
     }
 
-    /// Tells `send` which workers have monitors, if any has, and the horizon of what is put into their inboxes meanwhile.
+    /// Calls `send` with the workers that have monitors, if there are any, and the horizon of the lines that it puts
+    /// into their inboxes.
     pub(super) fn find(&self, send: impl FnOnce(&mut dyn Iterator<Item = usize>, u64)) {
         let state = self.0.lock();
         let mut workers = (0..state.by_worker.len()).filter(|worker| state.by_worker[*worker] > 0).peekable();

@@ -1,9 +1,9 @@
-//! A message on its way to those who hear it.
+//! A message in delivery.
 
 use super::{Audience, Kind, Name};
 use kvick_resp::{Reply, Version};
 
-/// Where a message is published.
+/// The namespace in which a message is published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Address {
     /// On a channel; patterns match it.
@@ -14,13 +14,13 @@ pub enum Address {
 
 /// A message, shared by all workers that deliver it.
 pub struct Publication {
-    /// Nowhere if it is lines for monitors, whose payload is sent as it is.
+    /// `None` for lines for monitors, whose payload is sent unchanged.
     address: Option<Address>,
     channel: Box<[u8]>,
     payload: Box<[u8]>,
     /// The patterns with subscribers that the channel matches.
     patterns: Box<[Name]>,
-    /// It is for subscriptions with lower stamps.
+    /// Only subscriptions with stamps below this receive it.
     pub horizon: u64,
 }
 
@@ -44,17 +44,17 @@ impl Publication {
         }
     }
 
-    /// Who hears it, in the order in which they do: first those of the channel, then those of each pattern.
+    /// The groups of receivers in the order of delivery: the subscribers of the channel, then those of each pattern.
     pub fn audiences(&self) -> impl Iterator<Item = Audience<'_>> {
         (0..).map_while(|number| self.audience(number))
     }
 
-    /// Bytes of its channel and payload.
+    /// Bytes of the channel name and the payload.
     pub fn bytes(&self) -> usize {
         self.channel.len() + self.payload.len()
     }
 
-    /// Writes what an audience gets.
+    /// Writes the message in the form for a group of receivers.
     pub fn write(&self, audience: Audience<'_>, version: Version, out: &mut Vec<u8>) {
         let mut reply = Reply::new(out, version);
         match audience {

@@ -1,10 +1,10 @@
-//! The connections of one worker that are subscribed to something, and its monitors.
+//! The connections of one worker that have subscriptions, and its monitors.
 
 use super::{Audience, Kind, Name};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// The stamps of subscriptions by the tokens of their connections.
+/// Stamps of subscriptions by connection token.
 type Stamps = BTreeMap<usize, u64>;
 
 /// See the module's documentation.
@@ -21,7 +21,7 @@ impl Subscribers {
         stamps.flat_map(move |stamps| stamps.range(tokens.clone())).map(|(token, stamp)| (*token, *stamp))
     }
 
-    /// The tokens of the connections that are subscribed to some name that is meant.
+    /// The tokens of the connections that are subscribed to any name for which `is_meant` returns true.
     pub fn connections_to(&self, is_meant: impl Fn(Kind, &[u8]) -> bool) -> HashSet<usize> {
         let kinds = [Kind::Channel, Kind::Pattern, Kind::Shard].into_iter();
         let names =
@@ -32,7 +32,7 @@ impl Subscribers {
             .collect()
     }
 
-    /// How many there are.
+    /// Number of subscribers in a group.
     pub fn count(&self, audience: Audience<'_>) -> usize {
         self.stamps(audience).map_or(0, Stamps::len)
     }

@@ -1,9 +1,9 @@
-//! What one client is subscribed to.
+//! The subscriptions of one client.
 
 use super::{Kind, Name};
 use std::collections::HashMap;
 
-/// Bytes that a subscription takes where those who are subscribed are looked up.
+/// Bytes of a subscription in the worker's [`Subscribers`](super::subscribers::Subscribers).
 const LISTED: usize = 2 * size_of::<(Name, u64)>();
 
 /// See the module's documentation.
@@ -19,18 +19,18 @@ impl Subscriptions {
         self.stamps.iter().all(HashMap::is_empty)
     }
 
-    /// Bytes that they take: here, and where those who are subscribed are looked up. Names are shared by all of these.
+    /// Bytes of the subscriptions, here and in the worker's index. Names are shared and not counted.
     pub fn memory(&self) -> usize {
         let entry = size_of::<(Name, u64)>() + 1;
         self.stamps.iter().map(|stamps| stamps.capacity() * entry + stamps.len() * LISTED).sum()
     }
 
-    /// How many there are of a kind.
+    /// Number of subscriptions of a kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.stamps[kind as usize].len()
     }
 
-    /// What a client is told when it begins or ends one of this kind: how many it has, with channels and patterns counted
+    /// The count in the reply when a subscription of this kind begins or ends; channels and patterns are counted
     /// together.
     pub fn total_with(&self, kind: Kind) -> usize {
         match kind {
@@ -39,12 +39,12 @@ impl Subscriptions {
         }
     }
 
-    /// Whether this is one.
+    /// Whether the client has this subscription.
     pub fn contains(&self, kind: Kind, name: &[u8]) -> bool {
         self.stamps[kind as usize].contains_key(name)
     }
 
-    /// The names of a kind, in the order of their subscriptions.
+    /// The names of a kind, in the order of subscription.
     pub fn names(&self, kind: Kind) -> Vec<Name> {
         let mut names: Vec<_> = self.stamps[kind as usize].iter().collect();
         names.sort_unstable_by_key(|(_, stamp)| **stamp);
@@ -55,7 +55,7 @@ impl Subscriptions {
         self.stamps[kind as usize].insert(name, stamp);
     }
 
-    /// Whether it was one.
+    /// Removes a subscription; returns whether it existed.
     pub(super) fn remove(&mut self, kind: Kind, name: &[u8]) -> bool {
         self.stamps[kind as usize].remove(name).is_some()
     }

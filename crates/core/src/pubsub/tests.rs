@@ -3,10 +3,10 @@
 use super::*;
 use kvick_resp::Version;
 
-/// Messages for workers.
+/// Messages put into inboxes, with their workers.
 type Sent = Vec<(usize, Arc<Publication>)>;
 
-/// Publishes to `sent`; how many hear it, and which workers got it.
+/// Publishes a message and appends the deliveries to `sent`; returns the number of receivers, and the workers.
 fn publish(pubsub: &PubSub, sent: &mut Sent, address: Address, channel: &str, payload: &str) -> (usize, Vec<usize>) {
     let before = sent.len();
     let put = |worker, message| sent.push((worker, message));
@@ -16,7 +16,7 @@ fn publish(pubsub: &PubSub, sent: &mut Sent, address: Address, channel: &str, pa
     (receivers, workers)
 }
 
-/// What the connections of a worker hear of what was sent: tokens and bytes.
+/// What the connections of a worker receive of the sent messages: tokens and bytes.
 fn heard(pubsub: &PubSub, sent: &Sent, worker: usize) -> Vec<(usize, String)> {
     let (subscribers, mut heard) = (pubsub.subscribers(worker), Vec::new());
     for (_, message) in sent.iter().filter(|(to, _)| *to == worker) {

@@ -1,7 +1,7 @@
-//! Clients that are told of all changes of keys with some prefix.
+//! Broadcast tracking (CLIENT TRACKING BCAST): clients that receive invalidations of all keys with certain prefixes.
 //!
-//! A worker gathers the keys that its commands change while there are such clients. Before it writes its replies, it tells
-//! the clients of each prefix of the keys that begin with it, all at once.
+//! While such clients exist, a worker collects the keys that its commands change. Before it writes its replies, it
+//! sends, for each prefix, the matching keys to the clients of that prefix in one invalidation.
 
 use super::invalidate;
 use super::invalidation::What;
@@ -11,29 +11,29 @@ use crate::executor::Executor;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Who is told of a prefix, by the numbers of the clients.
+/// The clients of a prefix, by client id.
 pub type Members = HashMap<u64, Arc<ClientInfo>>;
 
 /// The keys that a worker's commands have changed.
 #[derive(Default)]
 pub struct Changed(BTreeMap<Box<[u8]>, u64>);
 
-/// Changed keys, and who changed each last.
+/// Changed keys, each with the last client that changed it.
 type Keys<'k> = Vec<(&'k [u8], u64)>;
 
 impl Changed {
-    /// True when there is nothing to tell.
+    /// Whether no key has changed.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A key has changed. `author` is who changed it, if that is a client that does not want to be told, and otherwise 0.
+    /// Adds a changed key. `author` is the id of the client that changed it if that client uses NOLOOP, otherwise 0.
     pub fn add(&mut self, key: Box<[u8]>, author: u64) {
         self.0.insert(key, author);
     }
 
-    /// Tells the clients, from a worker.
+    /// Sends the invalidations from a worker.
     pub fn tell(&mut self, core: &Core, from: Executor) {
         let changed = std::mem::take(&mut self.0);
         let broadcasts = core.tracking.broadcasts.read();
@@ -49,7 +49,8 @@ impl Changed {
     }
 }
 
-/// Tells the clients of one prefix; those that are spared what they changed themselves one by one.
+/// Sends an invalidation to the clients of one prefix. Each NOLOOP client that changed some of the keys gets one
+/// without them.
 fn tell_members(core: &Core, from: Executor, members: &Members, keys: &Keys<'_>) {
     let authors: HashSet<u64> = keys.iter().map(|(_, author)| *author).collect();
     let is_spared = |client: &ClientInfo| client.flags().contains(ClientFlags::NOLOOP) && authors.contains(&client.id);

@@ -1,4 +1,4 @@
-//! What clients that cache keys are told.
+//! Invalidations: the messages to clients that cache keys.
 
 use crate::clients::ClientInfo;
 use kvick_resp::{Reply, Version};
@@ -6,18 +6,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The channel on which a client that speaks RESP2 hears what is redirected to it.
+/// The channel on which a RESP2 client receives redirected invalidations.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// Bytes that all invalidations take that have not been written yet.
+/// Bytes of all invalidations that have not been written yet.
 static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that all invalidations take that have not been written yet.
+/// Bytes of all invalidations that have not been written yet.
 pub fn unwritten_bytes() -> usize {
     UNWRITTEN.load(Ordering::Relaxed)
 }
 
-/// What is stale.
+/// The keys that an invalidation covers.
 #[derive(Clone)]
 pub enum What {
     /// These keys, as an array in RESP.
@@ -27,10 +27,10 @@ pub enum What {
 }
 
 impl What {
-    /// Some keys.
+    /// An invalidation of some keys.
     pub fn keys<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>) -> What {
         let mut array = Vec::new();
-        // Arrays and bulk strings are the same in both versions.
+        // Arrays and bulk strings have the same form in both versions.
         let mut reply = Reply::new(&mut array, Version::Resp2);
         reply.array(keys.len());
         keys.for_each(|key| reply.bulk(key));
@@ -38,20 +38,20 @@ impl What {
     }
 }
 
-/// Who is told.
+/// A receiver of an invalidation.
 pub struct Target {
-    /// Where its worker keeps the connection.
+    /// The worker's key of the connection.
     pub token: usize,
-    /// The number of the client that has that connection.
+    /// The id of the client on that connection.
     pub client: u64,
-    /// The client that has its invalidations sent there, if that is another one.
+    /// The client that redirects its invalidations to this one, if it is another client.
     pub origin: Option<Arc<ClientInfo>>,
 }
 
-/// Something to tell clients of one worker.
+/// An invalidation for clients of one worker.
 pub struct Invalidation {
     what: What,
-    /// In the order of their tokens.
+    /// Ordered by token.
     targets: Box<[Target]>,
 }
 
@@ -62,7 +62,7 @@ impl Drop for Invalidation {
 }
 
 impl Invalidation {
-    /// What these clients are told.
+    /// An invalidation for these clients.
     pub fn new(what: What, mut targets: Vec<Target>) -> Self {
         targets.sort_by_key(|target| target.token);
         let invalidation = Invalidation { what, targets: targets.into_boxed_slice() };
@@ -70,18 +70,18 @@ impl Invalidation {
         invalidation
     }
 
-    /// How many clients are told.
+    /// Number of receivers.
     pub fn count(&self) -> usize {
         self.targets.len()
     }
 
-    /// Who is told of those with tokens in a range.
+    /// The receivers with tokens in a range.
     pub fn targets(&self, tokens: Range<usize>) -> &[Target] {
         let place = |token| self.targets.partition_point(|target| target.token < token);
         &self.targets[place(tokens.start)..place(tokens.end)]
     }
 
-    /// Bytes of what they are told.
+    /// Bytes of the keys.
     pub fn bytes(&self) -> usize {
         match &self.what {
             What::Keys(array) => array.len(),
@@ -93,7 +93,7 @@ impl Invalidation {
         size_of::<Self>() + self.bytes() + size_of_val(&*self.targets)
     }
 
-    /// Writes what a client is told, as a push, or in RESP2 as a published message.
+    /// Writes the invalidation: a push message in RESP3, a published message in RESP2.
     pub fn write(&self, version: Version, out: &mut Vec<u8>) {
         let mut reply = Reply::new(out, version);
         match version {
@@ -114,7 +114,8 @@ impl Invalidation {
     }
 }
 
-/// Writes what a client is told whose invalidations cannot be sent to where it wants them.
+/// Writes the message to a client whose redirection is broken: the client that should receive its invalidations is
+/// gone.
 pub fn write_disconnected(redirect: u64, out: &mut Vec<u8>) {
     let mut reply = Reply::new(out, Version::Resp3);
     reply.push(2);

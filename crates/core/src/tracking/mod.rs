@@ -1,17 +1,17 @@
-//! Client-side caching: clients that keep what they read are told when it changes.
+//! Client-side caching: clients that cache the keys they read receive invalidations when the keys change.
 //!
-//! - [`kvick_store::tracking`]: which clients have read which keys, and what commands changed.
-//! - [`prefixes`]: names by prefix.
-//! - [`broadcast`]: clients that want to know of all changes of keys with some prefix, whether they read them or not.
-//! - [`invalidation`]: what a client is told, and its form on the wire.
-//! - `commands::client::tracking`: CLIENT TRACKING and its kin.
-//! - `worker::tracking`: remembers what clients read, and tells them.
+//! - [`kvick_store::tracking`]: which clients have read which keys, and which keys commands changed.
+//! - [`prefixes`]: an index of names by prefix.
+//! - [`broadcast`]: clients that receive invalidations of all keys with a prefix, whether they have read them or not.
+//! - [`invalidation`]: the messages, and their form in the protocol.
+//! - `commands::client::tracking`: CLIENT TRACKING and related commands.
+//! - `worker::tracking`: records the keys that clients read, and sends invalidations.
 //!
-//! What a client asked for stands in the flags of its [`ClientInfo`], where whoever changes a key looks it up. The keys that
-//! a client reads are remembered by the engine, under the locks of the command that read them; those that a command
-//! changes are found in its effects after the command, and invalidations go through the [inboxes](crate::inbox) of the
-//! workers that have the clients. A worker looks into its inbox after each request, so a client is told behind the reply
-//! to what it read, and to what it changed itself.
+//! The options of a client are in the flags of its [`ClientInfo`], where any thread that changes a key can read them.
+//! The store records the keys that a client reads, under the locks of the command that reads them. The changed keys are
+//! taken from the effects of a command after its execution, and invalidations go through the [inboxes](crate::inbox) of
+//! the workers that own the receivers. A worker checks its inbox after each request, so an invalidation follows the
+//! reply to the client's own read or write.
 
 pub mod broadcast;
 pub mod invalidation;
@@ -32,14 +32,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all workers know of it.
+/// The state of client-side caching that all workers share.
 #[derive(Default)]
 pub struct Tracking {
     /// How many clients have it on.
     clients: AtomicUsize,
-    /// Who is told of which prefixes.
+    /// The clients of each prefix (broadcast mode).
     broadcasts: RwLock<Prefixes<Members>>,
-    /// Held by the worker that forgets keys, as these are too many.
+    /// Held by the worker that drops tracked keys because there are too many.
     pub limiting: Mutex<()>,
 }
 
@@ -49,29 +49,29 @@ impl Tracking {
         self.clients.load(Ordering::Relaxed)
     }
 
-    /// How many prefixes there are that somebody is told of.
+    /// Number of prefixes with clients in broadcast mode.
     pub fn prefixes(&self) -> usize {
         self.broadcasts.read().len()
     }
 }
 
-/// What a client has of it that nobody else needs.
+/// The tracking state of a client that only its owner uses.
 #[derive(Default)]
 pub struct OwnTracking {
-    /// The prefixes that it is told of.
+    /// Its prefixes in broadcast mode.
     pub prefixes: BTreeSet<Arc<[u8]>>,
 }
 
-/// What a client asks for with CLIENT TRACKING.
+/// The options of CLIENT TRACKING.
 pub struct Mode {
     /// Some of [`ClientFlags::TRACKING_MODE`].
     pub flags: ClientFlags,
-    /// The client that invalidations are sent to in its stead, or 0.
+    /// The client that receives the invalidations, or 0 for the client itself.
     pub redirect: u64,
 }
 
 impl Tracking {
-    /// Begins to tell a client what changes, or changes how. Prefixes are added to those that it has.
+    /// Turns tracking on for a client, or changes its options. The prefixes are added to its current ones.
     pub fn start(
         &self,
         core: &Core,
@@ -100,7 +100,7 @@ impl Tracking {
         }
     }
 
-    /// Ends that. The keys that the client read are forgotten when they change.
+    /// Turns tracking off. The tracked keys of the client are dropped when they change.
     pub fn stop(&self, core: &Core, client: &ClientInfo, own: &mut Option<Box<OwnTracking>>) {
         let Some(own) = own.take() else { return };
         self.clients.fetch_sub(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Tracking {
 }
 
 impl ClientInfo {
-    /// Whether the keys that it reads are to be remembered.
+    /// Whether the keys that it reads are to be tracked.
     pub fn remembers_reads(&self) -> bool {
         let flags = self.flags();
         let caching = flags.contains(ClientFlags::CACHING);
@@ -136,19 +136,19 @@ impl ClientInfo {
         flags.contains(ClientFlags::TRACKING) && !flags.contains(ClientFlags::BROADCAST) && wants
     }
 
-    /// The client that hears of changes in its stead, 0 if none does, and -1 while nobody does.
+    /// The client to which its invalidations are redirected: 0 if none, -1 if tracking is off.
     pub fn redirection(&self) -> i64 {
         if self.flags().contains(ClientFlags::TRACKING) { self.redirect.load(Ordering::Relaxed) as i64 } else { -1 }
     }
 
-    /// Who is not to be told of what this client changes: itself, if it asked for that, and otherwise 0.
+    /// The author to pass to [`broadcast::Changed::add`]: its id if it uses NOLOOP, otherwise 0.
     pub fn unheeded_author(&self) -> u64 {
         if self.flags().contains(ClientFlags::NOLOOP) { self.id } else { 0 }
     }
 }
 
-/// Tells those among some clients that track of what is stale, or whom they redirect to, through the inboxes of their
-/// workers.
+/// Sends an invalidation to those of the clients that have tracking on, or to the clients that they redirect to,
+/// through the inboxes of their workers.
 pub fn invalidate(core: &Core, from: Executor, what: &What, clients: impl Iterator<Item = Arc<ClientInfo>>) {
     let mut by_worker = SmallVec::<[(usize, Vec<Target>); 8]>::new();
     for client in clients.filter(|client| client.flags().contains(ClientFlags::TRACKING)) {
@@ -173,14 +173,14 @@ pub fn invalidate(core: &Core, from: Executor, what: &What, clients: impl Iterat
     }
 }
 
-/// Tells all clients that track that all keys are stale.
+/// Sends an invalidation of all keys to all clients with tracking on.
 pub fn invalidate_all(core: &Core, from: Executor) {
     if core.tracking.clients() > 0 {
         invalidate(core, from, &What::Everything, core.clients.all().into_iter());
     }
 }
 
-/// Whether a client is not about to go.
+/// Whether the client is connected and not about to be closed.
 fn is_there(client: &ClientInfo) -> bool {
     !client.is_doomed() && !client.flags().intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_ASAP)
 }

@@ -1,4 +1,4 @@
-//! Things by prefix, found for a name in as many lookups as there are lengths of prefixes.
+//! An index of values by prefix. Finding all prefixes of a name takes one lookup per distinct prefix length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// See the module's documentation.
 pub struct Prefixes<T> {
     things: HashMap<Arc<[u8]>, T>,
-    /// How many prefixes there are of each length.
+    /// Number of prefixes of each length.
     lengths: BTreeMap<usize, usize>,
 }
 
@@ -17,17 +17,17 @@ impl<T> Default for Prefixes<T> {
 }
 
 impl<T: Default> Prefixes<T> {
-    /// How many there are.
+    /// Number of prefixes.
     pub fn len(&self) -> usize {
         self.things.len()
     }
 
-    /// True when there are none.
+    /// Whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
         self.things.is_empty()
     }
 
-    /// What is known by a prefix, with the prefix as all share it.
+    /// The value of a prefix, which is added if missing, and the shared prefix.
     pub fn get_or_add(&mut self, prefix: &[u8]) -> (Arc<[u8]>, &mut T) {
         let shared = match self.things.get_key_value(prefix) {
             Some((known, _)) => known.clone(),
@@ -39,7 +39,7 @@ impl<T: Default> Prefixes<T> {
         (shared.clone(), self.things.entry(shared).or_default())
     }
 
-    /// Forgets a prefix if what is known by it is to go.
+    /// Removes a prefix if `is_to_go` returns true for its value.
     pub fn remove_if(&mut self, prefix: &[u8], is_to_go: impl FnOnce(&mut T) -> bool) {
         if !self.things.get_mut(prefix).is_some_and(is_to_go) {
             return;
@@ -53,14 +53,14 @@ impl<T: Default> Prefixes<T> {
         }
     }
 
-    /// The prefixes that a name begins with, the shortest first, and what is known by them.
+    /// The prefixes of a name, shortest first, with their values.
     pub fn of<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (&'a Arc<[u8]>, &'a T)> {
         self.lengths.range(..=name.len()).filter_map(|(len, _)| self.things.get_key_value(&name[..*len]))
     }
 }
 
-/// The first two of some prefixes that overlap, one beginning with the other: of all such pairs the one whose earlier
-/// member comes first, and then whose later one does.
+/// The first pair of overlapping prefixes, one beginning with the other: the pair with the smallest first index, then
+/// the smallest second index.
 pub fn first_overlap(prefixes: &[&[u8]]) -> Option<(usize, usize)> {
     let mut first_places = HashMap::new();
     for (place, prefix) in prefixes.iter().enumerate() {

@@ -86,7 +86,7 @@ impl Applier {
         let replica_only =
             self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
         self.engine.effects().repeat(bytes, replica_only);
-        while let Outcome::Held | Outcome::Again = self.execute(args) {
+        while let Outcome::BlockedByScript | Outcome::Again = self.execute(args) {
             self.wait_for_script()?;
         }
         if self.client.fate == Fate::Close {
@@ -134,8 +134,8 @@ impl Applier {
         let Applier { engine, client, reply, .. } = self;
         match engine.execute(client, args, ResolvedCommand::Unresolved, &mut None, reply) {
             // Scripts are sent by old servers alone.
-            Outcome::Program(command, previous) => {
-                engine.execute_program(client, (command, previous), args, &mut (), reply)
+            Outcome::ScriptCall(command, previous) => {
+                engine.execute_script_call(client, (command, previous), args, &mut (), reply)
             }
             outcome => outcome,
         }

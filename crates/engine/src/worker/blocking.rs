@@ -251,7 +251,7 @@ impl Engine {
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         let ticks = self.count(blocked.command, began, &result);
-        let executed = Executed { args, taken: None, client: &blocked.client, redacted: 0 };
+        let executed = Executed { args, owned_arg: None, client: &blocked.client, redacted: 0 };
         self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply, is_last: false });
@@ -293,7 +293,7 @@ impl Worker {
     pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let info = &connection.client.info;
-        info.waiting_memory.store(Blocked::of(&waiter).map_or(0, Blocked::memory), Ordering::Relaxed);
+        info.argument_memory.store(Blocked::of(&waiter).map_or(0, Blocked::memory), Ordering::Relaxed);
         *info.waiter.lock() = Some(waiter.clone());
         self.timers.deadlines.add(&waiter);
         connection.waiter = Some(waiter);
@@ -331,7 +331,7 @@ impl Worker {
         let client = &mut connection.client;
         client.info.set_flags(ClientFlags::BLOCKED, false);
         *client.info.waiter.lock() = None;
-        client.info.waiting_memory.store(0, Ordering::Relaxed);
+        client.info.argument_memory.store(0, Ordering::Relaxed);
         client.commands += 1;
         client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;

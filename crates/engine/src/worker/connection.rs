@@ -59,7 +59,7 @@ pub struct Connection {
     /// True when the socket may take more than was written.
     pub unwritten: bool,
     /// Stretches of replies that wait for the disk.
-    pub held: usize,
+    pub awaiting_fsync: usize,
 }
 
 /// A request that waits.
@@ -84,7 +84,6 @@ impl Connection {
     /// A new connection.
     pub fn new(socket: Socket, client: Client) -> Self {
         let stopped = socket.is_handshaking();
-        client.info.connection_memory.store(size_of::<Connection>(), Ordering::Relaxed);
         Connection {
             socket,
             client,
@@ -103,7 +102,7 @@ impl Connection {
             unparsed: false,
             read_closed: false,
             unwritten: false,
-            held: 0,
+            awaiting_fsync: 0,
         }
     }
 
@@ -172,7 +171,7 @@ impl Connection {
 
     /// True when all that was written has left.
     pub fn has_written_all(&self) -> bool {
-        self.output.is_empty() && self.held == 0 && self.socket.held_output() == 0
+        self.output.is_empty() && self.awaiting_fsync == 0 && self.socket.held_output() == 0
     }
 
     /// Bytes that input which is not executed takes, spare room excluded.

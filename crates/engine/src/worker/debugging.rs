@@ -11,7 +11,7 @@
 
 use super::connection::Connection;
 use super::engine::Engine;
-use super::program::{Program, Yield};
+use super::script_call::{ScriptCall, Yield};
 use crate::session::{Client, Fate};
 use kvick_commands::context::Error;
 use kvick_config::shapes::KeyspaceEvents;
@@ -115,24 +115,24 @@ fn say(connection: &mut Connection, bytes: &[u8]) -> io::Result<()> {
 
 impl Engine {
     /// Runs the script of an EVAL in the debugger. The caller has taken the turn.
-    pub(super) fn debug_program(
+    pub(super) fn debug_script_call(
         &mut self,
         client: &mut Client,
         mode: Mode,
-        (program, args): (Program, Args<'_>),
+        (script_call, args): (ScriptCall, Args<'_>),
         (locked, yielder): (&mut Locked, &mut dyn Yield),
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         if self.in_transaction {
             return Err(Error::text("ERR EVAL cannot be debugged inside a transaction"));
         }
-        if yielder.connection().is_none_or(|connection| connection.held > 0) {
+        if yielder.connection().is_none_or(|connection| connection.awaiting_fsync > 0) {
             return Err(Error::text("ERR EVAL cannot be debugged while replies to other commands are held back"));
         }
         match mode {
             Mode::Sync => {
                 logging::notice(format_args!("Synchronous debugging eval session started"));
-                let result = self.debug_here(client, (program, args), (locked, yielder), out);
+                let result = self.debug_here(client, (script_call, args), (locked, yielder), out);
                 logging::notice(format_args!("Synchronous debugging eval session ended"));
                 client.fate = Fate::CloseAfterReply;
                 result
@@ -155,7 +155,7 @@ impl Engine {
                         }
                         Ok(())
                     }
-                    Copied::Session => self.debug_in_copy(client, mute, (program, args), (locked, yielder)),
+                    Copied::Session => self.debug_in_copy(client, mute, (script_call, args), (locked, yielder)),
                 }
             }
         }
@@ -177,7 +177,7 @@ impl Engine {
         &mut self,
         client: &mut Client,
         mute: Arc<RuntimeConfig>,
-        request: (Program, Args<'_>),
+        request: (ScriptCall, Args<'_>),
         (locked, yielder): (&mut Locked, &mut dyn Yield),
     ) -> ! {
         let Some(connection) = yielder.connection() else { debugging::leave() };
@@ -203,18 +203,18 @@ impl Engine {
     fn debug_here(
         &mut self,
         client: &mut Client,
-        (program, args): (Program, Args<'_>),
+        (script_call, args): (ScriptCall, Args<'_>),
         (locked, yielder): (&mut Locked, &mut dyn Yield),
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
-        let mut interpreters = scripting.interpreters().ok_or(super::program::SCRIPT_IN_SCRIPT)?;
+        let mut interpreters = scripting.interpreters().ok_or(super::script_call::SCRIPT_IN_SCRIPT)?;
         let mut debugger = Debugger::new(&args[1]);
-        let run = self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
-            self.check_flags(client, program, code.flags())?;
+        let run = self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
+            self.check_flags(client, script_call, code.flags())?;
             let session = Some(&mut debugger);
             let code = (&code, session);
-            Ok(self.run_code(client, program, code, request, &mut interpreters, (&mut *locked, &mut *yielder), out))
+            Ok(self.run_code(client, script_call, code, request, &mut interpreters, (&mut *locked, &mut *yielder), out))
         });
         debugger.end(&mut Seat(yielder));
         match run {

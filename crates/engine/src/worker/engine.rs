@@ -6,7 +6,7 @@ use super::cross_protocol;
 use super::evicting::Evicting;
 use super::handlers::Handler;
 use super::permission::{Admitted, MUST_LOG_IN, unknown_command, unknown_subcommand};
-use super::program::{Scratch, Yield};
+use super::script_call::{Scratch, Yield};
 use crate::services::Services;
 use crate::session::{Client, Fate, ReplyMode};
 use crate::worker::rejection;
@@ -124,10 +124,10 @@ pub enum Outcome {
     /// It has to wait for the end of CLIENT PAUSE.
     Paused,
     /// It has to wait for a script that holds what it needs.
-    Held,
+    BlockedByScript,
     /// This request, which came after that command, may run a script: it has to be
-    /// [executed](Engine::execute_program) apart from the worker.
-    Program(Admitted, u32),
+    /// [executed](Engine::execute_script_call) apart from the worker.
+    ScriptCall(Admitted, u32),
     /// It waits for a key, and will be answered later.
     Waits(Arc<Waiter>),
 }
@@ -137,7 +137,7 @@ pub(super) enum Called {
     /// It ran.
     Done,
     /// A script holds what it needs; nothing has happened.
-    Held,
+    BlockedByScript,
     /// It waits for a key.
     Waits(Arc<Waiter>),
 }
@@ -266,7 +266,7 @@ impl Engine {
         client: &mut Client,
         args: Args<'_>,
         resolved: ResolvedCommand,
-        taken: &mut Option<Vec<u8>>,
+        owned_arg: &mut Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
@@ -297,14 +297,14 @@ impl Engine {
             // When a script has had the world for too long, what needs nothing of that goes on without a batch.
             let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
             if self.is_held_by_script(client, command) {
-                return Outcome::Held;
+                return Outcome::BlockedByScript;
             }
             if shut_out {
-                return self.conclude(client, (command, args), Called::Held, start, out);
+                return self.conclude(client, (command, args), Called::BlockedByScript, start, out);
             }
             let gone = !client.renew_rights(self.server);
             let limited = self.server.admission.has(Reasons::LIMITED) && !self.is_busy();
-            if gone || limited && !self.mind_memory(client, args, taken.as_deref(), out.capacity()) {
+            if gone || limited && !self.mind_memory(client, args, owned_arg.as_deref(), out.capacity()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -326,12 +326,12 @@ impl Engine {
             }
             match self.admit(client, command, args) {
                 Ok(admission) => admission,
-                Err(error) if rejection::is_soon_over(self.server, &error) => {
+                Err(rejection) if rejection.is_soon_over(self.server) => {
                     client.last_command = previous;
                     return Outcome::Paused;
                 }
-                Err(error) => {
-                    self.refuse(client, Some((command, args)), &error, out);
+                Err(rejection) => {
+                    self.reject(client, (command, args), rejection, out);
                     return self.finish(client, start, out);
                 }
             }
@@ -342,25 +342,25 @@ impl Engine {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
-            self.queue(client, command, args, taken.take(), out);
+            self.queue(client, command, args, owned_arg.take(), out);
             return self.finish(client, start, out);
         }
         let called = match (hash, command.data) {
-            (Some(hash), Some(handler)) if taken.is_none() && (plain || self.is_unobserved(client)) => {
+            (Some(hash), Some(handler)) if owned_arg.is_none() && (plain || self.is_unobserved(client)) => {
                 match self.call_keyed(client, admission, handler, hash, args, out) {
                     true => Called::Done,
-                    false => Called::Held,
+                    false => Called::BlockedByScript,
                 }
             }
-            _ if Self::may_run_program(client, command) => return Outcome::Program(admission, previous),
-            _ if client.tracking.is_none() => self.call(client, admission, args, taken, &mut (), out),
-            _ => self.call_tracked(client, previous, (admission, args), taken, &mut (), out),
+            _ if Self::may_run_script(client, command) => return Outcome::ScriptCall(admission, previous),
+            _ if client.tracking.is_none() => self.call(client, admission, args, owned_arg, &mut (), out),
+            _ => self.call_tracked(client, previous, (admission, args), owned_arg, &mut (), out),
         };
         self.conclude(client, (command, args), called, start, out)
     }
 
     /// Executes a request that may run a script. `yielder` serves others while a script takes long.
-    pub fn execute_program(
+    pub fn execute_script_call(
         &mut self,
         client: &mut Client,
         (mut admission, previous): (Admitted, u32),
@@ -384,8 +384,8 @@ impl Engine {
             }
             admission = match self.admit(client, command, args) {
                 Ok(admission) => admission,
-                Err(error) => {
-                    self.refuse(client, Some((command, args)), &error, out);
+                Err(rejection) => {
+                    self.reject(client, (command, args), rejection, out);
                     return self.finish(client, start, out);
                 }
             };
@@ -409,16 +409,16 @@ impl Engine {
             Called::Done if self.ended_long_script => self.end_long_script(),
             Called::Done => {}
             // What it was allowed on has changed while it waited.
-            Called::Held if std::mem::take(&mut self.outdated) => return Outcome::Again,
-            Called::Held => match self.busy_error() {
+            Called::BlockedByScript if std::mem::take(&mut self.outdated) => return Outcome::Again,
+            Called::BlockedByScript => match self.busy_error() {
                 Some(error)
                     if !command.spec.flags.contains(Flags::ALLOW_BUSY)
                         && !client.is_primary()
                         && !self.is_held_by_script(client, command) =>
                 {
-                    self.refuse(client, Some((command, args)), &error, out);
+                    self.refuse(client, Some((command, args)), &error, false, out);
                 }
-                _ => return Outcome::Held,
+                _ => return Outcome::BlockedByScript,
             },
             Called::Waits(waiter) => return Outcome::Waits(waiter),
         }
@@ -460,7 +460,7 @@ impl Engine {
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };
-        self.refuse(client, None, &error, out);
+        self.refuse(client, None, &error, false, out);
         None
     }
 

@@ -114,14 +114,14 @@ impl Engine {
         &mut self,
         client: &Client,
         args: Args<'_>,
-        taken: Option<&[u8]>,
+        owned_arg: Option<&[u8]>,
         scratch: usize,
     ) -> bool {
         self.publish_scratch(scratch);
         self.settle_memory();
         let limits = &self.runtime_config.eviction;
         if limits.clients_bytes > 0 {
-            let bytes = args.iter().chain(taken).map(<[u8]>::len).sum();
+            let bytes = args.iter().chain(owned_arg).map(<[u8]>::len).sum();
             self.account_arguments(&client.info, bytes);
             clients::enforce(self.server, limits.clients_bytes, self.now_ms);
             client.info.argument_memory.store(0, Ordering::Relaxed);

@@ -80,7 +80,7 @@ impl Engine {
         let mut context = Context {
             db: Db::new(&mut locked, client.db, env),
             reply: Reply::new(out, client.version),
-            taken: None,
+            owned_arg: None,
             settings: &runtime_config.commands,
             receiver: if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client },
             may_block: !self.in_transaction,

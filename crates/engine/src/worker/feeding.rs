@@ -365,7 +365,7 @@ impl Worker {
             return self.write_waiting(token);
         }
         // Replies that wait for the disk come first as well.
-        if !connection.output.is_empty() || connection.held > 0 {
+        if !connection.output.is_empty() || connection.awaiting_fsync > 0 {
             return;
         }
         let is_done =

@@ -1,6 +1,6 @@
 //! What runs a command, and the table of all of them.
 
-use super::program::Program;
+use super::script_call::ScriptCall;
 use super::transaction::Control;
 use crate::session::SessionHandler;
 use kvick_commands::context::Handler as DataHandler;
@@ -15,5 +15,5 @@ pub enum Handler {
     /// On the client's transaction.
     Control(Control),
     /// Runs a script or function, which calls other commands.
-    Program(Program),
+    ScriptCall(ScriptCall),
 }

@@ -6,7 +6,7 @@ use super::connection::{Connection, Deferred};
 use super::engine::Outcome;
 use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
-use super::program;
+use super::script_call;
 use super::violation;
 use crate::services::Services;
 use crate::session::Fate;
@@ -127,7 +127,7 @@ impl Worker {
             Read::More(n) => (n, true),
             // Only a read that finds nothing tells that nothing is left, not even the end.
             Read::Drained(n) => (n, connection.read_closed && n > 0),
-            Read::Ended if connection.held > 0 && connection.client.fate != Fate::Close => {
+            Read::Ended if connection.awaiting_fsync > 0 && connection.client.fate != Fate::Close => {
                 // What it asked for was done, and its replies are on their way.
                 connection.client.fate = Fate::CloseAfterReply;
                 return;
@@ -371,11 +371,11 @@ impl Worker {
                 break;
             }
             let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
-            let (place, mut taken) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
+            let (place, mut owned_arg) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
             let (mut outcome, args) = loop {
                 let args = batch.args(request, shared);
                 let client = &mut connection.client;
-                match self.engine.execute(client, args, request.resolved, &mut taken, &mut self.replies) {
+                match self.engine.execute(client, args, request.resolved, &mut owned_arg, &mut self.replies) {
                     Outcome::Again => {}
                     outcome => break (outcome, args),
                 }
@@ -383,7 +383,7 @@ impl Worker {
                 let Some(same) = self.connections.get_mut(token) else { return put_off };
                 connection = same;
             };
-            if let Outcome::Program(admission, previous) = outcome {
+            if let Outcome::ScriptCall(admission, previous) = outcome {
                 self.push_run(token, start);
                 let rest = Rest { requests: &all[number + 1..], batch, shared };
                 let Some(ran) = self.run_apart(token, (admission, previous), args, rest) else { return false };
@@ -393,9 +393,9 @@ impl Worker {
                 connection = same;
             }
             match outcome {
-                Outcome::Done | Outcome::Again | Outcome::Program(..) => {}
-                Outcome::Held => {
-                    if let Some(buffer) = taken {
+                Outcome::Done | Outcome::Again | Outcome::ScriptCall(..) => {}
+                Outcome::BlockedByScript => {
+                    if let Some(buffer) = owned_arg {
                         batch.big[place] = buffer;
                     }
                     defer(connection, &requests[number..], batch, shared);
@@ -403,7 +403,7 @@ impl Worker {
                     break;
                 }
                 Outcome::Paused => {
-                    if let Some(buffer) = taken {
+                    if let Some(buffer) = owned_arg {
                         batch.big[place] = buffer;
                     }
                     defer(connection, &requests[number..], batch, shared);
@@ -483,7 +483,7 @@ impl Worker {
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), ResolvedCommand::Broken(*error)),
             };
             let mut outcome = self.engine.execute(&mut connection.client, args, resolved, &mut None, &mut self.replies);
-            if let Outcome::Program(admission, previous) = outcome {
+            if let Outcome::ScriptCall(admission, previous) = outcome {
                 self.push_run(token, start);
                 let nothing = Batch::default();
                 let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
@@ -494,9 +494,9 @@ impl Worker {
                 connection = same;
             }
             match outcome {
-                Outcome::Done | Outcome::Program(..) => {}
+                Outcome::Done | Outcome::ScriptCall(..) => {}
                 Outcome::Again => connection.deferred.push_front(deferred),
-                Outcome::Held => {
+                Outcome::BlockedByScript => {
                     connection.deferred.push_front(deferred);
                     held = true;
                     break;
@@ -728,9 +728,9 @@ impl Parse<'_> {
     /// now on.
     #[inline(never)]
     fn declared(&self, args: Args<'_>) -> SmallVec<[(usize, u64); DECLARED_MAX]> {
-        let count = args.get(program::KEYS_COUNT).and_then(parse_i64);
+        let count = args.get(script_call::KEYS_COUNT).and_then(parse_i64);
         let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0).min(DECLARED_MAX);
-        let keys = (program::FIRST_KEY..).map_while(|index| args.get(index)).take(count);
+        let keys = (script_call::FIRST_KEY..).map_while(|index| args.get(index)).take(count);
         keys.map(|key| (self.connection.client.db, self.hash(key))).collect()
     }
 

@@ -16,8 +16,8 @@ use super::engine::{Engine, Outcome};
 use super::input::{SHARED, defer};
 use super::output::Run;
 use super::permission::Admitted;
-use super::program::Yield;
 use super::readiness::Events;
+use super::script_call::Yield;
 use crate::session::Client;
 use kvick_resp::Args;
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl Worker {
     pub(super) fn run_apart(
         &mut self,
         token: usize,
-        program: (Admitted, u32),
+        script_call: (Admitted, u32),
         args: Args<'_>,
         rest: Rest<'_>,
     ) -> Option<Ran> {
@@ -98,7 +98,7 @@ impl Worker {
         let bias_owner = engine.bias_owner.take();
         let mut out = std::mem::take(&mut self.replies_apart);
         let mut attendance = YieldingWorker { worker: self, token, rest: Some(rest), events: None };
-        let outcome = engine.execute_program(&mut client, program, args, &mut attendance, &mut out);
+        let outcome = engine.execute_script_call(&mut client, script_call, args, &mut attendance, &mut out);
         let put_off = attendance.rest.is_none();
         engine.bias_owner = bias_owner;
         self.standby_engine = Some(std::mem::replace(&mut self.engine, engine));

@@ -8,21 +8,21 @@
 //! any other is put on the `ready` list and read again in the next turn.
 
 pub mod apply;
+mod awaiting_fsync;
 pub mod batch;
 pub mod blocking;
-mod calling;
 mod certificate_owner;
 pub mod connection;
 mod cross_protocol;
 mod debugging;
 mod delivery;
+mod dispatch;
 pub mod engine;
 pub mod evicting;
 mod fast_path;
 pub mod feeding;
 pub mod handlers;
 mod handshake;
-mod held;
 mod input;
 mod locking;
 mod long_script;
@@ -30,11 +30,11 @@ mod migrating;
 mod monitoring;
 pub mod output;
 mod permission;
-pub mod program;
 mod readiness;
 pub mod rejection;
 pub mod replay;
 mod rights;
+pub mod script_call;
 mod timers;
 mod tracking;
 pub mod transaction;
@@ -120,7 +120,7 @@ pub struct Worker {
     /// Times that replies were written.
     writes: u64,
     /// Replies that wait for the disk.
-    held: held::Held,
+    awaiting_fsync: awaiting_fsync::AwaitingFsync,
     /// Where the write log ended when it was last looked at.
     log_seen: u64,
     /// Whether no requests are read until others have caught up.
@@ -138,6 +138,7 @@ pub struct Worker {
 impl Worker {
     /// A worker that does not run yet.
     pub fn new(server: &'static Services, number: usize, listeners: Listeners) -> io::Result<Self> {
+        kvick_core::clients::set_connection_memory(size_of::<Connection>());
         let poll = Poll::new()?;
         let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), Token(WAKE))?));
         let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
@@ -173,7 +174,7 @@ impl Worker {
             cut_off_any: false,
             reached: 0,
             writes: 0,
-            held: held::Held::default(),
+            awaiting_fsync: awaiting_fsync::AwaitingFsync::default(),
             log_seen: 0,
             rests: false,
             timers: timers::Timers::new(),
@@ -291,13 +292,13 @@ impl Worker {
         let log = &self.server.keyspace.log;
         if !log.has_readers() {
             self.rests = false;
-            return self.release_held();
+            return self.release_synced();
         }
         if self.engine.runtime_config.aof_timestamps {
             self.server.aof.mark_time(log, self.engine.now_ms / 1000);
         }
-        self.release_held();
-        self.rests = self.held.is_full() || self.server.aof.is_behind(log);
+        self.release_synced();
+        self.rests = self.awaiting_fsync.is_full() || self.server.aof.is_behind(log);
     }
 
     /// Wakes who follows the write log if it has moved; whether the turn's replies are to wait for that.
@@ -391,8 +392,8 @@ impl Worker {
         if let Socket::Tls(stream) = &mut connection.socket {
             stream.say_goodbye();
         }
-        if connection.held > 0 {
-            self.forget_held(token);
+        if connection.awaiting_fsync > 0 {
+            self.forget_awaiting(token);
         }
         // A socket that cannot be deregistered is closed all the same.
         let _ = connection.socket.deregister(self.poll.registry());

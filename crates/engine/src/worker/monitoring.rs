@@ -30,7 +30,7 @@ impl Engine {
 
     /// Shows a command that runs a script, before those that the script calls.
     #[inline]
-    pub(super) fn show_program(&mut self, client: &Client, args: Args<'_>) {
+    pub(super) fn show_script_call(&mut self, client: &Client, args: Args<'_>) {
         if self.is_monitored() {
             self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
         }

@@ -289,7 +289,7 @@ impl Worker {
 
     /// Tries once more to write everything that waits, before the process ends.
     pub(super) fn flush_everything(&mut self) {
-        self.release_held();
+        self.release_synced();
         for (_, connection) in &mut self.connections {
             let Connection { output, socket, .. } = connection;
             // The process is ending: what cannot be written now is lost with the connection.

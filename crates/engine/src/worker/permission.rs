@@ -3,9 +3,9 @@
 
 use super::engine::Engine;
 use super::locking::Ground;
+use super::rejection::{self, Rejection};
 use super::transaction::is_exec;
 use crate::session::{Client, Fate};
-use crate::worker::rejection;
 use kvick_acl::identity::note_denied;
 use kvick_acl::log::Context as AclContext;
 use kvick_acl::{Denied, User};
@@ -69,7 +69,7 @@ impl Engine {
         client: &Client,
         command: &'static CommandInfo,
         args: Args<'_>,
-    ) -> Result<Admitted, Error> {
+    ) -> Result<Admitted, Rejection> {
         // Read first: if it changes while the request is checked, the request is checked again later.
         let ground = self.ground(client.identity.epoch());
         self.rejection(client, command, args).map_or(Ok(Admitted { command, ground }), Err)
@@ -81,12 +81,12 @@ impl Engine {
     }
 
     /// Why a command may not run.
-    fn rejection(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
+    fn rejection(&mut self, client: &Client, command: &'static CommandInfo, args: Args<'_>) -> Option<Rejection> {
         if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
-            return Some(MUST_LOG_IN);
+            return Some(Rejection::NotAuthenticated);
         }
         if !command.spec.accepts(args.len()) {
-            return Some(wrong_arity(command));
+            return Some(Rejection::WrongArity(command));
         }
         if client.is_primary() {
             return None;
@@ -94,31 +94,26 @@ impl Engine {
         if command.spec.flags.contains(Flags::PROTECTED)
             && let Some(refusal) = self.server.protected_refusal(client, command)
         {
-            return Some(refusal);
+            return Some(Rejection::Protected(refusal));
         }
         if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {
-            return Some(Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name)));
+            return Some(Rejection::InTransaction(command));
         }
         if let Err(denied) = self.permits(client, command, args) {
             let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
             client.publish();
             self.note_denied(&client.info, &client.identity.user, (denied, context), (command, args));
-            return Some(denied.error(&client.identity.user, command));
+            return Some(Rejection::Denied(denied.error(&client.identity.user, command)));
         }
         let confined =
-            || (client.only_listens() && !allowed_to_listeners(command)).then(|| not_while_listening(command));
+            || (client.only_listens() && !allowed_to_listeners(command)).then_some(Rejection::Subscribed(command));
         let flags = self.flags_asked(client, command, args);
-        let short = || {
-            (self.is_out_of_memory() && flags.contains(Flags::DENYOOM))
-                .then(|| Error::text("OOM command not allowed when used memory > 'maxmemory'."))
-        };
+        let short = || (self.is_out_of_memory() && flags.contains(Flags::DENYOOM)).then_some(Rejection::OutOfMemory);
         let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
-        let monitors = || {
-            (client.is_monitor() && uses_keys).then_some(Error::text("ERR Replica can't interact with the keyspace"))
-        };
+        let monitors = || (client.is_monitor() && uses_keys).then_some(Rejection::Monitor);
         let elsewhere = || rejection::redirection(self.server, &client.info, flags);
         let closed = || elsewhere().or_else(|| rejection::rejection(self.server, command, flags));
-        let busy = || if self.concerns_script(client, command) { self.busy_error() } else { None };
+        let busy = || if self.concerns_script(client, command) { self.busy_error().map(Rejection::Busy) } else { None };
         confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }
 
@@ -159,11 +154,26 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
+    /// Refuses a request that was rejected; a transaction that it would have executed is over.
+    pub(super) fn reject(
+        &mut self,
+        client: &mut Client,
+        request: (&CommandInfo, Args<'_>),
+        rejection: Rejection,
+        out: &mut Vec<u8>,
+    ) {
+        let is_redirected = matches!(rejection, Rejection::Redirect(..));
+        let error = rejection.error(self.server);
+        self.refuse(client, Some(request), &error, is_redirected, out);
+    }
+
+    /// Refuses a request with an error; `is_redirected`: the error says where to go instead.
     pub(super) fn refuse(
         &mut self,
         client: &mut Client,
         request: Option<(&CommandInfo, Args<'_>)>,
         error: &Error,
+        is_redirected: bool,
         out: &mut Vec<u8>,
     ) {
         if let Some((command, _)) = request {
@@ -172,7 +182,7 @@ impl Engine {
         let aborted = match request {
             Some((command, args)) if is_exec(command) => {
                 self.show(client, command, args);
-                Some(self.abort_transaction(client, error))
+                Some(self.abort_transaction(client, error, is_redirected))
             }
             _ => None,
         };
@@ -188,6 +198,9 @@ impl Engine {
     }
 }
 
+/// Memory is short.
+pub(super) const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
+
 pub(super) const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
 
 /// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and
@@ -196,7 +209,7 @@ fn allowed_to_listeners(command: &CommandInfo) -> bool {
     command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT) || command.spec.flags.contains(Flags::SUBSCRIBED)
 }
 
-fn not_while_listening(command: &CommandInfo) -> Error {
+pub(super) fn not_while_listening(command: &CommandInfo) -> Error {
     Error::new(format!(
         "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
          context",

@@ -1,6 +1,7 @@
 //! Who may run what now: loading, saving, replication and the append-only file may forbid commands. The admission word
 //! says whether any of these checks is needed.
 
+use super::permission::{MUST_LOG_IN, OUT_OF_MEMORY, not_while_listening, wrong_arity};
 use crate::services::Services;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -26,75 +27,124 @@ pub fn redirects(server: &Services, client: &ClientInfo, flags: Flags) -> bool {
         && (flags.contains(Flags::WRITE) || (flags.contains(Flags::READONLY) && !is.contains(ClientFlags::READONLY)))
 }
 
-/// Where it is sent.
-pub fn redirection(server: &Services, client: &ClientInfo, flags: Flags) -> Option<Error> {
+/// Why a request may not run now.
+pub enum Rejection {
+    /// Its client has to authenticate first.
+    NotAuthenticated,
+    /// It has too few or too many arguments.
+    WrongArity(&'static CommandInfo),
+    /// The command is one that `enable-debug-command` or its like forbids.
+    Protected(Error),
+    /// The command may not be part of a transaction.
+    InTransaction(&'static CommandInfo),
+    /// The user has no right to it.
+    Denied(Error),
+    /// The client is subscribed, and its protocol has no pushes.
+    Subscribed(&'static CommandInfo),
+    /// Memory is short.
+    OutOfMemory,
+    /// The client follows redirections: the primary, by host and port.
+    Redirect(String, u16),
+    /// The last save failed.
+    Unsaved,
+    /// The server is a replica that takes no writes.
+    ReadOnly,
+    /// The server is a replica that has lost its primary.
+    Stale,
+    /// There are fewer good replicas than writes need.
+    FewReplicas,
+    /// The append-only file could not be written, by this system error.
+    Unwritten(i32),
+    /// The data set is being loaded.
+    Loading,
+    /// A script takes too long.
+    Busy(Error),
+    /// Monitors use no keys.
+    Monitor,
+}
+
+impl Rejection {
+    /// The error that is replied.
+    pub fn error(self, server: &Services) -> Error {
+        match self {
+            Rejection::NotAuthenticated => MUST_LOG_IN,
+            Rejection::WrongArity(command) => wrong_arity(command),
+            Rejection::Protected(error) | Rejection::Denied(error) | Rejection::Busy(error) => error,
+            Rejection::InTransaction(command) => {
+                Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name))
+            }
+            Rejection::Subscribed(command) => not_while_listening(command),
+            Rejection::OutOfMemory => OUT_OF_MEMORY,
+            Rejection::Redirect(host, port) => Error::new(format!("REDIRECT {host}:{port}")),
+            Rejection::Unsaved => {
+                let name = name(server);
+                Error::new(format!(
+                    "MISCONF {name} is configured to save RDB snapshots, but it's currently unable to persist to disk. \
+                     Commands that may modify the data set are disabled, because this instance is configured to report \
+                     errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check \
+                     the {name} logs for details about the RDB error."
+                ))
+            }
+            Rejection::ReadOnly => Error::text("READONLY You can't write against a read only replica."),
+            Rejection::Stale => STALE,
+            Rejection::FewReplicas => Error::text("NOREPLICAS Not enough good replicas to write."),
+            Rejection::Unwritten(error) => {
+                let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
+                Error::new(format!("MISCONF Errors writing to the AOF file: {reason}"))
+            }
+            Rejection::Loading => Error::new(format!("LOADING {} is loading the dataset in memory", name(server))),
+            Rejection::Monitor => Error::text("ERR Replica can't interact with the keyspace"),
+        }
+    }
+
+    /// Whether the client does better to wait for a moment: a small data set is loaded by then, unless a script that
+    /// takes long is part of it.
+    pub fn is_soon_over(&self, server: &Services) -> bool {
+        let (admission, loading) = (&server.admission, &server.persistence.loading);
+        let since_ms = admission.loading_since_ms();
+        matches!(self, Rejection::Loading)
+            && admission.has(Reasons::LOADING)
+            && (since_ms..since_ms + BRIEF_MS).contains(&clock::unix_ms())
+            && loading.loaded_bytes.load(Ordering::Relaxed) < server.config.read(LOADING_PROCESS_EVENTS_INTERVAL_BYTES)
+            && !server.scripting.running.is_shown()
+    }
+}
+
+/// Whether a client is sent to the primary with a command, and where to.
+pub fn redirection(server: &Services, client: &ClientInfo, flags: Flags) -> Option<Rejection> {
     let primary = redirects(server, client, flags).then(|| server.replication.upstream.target())??;
-    Some(Error::new(format!("REDIRECT {}:{}", primary.host, primary.port)))
-}
-
-/// What commands are told that have to wait until the data set is there.
-pub fn loading(server: &Services) -> Error {
-    Error::new(format!("Reasons::LOADING {} is loading the dataset in memory", name(server)))
-}
-
-/// Whether who is told this does better to wait for a moment: a data set that is small is there by then, unless a
-/// script that takes long is part of it.
-pub fn is_soon_over(server: &Services, rejection: &Error) -> bool {
-    let (admission, loading) = (&server.admission, &server.persistence.loading);
-    let since_ms = admission.loading_since_ms();
-    rejection.0.starts_with("Reasons::LOADING ")
-        && admission.has(Reasons::LOADING)
-        && (since_ms..since_ms + BRIEF_MS).contains(&clock::unix_ms())
-        && loading.loaded_bytes.load(Ordering::Relaxed) < server.config.read(LOADING_PROCESS_EVENTS_INTERVAL_BYTES)
-        && !server.scripting.running.is_shown()
+    Some(Rejection::Redirect(primary.host.clone(), primary.port))
 }
 
 /// Why a command may not run, with `flags` its own or those of all that it would execute.
-pub fn rejection(server: &Services, command: &CommandInfo, flags: Flags) -> Option<Error> {
+pub fn rejection(server: &Services, command: &CommandInfo, flags: Flags) -> Option<Rejection> {
     let admission = &server.admission;
-    if admission.has(Reasons::UNSAVED)
-        && (flags.contains(Flags::WRITE) || command.spec.flags.contains(Flags::HEALTH_CHECK))
-        && stops_writes(server)
-    {
-        let name = name(server);
-        return Some(Error::new(format!(
-            "MISCONF {name} is configured to save RDB snapshots, but it's currently unable to persist to disk. \
-             Commands that may modify the data set are disabled, because this instance is configured to report errors \
-             during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the {name} \
-             logs for details about the RDB error."
-        )));
+    let needs_disk = flags.contains(Flags::WRITE) || command.spec.flags.contains(Flags::HEALTH_CHECK);
+    if admission.has(Reasons::UNSAVED) && needs_disk && stops_writes(server) {
+        return Some(Rejection::Unsaved);
     }
     if admission.has(Reasons::REPLICA)
-        && let Some(error) = as_replica(server, flags)
+        && let Some(rejection) = as_replica(server, flags)
     {
-        return Some(error);
+        return Some(rejection);
     }
     if admission.has(Reasons::FEW_REPLICAS) && flags.contains(Flags::WRITE) {
-        return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
+        return Some(Rejection::FewReplicas);
     }
-    if admission.has(Reasons::UNWRITTEN)
-        && (flags.contains(Flags::WRITE) || command.spec.flags.contains(Flags::HEALTH_CHECK))
-    {
-        let error = server.aof.status().write_error.unwrap_or(libc::EIO);
-        let reason = Refusal::from(std::io::Error::from_raw_os_error(error));
-        return Some(Error::new(format!("MISCONF Errors writing to the AOF file: {reason}")));
+    if admission.has(Reasons::UNWRITTEN) && needs_disk {
+        return Some(Rejection::Unwritten(server.aof.status().write_error.unwrap_or(libc::EIO)));
     }
-    if admission.has(Reasons::LOADING) && !flags.contains(Flags::LOADING) {
-        return Some(loading(server));
-    }
-    if admission.has(Reasons::LOADING_BESIDE) && flags.contains(Flags::NO_ASYNC_LOADING) {
-        return Some(loading(server));
-    }
-    None
+    let loads = admission.has(Reasons::LOADING) && !flags.contains(Flags::LOADING);
+    let loads_beside = admission.has(Reasons::LOADING_BESIDE) && flags.contains(Flags::NO_ASYNC_LOADING);
+    (loads || loads_beside).then_some(Rejection::Loading)
 }
 
 /// Why a command may not run on a replica.
-fn as_replica(server: &Services, flags: Flags) -> Option<Error> {
-    let values = server.config.values();
-    if flags.contains(Flags::WRITE) && values.read(REPLICA_READ_ONLY) {
-        return Some(Error::text("READONLY You can't write against a read only replica."));
+fn as_replica(server: &Services, flags: Flags) -> Option<Rejection> {
+    if flags.contains(Flags::WRITE) && server.config.read(REPLICA_READ_ONLY) {
+        return Some(Rejection::ReadOnly);
     }
-    (is_stale(server) && !flags.contains(Flags::STALE)).then_some(STALE)
+    (is_stale(server) && !flags.contains(Flags::STALE)).then_some(Rejection::Stale)
 }
 
 /// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be

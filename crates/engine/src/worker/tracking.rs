@@ -3,7 +3,7 @@
 use super::Worker;
 use super::engine::{Called, Engine};
 use super::permission::Admitted;
-use super::program::Yield;
+use super::script_call::Yield;
 use crate::session::{Client, Fate};
 use kvick_commands::random;
 use kvick_commands::spec::Flags;
@@ -31,7 +31,7 @@ impl Engine {
         client: &mut Client,
         previous: u32,
         (admission, args): (Admitted, Args<'_>),
-        taken: &mut Option<Vec<u8>>,
+        owned_arg: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
@@ -46,7 +46,7 @@ impl Engine {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
         let author = self.effects.set_author(client.info.unheeded_author());
-        let called = self.call(client, admission, args, taken, yielder, out);
+        let called = self.call(client, admission, args, owned_arg, yielder, out);
         self.effects.set_author(author);
         called
     }

@@ -8,7 +8,7 @@ use super::engine::Engine;
 use super::handlers::Handler;
 use super::locking::Scripts;
 use super::permission::Admitted;
-use super::program::Yield;
+use super::script_call::Yield;
 use crate::session::{Client, Fate};
 use kvick_acl::log::Context as AclContext;
 use kvick_acl::{Denied, Reason};
@@ -83,7 +83,7 @@ impl Transaction {
     }
 
     /// Whether one of its commands runs a script or function.
-    pub(super) fn may_run_program(&self) -> bool {
+    pub(super) fn may_run_script(&self) -> bool {
         self.queue.iter().any(|(command, _)| command.class == Class::Script)
     }
 
@@ -153,7 +153,7 @@ fn selected_by(command: &CommandInfo, args: Args<'_>, databases: usize) -> Optio
 }
 
 /// The flags of a command that runs a script which says of itself what it does.
-fn flags_of_program(flags: Flags, said: ScriptFlags) -> Flags {
+fn flags_of_script(flags: Flags, said: ScriptFlags) -> Flags {
     let mut flags = flags - (Flags::STALE | Flags::DENYOOM | Flags::WRITE | Flags::MAY_REPLICATE);
     flags.set(Flags::WRITE, !said.no_writes);
     flags.set(Flags::DENYOOM, !said.no_writes && !said.allow_oom);
@@ -168,10 +168,10 @@ pub(super) fn is_exec(command: &CommandInfo) -> bool {
 
 impl Engine {
     /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
-    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error) -> Error {
+    pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error, is_redirected: bool) -> Error {
         self.give_up(client);
         // Where to go is told as it is to any command.
-        if reason.0.starts_with("REDIRECT ") {
+        if is_redirected {
             return Error::new(reason.0.to_string());
         }
         let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
@@ -184,14 +184,14 @@ impl Engine {
         client: &mut Client,
         command: &'static CommandInfo,
         args: Args<'_>,
-        taken: Option<Vec<u8>>,
+        owned_arg: Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) {
         let flags = self.flags_asked(client, command, args);
         let Some(transaction) = &mut client.transaction else { return };
         if !transaction.aborted {
             transaction.flags = transaction.flags_with(flags);
-            let owned = match command.spec.takes.zip(taken.as_deref()) {
+            let owned = match command.spec.takes.zip(owned_arg.as_deref()) {
                 None => OwnedArgs::from(args),
                 Some((index, bytes)) => {
                     let words = args.iter().enumerate();
@@ -230,10 +230,10 @@ impl Engine {
     /// of one that runs a script, what that says of itself.
     pub(super) fn flags_asked(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Flags {
         match (self.table.handler(command), &client.transaction) {
-            (Some(Handler::Program(program)), _) => {
+            (Some(Handler::ScriptCall(script_call)), _) => {
                 let sum = |code: &[u8]| self.recent_sum.of(code);
-                let said = self.server.scripting.flags_of(program.source, args, sum);
-                said.map_or(command.spec.flags, |said| flags_of_program(command.spec.flags, said))
+                let said = self.server.scripting.flags_of(script_call.source, args, sum);
+                said.map_or(command.spec.flags, |said| flags_of_script(command.spec.flags, said))
             }
             (_, Some(transaction)) if is_exec(command) => transaction.flags_with(command.spec.flags),
             _ => command.spec.flags,
@@ -333,7 +333,7 @@ impl Engine {
                 || self.needs_global_lock(command, request.args())
         }) || transaction.may_be_refused_database(client);
         let scripts =
-            if transaction.may_run_program() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
+            if transaction.may_run_script() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
         let locked = match &scripts {
             None => None,
             Some(_) if global => self.lock_global(admission),
@@ -405,7 +405,9 @@ impl Engine {
             let result = match self.handler(command) {
                 Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
-                Some(Handler::Program(program)) => self.run_program(client, program, args, locked, yielder, out),
+                Some(Handler::ScriptCall(script_call)) => {
+                    self.run_script_call(client, script_call, args, locked, yielder, out)
+                }
                 // UNWATCH, the only one of these that is queued: nothing is watched any more.
                 Some(Handler::Control(_)) => {
                     // What the command before did is done.
@@ -450,11 +452,11 @@ impl Engine {
 
     /// Whether a command may run a script or function, by itself or as the end of a transaction.
     #[inline]
-    pub(super) fn may_run_program(client: &Client, command: &CommandInfo) -> bool {
+    pub(super) fn may_run_script(client: &Client, command: &CommandInfo) -> bool {
         match command.class {
             Class::Script => true,
             Class::Transaction if is_exec(command) => {
-                client.transaction.as_ref().is_some_and(|transaction| transaction.may_run_program())
+                client.transaction.as_ref().is_some_and(|transaction| transaction.may_run_script())
             }
             _ => false,
         }

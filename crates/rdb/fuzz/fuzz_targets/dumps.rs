@@ -1,4 +1,4 @@
-//! Any bytes read as a dump end in its end or in an error within them, and never panic.
+//! Fuzzes dumps: reading any bytes ends at their end or with an error within them, and never panics.
 
 #![no_main]
 

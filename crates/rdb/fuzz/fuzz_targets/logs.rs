@@ -1,5 +1,6 @@
-//! Any bytes read as a manifest or as commands never panic; a manifest that is taken is written and read as the same, and
-//! commands are read no further than the bytes go, and the same again when they are written anew.
+//! Fuzzes manifests and commands: reading any bytes never panics; an accepted
+//! manifest is the same after writing and reading it again; commands are read no
+//! further than the bytes, and are the same after writing and reading them again.
 
 #![no_main]
 
@@ -7,7 +8,7 @@ use kvick_rdb::aof::{Item, Manifest, Reader, commands};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    // One of comments alone is taken, and there is nothing to write of it.
+    // A manifest of only comments is accepted, but is empty when written.
     let written = Manifest::parse(bytes).map(|manifest| manifest.to_bytes()).unwrap_or_default();
     if !written.is_empty() {
         let again = Manifest::parse(&written).expect("it was written by a manifest");

@@ -1,6 +1,7 @@
-//! Any bytes read as the value of a payload never panic, and what comes of them survives being dumped and restored.
+//! Fuzzes payloads: reading any bytes as a value never panics,
+//! and the result is the same after dumping and restoring it.
 //!
-//! The sum is left unchecked: the last ten bytes are the footer, the version is set here.
+//! The checksum is not verified: the last ten bytes are the footer, in which the version is set.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Checking an append-only file without loading it, and cutting off what is wrong at its end or later than a moment: what
-//! `kvick-check-aof` does, in the words of valkey-check-aof where tools know them.
+//! Checks an append-only file without loading it, and truncates it at the first error or after a given time. This
+//! is the implementation of `kvick-check-aof`, with the messages of valkey-check-aof where tools depend on them.
 
 use super::{Item, Manifest, PartKind, Reader};
 use crate::check::{CheckOptions, check_dump};
@@ -9,31 +9,31 @@ use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How the command line is to be given, behind the program's name.
+/// The syntax of the command line, after the program's name.
 pub const USAGE: &str = "[--fix|--truncate-to-timestamp $timestamp] <file.manifest|file.aof>";
 
-/// What is to be done.
+/// The task to perform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Task {
-    /// Tell what is wrong.
+    /// Report errors.
     Check,
-    /// Cut off what cannot be read, if the user agrees.
+    /// Truncate at the first error, after confirmation by the user.
     Fix,
-    /// Cut off what was done after this Unix time in seconds.
+    /// Truncate the commands that were executed after this Unix time in seconds.
     TruncateTo(i64),
 }
 
-/// A command line.
+/// A parsed command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What to do.
+    /// The task.
     pub task: Task,
     /// The manifest, or a file of commands.
     pub path: PathBuf,
 }
 
 impl Request {
-    /// Reads a command line without the program's name; `None` when it makes no sense.
+    /// Parses a command line without the program's name; `None` if it is invalid.
     pub fn from_args(args: &[String]) -> Option<Request> {
         let (task, path) = match args {
             [path] => (Task::Check, path),
@@ -45,8 +45,8 @@ impl Request {
     }
 }
 
-/// Does what was asked for and tells `out` what it found; whether all is well now. `answers` is where the user says whether a
-/// file may be cut.
+/// Performs the task and prints the results to `out`; returns whether everything
+/// is valid now. Confirmations to truncate a file are read from `answers`.
 pub fn run(request: &Request, answers: &mut dyn BufRead, out: &mut dyn Write) -> io::Result<bool> {
     let mut check = Check { task: request.task, answers, out };
     let done = match starts_like_manifest(&request.path) {
@@ -64,11 +64,11 @@ pub fn run(request: &Request, answers: &mut dyn BufRead, out: &mut dyn Write) ->
     }
 }
 
-/// Why the work is not done.
+/// Why the task was aborted.
 enum Stop {
-    /// For a reason that is told.
+    /// For a reason to be printed.
     Said(String),
-    /// It could not be told.
+    /// The output could not be written.
     Io(io::Error),
 }
 
@@ -84,7 +84,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// What became of a file.
+/// The result for a file.
 enum Verdict {
     Valid,
     Empty,
@@ -99,7 +99,7 @@ struct Check<'a> {
     out: &'a mut dyn Write,
 }
 
-/// A file that is checked.
+/// A file to be checked.
 struct Target<'a> {
     name: String,
     path: &'a Path,
@@ -197,7 +197,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the dump that a file begins with; where it ends.
+    /// Checks the dump at the beginning of a file; returns where it ends.
     fn dump(&mut self, path: &Path) -> Result<u64, Stop> {
         let options = CheckOptions { path: path.into(), ..CheckOptions::default() };
         let end = check_dump(&options, self.out)?;
@@ -206,7 +206,7 @@ impl Check<'_> {
         Ok(end)
     }
 
-    /// Reads commands as far as they make sense, or as they are not too late: then the file is cut there.
+    /// Reads commands up to the first error or the first that is too late, and truncates the file there.
     fn commands(&mut self, file: &File, target: &Target<'_>, start: u64) -> Result<Result<Sound, Verdict>, Stop> {
         let mut reader = Reader::new(file, start);
         let mut sound = Sound { end: start, line: 1 };
@@ -263,12 +263,12 @@ impl Check<'_> {
     }
 }
 
-/// How far a file makes sense.
+/// The valid part of a file.
 #[derive(Clone, Copy)]
 struct Sound {
-    /// Up to this offset.
+    /// The offset at which it ends.
     end: u64,
-    /// And this line.
+    /// The line at which it ends.
     line: u64,
 }
 
@@ -288,7 +288,7 @@ fn cut_at(file: &File, target: &Target<'_>, end: u64, time: i64) -> Result<Verdi
     Ok(Verdict::TruncatedToTime(time))
 }
 
-/// Whether the first line that is no comment begins like one of a manifest.
+/// Whether the first line that is not a comment begins like one of a manifest.
 fn starts_like_manifest(path: &Path) -> io::Result<bool> {
     let mut lines = io::BufReader::new(File::open(path)?);
     loop {

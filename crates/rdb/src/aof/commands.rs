@@ -1,7 +1,7 @@
-//! Writing keys as the commands that rebuild them: the form of append-only files that are rewritten without a dump.
+//! Writing keys as commands that rebuild them: the format of append-only files that are rewritten without a dump.
 //!
-//! A collection takes a command for every [`ELEMENTS_PER_REQUEST`] elements, so that no request grows beyond what is read
-//! with ease. What commands cannot say is left out: how recently a key was used, and when a consumer was last seen.
+//! A collection takes one command for every [`ELEMENTS_PER_REQUEST`] elements, which limits the size of requests. State
+//! that commands cannot express is omitted: the access time or frequency of a key, and when a consumer was last seen.
 
 use crate::value::ValueRef;
 use crate::write::Record;
@@ -13,7 +13,7 @@ use kvick_store::log::encode;
 use kvick_store::snapshot::Piece;
 use kvick_store::{Collection, Hash, IntBuf, List, Set, SortedSet, Str, Stream};
 
-/// Elements of a collection that one request adds at most.
+/// Maximum number of elements of a collection that one request adds.
 pub const ELEMENTS_PER_REQUEST: usize = 64;
 
 /// Appends a request of these words.
@@ -21,7 +21,7 @@ pub fn request(out: &mut Vec<u8>, words: &[&[u8]]) {
     encode(out, words.iter().copied());
 }
 
-/// Appends the commands that rebuild a key, which is not there when they are executed.
+/// Appends the commands that rebuild a key, which must not exist when they are executed.
 pub fn rebuild(out: &mut Vec<u8>, record: &Record<'_>) {
     let key = record.key;
     match record.value {
@@ -41,15 +41,15 @@ fn rebuild_expiry(out: &mut Vec<u8>, record: &Record<'_>) {
     }
 }
 
-/// Requests that add elements of as many words each, so many elements at a time.
+/// Writes requests that add elements, each of the same number of words, in batches.
 struct Requests<'a> {
     out: &'a mut Vec<u8>,
     command: &'static [u8],
     key: &'a [u8],
     words_per_element: usize,
-    /// Elements that are still to come.
+    /// Number of elements that remain.
     left: usize,
-    /// Elements that the present request has room for.
+    /// Number of elements that still fit in the current request.
     room: usize,
 }
 
@@ -146,11 +146,11 @@ fn rebuild_stream_entry(out: &mut Vec<u8>, key: &[u8], entry: &Entry<'_>) {
     }
 }
 
-/// What a stream is beside its entries.
+/// Rebuilds the state of a stream besides its entries.
 fn rebuild_history(out: &mut Vec<u8>, key: &[u8], stream: &Stream) {
     let log = stream.log();
     if log.is_empty() {
-        // An entry that is trimmed at once leaves the stream behind.
+        // Adding an entry that is trimmed at once creates an empty stream.
         request(out, &[b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y"]);
     }
     let history = log.history();
@@ -179,7 +179,7 @@ fn rebuild_group(out: &mut Vec<u8>, key: &[u8], group: &Group) {
     }
 }
 
-/// The commands that rebuild a collection whose elements come in pieces.
+/// The commands that rebuild a collection whose elements arrive in pieces.
 pub struct Gradual {
     key: Vec<u8>,
     command: &'static [u8],
@@ -187,12 +187,12 @@ pub struct Gradual {
     /// Elements for the next request, and their number.
     words: Vec<u8>,
     elements: usize,
-    /// What comes when all elements are there.
+    /// The commands after all elements.
     tail: Vec<u8>,
 }
 
 impl Gradual {
-    /// Begins with a key that is not there when the commands are executed.
+    /// Begins with a key that must not exist when the commands are executed.
     pub fn begin(record: &Record<'_>) -> Gradual {
         let key = record.key;
         let (command, words_per_element): (&'static [u8], usize) = match record.value {
@@ -248,7 +248,7 @@ impl Gradual {
         }
     }
 
-    /// Ends it: all pieces were added.
+    /// Ends the commands, after all pieces.
     pub fn end(mut self, out: &mut Vec<u8>) {
         self.end_request(out);
         out.extend_from_slice(&self.tail);

@@ -1,57 +1,57 @@
-//! The manifest: which files the append-only file is made of, and in which order they are read.
+//! The manifest: the files of the append-only file, in the order in which they are read.
 
 use kvick_resp::split_args;
 use std::fmt;
 
-/// Bytes of a line at most, its end included.
+/// Maximum length of a line in bytes, including its end.
 const LINE_MAX: usize = 1024;
 
-/// What a part is.
+/// The kind of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartKind {
-    /// The data set at some moment.
+    /// The data set at some point in time.
     Base,
     /// Commands since then.
     Increment,
-    /// What a later base has replaced.
+    /// A part that a later base has replaced.
     History,
 }
 
-/// A file of the append-only file.
+/// One file of the append-only file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Its name, in the folder.
+    /// Its name within the directory.
     pub name: Vec<u8>,
-    /// Its number among those of its kind: above 0, unless somebody wrote a manifest by hand.
+    /// Its sequence number among those of its kind: above 0, unless the manifest was edited by hand.
     pub number: i64,
 }
 
-/// See the [module](super)'s documentation.
+/// The list of files. See the [module](super) documentation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Manifest {
     /// The base.
     pub base: Option<Part>,
-    /// The increments, their numbers ascending.
+    /// The increments, by ascending sequence number.
     pub increments: Vec<Part>,
-    /// What is to be deleted, the latest first.
+    /// The files to be deleted, the latest first.
     pub history: Vec<Part>,
     last_base: i64,
     last_increment: i64,
 }
 
-/// Why a manifest makes no sense.
+/// Why a manifest is invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadManifest {
-    /// What is wrong, in words that tools know.
+    /// The error message, which tools depend on.
     pub what: &'static str,
-    /// The line, with its number from 1, if it is one.
+    /// The line and its number, counted from 1, if the error is in a line.
     pub line: Option<(usize, Vec<u8>)>,
 }
 
 impl std::error::Error for BadManifest {}
 
 impl fmt::Display for BadManifest {
-    /// The lines that tell of it.
+    /// Formats the error as several lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("\n*** FATAL AOF MANIFEST FILE ERROR ***\n")?;
         if let Some((number, line)) = &self.line {
@@ -62,7 +62,7 @@ impl fmt::Display for BadManifest {
 }
 
 impl Manifest {
-    /// Reads a manifest.
+    /// Parses a manifest.
     pub fn parse(bytes: &[u8]) -> Result<Manifest, BadManifest> {
         let mut manifest = Manifest::default();
         if bytes.is_empty() {
@@ -101,7 +101,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The manifest as it stands in its file.
+    /// The manifest in the format of its file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let parts = self.base.iter().map(|part| (part, 'b'));
@@ -114,23 +114,23 @@ impl Manifest {
         bytes
     }
 
-    /// True when there is nothing to read.
+    /// True if there are no files to read.
     pub fn is_empty(&self) -> bool {
         self.base.is_none() && self.increments.is_empty()
     }
 
-    /// What is read, in order.
+    /// The files to read, in order.
     pub fn parts(&self) -> impl Iterator<Item = (PartKind, &Part)> {
         let base = self.base.iter().map(|part| (PartKind::Base, part));
         base.chain(self.increments.iter().map(|part| (PartKind::Increment, part)))
     }
 
-    /// Takes in a single file of an old version, as the base.
+    /// Adopts the single file of an old version as the base.
     pub fn adopt(&mut self, name: &[u8]) {
         (self.last_base, self.base) = (1, Some(Part { name: name.into(), number: 1 }));
     }
 
-    /// Adds a base, for which there is no file yet, and makes the one that was there history.
+    /// Adds a base, whose file does not exist yet, and turns the previous one into history.
     pub fn new_base(&mut self, file_name: &[u8], is_dump: bool) -> &Part {
         if let Some(old) = self.base.take() {
             self.history.insert(0, old);
@@ -141,7 +141,7 @@ impl Manifest {
         self.base.insert(Part { name, number: self.last_base })
     }
 
-    /// Adds an increment, for which there is no file yet.
+    /// Adds an increment, whose file does not exist yet.
     pub fn new_increment(&mut self, file_name: &[u8]) -> &Part {
         self.last_increment = self.last_increment.saturating_add(1);
         let name = [file_name, format!(".{}.incr.aof", self.last_increment).as_bytes()].concat();
@@ -149,7 +149,7 @@ impl Manifest {
         &self.increments[self.increments.len() - 1]
     }
 
-    /// Makes all increments but the last `kept` history: the base holds what is in them.
+    /// Turns all increments but the last `kept` into history, because the base contains them.
     pub fn retire_increments(&mut self, kept: usize) {
         let retired = self.increments.len().saturating_sub(kept);
         for part in self.increments.drain(..retired).rev() {
@@ -161,7 +161,7 @@ impl Manifest {
 fn parse_line(line: &[u8]) -> Result<(PartKind, Part), &'static str> {
     const BAD: &str = "Invalid AOF manifest file format";
     let words = split_args(line).map_err(|_| BAD)?;
-    // More words than we know are for later versions.
+    // Additional words are reserved for later versions.
     if words.len() < 6 || !words.len().is_multiple_of(2) {
         return Err(BAD);
     }
@@ -190,14 +190,14 @@ fn parse_line(line: &[u8]) -> Result<(PartKind, Part), &'static str> {
     Ok((kind, Part { name, number }))
 }
 
-/// The integer that a text begins with; 0 when it begins with none.
+/// The integer at the beginning of a text; 0 if there is none.
 fn leading_integer(text: &[u8]) -> i64 {
     let digits = text.iter().enumerate().take_while(|(at, byte)| byte.is_ascii_digit() || (*at == 0 && **byte == b'-'));
     let len = digits.count();
     std::str::from_utf8(&text[..len]).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Appends a name, quoted if it would not be read as one word.
+/// Appends a name, quoted if it would not be parsed as one word.
 fn push_name(bytes: &mut Vec<u8>, name: &[u8]) {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
     if !name.is_empty() && name.iter().all(is_plain) {

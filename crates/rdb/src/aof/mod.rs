@@ -1,10 +1,10 @@
-//! The append-only file: the files that it is made of, their manifest, and what stands in them.
+//! The append-only file: its files, their manifest, and their contents.
 //!
-//! An append-only file is a folder. A [`Manifest`] lists its parts: one **base**, the data set at some moment as a dump or as
-//! commands; then **increments**, the commands since, in the order of their numbers; and parts of its **history**, which a
-//! later base replaced and which will be deleted. Versions before 7 of Redis had a single file: commands, or a dump with
-//! commands behind it. [`Reader`] reads the commands of one file, and tells what is cut off from what is damaged. [`commands`]
-//! writes keys as commands. [`mod@check`] is what `kvick-check-aof` does.
+//! An append-only file is a directory. A [`Manifest`] lists its parts: one **base**, the data set at some point in time
+//! as a dump or as commands; then **increments**, the commands since then, in the order of their sequence numbers; and
+//! its **history**, parts that a later base replaced and that will be deleted. Versions before 7 of Redis used a single
+//! file: commands, or a dump followed by commands. [`Reader`] reads the commands of one file, and distinguishes
+//! truncated from corrupt files. [`commands`] writes keys as commands. [`mod@check`] implements `kvick-check-aof`.
 //!
 //! ```text
 //! manifest:  | file <name> seq <number> type <b, h or i> \n | ...   lines that begin with # are comments

@@ -1,21 +1,21 @@
-//! Reading the commands of an append-only file, strictly: what is cut off is told from what is damaged.
+//! Strict reading of the commands of an append-only file, which distinguishes truncated from corrupt files.
 
 use kvick_resp::{Args, Span};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Bytes of the buffer.
+/// Size of the buffer, in bytes.
 const BUFFER: usize = 256 * 1024;
-/// Digits, sign and line end that a count or length may have.
+/// Maximum size of a count or length with sign and line end, in bytes.
 const NUMBER_LINE_MAX: usize = 32;
-/// Bytes of an annotation at most, its line end included.
+/// Maximum size of an annotation in bytes, including its line end.
 const ANNOTATION_MAX: usize = 1024;
-/// A request's buffer that grew beyond this is given back.
+/// A larger request buffer is shrunk after use, in bytes.
 const REQUEST_KEPT: usize = 1 << 20;
-/// Words for which the same holds.
+/// The same for the number of words.
 const SPANS_KEPT: usize = 1 << 16;
 
-/// Reads one file.
+/// Reads the commands of one file.
 pub struct Reader<R> {
     input: BufReader<R>,
     offset: u64,
@@ -24,52 +24,52 @@ pub struct Reader<R> {
     spans: Vec<Span>,
 }
 
-/// What stands in a file.
+/// An item of a file.
 #[derive(Debug)]
 pub enum Item<'a> {
     /// A request.
     Request(Args<'a>),
-    /// The Unix time in seconds from which on what follows was done.
+    /// An annotation: the following commands were executed at or after this Unix time in seconds.
     Timestamp(i64),
-    /// A line about something else.
+    /// Another annotation.
     Annotation,
 }
 
 /// Why a file cannot be read any further.
 #[derive(Debug)]
 pub struct ReadError {
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// Why.
+    /// The error.
     pub defect: Defect,
 }
 
-/// See [`ReadError`].
+/// The kinds of [`ReadError`].
 #[derive(Debug)]
 pub enum Defect {
-    /// The system says so.
+    /// An I/O error.
     Io(io::Error),
-    /// The file ends in the middle of something.
+    /// The file ends in the middle of an item.
     End,
-    /// It ends within a word: so many bytes were claimed, and so many there.
+    /// The file ends within a word: its stated length and the number of bytes present.
     ShortWord(u64, u64),
-    /// Something else stands where this should.
+    /// An unexpected byte.
     Prefix {
-        /// What should.
+        /// The expected byte.
         expected: u8,
-        /// What does.
+        /// The byte found.
         found: u8,
     },
-    /// A line or a word does not end with CR LF, but with these.
+    /// A line or word ends with these bytes instead of CR LF.
     LineEnd(u8, u8),
-    /// A number of words, or a length, that cannot be.
+    /// An invalid number of words, or an invalid length.
     Number(i64),
-    /// A line that begins with `#` and does not end, or is no time although it says so.
+    /// An annotation without a line end, or an invalid timestamp.
     Annotation,
 }
 
 impl ReadError {
-    /// Whether the file merely ends too early.
+    /// Whether the file is merely truncated.
     pub fn is_cut_off(&self) -> bool {
         matches!(self.defect, Defect::End | Defect::ShortWord(..))
     }
@@ -95,18 +95,18 @@ impl fmt::Display for ReadError {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads what stands behind `offset` bytes that were read otherwise.
+    /// Reads the commands of `input`, which begins at `offset` of the file.
     pub fn new(input: R, offset: u64) -> Self {
         let input = BufReader::with_capacity(BUFFER, input);
         Reader { input, offset, line: 1, bytes: Vec::new(), spans: Vec::new() }
     }
 
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Line ends that were read, and one: words' own do not count.
+    /// The current line number: the number of line ends read, excluding those within words, plus one.
     pub fn line(&self) -> u64 {
         self.line
     }
@@ -144,7 +144,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Reads a line of at most `max` bytes into `line`, its end included if it has one within these.
+    /// Reads a line of at most `max` bytes into `line`, including its end if that is within `max`.
     fn read_line(&mut self, line: &mut [u8], max: usize) -> Result<usize, ReadError> {
         let mut len = 0;
         while len < max {
@@ -160,7 +160,7 @@ impl<R: Read> Reader<R> {
         Ok(len)
     }
 
-    /// Reads a line that is a prefix and a number.
+    /// Reads a line that consists of a prefix and a number.
     fn number(&mut self, prefix: u8) -> Result<i64, ReadError> {
         let (start, mut line) = (self.offset, [0; NUMBER_LINE_MAX]);
         let len = self.read_line(&mut line, NUMBER_LINE_MAX)?;
@@ -174,7 +174,7 @@ impl<R: Read> Reader<R> {
         let end = digits + line[digits..len.max(digits)].iter().take_while(|byte| byte.is_ascii_digit()).count();
         match &line[end..len.max(end)] {
             b"\r\n" => {}
-            // A line that the file does not end.
+            // A line that is truncated by the end of the file.
             b"" | b"\r" if len < NUMBER_LINE_MAX => return fail(Defect::End),
             rest => {
                 let byte = |at: usize| rest.get(at).copied().unwrap_or(0);
@@ -199,7 +199,7 @@ impl<R: Read> Reader<R> {
                 self.input.consume(claimed as usize + 2);
                 claimed + 2
             }
-            // Grows as the bytes arrive, whatever is claimed.
+            // Grows as the bytes arrive, regardless of the stated length.
             None => match self.input.by_ref().take(claimed + 2).read_to_end(&mut self.bytes) {
                 Ok(read) => read as u64,
                 Err(error) => return Err(ReadError { offset: content, defect: Defect::Io(error) }),

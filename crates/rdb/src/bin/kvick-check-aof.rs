@@ -1,4 +1,4 @@
-//! Checks whether an append-only file is sound, and cuts off what is not.
+//! Checks whether an append-only file is valid, and truncates an invalid one.
 
 use kvick_rdb::aof::check::{Request, USAGE, run};
 use std::io::{self, BufWriter, Write};

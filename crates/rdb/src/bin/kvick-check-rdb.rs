@@ -1,4 +1,4 @@
-//! Checks whether a dump is sound, and tells what it holds.
+//! Checks whether a dump is valid, and reports its contents.
 
 use kvick_rdb::check::{CheckOptions, USAGE, check_file};
 use std::io::{self, BufWriter, Write};

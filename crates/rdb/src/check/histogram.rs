@@ -1,22 +1,22 @@
-//! Counts of values, exact to three digits: a high dynamic range histogram.
+//! A high dynamic range histogram: counts of values with a precision of three digits.
 
 use std::collections::BTreeMap;
 
-/// Values below are told apart exactly; above, in each doubling half as many classes as this.
+/// Values below this have their own class; above, each doubling has half as many classes.
 const EXACT: u64 = 2048;
 
-/// See the module's documentation.
+/// A histogram. See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     /// Values from this one on are not counted.
     limit: u64,
-    /// By the largest value of each class.
+    /// Counts by the largest value of each class.
     counts: BTreeMap<u64, u64>,
     total: u64,
 }
 
 impl Histogram {
-    /// One for values up to `max` at least.
+    /// A histogram for values up to at least `max`.
     pub fn new(max: u64) -> Self {
         let mut limit = EXACT;
         while limit <= max {
@@ -25,7 +25,7 @@ impl Histogram {
         Histogram { limit, counts: BTreeMap::new(), total: 0 }
     }
 
-    /// Counts a value, unless it is beyond what this histogram is for.
+    /// Counts a value, unless it is out of range.
     pub fn record(&mut self, value: u64) {
         if value < self.limit {
             *self.counts.entry(largest_alike(value)).or_default() += 1;
@@ -33,7 +33,7 @@ impl Histogram {
         }
     }
 
-    /// The value that so many of a hundred do not exceed; 0 when there are none.
+    /// The value that this percentage of the values does not exceed; 0 if there are none.
     pub fn percentile(&self, percent: f64) -> u64 {
         let wanted = ((percent / 100.0 * self.total as f64 + 0.5) as u64).max(1);
         let mut seen = 0;
@@ -45,7 +45,7 @@ impl Histogram {
     }
 }
 
-/// The largest value that is in the same class.
+/// The largest value of the same class.
 fn largest_alike(value: u64) -> u64 {
     let width_bits = (value / EXACT).checked_ilog2().map_or(0, |bits| bits + 1);
     value | ((1 << width_bits) - 1)

@@ -1,4 +1,4 @@
-//! Checking a dump without loading it: what `kvick-check-rdb` does, in the words of valkey-check-rdb.
+//! Checks a dump without loading it: the implementation of `kvick-check-rdb`, with the messages of valkey-check-rdb.
 
 mod histogram;
 mod stats;
@@ -14,26 +14,26 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How a dump is checked.
+/// Options for checking a dump.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CheckOptions {
     /// The file.
     pub path: PathBuf,
-    /// Whether statistics are gathered.
+    /// Whether statistics are collected.
     pub stats: bool,
-    /// How they are printed.
+    /// The format in which they are printed.
     pub format: Format,
-    /// Where to, instead of standard output.
+    /// The file to which they are printed, instead of standard output.
     pub output: Option<PathBuf>,
-    /// Whether keys, and what a dump says of itself, are left out.
+    /// Whether keys and auxiliary fields are omitted from the output.
     pub hide_user_data: bool,
 }
 
-/// How the command line is to be given, behind the program's name.
+/// The syntax of the command line, after the program's name.
 pub const USAGE: &str = "<rdb-file-name> [--format table|info|csv] [--stats] [--output <file>]";
 
 impl CheckOptions {
-    /// Reads a command line without the program's name; `None` when it makes no sense.
+    /// Parses a command line without the program's name; `None` if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Option<CheckOptions> {
         let mut args = args.into_iter();
         let mut options = CheckOptions { path: args.next()?.into(), ..CheckOptions::default() };
@@ -49,12 +49,12 @@ impl CheckOptions {
     }
 }
 
-/// Checks a file and prints what was found to `out`; whether it is sound.
+/// Checks a file and prints the results to `out`; returns whether it is valid.
 pub fn check_file(options: &CheckOptions, out: &mut dyn Write) -> io::Result<bool> {
     Ok(check_dump(options, out)?.is_some())
 }
 
-/// The same, of a dump that something may follow; where it ends, if it is sound.
+/// Checks a dump that may be followed by other data; returns where it ends, if it is valid.
 pub(crate) fn check_dump(options: &CheckOptions, out: &mut dyn Write) -> io::Result<Option<u64>> {
     let mut check = Check { out, options, offset: 0, found: Found::default() };
     check.say(format_args!("Checking RDB file {}", options.path.display()))?;
@@ -75,7 +75,7 @@ pub(crate) fn check_dump(options: &CheckOptions, out: &mut dyn Write) -> io::Res
     Ok(sound.then_some(check.offset))
 }
 
-/// What a check found so far.
+/// The results of a check so far.
 #[derive(Default)]
 struct Found {
     version: u32,
@@ -99,7 +99,7 @@ impl Check<'_> {
         writeln!(self.out, "[offset {}] {text}", self.offset)
     }
 
-    /// Reads a dump to its end; whether it is sound.
+    /// Reads a dump to its end; returns whether it is valid.
     fn read(&mut self, file: impl Read) -> io::Result<bool> {
         let options =
             ReadOptions { version_check: VersionCheck::Relaxed, skip_modules: true, ..ReadOptions::default() };
@@ -139,7 +139,7 @@ impl Check<'_> {
         }
     }
 
-    /// Tells of what is not a key.
+    /// Prints an event that is not a key.
     fn tell(&mut self, event: &Event) -> io::Result<()> {
         match event {
             Event::Aux { name, value } => {
@@ -176,7 +176,7 @@ impl Check<'_> {
         }
     }
 
-    /// Tells of an error; false, for not sound.
+    /// Prints an error; returns false, for invalid.
     fn fail(&mut self, error: &Error, stage: Stage, key: &[u8]) -> io::Result<bool> {
         self.offset = error.offset;
         writeln!(self.out, "--- RDB ERROR DETECTED ---")?;
@@ -206,7 +206,7 @@ impl Check<'_> {
         Ok(false)
     }
 
-    /// Prints the counts, and the statistics to where they are wanted.
+    /// Prints the counts, and the statistics to the requested output.
     fn sum_up(&mut self) -> io::Result<()> {
         writeln!(self.out, "[info] {} keys read", self.found.keys)?;
         writeln!(self.out, "[info] {} expires", self.found.volatile)?;
@@ -227,7 +227,7 @@ impl Check<'_> {
     }
 }
 
-/// The name of what was being read.
+/// The name of the item that was being read.
 fn name_of(stage: Stage) -> &'static str {
     match stage {
         Stage::Start => "start",

@@ -1,4 +1,4 @@
-//! What kinds of values a dump holds, how many and how large.
+//! Statistics of a dump: number and size of values by kind.
 
 use super::histogram::Histogram;
 use crate::value::ValueRef;
@@ -8,20 +8,20 @@ use kvick_store::collections::list::Side;
 use kvick_store::collections::stream::Id;
 use std::io::{self, Write};
 
-/// How statistics are printed.
+/// The format of statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Format {
-    /// Columns that line up.
+    /// Aligned columns.
     #[default]
     Table,
-    /// One line per number.
+    /// One number per line.
     Info,
     /// Comma-separated.
     Csv,
 }
 
 impl Format {
-    /// By its name on the command line.
+    /// The format with this name on the command line.
     pub(crate) fn from_name(name: &str) -> Option<Format> {
         Some(match name {
             "table" => Format::Table,
@@ -36,7 +36,7 @@ impl Format {
 const KINDS: [&str; 7] = ["string", "list", "set", "zset", "hash", "module", "stream"];
 const MODULE: usize = 5;
 
-/// Elements of a value, and bytes of an element, up to which percentiles tell.
+/// Maximum number of elements of a value, and maximum size of an element in bytes, that percentiles cover.
 const ELEMENTS_MAX: u64 = 200 * 1024;
 const ELEMENT_LEN_MAX: u64 = 1024 * 1024;
 
@@ -72,10 +72,10 @@ impl Default for OfKind {
     }
 }
 
-/// A number that is told of each kind: its name, and the text of it.
+/// A statistic of each kind: its name, and a function that formats it.
 type Row = (&'static str, fn(&OfKind) -> String);
 
-/// The rows under the first, which has the kinds' names.
+/// The rows after the first, which contains the names of kinds.
 const ROWS: [Row; 17] = [
     ("keys.total", |of| of.keys.to_string()),
     ("expire_keys.total", |of| of.volatile.to_string()),
@@ -133,11 +133,11 @@ pub(crate) struct Stats {
     databases: Vec<[OfKind; KINDS.len()]>,
 }
 
-/// Databases beyond are not told apart: the number comes from the file.
+/// Databases from this number on are counted together, since the number comes from the file.
 const DATABASES_MAX: usize = 1 << 16;
 
 impl Stats {
-    /// Sees to it that database `number` has its statistics.
+    /// Creates the statistics of database `number` if necessary.
     pub fn note_database(&mut self, number: u64) {
         let index = usize::try_from(number).unwrap_or(usize::MAX).min(DATABASES_MAX);
         while self.databases.len() <= index {
@@ -145,7 +145,7 @@ impl Stats {
         }
     }
 
-    /// Counts a key; no value means that a module has it.
+    /// Counts a key; `value` is `None` if it belongs to a module.
     pub fn count(&mut self, number: u64, key: &[u8], value: Option<ValueRef<'_>>, expiry_ms: Option<i64>, now_ms: i64) {
         self.note_database(number);
         let index = usize::try_from(number).unwrap_or(usize::MAX).min(DATABASES_MAX);
@@ -160,7 +160,7 @@ impl Stats {
         count_value(of, value);
     }
 
-    /// Prints them.
+    /// Prints the statistics.
     pub fn print(&self, out: &mut dyn Write, format: Format) -> io::Result<()> {
         for (number, kinds) in self.databases.iter().enumerate() {
             match format {

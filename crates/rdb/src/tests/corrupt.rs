@@ -1,4 +1,4 @@
-//! Broken input ends in an error that says where, and nothing worse.
+//! Tests of invalid input: reading ends with an error at the right offset.
 
 use super::{file, payload, read_all, record, relaxed, round_trip, string};
 use crate::samples::{ziplist, zipmap};
@@ -8,7 +8,7 @@ use crate::{
 };
 use kvick_store::{Str, Value};
 
-/// A dump with a value of every type, old ones included.
+/// A dump with a value of every type, including obsolete ones.
 fn sample() -> Vec<u8> {
     let entries = ["field", "12", "other", "3.5", "third", "70000", "last", "x"];
     let old = string(&ziplist(entries.iter().map(|entry| entry.as_bytes())));
@@ -40,7 +40,7 @@ fn sample() -> Vec<u8> {
     };
     crate::save_record(&mut compressed, &long, &WriteOptions::default()).expect("a vector");
     body.extend(compressed);
-    // What is written now, from payloads without their footers.
+    // The current types, from payloads without their footers.
     let stream = payload(&round_trip::stream());
     body.extend(record(stream[0], &stream[1..stream.len() - 10]));
     file(80, &body)
@@ -91,7 +91,7 @@ fn changed_bits_and_bytes_without_a_sum_do_no_harm() {
 
 #[test]
 fn claims_cost_nothing() {
-    // Four gigabytes, all there is, and more elements than could be.
+    // Four gigabytes, the maximum, and more elements than possible.
     let claims: [&[u8]; 4] = [
         b"\x80\xff\xff\xff\xff",
         b"\x81\xff\xff\xff\xff\xff\xff\xff\xff",

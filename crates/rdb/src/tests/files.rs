@@ -1,10 +1,10 @@
-//! Dumps that old servers wrote, in the folder that `KVICK_TEST_DUMPS` names: Valkey's `tests/assets`.
+//! Tests of dumps that old servers wrote, in the directory `KVICK_TEST_DUMPS`: Valkey's `tests/assets`.
 
 use super::{describe, read_all, relaxed};
 use crate::Loaded;
 use std::path::PathBuf;
 
-/// What is read of a file by name; `None`, and a word about it, when the folder is not there.
+/// The contents of a dump by name; `None`, with a message, if the directory does not exist.
 fn read(name: &str) -> Option<Vec<(String, Vec<String>)>> {
     let Some(folder) = std::env::var_os("KVICK_TEST_DUMPS").map(PathBuf::from) else {
         eprintln!("KVICK_TEST_DUMPS is not set: {name} was not read");

@@ -1,4 +1,4 @@
-//! Whole dumps into a target, and what is told of a file that is checked.
+//! Tests of loading whole dumps into a target, and of the output of checks.
 
 use super::{file, record};
 use crate::check::{CheckOptions, check_file};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::ControlFlow;
 
-/// Keeps what it is given.
+/// Keeps everything it receives.
 #[derive(Default)]
 struct Kept {
     keys: BTreeMap<(u64, Vec<u8>), (Option<i64>, Value)>,
@@ -41,8 +41,8 @@ impl Target for Kept {
     }
 }
 
-/// A function; then in database 0 a key, one that expires at 1 ms, a list without elements; in database 3 a hash with a
-/// field that expires at 5000 ms and one that does not, and a hash of which nothing is left then.
+/// A function; then in database 0 a key, one that expires at 1 ms, and a list without elements; in database 3 a hash
+/// with a field that expires at 5000 ms and one that does not, and a hash whose fields have all expired by then.
 fn sample() -> Vec<u8> {
     let (at, never) = (5000i64.to_le_bytes(), (-1i64).to_le_bytes());
     let body = [
@@ -95,7 +95,7 @@ fn loading_can_be_called_off() {
     assert!(matches!(loaded.err().map(|error| error.kind), Some(ErrorKind::Cancelled)));
 }
 
-/// What a check prints of this dump; whether it is sound.
+/// The output of a check of this dump, and whether it is valid.
 fn check(dump: &[u8], args: &[&str]) -> (String, bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("dump");

@@ -1,4 +1,4 @@
-//! Whole values and whole dumps: what is written is read again, what others wrote is read, what is broken is told.
+//! Tests of values and whole dumps: round trips, dumps of other servers, and invalid input.
 
 mod corrupt;
 mod files;
@@ -12,7 +12,7 @@ use kvick_store::collections::list::Side;
 use kvick_store::collections::stream::Id;
 use kvick_store::{Collection, Str, Value};
 
-/// Everything that can be told of a value, sets and hashes in sorted order: its encoding first.
+/// A textual description of a value, beginning with its encoding; sets and hashes are sorted.
 pub fn describe(value: &Value) -> Vec<String> {
     let text = |string: Str<'_>| String::from_utf8_lossy(string.bytes(&mut [0; 20])).into_owned();
     match ValueRef::from(value) {
@@ -71,7 +71,7 @@ pub fn payload(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// Options that read everything.
+/// Options that accept everything.
 pub fn relaxed() -> ReadOptions {
     ReadOptions { version_check: VersionCheck::Relaxed, skip_modules: true, ..ReadOptions::default() }
 }
@@ -88,18 +88,18 @@ pub fn read_all(file: &[u8], options: ReadOptions) -> Result<Vec<(Vec<u8>, Loade
     Ok(entries)
 }
 
-/// A dump without a sum, of these bytes between signature and end.
+/// A dump without a checksum, with these bytes between signature and end.
 pub fn file(version: u32, body: &[u8]) -> Vec<u8> {
     let magic = if version > 79 { format!("VALKEY{version:03}") } else { format!("REDIS{version:04}") };
     [magic.as_bytes(), body, b"\xff", if version < 5 { &[] } else { &[0; 8] }].concat()
 }
 
-/// A record of a key named `k`, its value being `value` as it stands in the file.
+/// A record of a key named `k`; `value` is its value in the format of the file.
 pub fn record(kind: u8, value: &[u8]) -> Vec<u8> {
     [&[kind, 1, b'k'], value].concat()
 }
 
-/// A string of at most 16383 bytes as it is, with its length.
+/// A string of at most 16383 bytes, uncompressed, with its length.
 pub fn string(bytes: &[u8]) -> Vec<u8> {
     let len = bytes.len() as u16;
     let mut string = if len < 64 { vec![len as u8] } else { (len | 0x4000).to_be_bytes().to_vec() };

@@ -1,11 +1,11 @@
-//! Every form that servers wrote before, built by hand.
+//! Tests of every obsolete format, built by hand.
 
 use super::{describe, file, read_all, record, relaxed, string};
 use crate::samples::{ziplist, zipmap};
 use crate::{Loaded, ReadOptions};
 use kvick_store::encodings::listpack::Listpack;
 
-/// What is read of a single value written in this form.
+/// The result of loading a single value in this format.
 fn read(version: u32, kind: u8, value: &[u8]) -> Vec<String> {
     match read_all(&file(version, &record(kind, value)), relaxed()).expect("a sound file").as_slice() {
         [(_, Loaded::Value(value))] => describe(value),
@@ -68,12 +68,12 @@ fn hashes_with_expiry() {
     let (at, never) = (5000i64.to_le_bytes(), (-1i64).to_le_bytes());
     let fields = [&b"\x02\x01f\x01v"[..], &at, b"\x01g\x01w", &never].concat();
     assert_eq!(read(80, 22, &fields), ["hashtable", "f=v Some(5000)", "g=w None"]);
-    // Redis 7.4: the least expiry; then 0 or the difference to it and one.
+    // Redis 7.4: the earliest expiry; then 0 or the difference to it plus one.
     let fields = [&at[..], b"\x03\x00\x01f\x01v\x01\x01g\x01w\x0b\x01h\x01x"].concat();
     assert_eq!(read(12, 24, &fields), ["hashtable", "f=v None", "g=w Some(5000)", "h=x Some(5010)"]);
     let triples = listpack(&["f", "v", "0", "g", "w", "5000"]);
     assert_eq!(read(12, 25, &[&at[..], &triples].concat()), ["hashtable", "f=v None", "g=w Some(5000)"]);
-    // Its release candidates: no least expiry.
+    // Its release candidates: no earliest expiry.
     assert_eq!(read(12, 23, &triples), ["hashtable", "f=v None", "g=w Some(5000)"]);
     assert_eq!(read(12, 22, b"\x02\x00\x01f\x01v\x53\x88\x01g\x01w"), ["hashtable", "f=v None", "g=w Some(5000)"]);
 }
@@ -93,7 +93,7 @@ fn streams_of_all_three_versions() {
     let id = |ms: u64, seq: u64| [ms.to_be_bytes(), seq.to_be_bytes()].concat();
     let block = listpack(&["1", "0", "1", "f", "0", "2", "0", "0", "v", "4"]);
     let blocks = [&b"\x01"[..], &string(&id(9, 1)), &block].concat();
-    // Length, last ID; then first ID, greatest deleted ID, number of entries ever.
+    // Length, last ID; then first ID, greatest deleted ID, number of entries ever added.
     let (old_log, log) = (&b"\x01\x09\x01"[..], &b"\x01\x09\x01\x09\x01\x00\x00\x01"[..]);
     let seen = 77i64.to_le_bytes();
     let pending = [&b"\x01"[..], &id(9, 1), &seen, b"\x03"].concat();
@@ -119,7 +119,7 @@ fn collections_without_elements_are_told_apart() {
 
 #[test]
 fn module_data_is_skipped_or_refused() {
-    // A module type's name, then marked pieces: an integer, a float, a double, a string, the end.
+    // The name of a module's type, then tagged parts: an integer, a float, a double, a string, the end.
     let value = [&b"\x81AAAAAAA\x01"[..], b"\x02\x07\x03ffff\x04dddddddd\x05\x03abc\x00"].concat();
     let dump = file(9, &record(7, &value));
     let entries = read_all(&dump, relaxed()).expect("a sound file");

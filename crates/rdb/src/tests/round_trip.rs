@@ -1,4 +1,4 @@
-//! What is written is read again: values of every kind in every encoding, and dumps of them.
+//! Tests of round trips: values of every kind in every encoding, and dumps of them.
 
 use super::{describe, payload, read_all};
 use crate::aof::commands;
@@ -13,7 +13,7 @@ use kvick_store::{Expiry, Hash, IntBuf, List, Set, SortedSet, Value};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Strings of all forms: integers of all widths, repetitive text, noise, long ones.
+/// Strings of all formats: integers of all widths, repetitive text, noise, long ones.
 fn strings() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         (any::<i64>(), 0..64u32).prop_map(|(number, shift)| (number >> shift).to_string().into_bytes()),
@@ -81,7 +81,7 @@ fn values() -> impl Strategy<Value = Value> {
     prop_oneof![strings, lists(), sets(), sorted_sets(), hashes()]
 }
 
-/// Options under which values keep the encodings that the strategies gave them.
+/// Options under which values keep the encodings that the strategies chose.
 fn generous() -> ValueOptions {
     ValueOptions { hash_max_listpack_entries: 80, set_max_intset_entries: 50, ..ValueOptions::default() }
 }
@@ -89,9 +89,9 @@ fn generous() -> ValueOptions {
 /// A stream with deleted entries and groups.
 pub fn stream() -> Value {
     let mut block = kvick_store::encodings::listpack::Listpack::new();
-    // The head of a block: 2 live, 1 deleted, one field named f.
+    // The header of a block: 2 live, 1 deleted, one field named f.
     let head: [&[u8]; 5] = [b"2", b"1", b"1", b"f", b"0"];
-    // Flags (2: the same fields, 1: deleted), difference of the ID, values, number of elements before.
+    // Flags (2: the same fields, 1: deleted), difference of the ID, values, number of preceding elements.
     let entries: [&[&[u8]]; 3] = [
         &[b"2", b"0", b"0", b"v1", b"4"],
         &[b"3", b"1", b"0", b"v2", b"4"],
@@ -126,7 +126,8 @@ fn streams_come_back_with_their_groups() {
     assert_eq!(describe(&restored.expect("it was dumped")), describe(&stream));
 }
 
-/// Calls `take` with the pieces of a value that may come in pieces, in the order in which dumps have them; whether it may.
+/// Calls `take` with the pieces of a value that can be captured
+/// in pieces, in the order of dumps; returns whether it can be.
 fn take_pieces(value: ValueRef<'_>, mut take: impl FnMut(Piece<'_>)) -> bool {
     let text = &mut IntBuf::default();
     match value {

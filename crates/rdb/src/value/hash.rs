@@ -1,4 +1,4 @@
-//! Hashes: a listpack of fields and values, or one field after the other, with expiry in the newer forms.
+//! Hashes: a listpack of fields and values, or a sequence of fields, with expiry in the newer formats.
 
 use super::{Loaded, sequence};
 use crate::decode::Decoder;
@@ -12,7 +12,7 @@ use kvick_store::collections::hash::{Field, FieldClock, Hash, Limits, Loader, St
 use kvick_store::encodings::listpack::Listpack;
 use kvick_store::{Collection, Expiry, IntBuf, Str};
 
-/// Stands for no expiry.
+/// Represents no expiry.
 const NO_EXPIRY: i64 = -1;
 
 pub(super) fn type_in(hash: &Hash, version: u16) -> Option<Type> {
@@ -33,7 +33,7 @@ pub(super) fn save<S: Sink>(hash: &Hash, kind: Type, encoder: &mut Encoder<'_, S
     hash.iter().try_for_each(|field| save_field(field, kind, encoder))
 }
 
-/// What stands before the fields of a table.
+/// Writes the part before the fields of a table.
 pub(super) fn save_head<S: Sink>(hash: &Hash, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     encoder.length(hash.len() as u64)
 }
@@ -125,7 +125,7 @@ fn load_fields<I: Input>(kind: Type, decoder: &mut Decoder<I>, loading: &mut Loa
     Ok(())
 }
 
-/// Redis's expiry, 0 for none, otherwise one more than what is to be added to `least`; `None` when it cannot be.
+/// Redis's relative expiry: 0 for none, otherwise the difference to `least` plus one; `None` if it is out of range.
 fn relative(number: u64, least: i64) -> Option<Option<i64>> {
     if number == 0 {
         return Some(None);
@@ -134,10 +134,10 @@ fn relative(number: u64, least: i64) -> Option<Option<i64>> {
     (at >= 0).then_some(Some(at))
 }
 
-/// A hash being loaded.
+/// A hash that is being loaded.
 struct Loading<'o> {
     hash: Hash,
-    /// The fields of one that will be a table, which tells at the end whether one came twice.
+    /// The fields of a hash that will be a table; detects duplicates at the end.
     table: Option<Loader>,
     limits: Limits,
     options: &'o ValueOptions,
@@ -145,7 +145,7 @@ struct Loading<'o> {
 }
 
 impl Loading<'_> {
-    /// Adds a field; false when it is there already. One that has expired is left out.
+    /// Adds a field; returns false if it exists. Skips an expired one.
     fn add(&mut self, name: &[u8], value: &[u8], expiry: Option<i64>) -> bool {
         if let (Some(at), Some(now_ms)) = (expiry, self.options.expire_fields_before_ms)
             && at < now_ms
@@ -161,7 +161,7 @@ impl Loading<'_> {
         self.hash.set(name, value, expiry, FieldClock::ALL, self.limits) == Stored::Added
     }
 
-    /// Makes a hash of fields and values in a listpack; `None` when they are no such thing.
+    /// Makes a hash of a listpack of fields and values; `None` if it is invalid.
     fn take(mut self, listpack: Listpack) -> Option<Loaded> {
         if listpack.is_empty() {
             return Some(Loaded::Empty);
@@ -180,7 +180,7 @@ impl Loading<'_> {
         Some(self.finish())
     }
 
-    /// Adds fields, values and expiries in a listpack; `None` when they are no such thing.
+    /// Adds the fields, values and expiries in a listpack; `None` if it is invalid.
     fn add_triples(&mut self, listpack: &Listpack) -> Option<()> {
         let (mut name_text, mut value_text) = (IntBuf::default(), IntBuf::default());
         let mut strings = listpack.view().iter();

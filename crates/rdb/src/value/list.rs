@@ -1,4 +1,4 @@
-//! Lists: blocks of elements, or one element after the other in the oldest form.
+//! Lists: blocks of elements, or a sequence of elements in the oldest format.
 
 use super::{Loaded, sequence};
 use crate::decode::Decoder;
@@ -10,7 +10,7 @@ use crate::read::ValueOptions;
 use kvick_store::collections::list::{BlockView, Builder, Limits, List};
 use kvick_store::{Collection, IntBuf};
 
-/// How a block is held.
+/// The format of a block.
 const PLAIN: u64 = 1;
 const PACKED: u64 = 2;
 
@@ -25,7 +25,7 @@ pub(super) fn save<S: Sink>(list: &List, encoder: &mut Encoder<'_, S>) -> Result
     blocks.try_for_each(|block| save_block(block, encoder))
 }
 
-/// What stands before the blocks of a large one.
+/// Writes the part before the blocks of a large list.
 pub(super) fn save_head<S: Sink>(list: &List, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     encoder.length(list.blocks().map_or(0, |(blocks, _)| blocks.len()) as u64)
 }

@@ -1,7 +1,7 @@
-//! Values: how each kind is written, and built from every form that it was ever written in.
+//! Values: writing each kind, and loading it from every format in which it was ever written.
 //!
-//! One file per kind. A compact encoding from outside is checked once, as a whole, before anything is made of it; after
-//! that a small value is its copy. What a configuration would not keep compact is converted while it is loaded.
+//! There is one file per kind. A compact encoding from outside is validated as a whole before it is used; a small
+//! value is then a copy of it. Encodings that the configuration does not allow are converted while loading.
 
 mod hash;
 mod list;
@@ -39,16 +39,16 @@ pub enum ValueRef<'a> {
     Stream(&'a Stream),
 }
 
-/// What was made of a value that was read.
+/// The result of loading a value.
 #[derive(Debug)]
 pub enum Loaded {
     /// The value.
     Value(Value),
-    /// A collection without elements, which is not to be kept: old servers wrote some by mistake.
+    /// A collection without elements, which must not be kept: old servers wrote some by mistake.
     Empty,
     /// A hash whose fields have all expired.
     Expired,
-    /// A module's, skipped.
+    /// A module's value, which was skipped.
     Module(ModuleType),
 }
 
@@ -96,7 +96,7 @@ impl<'a> From<&'a Value> for ValueRef<'a> {
 }
 
 impl ValueRef<'_> {
-    /// How it is written in a version of the format; `None` when that version has no form for it.
+    /// The format of the value in a version of dumps; `None` if that version does not support it.
     pub fn type_in(self, version: u16) -> Option<Type> {
         Some(match self {
             ValueRef::Str(_) => Type::String,
@@ -109,7 +109,7 @@ impl ValueRef<'_> {
     }
 }
 
-/// Writes a value in the form that [`ValueRef::type_in`] chose.
+/// Writes a value in the format that [`ValueRef::type_in`] chose.
 pub(crate) fn save<S: Sink>(value: ValueRef<'_>, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     match value {
         ValueRef::Str(string) => encoder.str(string),
@@ -121,7 +121,7 @@ pub(crate) fn save<S: Sink>(value: ValueRef<'_>, kind: Type, encoder: &mut Encod
     }
 }
 
-/// Writes what stands before the pieces of a value that is written in pieces.
+/// Writes the part before the pieces of a value that is written in pieces.
 pub(crate) fn save_head<S: Sink>(value: ValueRef<'_>, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     match value {
         ValueRef::Str(_) => Ok(()),
@@ -133,7 +133,7 @@ pub(crate) fn save_head<S: Sink>(value: ValueRef<'_>, encoder: &mut Encoder<'_, 
     }
 }
 
-/// Writes a piece of a value in the form that [`ValueRef::type_in`] chose for the whole.
+/// Writes a piece of a value in the format that [`ValueRef::type_in`] chose for it.
 pub(crate) fn save_piece<S: Sink>(piece: Piece<'_>, kind: Type, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     match piece {
         Piece::Member(member) => encoder.string(member),
@@ -144,16 +144,16 @@ pub(crate) fn save_piece<S: Sink>(piece: Piece<'_>, kind: Type, encoder: &mut En
     }
 }
 
-/// Writes what stands behind the pieces.
+/// Writes the part after the pieces.
 pub(crate) fn save_tail<S: Sink>(value: ValueRef<'_>, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     if let ValueRef::Stream(stream) = value { stream::save_tail(stream, encoder) } else { Ok(()) }
 }
 
-/// Builds values from what is read.
+/// Builds values from a decoder.
 pub(crate) struct Builder<'o> {
     options: &'o ValueOptions,
     skip_modules: bool,
-    /// Names of fields that were left out.
+    /// Names of fields that were skipped.
     pub expired_fields: Vec<Vec<u8>>,
 }
 
@@ -162,7 +162,7 @@ impl<'o> Builder<'o> {
         Builder { options, skip_modules, expired_fields: Vec::new() }
     }
 
-    /// Reads a value of this form.
+    /// Reads a value in this format.
     pub fn load<I: Input>(&mut self, kind: Type, decoder: &mut Decoder<I>) -> Result<Loaded, Error> {
         match kind {
             Type::String => load_string(decoder),

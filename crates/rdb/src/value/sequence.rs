@@ -1,4 +1,4 @@
-//! Compact encodings as listpacks, whatever they were before.
+//! Conversion of compact encodings to listpacks.
 
 use crate::decode::Decoder;
 use crate::error::{Corrupt, Error};
@@ -7,7 +7,7 @@ use crate::ziplist::{self, Broken};
 use kvick_store::Str;
 use kvick_store::encodings::listpack::Listpack;
 
-/// Reads a string that is a listpack; `whose` is told in the error.
+/// Reads a string that contains a listpack; `whose` is the type of value, for the error.
 pub(crate) fn listpack<I: Input>(decoder: &mut Decoder<I>, whose: &'static str) -> Result<Listpack, Error> {
     let checked = match decoder.string()? {
         Str::Bytes(bytes) => Listpack::from_bytes(bytes).ok(),
@@ -16,7 +16,7 @@ pub(crate) fn listpack<I: Input>(decoder: &mut Decoder<I>, whose: &'static str) 
     checked.ok_or_else(|| decoder.corrupt(Corrupt::Encoding(whose)))
 }
 
-/// Reads a string that is a ziplist, as a listpack.
+/// Reads a string that contains a ziplist, and converts it to a listpack.
 pub(crate) fn from_ziplist<I: Input>(decoder: &mut Decoder<I>, whose: &'static str) -> Result<Listpack, Error> {
     let converted = match decoder.string()? {
         Str::Bytes(bytes) => convert(bytes).ok(),
@@ -31,7 +31,7 @@ fn convert(bytes: &[u8]) -> Result<Listpack, Broken> {
     Ok(listpack)
 }
 
-/// Adds an element to what is converted.
+/// Adds an element to the converted listpack.
 pub(crate) fn push(listpack: &mut Listpack, element: Str<'_>) -> Result<(), Broken> {
     match element {
         Str::Int(number) if listpack.fits(size_of::<u64>()) => listpack.push_back_int(number),

@@ -1,4 +1,4 @@
-//! Sets: an intset, a listpack, or one member after the other.
+//! Sets: an intset, a listpack, or a sequence of members.
 
 use super::{Loaded, sequence};
 use crate::decode::Decoder;
@@ -30,7 +30,7 @@ pub(super) fn save<S: Sink>(set: &Set, encoder: &mut Encoder<'_, S>) -> Result<(
     }
 }
 
-/// What stands before the members of a table.
+/// Writes the part before the members of a table.
 pub(super) fn save_head<S: Sink>(set: &Set, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     encoder.length(set.len() as u64)
 }
@@ -67,7 +67,7 @@ fn load_intset<I: Input>(decoder: &mut Decoder<I>, limits: &Limits) -> Result<Se
     checked.ok_or_else(|| decoder.corrupt(Corrupt::Encoding("Intset")))
 }
 
-/// A table of members that are known to be different.
+/// A table of members that are known to be distinct.
 fn table_of<'a>(members: impl Iterator<Item = Str<'a>>, limits: &Limits) -> Set {
     let mut set = Set::table();
     for member in members {

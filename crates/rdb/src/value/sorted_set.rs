@@ -1,4 +1,4 @@
-//! Sorted sets: a listpack of members and scores, or one after the other, from the greatest on.
+//! Sorted sets: a listpack of members and scores, or a sequence of them in descending order.
 
 use super::{Loaded, sequence};
 use crate::decode::Decoder;
@@ -12,7 +12,7 @@ use kvick_store::collections::sorted_set::{Builder, Limits, Loader, SortedSet};
 use kvick_store::encodings::listpack::Listpack;
 use kvick_store::{Collection, IntBuf, Str};
 
-/// Lengths of decimal scores that stand for something else.
+/// Lengths of decimal scores with a special meaning.
 const NAN: u8 = 253;
 const INFINITE: u8 = 254;
 const MINUS_INFINITE: u8 = 255;
@@ -26,11 +26,11 @@ pub(super) fn save<S: Sink>(sorted_set: &SortedSet, encoder: &mut Encoder<'_, S>
         return encoder.string(view.bytes());
     }
     save_head(sorted_set, encoder)?;
-    // Valkey inserts at the front of a skiplist fastest.
+    // Valkey is fastest at inserting at the front of a skiplist.
     sorted_set.range_rev(0..usize::MAX).try_for_each(|(member, score)| save_element(member, score, encoder))
 }
 
-/// What stands before the elements of a large one.
+/// Writes the part before the elements of a large sorted set.
 pub(super) fn save_head<S: Sink>(sorted_set: &SortedSet, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     encoder.length(sorted_set.len() as u64)
 }
@@ -56,7 +56,7 @@ pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &Val
     Ok(if sorted_set.is_empty() { Loaded::Empty } else { sorted_set.into() })
 }
 
-/// A sorted set of pairs in a listpack, which was read from `form`. Pairs in an order that is not ours are put into it.
+/// A sorted set of the pairs in a listpack, which was read from `form`. Sorts the pairs if necessary.
 fn from_listpack(listpack: Listpack, limits: Limits, form: &'static str) -> Result<SortedSet, Corrupt> {
     if listpack.len() / 2 <= limits.entries
         && let Ok(sorted_set) = SortedSet::from_listpack(listpack.clone())
@@ -80,7 +80,7 @@ fn from_listpack(listpack: Listpack, limits: Limits, form: &'static str) -> Resu
     Ok(builder.build(limits))
 }
 
-/// Whether a text stands for what is not a number, which is never read as a score.
+/// Whether a text represents NaN, which is never a valid score.
 fn is_nan(text: &[u8]) -> bool {
     let unsigned = text.strip_prefix(b"-").unwrap_or(text);
     unsigned.first_chunk().is_some_and(|word: &[u8; 3]| word.eq_ignore_ascii_case(b"nan"))

@@ -1,4 +1,4 @@
-//! Streams: the blocks as they are, what the log remembers, and the consumer groups.
+//! Streams: the blocks unchanged, the history of the log, and the consumer groups.
 
 use super::Loaded;
 use crate::decode::Decoder;
@@ -10,7 +10,7 @@ use kvick_store::collections::stream::block::Block;
 use kvick_store::collections::stream::{BadGroup, Group, Groups, History, Id, Loader, Log, Stream};
 use kvick_store::{IntBuf, Str};
 
-/// Stands for a group's unknown number of entries that it read.
+/// Represents an unknown number of entries read by a group.
 const UNKNOWN: u64 = u64::MAX;
 
 pub(super) fn save<S: Sink>(stream: &Stream, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
@@ -19,7 +19,7 @@ pub(super) fn save<S: Sink>(stream: &Stream, encoder: &mut Encoder<'_, S>) -> Re
     save_tail(stream, encoder)
 }
 
-/// What stands before the blocks.
+/// Writes the part before the blocks.
 pub(super) fn save_head<S: Sink>(stream: &Stream, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     encoder.length(stream.log().blocks_len() as u64)
 }
@@ -29,7 +29,7 @@ pub(super) fn save_block<S: Sink>(id: Id, block: &Block, encoder: &mut Encoder<'
     encoder.string(block.view().bytes())
 }
 
-/// What stands behind the blocks.
+/// Writes the part after the blocks.
 pub(super) fn save_tail<S: Sink>(stream: &Stream, encoder: &mut Encoder<'_, S>) -> Result<(), S::Error> {
     let (log, groups) = (stream.log(), stream.groups());
     let History { first_id, max_deleted_id, entries_added } = log.history();

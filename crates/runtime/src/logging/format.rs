@@ -1,22 +1,22 @@
-//! How a line looks: Valkey's three formats and three ways to write the time.
+//! The format of log lines: Valkey's three line formats and three timestamp formats.
 
 use super::settings::{LogFormat, LogLevel, LogTimestampFormat};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How lines look.
+/// The style of lines.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// The line.
+    /// The format of the line.
     pub format: LogFormat,
-    /// The time in it.
+    /// The format of the timestamp.
     pub timestamp: LogTimestampFormat,
 }
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-/// What this process is in replication, as one character and as a word.
+/// The replication role of this process, as a character and as a word.
 const ROLE: (char, &str) = ('M', "primary");
 
-/// A whole line, its end included.
+/// Formats a complete line with its line end.
 pub fn line(style: Style, level: LogLevel, now: SystemTime, message: &str) -> Vec<u8> {
     let pid = std::process::id();
     let time = timestamp(style.timestamp, now);
@@ -31,7 +31,8 @@ pub fn line(style: Style, level: LogLevel, now: SystemTime, message: &str) -> Ve
         LogFormat::Json => {
             let message = json_string(message);
             format!(
-                "{{\"pid\":{pid},\"role\":\"{role}\",\"timestamp\":\"{time}\",\"level\":\"{name}\",\"message\":{message}}}\n"
+                "{{\"pid\":{pid},\"role\":\"{role}\",\"timestamp\":\"{time}\",\"level\":\"{name}\",\
+                 \"message\":{message}}}\n"
             )
         }
     }
@@ -47,12 +48,12 @@ fn names(level: LogLevel) -> (char, &'static str) {
     }
 }
 
-/// A message that can stand between double quotes on one line.
+/// The message in a form that fits between double quotes on one line.
 fn plain(message: &str) -> String {
     message.replace('"', "'").replace(['\n', '\r'], " ")
 }
 
-/// A message as a JSON string, quotes included.
+/// The message as a JSON string, including the quotes.
 fn json_string(message: &str) -> String {
     let mut out = String::with_capacity(message.len() + 2);
     out.push('"');
@@ -88,10 +89,10 @@ fn timestamp(format: LogTimestampFormat, now: SystemTime) -> String {
     format!("{:04}-{:02}-{:02}T{clock}{sign}{:02}:{:02}", t.year, t.month + 1, t.day, minutes / 60, minutes % 60)
 }
 
-/// A time of the local calendar.
+/// A local time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalTime {
-    /// All of it.
+    /// The full year.
     pub year: i64,
     /// From 0.
     pub month: usize,
@@ -103,17 +104,17 @@ pub struct LocalTime {
     pub minute: i32,
     /// 0 to 60.
     pub second: i32,
-    /// How far it is ahead of UTC.
+    /// Offset from UTC.
     pub offset_seconds: i64,
 }
 
 impl LocalTime {
-    /// The time so many seconds after 1970.
+    /// The local time at a Unix time in seconds.
     pub fn at(seconds: i64) -> Self {
         // SAFETY: all-zero bytes are a valid `tm`, whose one pointer may be null.
         let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-        // SAFETY: both arguments point to values of ours that live through the call. Where the year is out of range
-        // the call leaves the zeroes in place.
+        // SAFETY: both arguments point to local values that live through the call. If the year is out of range, the
+        // call leaves the zeroes in place.
         unsafe { libc::localtime_r(&seconds, &mut tm) };
         LocalTime {
             year: i64::from(tm.tm_year) + 1900,
@@ -126,7 +127,7 @@ impl LocalTime {
         }
     }
 
-    /// The month in three letters.
+    /// The abbreviated month.
     pub fn month_name(&self) -> &'static str {
         MONTHS[self.month]
     }

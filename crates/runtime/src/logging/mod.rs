@@ -1,11 +1,11 @@
-//! The server's log: lines with a level, written to a file or to standard output, and to syslog.
+//! The server's log: lines with a level, written to a file or standard output, and to syslog.
 //!
-//! Who logs renders the line ([`format`]) and leaves it in a bounded [`queue`]; a thread of its own writes what is there
-//! to the [`sink`]. No worker depends on a disk, a terminal or syslog: when the queue is full the line is lost, and the
-//! log says how many were. But before a worker replies it gives the thread a moment to write what the worker has logged
-//! ([`settle`]), so that who gets the reply finds the lines; a thread that does not keep up costs one such moment, not one
-//! for each line. Before [`start`] and after [`stop`] lines are written at once by who logs them, so that
-//! nothing is lost around the process's beginning, its fork, and its end.
+//! A thread that logs formats the line ([`format`]) and puts it into a bounded [`queue`]; the log thread writes the
+//! queued lines to the [`sink`]. So no worker blocks on a disk, a terminal or syslog. If the queue is full, lines are
+//! dropped, and the log reports how many. Before a worker replies, it waits a bounded time for its lines to be written
+//! ([`settle`]), so that the client finds the lines once it has the reply; if the log thread falls behind, only one
+//! such wait times out, not one per line. Before [`start`] and after [`stop`], each thread writes its lines itself, so
+//! that no line is lost around startup, fork and exit.
 
 mod format;
 mod queue;
@@ -26,18 +26,18 @@ use std::time::{Duration, SystemTime};
 pub use settings::{LogFormat, LogLevel, LogSettings, LogTimestampFormat, SyslogFacility};
 pub use sink::descriptor;
 
-/// No reply waits longer than this for the log.
+/// The longest time that a reply waits for the log.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(20);
 
 thread_local! {
-    /// Whether this thread has logged something since it last waited for it to be written.
+    /// Whether this thread has logged a line since it last waited for the log.
     static UNSETTLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Bytes of a message; what is longer is cut. Valkey's limit, without the byte that ends its strings.
+/// Maximum bytes of a message; longer messages are truncated. This is Valkey's limit without the terminating NUL byte.
 const MESSAGE_BYTES_MAX: usize = 1023;
 
-/// The one log of the process.
+/// The log of the process.
 static LOG: Log = Log {
     level: AtomicU8::new(LogLevel::Notice as u8),
     style: Mutex::new(Style { format: LogFormat::Legacy, timestamp: LogTimestampFormat::Legacy }),
@@ -49,53 +49,53 @@ static LOG: Log = Log {
 };
 
 struct Log {
-    /// The least level that is written.
+    /// Lines below this level are dropped.
     level: AtomicU8,
     style: Mutex<Style>,
-    /// Whether lines carry their message for syslog.
+    /// Whether lines keep their message for syslog.
     to_syslog: AtomicBool,
-    /// Whether a thread writes the lines.
+    /// Whether the log thread is running.
     has_writer: AtomicBool,
     writer: Mutex<Option<JoinHandle<()>>>,
     queue: Queue,
-    /// Locked before the queue is emptied, so that lines keep their order whoever writes them.
+    /// Locked before lines are taken from the queue, so that they are written in order regardless of the writer.
     sink: Mutex<Sink>,
 }
 
-/// What is wrong or critical.
+/// Logs an error or a critical condition.
 pub fn warning(message: Arguments<'_>) {
     LOG.line(LogLevel::Warning, message);
 }
 
-/// What an operator wants to know.
+/// Logs a message for operators.
 pub fn notice(message: Arguments<'_>) {
     LOG.line(LogLevel::Notice, message);
 }
 
-/// What helps to find out what goes on.
+/// Logs a message that helps to follow the server's activity.
 pub fn verbose(message: Arguments<'_>) {
     LOG.line(LogLevel::Verbose, message);
 }
 
-/// What helps to find a mistake in the server.
+/// Logs a message that helps to debug the server.
 pub fn debug(message: Arguments<'_>) {
     LOG.line(LogLevel::Debug, message);
 }
 
-/// Text as it is, of any length, without anything in front of it: the logo, a crash report.
+/// Logs text of any length without a prefix: the logo, a crash report.
 pub fn raw(level: LogLevel, text: &str) {
     if LOG.writes(level) {
         LOG.submit(Line::new(level, text.as_bytes().to_vec(), LOG.for_syslog(text)));
     }
 }
 
-/// Applies the level and the formats, at the start and after CONFIG SET.
+/// Applies the level and the formats, at startup and after CONFIG SET.
 pub fn configure(settings: &LogSettings) {
     LOG.level.store(settings.level as u8, Ordering::Relaxed);
     *LOG.style.lock() = Style { format: settings.format, timestamp: settings.timestamp };
 }
 
-/// Opens the log's destinations and applies the rest as [`configure`] does.
+/// Opens the destinations of the log and applies the other settings like [`configure`].
 pub fn open(settings: &LogSettings) {
     configure(settings);
     let mut sink = LOG.sink.lock();
@@ -106,8 +106,8 @@ pub fn open(settings: &LogSettings) {
     LOG.to_syslog.store(settings.syslog.is_some(), Ordering::Relaxed);
 }
 
-/// Starts the thread that writes. To be called after the process has forked for the last time; until then, and if there
-/// can be no thread, who logs writes.
+/// Starts the log thread. Call it after the process has forked for the last time. Until then, or if the thread cannot
+/// be started, each thread writes its lines itself.
 pub fn start() -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("log".into()).spawn(|| {
         crate::memory::register_thread();
@@ -120,28 +120,28 @@ pub fn start() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Ends the thread that writes. Every line logged before is written when this returns.
+/// Stops the log thread. When this returns, all lines logged before are written.
 pub fn stop() {
     LOG.has_writer.store(false, Ordering::Release);
     LOG.queue.close();
     if let Some(thread) = LOG.writer.lock().take() {
-        // Had it panicked, the process would have ended.
+        // A panic of the thread would have ended the process.
         let _ = thread.join();
     }
     flush();
 }
 
-/// Writes every line logged so far before it returns.
+/// Writes all lines logged so far before it returns.
 pub fn flush() {
     LOG.write_out(&mut LOG.sink.lock());
 }
 
-/// Logs nothing from here on: for a copy of the process, in which nobody writes.
+/// Disables the log, for a forked copy of the process that has no log thread.
 pub fn silence() {
     LOG.level.store(u8::MAX, Ordering::Relaxed);
 }
 
-/// Waits until what this thread has logged is written, for a moment at most.
+/// Waits until the lines of this thread are written, for at most [`SETTLE_AT_MOST`].
 #[inline]
 pub fn settle() {
     if UNSETTLED.replace(false) {
@@ -149,7 +149,7 @@ pub fn settle() {
     }
 }
 
-/// What [`flush`] does, for a crash: gives up after a while, since the thread that crashed may have been writing.
+/// Like [`flush`], for crashes: gives up after `wait`, since the crashed thread may hold the lock.
 pub fn flush_within(wait: Duration) -> bool {
     LOG.sink.try_lock_for(wait).map(|mut sink| LOG.write_out(&mut sink)).is_some()
 }
@@ -168,7 +168,7 @@ impl Log {
             return;
         }
         let mut text = Cut(String::new());
-        // The one error there can be is that the message is cut.
+        // The only possible error is that the message was truncated.
         let _ = text.write_fmt(message);
         let style = *self.style.lock();
         let bytes = format::line(style, level, SystemTime::now(), &text.0);
@@ -183,7 +183,7 @@ impl Log {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the queued lines.
     fn write_out(&self, sink: &mut Sink) {
         let (mut lines, lost) = self.queue.take();
         if lost > 0 {
@@ -199,7 +199,7 @@ impl Log {
     }
 }
 
-/// A text that takes no more than [`MESSAGE_BYTES_MAX`] bytes, and no part of a character.
+/// A string that is truncated at [`MESSAGE_BYTES_MAX`] bytes, at a character boundary.
 struct Cut(String);
 
 impl Write for Cut {

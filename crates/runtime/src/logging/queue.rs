@@ -1,19 +1,19 @@
-//! Lines that wait to be written: bounded. Who adds one need not wait, but may, for a while, until it is written.
+//! The bounded queue of log lines. A thread that adds a line may wait, for a bounded time, until it is written.
 
 use super::settings::LogLevel;
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Lines that may wait; some megabytes at most, since all but crash reports are short.
+/// Maximum number of queued lines. They take some megabytes at most, since all lines except crash reports are short.
 const LINES_MAX: usize = 8192;
 
-/// A line that is ready to be written.
+/// A formatted line.
 pub struct Line {
     /// Its level, for syslog.
     pub level: LogLevel,
-    /// What is written, with the end of the line.
+    /// The bytes to write, including the line end.
     pub bytes: Vec<u8>,
-    /// The bare message, if syslog is told too.
+    /// The bare message, if it also goes to syslog.
     pub message: Option<Box<str>>,
 }
 
@@ -24,7 +24,7 @@ impl Line {
     }
 }
 
-/// See the module's documentation.
+/// The queue of log lines.
 pub struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
@@ -34,15 +34,15 @@ pub struct Queue {
 
 struct Waiting {
     lines: Vec<Line>,
-    /// Lines for which there was no room since the last [`Queue::take`].
+    /// Lines dropped since the last [`Queue::take`] because the queue was full.
     lost: u64,
     closed: bool,
-    /// Lines that were ever added.
+    /// Number of lines ever added.
     added: u64,
-    /// Of these, how many were taken by who writes, and how many are written.
+    /// Of these, the number taken by the writer, and the number written.
     taken: u64,
     written: u64,
-    /// Whether somebody waited in vain since all lines were last written: nobody waits then.
+    /// Whether a wait has timed out since all lines were last written. No thread waits while this is set.
     behind: bool,
 }
 
@@ -54,7 +54,7 @@ impl Queue {
         Queue { waiting: Mutex::new(waiting), changed: Condvar::new(), settled: Condvar::new() }
     }
 
-    /// Adds a line, or counts it as lost.
+    /// Adds a line, or counts it as lost if the queue is full.
     pub fn push(&self, line: Line) {
         let mut waiting = self.waiting.lock();
         if waiting.lines.len() == LINES_MAX {
@@ -68,14 +68,14 @@ impl Queue {
         }
     }
 
-    /// All lines that wait, and how many were lost.
+    /// Takes all queued lines; also returns how many were lost.
     pub fn take(&self) -> (Vec<Line>, u64) {
         let mut waiting = self.waiting.lock();
         waiting.taken = waiting.added;
         (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.lost))
     }
 
-    /// All lines taken so far are written.
+    /// Marks all lines taken so far as written.
     pub fn written(&self) {
         let mut waiting = self.waiting.lock();
         waiting.written = waiting.taken;
@@ -83,8 +83,8 @@ impl Queue {
         self.settled.notify_all();
     }
 
-    /// Waits until the lines added so far are written, but no longer than this; whether they are. Where who writes does
-    /// not keep up, one has to wait in vain, and nobody after that until all is written.
+    /// Waits until the lines added so far are written, but at most `at_most`; returns whether they are. If the writer
+    /// falls behind, one call times out, and later calls return at once until all lines are written.
     pub fn settle(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut waiting = self.waiting.lock();
@@ -97,7 +97,7 @@ impl Queue {
         waiting.written >= added
     }
 
-    /// Waits for lines; false once the queue is closed.
+    /// Waits for lines; returns false once the queue is closed.
     pub fn wait(&self) -> bool {
         let mut waiting = self.waiting.lock();
         while waiting.lines.is_empty() && !waiting.closed {
@@ -106,7 +106,7 @@ impl Queue {
         !waiting.closed
     }
 
-    /// Has who waits wait no longer.
+    /// Closes the queue and wakes the waiting writer.
     pub fn close(&self) {
         self.waiting.lock().closed = true;
         self.changed.notify_all();
@@ -137,7 +137,7 @@ mod tests {
         queue.push(line());
         assert!(!queue.settle(Duration::ZERO));
         queue.take();
-        // Taken is not written.
+        // Lines that were taken are not yet written.
         assert!(!queue.settle(Duration::from_millis(1)));
         queue.push(line());
         queue.written();

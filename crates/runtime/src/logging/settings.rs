@@ -1,8 +1,8 @@
-//! What the log is set to do. The directives that say so are read elsewhere.
+//! The settings of the log. The config crate reads them from directives.
 
 use std::path::PathBuf;
 
-/// Under which facility the system log files our lines.
+/// The facility for lines sent to syslog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyslogFacility {
     /// `LOG_USER`.
@@ -25,22 +25,22 @@ pub enum SyslogFacility {
     Local7,
 }
 
-/// From which weight on a line is logged.
+/// The minimum level of logged lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
     /// Everything.
     Debug,
-    /// What helps to find out what goes on.
+    /// Messages that help to follow the server's activity.
     Verbose,
-    /// What an operator wants to know.
+    /// Messages for operators.
     Notice,
-    /// What is wrong or critical.
+    /// Errors and critical conditions.
     Warning,
     /// Nothing at all.
     Nothing,
 }
 
-/// The form of a line in the log.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// Process, role, time, level and message.
@@ -51,7 +51,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The form of times in the log.
+/// The format of timestamps in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogTimestampFormat {
     /// `21 Nov 2026 04:52:46.510`.
@@ -62,17 +62,17 @@ pub enum LogTimestampFormat {
     Milliseconds,
 }
 
-/// All settings of the log.
+/// The settings of the log.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
     /// Lines below this level are dropped.
     pub level: LogLevel,
-    /// Form of a line.
+    /// Format of lines.
     pub format: LogFormat,
-    /// Form of times.
+    /// Format of timestamps.
     pub timestamp: LogTimestampFormat,
-    /// The file; standard output if there is none.
+    /// The log file; `None` for standard output.
     pub file: Option<PathBuf>,
-    /// Facility and identity for the system log, if lines go there too.
+    /// Facility and identity for syslog, if lines also go there.
     pub syslog: Option<(SyslogFacility, String)>,
 }

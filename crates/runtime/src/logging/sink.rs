@@ -1,6 +1,6 @@
-//! Where lines end up: a file or standard output, and syslog beside it.
+//! The destinations of log lines: a file or standard output, and optionally syslog.
 //!
-//! The file stays open, and is opened anew when its name leads to another file or to none, so that it can be moved away
+//! The file stays open. It is reopened when its path refers to a different file or to none, so that it can be rotated
 //! while the server runs.
 
 use super::queue::Line;
@@ -13,16 +13,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The descriptor that lines go to, for who cannot take a lock.
+/// The file descriptor of the log, for code that cannot take a lock.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(libc::STDOUT_FILENO);
 
-/// The file descriptor that the log is written to now, for a signal handler; it may be closed and opened anew at any
-/// time.
+/// The current file descriptor of the log, for signal handlers. It may be closed and reopened at any time.
 pub fn descriptor() -> i32 {
     DESCRIPTOR.load(Ordering::Relaxed)
 }
 
-/// See the module's documentation.
+/// The destinations of log lines.
 pub struct Sink {
     /// `None` for standard output.
     file: Option<LogFile>,
@@ -31,7 +30,7 @@ pub struct Sink {
 
 struct LogFile {
     path: PathBuf,
-    /// `None` while it cannot be opened.
+    /// `None` while the file cannot be opened.
     open: Option<File>,
 }
 
@@ -41,19 +40,19 @@ impl Sink {
         Sink { file: None, syslog: None }
     }
 
-    /// A file, to whose end lines are added. If it cannot be opened now, that is tried again at every line.
+    /// A file to append to. If it cannot be opened, every write tries again.
     pub fn file(path: PathBuf) -> Self {
         let mut file = LogFile { path, open: None };
         file.reopen_if_moved();
         Sink { file: Some(file), syslog: None }
     }
 
-    /// Has syslog told too.
+    /// Also sends lines to syslog.
     pub fn add_syslog(&mut self, facility: SyslogFacility, ident: &str) {
         self.syslog = Some(Syslog::new(Path::new("/dev/log"), facility, ident));
     }
 
-    /// Writes lines. What cannot be written is lost: there is nowhere to complain.
+    /// Writes lines. Write errors are ignored, since there is no other place to report them.
     pub fn write(&mut self, lines: &[Line]) {
         let bytes: Vec<u8> = lines.iter().flat_map(|line| &line.bytes).copied().collect();
         match &mut self.file {
@@ -87,7 +86,7 @@ impl LogFile {
         }
     }
 
-    /// Whether the name leads to this file.
+    /// Whether the path still refers to this file.
     fn is_still(&self, file: &File) -> bool {
         let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
         match (std::fs::metadata(&self.path), file.metadata()) {

@@ -1,4 +1,4 @@
-//! The system's log: a datagram to `/dev/log` for each line, in the form of RFC 3164 that local daemons read.
+//! Syslog: one datagram to `/dev/log` per line, in the RFC 3164 form that local daemons read.
 
 use super::format::LocalTime;
 use super::settings::{LogLevel, SyslogFacility};
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A connection to the system's log.
+/// A connection to syslog.
 pub struct Syslog {
     socket: Option<UnixDatagram>,
     path: PathBuf,
@@ -17,12 +17,12 @@ pub struct Syslog {
 impl Syslog {
     /// A connection to the daemon that listens on the socket `path`.
     pub fn new(path: &Path, facility: SyslogFacility, ident: &str) -> Self {
-        // Without a socket nothing is sent; the log itself goes on.
+        // Without a socket, nothing is sent to syslog; other destinations are unaffected.
         let socket = UnixDatagram::unbound().ok().filter(|socket| socket.set_nonblocking(true).is_ok());
         Syslog { socket, path: path.into(), facility: code(facility), ident: ident.into() }
     }
 
-    /// Sends a message. A daemon that is not there or does not keep up misses it.
+    /// Sends a message. The message is lost if the daemon is not running or not keeping up.
     pub fn send(&mut self, level: LogLevel, message: &str) {
         let Some(socket) = &self.socket else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,27 +1,28 @@
-//! How much memory is in use, to the byte and at any time: what all threads allocated, less what they freed.
+//! Memory in use, exact and available at any time: the bytes that all threads allocated minus the bytes that they
+//! freed.
 //!
-//! The allocator counts both for each thread, in plain words that the thread alone writes. Every thread of the server
-//! [enrols](register_thread) when it begins, and then anybody may add the words up, which takes some ten nanoseconds per thread. What a
-//! thread frees may have been allocated by another, so the balance of one thread means nothing by itself but for how it
-//! changes.
+//! The allocator counts both per thread, in words that only the thread itself writes. Every thread of the server calls
+//! [`register_thread`] when it starts; any thread can then add up the words, which takes about ten nanoseconds per
+//! thread. A thread may free memory that another thread allocated, so only the change of a single thread's balance is
+//! meaningful, not its value.
 //!
 //! A command in progress may hold memory that it frees before it ends, for example while a buffer grows, or memory
 //! that is not yet accounted to a connection. Other workers must not evict keys because of that. So while there is a
 //! limit of memory, each worker [settles](settle) its balance between commands, and [`settled`] ignores allocations
 //! made since.
 //!
-//! Invariants of the unsafe code here: the addresses in an [`Account`] are those that the allocator tells of the words of an
-//! enrolled thread. They are valid while the thread lives, and it takes its account out of the books, under their lock,
-//! before it ends. Nobody but the allocator writes there.
+//! Invariants of the unsafe code here: the addresses in an [`Account`] are those that the allocator reports for the
+//! words of a registered thread. They are valid while the thread lives, and the thread removes its account, under the
+//! lock, before it ends. Only the allocator writes to them.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Stands for a count that the allocator does not keep.
+/// Replaces a count that the allocator does not keep.
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 
-/// Where the counts of a thread are.
+/// The addresses of a thread's counts.
 #[derive(Clone)]
 struct Account {
     allocated: *const AtomicU64,
@@ -30,11 +31,11 @@ struct Account {
     settled: Arc<AtomicI64>,
 }
 
-// SAFETY: the words that it leads to are only read, and only while the thread that writes them lives.
+// SAFETY: the words behind the pointers are only read, and only while the thread that writes them lives.
 unsafe impl Send for Account {}
 
 impl Account {
-    /// The calling thread's.
+    /// The account of the calling thread.
     fn own() -> Self {
         let word = |name: &str| super::read_control::<*const AtomicU64>(name.into()).unwrap_or(&raw const NOTHING);
         Account {
@@ -44,9 +45,10 @@ impl Account {
         }
     }
 
-    /// Bytes allocated and not freed by the thread, which lives.
+    /// Bytes allocated minus bytes freed by the thread, which must be alive.
     fn balance(&self) -> i64 {
-        // SAFETY: the words are aligned and valid while the thread lives, and a load sees a value that they had.
+        // SAFETY: the words are aligned and valid while the thread lives, and an atomic load returns a value that they
+        // held.
         let (allocated, freed) =
             unsafe { ((*self.allocated).load(Ordering::Relaxed), (*self.freed).load(Ordering::Relaxed)) };
         allocated.wrapping_sub(freed) as i64
@@ -60,7 +62,7 @@ impl Account {
     }
 }
 
-/// The accounts of threads that live, and the sum of those that have ended.
+/// The accounts of live threads, and the sum of the balances of ended threads.
 struct Books {
     open: Vec<Account>,
     closed: i64,
@@ -68,7 +70,7 @@ struct Books {
 
 static BOOKS: Mutex<Books> = Mutex::new(Books { open: Vec::new(), closed: 0 });
 
-/// A thread's entry in the books.
+/// The registration of a thread, which ends when the thread does.
 struct Enrolment(Account);
 
 impl Enrolment {
@@ -91,13 +93,13 @@ thread_local! {
     static OWN: Enrolment = Enrolment::begin();
 }
 
-/// Has the calling thread counted, now and as long as it lives. A second call does nothing.
+/// Registers the calling thread until it ends. Further calls have no effect.
 pub fn register_thread() {
-    // A thread that is ending cannot, and need not.
+    // A thread that is ending cannot be registered and does not need to be.
     let _ = OWN.try_with(|_| ());
 }
 
-/// What the calling thread allocated and did not free, in bytes; enrols it.
+/// Bytes that the calling thread allocated minus bytes that it freed. Registers the thread.
 #[inline]
 pub fn own_balance() -> i64 {
     OWN.try_with(|own| own.0.balance()).unwrap_or(0)
@@ -114,7 +116,7 @@ pub fn unsettle() {
     let _ = OWN.try_with(|own| own.0.settled.store(i64::MAX, Ordering::Release));
 }
 
-/// Bytes that are in use.
+/// Bytes in use.
 pub fn in_use() -> usize {
     sum(Account::balance)
 }
@@ -127,7 +129,7 @@ pub fn settled() -> usize {
 fn sum(balance: impl Fn(&Account) -> i64) -> usize {
     let books = BOOKS.lock();
     let sum = books.closed + books.open.iter().map(balance).sum::<i64>();
-    // What one thread allocates and another frees while this adds up may make it a little less than nothing.
+    // The sum may be slightly negative if one thread allocates and another frees during the addition.
     usize::try_from(sum).unwrap_or(0)
 }
 

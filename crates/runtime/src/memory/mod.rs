@@ -1,10 +1,10 @@
-//! What the process takes of memory: the allocator's figures, the kernel's, and what of it is not data.
+//! Memory statistics of the process: the allocator's figures, the kernel's, and the overhead beyond the data.
 //!
-//! How much is in use is known at any time, see [`allocation_stats`]. All else the allocator, jemalloc, adds up when it is asked to.
-//! That takes some ten microseconds, so it is done once for a report, never while commands run.
+//! The memory in use is available at any time, see [`allocation_stats`]. The allocator, jemalloc, computes all other
+//! figures on request. That takes some ten microseconds, so it is done once per report, never during commands.
 //!
-//! Invariants of the unsafe code here: each name is that of a control which the allocator documents, is terminated by a
-//! zero byte, and is read with the type documented for it.
+//! Invariants of the unsafe code here: each name is that of a documented control of the allocator, ends with a zero
+//! byte, and is read with the type documented for it.
 
 mod allocation_stats;
 mod slabs;
@@ -17,34 +17,34 @@ use tikv_jemalloc_ctl::{epoch, raw, stats};
 pub use allocation_stats::{in_use, own_balance, register_thread, settle, settled, unsettle};
 pub use slabs::Slabs;
 
-/// The allocator's number for all of its arenas together.
+/// The allocator's index for all of its arenas together.
 const ALL_ARENAS: usize = 4096;
 
 /// The allocator's and the kernel's figures, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// What the server has in use.
+    /// Bytes that the server has in use.
     pub used: usize,
-    /// What was allocated and not freed, with what is kept free for each thread.
+    /// Allocated bytes including the per-thread caches.
     pub allocated: usize,
-    /// Pages that hold any of it.
+    /// Bytes of pages that contain allocations.
     pub active: usize,
-    /// Pages that the allocator has in memory.
+    /// Bytes of pages that the allocator keeps in memory.
     pub resident: usize,
-    /// Pages that the kernel may take back when it wants to.
+    /// Bytes of pages that the kernel may reclaim.
     pub muzzy: usize,
-    /// What is free within the pages for small allocations.
+    /// Free bytes within the slabs of small allocations.
     pub small_free: usize,
-    /// What of the process is in memory.
+    /// Resident set size of the process.
     pub rss: usize,
 }
 
 impl Figures {
-    /// The figures now.
+    /// Reads the current figures.
     pub fn read() -> Self {
         refresh();
         let rss = resident_set();
-        // A control that cannot be read is one that this build of the allocator lacks.
+        // Reading fails only for controls that this build of the allocator lacks.
         let allocated = stats::allocated::read().unwrap_or(0);
         Figures {
             used: in_use(),
@@ -59,11 +59,11 @@ impl Figures {
 }
 
 fn refresh() {
-    // Without it the figures are those of the last time: old, but true then.
+    // On failure, the figures are those of the previous call.
     let _ = epoch::advance();
 }
 
-/// Has the allocator give back the pages that it does not use.
+/// Returns unused pages of the allocator to the kernel.
 pub fn purge() -> bool {
     let flush = b"thread.tcache.flush\0";
     let purge = format!("arena.{ALL_ARENAS}.purge\0");
@@ -71,7 +71,7 @@ pub fn purge() -> bool {
     unsafe { command(flush) && command(purge.as_bytes()) }
 }
 
-/// The allocator's own report.
+/// The allocator's own statistics report.
 pub fn report() -> Vec<u8> {
     let mut text = Vec::new();
     // Writing to memory does not fail.
@@ -82,10 +82,10 @@ pub fn report() -> Vec<u8> {
 /// Runs a control that carries no data.
 ///
 /// # Safety
-/// The name ends with a zero byte and is that of a control which neither reads nor writes a value.
+/// The name ends with a zero byte and belongs to a control that neither reads nor writes a value.
 unsafe fn command(name: &[u8]) -> bool {
     use std::ptr::null_mut;
-    // SAFETY: as the caller promises; no value is passed in either direction.
+    // SAFETY: guaranteed by the caller; no value is passed in either direction.
     unsafe { tikv_jemalloc_sys::mallctl(name.as_ptr().cast(), null_mut(), null_mut(), null_mut(), 0) == 0 }
 }
 
@@ -95,9 +95,9 @@ fn read_control<T: Copy>(name: String) -> Option<T> {
     unsafe { raw::read(name.as_bytes()) }.ok()
 }
 
-/// A control of the allocator that is a number of whatever width.
+/// Reads a control of the allocator that is a number of any width.
 pub fn control_number(name: &[u8]) -> Option<i64> {
-    // A name may not end early, and no control has one so long.
+    // A NUL byte would end the name early, and no control has such a long name.
     if name.contains(&0) || name.len() > 256 {
         return None;
     }
@@ -106,9 +106,9 @@ pub fn control_number(name: &[u8]) -> Option<i64> {
     wide(name.clone()).or_else(|| narrow(name.clone()).map(i64::from)).or_else(|| flag(name).map(i64::from))
 }
 
-/// A control of the allocator that is a text.
+/// Reads a control of the allocator that is a string.
 pub fn control_text(name: &[u8]) -> Option<Vec<u8>> {
-    /// All others would have numbers taken for addresses.
+    /// Reading any other control here would treat a number as an address.
     const TEXTS: [&str; 7] = [
         "version",
         "config.malloc_conf",
@@ -120,11 +120,11 @@ pub fn control_text(name: &[u8]) -> Option<Vec<u8>> {
     ];
     let name = TEXTS.into_iter().find(|known| known.as_bytes() == name)?;
     let text: *const c_char = read_control(format!("{name}\0"))?;
-    // SAFETY: these controls lead to texts that end with a zero byte and live as long as the process.
+    // SAFETY: these controls point to strings that end with a zero byte and live as long as the process.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
 }
 
-/// What is free in slabs of small allocations.
+/// Free bytes within the slabs of small allocations.
 fn small_free() -> Option<usize> {
     let bins: u32 = read_control("arenas.nbins\0".into())?;
     (0..bins).map(small_free_in).sum()
@@ -149,13 +149,13 @@ fn page_size() -> usize {
     *SIZE.get_or_init(|| usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
 }
 
-/// Memory of the machine.
+/// Physical memory of the machine.
 pub fn system_total() -> usize {
     // SAFETY: the call only returns a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) }).unwrap_or(0) * page_size()
 }
 
-/// What is remembered about the process's memory.
+/// Peak and initial memory use of the process.
 #[derive(Default)]
 pub struct Monitor {
     startup: AtomicUsize,
@@ -163,45 +163,45 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Takes note that the server is about to serve: what it takes now is what it takes when empty.
+    /// Records the memory in use at startup, before any data is added.
     pub fn mark_startup(&self) {
         let now = in_use();
         self.startup.store(now, Ordering::Relaxed);
         self.note(now);
     }
 
-    /// Takes note of what is in use now.
+    /// Records the memory in use now.
     pub fn sample(&self) {
         self.note(in_use());
     }
 
-    /// Takes note of how much is in use.
+    /// Updates the peak.
     pub fn note(&self, used: usize) {
         self.peak.fetch_max(used, Ordering::Relaxed);
     }
 
-    /// What was in use when the server was about to serve.
+    /// Memory in use at startup.
     pub fn startup(&self) -> usize {
         self.startup.load(Ordering::Relaxed)
     }
 
-    /// The most that was ever seen in use.
+    /// The highest memory use recorded.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
 }
 
-/// What is free within pages for small allocations.
+/// Free memory within the slabs of small allocations.
 #[derive(Clone, Copy, Debug)]
 pub struct Waste {
     /// Bytes.
     pub bytes: usize,
-    /// In percent of what is allocated.
+    /// Percent of the allocated bytes.
     pub percent: f64,
 }
 
 impl Waste {
-    /// How much is free within small pages now. Costs some ten microseconds.
+    /// Measures the current value, which takes some ten microseconds.
     pub fn measure() -> Self {
         refresh();
         let (bytes, allocated) = (small_free().unwrap_or(0), stats::allocated::read().unwrap_or(0));
@@ -209,17 +209,17 @@ impl Waste {
     }
 }
 
-/// `part` of `whole`; 0 of nothing.
+/// The ratio of `part` to `whole`; 0 if `whole` is 0.
 pub fn ratio(part: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// `part` of `whole` in percent; 0 of nothing.
+/// `part` in percent of `whole`; 0 if `whole` is 0.
 pub fn percent(part: usize, whole: usize) -> f64 {
     ratio(part, whole) * 100.0
 }
 
-/// How much `more` exceeds `less`: ratio and bytes.
+/// The excess of `more` over `less`: the ratio, and the difference in bytes.
 pub fn excess(more: usize, less: usize) -> (f64, i64) {
     (ratio(more, less), more as i64 - less as i64)
 }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn figures_contain_one_another() {
-        // The allocator adds them up one after the other while other threads allocate and free.
+        // The allocator computes the figures one after another while other threads allocate and free.
         let nest = |figures: &Figures| figures.allocated <= figures.active && figures.active <= figures.resident;
         let figures =
             (0..1000).map(|_| Figures::read()).find(nest).expect("figures of a moment in which little happens");

@@ -1,14 +1,14 @@
-//! Which slabs of the allocator are little used, and moving allocations out of them.
+//! Finds sparsely used slabs of the allocator and moves allocations out of them (active defragmentation).
 //!
-//! Small allocations of one size stand side by side in a slab. A slab that is used about as little as those of its size are on
-//! average, full ones left out, or less, is one to be emptied: what stands in it is moved to where the allocator would put something
-//! new, which is into the oldest slab with room. Where there is little to be gained in all slabs of a size, nothing is moved.
+//! Small allocations of one size class share slabs. A slab whose usage is at most about the average of the non-full
+//! slabs of its size is to be emptied: its allocations move to the place that the allocator selects for a new
+//! allocation, which is the oldest slab with room. If the slabs of a size would gain little, nothing is moved.
 //!
 //! # Safety
 //!
-//! [`USES`] is asked for one address at a time and answers with three numbers, which is how the allocator documents it. An
-//! allocation is given back with the size and the alignment with which [`crate::allocator`] has made it, and past the thread's
-//! cache, which would hand it out again at once.
+//! [`USES`] is queried for one address at a time and returns three numbers, as the allocator documents. An allocation
+//! is freed with the size and alignment with which [`crate::allocator`] made it, and bypasses the thread's cache, which
+//! would reuse it at once.
 
 use super::{ALL_ARENAS, read_control, refresh};
 use crate::allocator;
@@ -19,17 +19,18 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use tikv_jemalloc_sys as jemalloc;
 
-/// The control that tells of an allocation how many places are free in its slab, how many there are, and the slab's size.
+/// The control that reports, for an allocation, the free places in its slab, the number of places, and the size of the
+/// slab.
 const USES: &[u8] = b"experimental.utilization.batch_query\0";
 
-/// Slabs are looked at when this share of what is taken, as a divisor, is free in all slabs of the size.
+/// Slabs are examined if at least this fraction of the memory in use (as a divisor) is free in the slabs of the size.
 const WORTHWHILE_SHARE: usize = 50;
 
-/// The allocator, as something that moves allocations.
+/// The allocator as a [`Heap`] that can move allocations.
 pub struct Slabs {
-    /// The control by its numbers; `None` where the allocator does not have it.
+    /// The control in its numeric form; `None` if the allocator lacks it.
     uses: Option<[usize; 3]>,
-    /// For each size, in units of the allocator's quantum, the most places of a slab that are taken if it is to be emptied.
+    /// For each size in quanta: the maximum number of used places in a slab that is to be emptied.
     taken_max: Box<[u32]>,
 }
 
@@ -37,7 +38,7 @@ impl Default for Slabs {
     fn default() -> Self {
         let mut numbers = [0; 3];
         let mut len = numbers.len();
-        // SAFETY: the name ends with a zero byte; as many numbers are written as there is room for.
+        // SAFETY: the name ends with a zero byte; the call writes at most as many numbers as the array holds.
         let error = unsafe { jemalloc::mallctlnametomib(USES.as_ptr().cast(), numbers.as_mut_ptr(), &mut len) };
         let uses = (error == 0 && len == numbers.len()).then_some(numbers);
         Slabs { uses, taken_max: vec![0; SHARED_BYTES_MAX / QUANTUM + 1].into() }
@@ -45,12 +46,12 @@ impl Default for Slabs {
 }
 
 impl Slabs {
-    /// Whether the allocator tells what is needed.
+    /// Whether the allocator provides the required control.
     pub fn can_move(&self) -> bool {
         self.uses.is_some()
     }
 
-    /// Looks how much the slabs are used now.
+    /// Reads the current usage of the slabs.
     pub fn look(&mut self) {
         refresh();
         let bins: u32 = read_control("arenas.nbins\0".into()).unwrap_or(0);
@@ -64,7 +65,7 @@ impl Slabs {
         }
     }
 
-    /// Whether an allocation of this size stands in a slab that is to be emptied.
+    /// Whether an allocation of this size is in a slab that is to be emptied.
     fn is_ill_placed(&self, allocation: NonNull<u8>, size: usize) -> bool {
         let taken_max = self.taken_max.get(size.div_ceil(QUANTUM)).copied().unwrap_or(0);
         if taken_max == 0 {
@@ -90,7 +91,7 @@ impl Slabs {
     }
 }
 
-// SAFETY: what comes back was allocated as the global allocator would have, and has what the old allocation had.
+// SAFETY: the result is allocated as by the global allocator and has the contents of the old allocation.
 unsafe impl Heap for Slabs {
     #[inline]
     unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8> {
@@ -98,7 +99,8 @@ unsafe impl Heap for Slabs {
             return allocation;
         }
         let flags = allocator::flags(layout) | jemalloc::MALLOCX_TCACHE_NONE;
-        // SAFETY: the size is not zero; the old allocation has this layout, by the caller's promise, and is not used again.
+        // SAFETY: the size is not zero; the caller guarantees the layout of the old allocation and does not use it
+        // again.
         unsafe {
             let Some(now) = NonNull::new(jemalloc::mallocx(layout.size(), flags).cast::<u8>()) else {
                 return allocation;
@@ -114,12 +116,12 @@ unsafe impl Heap for Slabs {
 #[derive(Clone, Copy)]
 struct Bin {
     size: usize,
-    /// Places in a slab.
+    /// Places per slab.
     places: usize,
     slabs: usize,
-    /// Those that are not full.
+    /// Slabs that are not full.
     open: usize,
-    /// Places that are taken, in all of them.
+    /// Used places in all slabs.
     taken: usize,
 }
 
@@ -136,7 +138,7 @@ impl Bin {
         })
     }
 
-    /// The most places of a slab that are taken if it is to be emptied; 0 when none is.
+    /// The maximum number of used places in a slab that is to be emptied; 0 if none is.
     fn taken_max(self) -> u32 {
         let full = self.slabs.saturating_sub(self.open);
         let taken = self.taken.saturating_sub(full * self.places);
@@ -144,11 +146,12 @@ impl Bin {
         if self.open < 2 || free < (2 * self.places).max(self.taken / WORTHWHILE_SHARE) {
             return 0;
         }
-        // Where slabs are all about equally empty, half of them would not do; where they are nearly full, emptying those
-        // above the average would but shift the gaps about.
+        // If all slabs are about equally empty, emptying half of them would not be enough. If they are nearly full,
+        // emptying those above the average would only move the gaps.
         let is_nearly_full = taken * 4 > self.open * self.places * 3;
         let eighths = if is_nearly_full { taken * 8 + self.open * 4 } else { taken * 9 };
-        // A few slabs that cannot be emptied, which hold the average down, do not save those that are less than half used.
+        // Slabs that are less than half used are always emptied, even if a few slabs that cannot be emptied lower the
+        // average.
         (eighths / (8 * self.open)).clamp(self.places / 2, self.places.saturating_sub(1).max(self.places / 2)) as u32
     }
 }
@@ -174,7 +177,7 @@ mod tests {
     fn what_is_left_of_many_allocations_moves_together() {
         const COUNT: usize = 100_000;
         let layout = Layout::from_size_align(336, 8).expect("a layout");
-        // SAFETY: each is written within its size, and freed once, where it is then.
+        // SAFETY: each allocation is written within its size, and freed once at its current address.
         unsafe {
             let all: Vec<*mut u8> = (0..COUNT).map(|_| Allocator.alloc(layout)).collect();
             let mut left = Vec::new();

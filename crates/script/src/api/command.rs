@@ -1,11 +1,11 @@
-//! Commands: `call`, `pcall` and `acl_check_cmd`.
+//! Functions that run commands: `call`, `pcall` and `acl_check_cmd`.
 
 use kvick_resp::format::{format_double, format_i64};
 
 use crate::convert::{push_error, push_reply};
 use crate::lua::{Lua, Raise, Results, Type};
 
-/// Numbers up to this magnitude are written as integers when they are whole.
+/// Whole numbers up to this magnitude are formatted as integers.
 const INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
 
 /// Adds the functions to the table on the top of the stack.
@@ -15,19 +15,19 @@ pub(super) fn install(lua: Lua<'_>) {
     lua.add_function("acl_check_cmd", acl_check_cmd);
 }
 
-/// `call(command, ...)`: errors are raised.
+/// `call(command, ...)`: raises errors.
 fn call(lua: Lua<'_>) -> Results {
     if run(lua)? { Err(Raise) } else { Ok(1) }
 }
 
-/// `pcall(command, ...)`: errors are answered.
+/// `pcall(command, ...)`: returns errors.
 fn pcall(lua: Lua<'_>) -> Results {
     match run(lua) {
         Ok(_) | Err(Raise) => Ok(1),
     }
 }
 
-/// Runs the command that the arguments are and pushes its reply; answers whether that is an error.
+/// Runs the command in the arguments and pushes its reply; returns whether the reply is an error.
 fn run(lua: Lua<'_>) -> Result<bool, Raise> {
     take_request(lua)?;
     let state = lua.state();
@@ -51,7 +51,7 @@ fn acl_check_cmd(lua: Lua<'_>) -> Results {
     }
 }
 
-/// Makes the arguments the state's request. They stay where they are.
+/// Stores the arguments as the request of the state. They remain on the stack.
 fn take_request(lua: Lua<'_>) -> Result<(), Raise> {
     let top = lua.top();
     if top == 0 {
@@ -63,7 +63,7 @@ fn take_request(lua: Lua<'_>) -> Result<(), Raise> {
     for n in 1..=top {
         match lua.kind(n) {
             Type::String => request.push_bytes(lua.bytes(n).unwrap_or_default()),
-            // Lua would write numbers with fewer digits.
+            // Lua would format numbers with fewer digits.
             Type::Number => request.push_written(|out| write_number(lua.number(n), out)),
             _ => {
                 push_error(lua, b"ERR Command arguments must be strings or integers");
@@ -74,7 +74,7 @@ fn take_request(lua: Lua<'_>) -> Result<(), Raise> {
     Ok(())
 }
 
-/// Writes a number as an argument: all of it, and without an exponent if it is whole and not too large.
+/// Formats a number as an argument: with all digits, and without an exponent if it is whole and not too large.
 fn write_number(n: f64, out: &mut Vec<u8>) {
     if n.abs() <= INTEGER_MAX && n as i64 as f64 == n {
         format_i64(n as i64, out);

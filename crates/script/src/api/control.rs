@@ -1,4 +1,4 @@
-//! What is not a command: the log, digests, replies that are made by hand, protocol versions, propagation.
+//! Functions other than commands: log, digests, custom replies, protocol version, propagation.
 
 use std::ops::ControlFlow;
 
@@ -35,7 +35,7 @@ pub(super) fn install(lua: Lua<'_>) {
     }
 }
 
-/// Adds what only scripts have. Without the debugger nothing stops, and nobody is told.
+/// Adds the functions that only scripts have. Without the debugger they do nothing.
 pub(super) fn install_for_scripts(lua: Lua<'_>) {
     lua.add_function("breakpoint", |lua: Lua<'_>| {
         let debugger = lua.debugger();
@@ -50,14 +50,14 @@ pub(super) fn install_for_scripts(lua: Lua<'_>) {
         debugger::debug(lua);
         Ok(0)
     });
-    // Effects of commands are what is propagated, whether or not a script asks for it.
+    // The effects of commands are always propagated, so the call changes nothing.
     lua.add_function("replicate_commands", |lua: Lua<'_>| {
         lua.push_boolean(true);
         Ok(1)
     });
 }
 
-/// Fails with the text of an error.
+/// Fails with an error text.
 #[cold]
 fn fail(lua: Lua<'_>, text: &str) -> Results {
     push_error(lua, text.as_bytes());
@@ -80,7 +80,7 @@ pub(super) fn log(lua: Lua<'_>) -> Results {
         3 => LogLevel::Warning,
         _ => return fail(lua, "ERR Invalid log level."),
     };
-    // The line is put together on the stack, from the arguments that are text.
+    // The line is assembled on the stack from the string arguments.
     lua.push_bytes("");
     for n in 2..=top {
         if lua.is_string(n) {
@@ -99,7 +99,7 @@ pub(super) fn log(lua: Lua<'_>) -> Results {
     Ok(0)
 }
 
-/// `setresp(version)`: in which protocol version replies of commands come, and results are made.
+/// `setresp(version)`: sets the protocol version of command replies and of the result.
 fn set_resp(lua: Lua<'_>) -> Results {
     if lua.top() != 1 {
         return fail(lua, "ERR server.setresp() requires one argument.");
@@ -147,7 +147,7 @@ fn status_reply(lua: Lua<'_>) -> Results {
     Ok(1)
 }
 
-/// Pushes an error, which is answered rather than raised, unless the only argument is a string.
+/// Unless the only argument is a string, pushes an error to return (not to raise).
 fn check_text(lua: Lua<'_>) -> ControlFlow<()> {
     if lua.top() == 1 && lua.kind(1) == Type::String {
         return ControlFlow::Continue(());
@@ -156,7 +156,7 @@ fn check_text(lua: Lua<'_>) -> ControlFlow<()> {
     ControlFlow::Break(())
 }
 
-/// `set_repl(targets)`: where effects of commands are propagated to.
+/// `set_repl(targets)`: sets where the effects of commands are propagated to.
 fn set_repl(lua: Lua<'_>) -> Results {
     if lua.top() != 1 {
         return fail(lua, "ERR server.set_repl() requires one argument.");

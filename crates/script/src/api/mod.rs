@@ -1,4 +1,4 @@
-//! `redis`, also known as `server`: how scripts reach the server.
+//! The table `redis`, also called `server`: the interface of scripts to the server.
 
 mod command;
 mod control;
@@ -25,7 +25,7 @@ pub(crate) fn install(lua: Lua<'_>, global: i32, kind: Kind, identity: &Identity
     lua.raw_set_field(global, "redis");
 }
 
-/// Adds to the table on the top of the stack what libraries find also while they are loaded.
+/// Adds to the table on the top of the stack the fields that are also available while libraries are loaded.
 pub(crate) fn install_log_and_versions(lua: Lua<'_>, identity: &Identity) {
     lua.add_function("log", control::log);
     for (level, name) in ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"].into_iter().enumerate() {
@@ -46,7 +46,7 @@ pub(crate) fn install_log_and_versions(lua: Lua<'_>, identity: &Identity) {
     lua.raw_set_field(-2, "SERVER_NAME");
 }
 
-/// A version of three numbers as one: a byte for each.
+/// Encodes a version of three numbers as one number, with a byte for each.
 fn version_number(version: &str) -> u32 {
     let numbers = version.split('.').chain(["0"; 3]).take(3);
     numbers.fold(0, |all, number| all << 8 | number.parse::<u32>().unwrap_or(0) & 0xff)

@@ -1,18 +1,18 @@
-//! Replies of commands become Lua values, straight from the bytes.
+//! Converts command replies to Lua values, directly from the bytes.
 
 use kvick_resp::format::parse_i64;
 
 use super::{COUNTED, push_written_error};
 use crate::lua::{Lua, Raise};
 
-/// How deep replies may be nested; those of commands are by far not.
+/// Maximum nesting of replies, far above that of any command.
 const DEPTH_MAX: u32 = 64;
 
-/// Pushes the value of a reply; answers whether it is an error.
+/// Pushes the value of a reply; returns whether it is an error.
 ///
 /// # Errors
 ///
-/// If the reply is nested too deeply or is none.
+/// If the reply is nested too deeply or malformed.
 pub(crate) fn push_reply(lua: Lua<'_>, reply: &[u8]) -> Result<bool, Raise> {
     let mut reader = Reader { rest: reply };
     let error = reply.first() == Some(&b'-');
@@ -25,13 +25,13 @@ pub(crate) fn push_reply(lua: Lua<'_>, reply: &[u8]) -> Result<bool, Raise> {
     }
 }
 
-/// What is left to be read.
+/// The unread part of a reply.
 struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Pushes the next value; `None` if there is none that can be read.
+    /// Pushes the next value; `None` if it is malformed.
     fn push_value(&mut self, lua: Lua<'_>, depth: u32) -> Option<()> {
         let (&kind, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         self.push_value(lua, depth + 1)
     }
 
-    /// Takes the line.
+    /// Reads a line.
     #[inline]
     fn line(&mut self) -> Option<&'a [u8]> {
         let end = memchr::memchr(b'\r', self.rest)?;
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         Some(line)
     }
 
-    /// Takes a string of `len` bytes and its line end.
+    /// Reads a string of `len` bytes and its line end.
     #[inline]
     fn bulk(&mut self, len: usize) -> Option<&'a [u8]> {
         let text = self.rest.get(..len)?;
@@ -140,14 +140,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Pushes a table with one field, which `push` pushes.
+/// Pushes a table with one field, whose value `push` pushes.
 fn push_field<'a>(lua: Lua<'a>, name: &str, push: impl FnOnce(Lua<'a>)) {
     lua.create_table(0, 1);
     push(lua);
     lua.raw_set_field(-2, name);
 }
 
-/// Stores the pair of a key and a value on the top in the table under it. Nil is no key: such a pair is left out.
+/// Stores the key and value on the top of the stack in the table below them. Nil is not a valid key; such a pair is
+/// dropped.
 fn set_pair(lua: Lua<'_>) {
     if lua.kind(-2) == crate::lua::Type::Nil {
         lua.pop(2);
@@ -156,7 +157,7 @@ fn set_pair(lua: Lua<'_>) {
     }
 }
 
-/// A length, or `Some(None)` for the -1 that stands for null.
+/// Parses a length; `Some(None)` for -1, which means null.
 fn parse_len(line: &[u8]) -> Option<Option<usize>> {
     match parse_i64(line)? {
         -1 => Some(None),

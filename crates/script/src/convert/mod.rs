@@ -1,10 +1,10 @@
-//! From replies to Lua values and back.
+//! Conversion between replies and Lua values.
 //!
 //! | reply | value |
 //! | --- | --- |
 //! | integer | number |
 //! | bulk string | string |
-//! | array | table with items from 1 on |
+//! | array | table with items starting at 1 |
 //! | status | table with the field `ok` |
 //! | error | table with the field `err` |
 //! | null of RESP2 | false |
@@ -16,7 +16,8 @@
 //! | map | table with the field `map`, a table |
 //! | set | table with the field `set`, a table whose keys are the members |
 //!
-//! Numbers become integers in replies, true 1, false and nil null, unless the script chose RESP3.
+//! In results, numbers become integers. Unless the script has selected RESP3, true becomes 1, and false and nil become
+//! null.
 
 mod from_reply;
 mod to_reply;
@@ -27,21 +28,21 @@ pub(crate) use to_reply::write_result;
 use crate::lua::Lua;
 use crate::run::c_text;
 
-/// The fields by which the tables of replies are known, in the order in which they are looked for.
+/// The fields that identify the tables of replies, in order of precedence.
 pub(crate) const FIELDS: [&str; 7] = ["err", "ok", "double", "big_number", "verbatim_string", "map", "set"];
 
-/// The field of an error that was counted when a command answered it.
+/// The field of an error that was counted when the command returned it.
 pub(crate) const COUNTED: &str = "ignore_error_stats_update";
 
-/// Pushes an error's table; `text` is all of it, the code first.
+/// Pushes the table of an error. `text` is the complete text, starting with the error code.
 pub(crate) fn push_error(lua: Lua<'_>, text: &[u8]) {
     lua.create_table(0, 1);
     lua.push_bytes(text);
     lua.raw_set_field(-2, "err");
 }
 
-/// Pushes an error's table as scripts and commands write errors, which may lack a code: a text of one word gets one,
-/// and line ends around the message are dropped.
+/// Pushes the table of an error as written by scripts and commands. A text of a single word gets an error code, and
+/// line ends around the message are removed.
 pub(crate) fn push_written_error(lua: Lua<'_>, text: &[u8]) {
     let text = c_text(text);
     lua.create_table(0, 2);
@@ -74,7 +75,7 @@ mod tests {
     use crate::testing::{FakeHost, eval, machine, run};
     use crate::{Kind, Settings};
 
-    /// A function `show` that answers a value as text; keys and members in order.
+    /// A Lua function `show` that formats a value as text, with keys and members in order.
     const SHOW: &str = "
         local function show(value)
             if type(value) ~= 'table' then return type(value) .. ' ' .. tostring(value) end
@@ -84,7 +85,7 @@ mod tests {
             return '{' .. table.concat(parts, ', ') .. '}'
         end ";
 
-    /// What a script has of a reply.
+    /// The value of a reply in a script, as text.
     fn value_of(reply: &str) -> String {
         let mut vm = machine(Kind::Scripts, Settings::default());
         let script = format!("{SHOW} return show(redis.pcall('reply', ARGV[1]))");

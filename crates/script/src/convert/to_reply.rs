@@ -1,7 +1,7 @@
-//! Lua values become replies.
+//! Converts Lua values to replies.
 //!
-//! Nesting is followed on a list of our own rather than by recursion: how deep it may be is for Lua's stack to say,
-//! which allows more than a thread's does.
+//! Nested tables are processed with an explicit list instead of recursion: Lua's stack limits the nesting, and it
+//! allows deeper nesting than the thread's stack.
 
 use kvick_resp::{Mark, Reply, Version};
 
@@ -10,27 +10,28 @@ use crate::Failure;
 use crate::lua::{Lua, Type};
 use crate::run::{self, FIELD_NAMES, c_text};
 
-/// A table whose items are being written. It is on the stack, under the key that was reached, if it is walked by keys.
+/// A table whose items are being written. The table is on the stack; during iteration by key, the current key is above
+/// it.
 struct Level {
     shape: Shape,
     mark: Mark,
-    /// How many items, or pairs, were written.
+    /// Number of items, or pairs, written.
     len: usize,
 }
 
-/// What a table is written as.
+/// The form in which a table is written.
 enum Shape {
     Array,
-    /// With whether the value of the pair is on the top of the stack, yet to be written.
+    /// Contains whether the value of the current pair is on the top of the stack and still to be written.
     Map(bool),
     Set,
 }
 
-/// Takes the value on the top of the stack and writes it.
+/// Pops the value on the top of the stack and writes it.
 ///
 /// # Errors
 ///
-/// If it is an error.
+/// If the value is an error.
 pub(crate) fn write_result(lua: Lua<'_>, reply: &mut Reply<'_>) -> Result<(), Failure> {
     if lua.kind(-1) == Type::Table {
         let error = field(lua, 0) == Type::String;
@@ -59,14 +60,15 @@ pub(crate) fn write_result(lua: Lua<'_>, reply: &mut Reply<'_>) -> Result<(), Fa
     }
 }
 
-/// Pushes what the table on the top has for one of the [`FIELDS`], and answers its type.
+/// Pushes the value of one of the [`FIELDS`] of the table on the top of the stack; returns its type.
 fn field(lua: Lua<'_>, field: usize) -> Type {
     lua.push_value(FIELD_NAMES + field as i32);
     lua.raw_get(-2);
     lua.kind(-1)
 }
 
-/// Takes the value on the top and writes it, or begins to: then it stays, with what is walked above it.
+/// Pops the value on the top and writes it. If it is a table, starts to write it and leaves it on the stack with the
+/// iteration state above it.
 fn begin(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
     match lua.kind(-1) {
         Type::String => reply.bulk(lua.bytes(-1).unwrap_or_default()),
@@ -107,7 +109,7 @@ fn begin_table(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
     Some(Level { shape: Shape::Array, mark: reply.deferred(), len: 0 })
 }
 
-/// Writes a big number, which a script may have made of anything: line ends become blanks in either version.
+/// Writes a big number. Its text comes from the script, so line ends are replaced by blanks in both protocol versions.
 fn write_big_number(digits: &[u8], reply: &mut Reply<'_>) {
     if memchr::memchr2(b'\r', b'\n', digits).is_none() {
         return reply.big_number(digits);
@@ -116,7 +118,7 @@ fn write_big_number(digits: &[u8], reply: &mut Reply<'_>) {
     reply.big_number(&blanked.collect::<Vec<_>>());
 }
 
-/// Writes the verbatim string that the table on the top is, if it is one.
+/// Writes the table on the top as a verbatim string, if it is one.
 fn write_verbatim(lua: Lua<'_>, reply: &mut Reply<'_>) -> bool {
     lua.raw_get_field(-1, "format");
     lua.raw_get_field(-2, "string");
@@ -129,11 +131,11 @@ fn write_verbatim(lua: Lua<'_>, reply: &mut Reply<'_>) -> bool {
 }
 
 impl Level {
-    /// Pushes the next thing to be written; `false` if there is none.
+    /// Pushes the next value to write; returns `false` at the end.
     fn advance(&mut self, lua: Lua<'_>) -> bool {
         match &mut self.shape {
             Shape::Array => {
-                // Lua counts the items of a table in 32 bits.
+                // Lua limits the items of a table to 32 bits.
                 lua.raw_get_item(-1, self.len as i32 + 1);
                 if lua.kind(-1) == Type::Nil {
                     lua.pop(1);
@@ -163,7 +165,7 @@ impl Level {
         true
     }
 
-    /// Says how many items there were, and takes what was walked.
+    /// Writes the number of items and pops the iteration state.
     fn end(self, lua: Lua<'_>, reply: &mut Reply<'_>) {
         match self.shape {
             Shape::Array => {
@@ -182,7 +184,7 @@ impl Level {
     }
 }
 
-/// The integer that a number is without its fraction; what does not fit becomes the least one, as processors have it.
+/// Truncates a number to an integer; the result is the minimum if the number is out of range, as on x86-64.
 fn to_integer(n: f64) -> i64 {
     let fits = (i64::MIN as f64..-(i64::MIN as f64)).contains(&n);
     if fits { n as i64 } else { i64::MIN }

@@ -1,4 +1,4 @@
-//! The commands of a debugger.
+//! The commands of the debugger.
 
 use kvick_resp::format::parse_i64;
 
@@ -6,29 +6,29 @@ use super::{BREAKPOINTS_MAX, Debugger, LEN_MIN, SCRIPT, show};
 use crate::lua::{Failed, Lua, Type};
 use crate::run;
 
-/// What comes after a command.
+/// The next step after a command.
 pub(super) enum Outcome {
-    /// Another one, after what there is to tell was sent.
+    /// Send the messages and wait for the next command.
     Told,
-    /// The script goes on.
+    /// Continue the script.
     GoOn,
-    /// The script ends with an error.
+    /// End the script with an error.
     Abort,
 }
 
-/// How many words there may be behind a command's name.
+/// The number of words allowed after the name of a command.
 enum Words {
     UpTo(usize),
     AtLeastOne,
 }
 
 struct Command {
-    /// Its name in full.
+    /// Its full name.
     name: &'static str,
-    /// How many of its first letters are enough, exactly as many.
+    /// Length of its abbreviation, the first letters of its name.
     short: usize,
     words: Words,
-    /// Its words, for help, and what it does. Without that it is not shown there.
+    /// Its arguments and description, for help; `None` hides it there.
     help: Option<(&'static str, &'static str)>,
     run: fn(Lua<'_>) -> Outcome,
 }
@@ -99,7 +99,7 @@ pub(super) fn run(lua: Lua<'_>) -> Outcome {
     }
 }
 
-/// A command that needs nothing of Lua.
+/// Runs a command that does not need Lua.
 fn with(lua: Lua<'_>, run: impl FnOnce(&mut Debugger)) -> Outcome {
     if let Some(debugger) = lua.debugger() {
         run(debugger);
@@ -108,13 +108,13 @@ fn with(lua: Lua<'_>, run: impl FnOnce(&mut Debugger)) -> Outcome {
 }
 
 impl Debugger {
-    /// The word behind the command's name at `n`, from 1 on.
+    /// The word at index `n`, where 0 is the command's name.
     fn word(&self, n: usize) -> Option<&[u8]> {
         self.input.words.get(n).map(Vec::as_slice)
     }
 }
 
-/// The number that a word begins with; 0 if there is none.
+/// Parses the number at the start of a word; 0 if there is none.
 fn leading_number(word: &[u8]) -> i32 {
     let signed = usize::from(matches!(word.first(), Some(b'-' | b'+')));
     let end = signed + word[signed..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -234,7 +234,7 @@ impl Debugger {
         }
     }
 
-    /// Tells the value on the top of the stack behind what `text` begins with.
+    /// Adds a message with the value on the top of the stack, after the text that is already in `text`.
     fn tell_top(&mut self, lua: Lua<'_>) {
         let len_max = self.shown_max();
         show::value(lua, -1, len_max, &mut self.text);
@@ -267,7 +267,7 @@ fn print(lua: Lua<'_>) -> Outcome {
     Outcome::Told
 }
 
-/// Tells the local variable that was asked for: of the innermost function that has one by that name, the innermost.
+/// Prints the requested local variable: the innermost one with that name in the innermost function that has it.
 fn print_local(lua: Lua<'_>, debugger: &mut Debugger) -> bool {
     for level in 0.. {
         if lua.place(level).is_none() {
@@ -294,7 +294,7 @@ fn print_local(lua: Lua<'_>, debugger: &mut Debugger) -> bool {
     false
 }
 
-/// Tells all local variables of the function that is running.
+/// Prints all local variables of the running function.
 fn print_all(lua: Lua<'_>, debugger: &mut Debugger) {
     let mut any = false;
     for n in 1.. {
@@ -334,7 +334,7 @@ fn eval(lua: Lua<'_>) -> Outcome {
     Outcome::Told
 }
 
-/// Runs the code, as an expression if it is one, and tells its result behind `label`.
+/// Runs the code, as an expression if possible, and adds a message with `label` and the result.
 fn evaluate(lua: Lua<'_>, label: &str) {
     let compiled = {
         let Some(debugger) = lua.debugger() else { return };
@@ -347,7 +347,7 @@ fn evaluate(lua: Lua<'_>, label: &str) {
         })
     };
     let outcome = match compiled {
-        // Its lines are not the script's to stop at.
+        // Breakpoints do not apply to its lines.
         Ok(()) => lua.call_apart().map_err(|Failed| "<error> "),
         Err(Failed) => Err("Error compiling code: "),
     };

@@ -1,15 +1,16 @@
-//! The debugger: runs a script line by line for somebody who sits at a [`Console`].
+//! The debugger: runs a script line by line for a user at a [`Console`].
 //!
-//! [`Debugger`] is one session: the script's source, the breakpoints, and what there is to tell. While a script runs in it,
-//! Lua's hook asks [`at_line`] before every line. There the session stops if it is told to, and goes through the
-//! [`commands`] that come until one lets the script go on. [`show`] makes text of values and replies.
+//! A [`Debugger`] is one session: the source of the script, the breakpoints, and the pending messages. While a script
+//! runs in the session, Lua's hook calls [`at_line`] before every line. If the session stops there, it runs the
+//! [`commands`] that the console sends until one of them continues the script. [`show`] formats values and replies as
+//! text.
 //!
-//! What is told is collected and sent when the session stops, when a command is done and when the script has ended: as
-//! one array of simple strings each time, which is what debugging clients read.
+//! Messages are collected and sent when the session stops, after each command, and at the end of the script, each time
+//! as one array of simple strings, which is the format that debugging clients read.
 //!
-//! **What always holds**: who runs a script owns its session, and Lua's functions only borrow it for a moment, since what a
-//! command of the debugger evaluates may come back to it. In [`at_line`] and below nothing with a destructor is held
-//! while Lua may fail.
+//! **Invariants**: the code that runs a script owns its session. Lua functions borrow the session only briefly, since
+//! code that a debugger command evaluates may access it again. In [`at_line`] and below, no value with a destructor is
+//! held while Lua may fail.
 
 mod commands;
 mod show;
@@ -25,84 +26,84 @@ use crate::lua::{Lua, Raise};
 use crate::run;
 use commands::Outcome;
 
-/// Who sits at a debugger.
+/// The user's end of a debugger session.
 pub trait Console {
-    /// Sends them bytes.
+    /// Sends bytes to the user.
     fn send(&mut self, bytes: &[u8]);
 
-    /// Waits for what they send, and appends it.
+    /// Waits for input and appends it.
     fn receive(&mut self, into: &mut Vec<u8>) -> Heard;
 }
 
-/// What came of waiting for input.
+/// The result of waiting for input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Heard {
-    /// Input.
+    /// Input has arrived.
     Input,
-    /// Nobody is there any more: the script goes on to its end.
+    /// The user has disconnected: the script continues to its end.
     Nobody,
-    /// The script is to end with this error.
+    /// The script must end with this error.
     End(String),
 }
 
-/// The longest output of a command or a reply that is shown, unless `maxlen` says otherwise, in bytes.
+/// Default of `maxlen`: maximum bytes shown of a command's output or a reply.
 const LEN_MAX: usize = 256;
-/// What `maxlen` makes of less.
+/// Minimum of `maxlen`.
 const LEN_MIN: usize = 60;
-/// Bytes of one value that are shown at most, however long they may be.
+/// Maximum bytes shown of a value, regardless of `maxlen`.
 const SHOWN_MAX: usize = 1 << 20;
-/// Bytes of input that are held at most.
+/// Maximum bytes of buffered input.
 const INPUT_MAX: usize = 1 << 20;
-/// Words of a command, and bytes of a word.
+/// Maximum number of words per command, and of bytes per word.
 const WORDS_MAX: usize = 1024;
 const WORD_LEN_MAX: usize = 1024;
-/// Words of a command of the server that are shown.
+/// Maximum number of words shown of a server command.
 const WORDS_SHOWN: usize = 10;
-/// Breakpoints that may be set.
+/// Maximum number of breakpoints.
 const BREAKPOINTS_MAX: usize = 64;
 
-/// The chunks that it stops in.
+/// The chunk name of the code in which it stops.
 const SCRIPT: &[u8] = b"@user_script";
 
-/// A session.
+/// A debugger session.
 pub struct Debugger {
     lines: Vec<Vec<u8>>,
     breakpoints: Vec<i32>,
     /// Stop at the next line.
     step: bool,
-    /// Stop at the next line, as the script asked for it.
+    /// Stop at the next line, because the script called `redis.breakpoint()`.
     break_next: bool,
-    /// The line that runs.
+    /// The current line.
     line: i32,
-    /// Replies longer than this are cut; 0 for none.
+    /// Maximum length of shown replies (`maxlen`); 0 means unlimited.
     len_max: usize,
-    /// Whether nobody needs to be told any more how to see all of a reply.
+    /// Whether the hint about `maxlen` has been shown.
     hinted: bool,
-    /// What there is to tell.
+    /// Pending messages.
     messages: Vec<Vec<u8>>,
-    /// Whether nobody is there any more.
+    /// Whether the user has disconnected.
     deserted: bool,
     input: Input,
-    /// A message that is being put together.
+    /// Buffer for composing a message.
     text: Vec<u8>,
-    /// The code of an `eval`.
+    /// The code of an `eval` command.
     code: Vec<u8>,
-    /// What is being sent, and the reply of a command that the console asked for.
+    /// Buffer for output, and for the reply of a command that the console runs.
     reply: Vec<u8>,
 }
 
-/// What the console sent.
+/// Input from the console.
 #[derive(Default)]
 struct Input {
     parser: Parser,
     bytes: Vec<u8>,
     spans: Vec<Span>,
     big: Vec<Vec<u8>>,
-    /// The words of the present command.
+    /// The words of the current command.
     words: Vec<Vec<u8>>,
 }
 
-/// Whether there is a command.
+/// The result of reading a command.
 enum Read {
     Command,
     Incomplete,
@@ -110,7 +111,7 @@ enum Read {
 }
 
 impl Debugger {
-    /// A session that stops at the first line of a script with this text.
+    /// A session for a script with this text. It stops at the first line.
     pub fn new(text: &[u8]) -> Debugger {
         let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
         Debugger {
@@ -130,7 +131,7 @@ impl Debugger {
         }
     }
 
-    /// Ends the session: sends what there is to tell, and that this is the end.
+    /// Ends the session: sends the pending messages and the end-of-session message.
     pub fn end(mut self, console: &mut dyn Console) {
         self.tell("<endsession>");
         console.send(self.take_messages());
@@ -140,14 +141,14 @@ impl Debugger {
         self.messages.push(message.into());
     }
 
-    /// Begins a message that is put together in `text`.
+    /// Starts a message, which is composed in `text`.
     fn begin_text(&mut self, beginning: fmt::Arguments<'_>) {
         self.text.clear();
-        // Vectors take whatever is written to them.
+        // Writing to a vector does not fail.
         let _ = self.text.write_fmt(beginning);
     }
 
-    /// Tells a value or a reply, cut if it is too long.
+    /// Adds a message with a value or a reply, truncated to `maxlen`.
     fn tell_cut(&mut self, mut message: Vec<u8>) {
         let is_cut = self.len_max > 0 && message.len() > self.len_max;
         if is_cut {
@@ -160,16 +161,16 @@ impl Debugger {
         }
     }
 
-    /// How much of a value need be made text.
+    /// Number of bytes to format of a value.
     fn shown_max(&self) -> usize {
         if self.len_max == 0 { SHOWN_MAX } else { self.len_max.min(SHOWN_MAX) + 1 }
     }
 
-    /// All that there is to tell, as a reply.
+    /// The pending messages as a reply.
     fn take_messages(&mut self) -> &[u8] {
         let reply = &mut self.reply;
         reply.clear();
-        // Vectors take whatever is written to them.
+        // Writing to a vector does not fail.
         let _ = write!(reply, "*{}\r\n", self.messages.len());
         for message in self.messages.drain(..) {
             reply.push(b'+');
@@ -179,7 +180,7 @@ impl Debugger {
         reply
     }
 
-    /// Tells a line of the source.
+    /// Adds a message with a line of the source.
     fn tell_line(&mut self, number: i32) {
         let text = usize::try_from(number - 1).ok().and_then(|index| self.lines.get(index));
         let text = text.map_or(&b"<out of range source code line>"[..], Vec::as_slice);
@@ -189,7 +190,7 @@ impl Debugger {
         self.tell(message);
     }
 
-    /// Tells the lines that are no more than `context` away from `around`.
+    /// Adds messages with the lines within `context` lines of `around`.
     fn tell_lines(&mut self, around: i32, context: i32) {
         for number in (1..).take(self.lines.len()) {
             if around == 0 || i64::from(around - number).abs() <= i64::from(context) {
@@ -198,7 +199,7 @@ impl Debugger {
         }
     }
 
-    /// Why to stop at the line that is about to run, if there is a reason.
+    /// The reason to stop at the line about to run, if any.
     fn reason_to_stop(&self) -> Option<&'static str> {
         if self.break_next {
             Some("server.breakpoint() called")
@@ -209,17 +210,17 @@ impl Debugger {
         }
     }
 
-    /// The script asked to stop at the next line.
+    /// Stops at the next line, at the request of the script.
     pub(crate) fn break_at_next(&mut self) {
         self.break_next = !self.deserted;
     }
 
-    /// Whether the commands that the script calls are told.
+    /// Whether to show the commands that the script calls.
     pub(crate) fn tells_calls(&self) -> bool {
         self.step
     }
 
-    /// The script calls a command.
+    /// Adds a message about a command that the script calls.
     pub(crate) fn note_call(&mut self, request: &[&[u8]]) {
         let mut message = b"<command>".to_vec();
         for word in request.iter().take(WORDS_SHOWN) {
@@ -232,7 +233,7 @@ impl Debugger {
         self.tell(message);
     }
 
-    /// A command that the script called was answered.
+    /// Adds a message about the reply to such a command.
     pub(crate) fn note_reply(&mut self, reply: &[u8]) {
         let mut message = b"<reply> ".to_vec();
         show::reply(reply, self.shown_max(), &mut message);
@@ -244,7 +245,7 @@ impl Debugger {
         }
     }
 
-    /// Nobody is there any more: nothing stops the script.
+    /// The user has disconnected: nothing stops the script any more.
     fn desert(&mut self) {
         self.deserted = true;
         self.step = false;
@@ -254,7 +255,7 @@ impl Debugger {
 }
 
 impl Input {
-    /// Finds the next command in what has come.
+    /// Parses the next command in the input.
     fn next(&mut self) -> Read {
         let Input { parser, bytes, spans, big, words } = self;
         if bytes.first().is_some_and(|first| *first != b'*') && !parser.is_partial() {
@@ -280,7 +281,7 @@ impl Input {
     }
 }
 
-/// Asked by the hook before a line runs.
+/// Called by the hook before each line.
 pub(crate) fn at_line(lua: Lua<'_>, line: i32) -> Result<(), Raise> {
     let Some(debugger) = lua.debugger() else { return Ok(()) };
     if lua.place(0).is_none_or(|place| place.source != SCRIPT) {
@@ -296,7 +297,7 @@ pub(crate) fn at_line(lua: Lua<'_>, line: i32) -> Result<(), Raise> {
     converse(lua)
 }
 
-/// Goes through commands until one lets the script go on.
+/// Runs commands until one continues the script.
 fn converse(lua: Lua<'_>) -> Result<(), Raise> {
     loop {
         match read_command(lua) {
@@ -323,11 +324,11 @@ fn converse(lua: Lua<'_>) -> Result<(), Raise> {
     }
 }
 
-/// Waits for a command; false if nobody is there to give one.
+/// Waits for a command; returns false if the user has disconnected.
 ///
 /// # Errors
 ///
-/// The error that the script is to end with.
+/// The error with which the script must end.
 fn read_command(lua: Lua<'_>) -> Result<bool, String> {
     let Some(debugger) = lua.debugger() else { return Ok(false) };
     loop {
@@ -350,7 +351,7 @@ fn read_command(lua: Lua<'_>) -> Result<bool, String> {
     }
 }
 
-/// Sends what there is to tell.
+/// Sends the pending messages.
 fn send_messages(lua: Lua<'_>) {
     if let Some(debugger) = lua.debugger()
         && let Some(console) = lua.state().host().and_then(|host| host.console())
@@ -359,7 +360,7 @@ fn send_messages(lua: Lua<'_>) {
     }
 }
 
-/// `redis.debug(...)`: tells its arguments.
+/// `redis.debug(...)`: adds a message with its arguments.
 pub(crate) fn debug(lua: Lua<'_>) {
     let Some(debugger) = lua.debugger() else { return };
     let line = debugger.line;

@@ -1,4 +1,4 @@
-//! Values and replies as text for people.
+//! Formats values and replies as readable text.
 
 use std::io::Write;
 
@@ -7,16 +7,16 @@ use kvick_resp::format::parse_i64;
 use crate::libs::cjson::number::write_number;
 use crate::lua::{Lua, Type};
 
-/// How deep tables are shown.
+/// Maximum depth of shown tables.
 const DEPTH_MAX: i32 = 10;
-/// How deep replies are shown; those of commands are by far not so deep.
+/// Maximum depth of shown replies, far above that of any command.
 const REPLY_DEPTH_MAX: u32 = 64;
-/// Digits of numbers.
+/// Significant digits of numbers.
 const PRECISION: usize = 6;
 
-/// Appends the value at an acceptable index; stops soon when that makes `text` longer than `len_max`. May fail.
+/// Appends the value at an acceptable index. Stops soon after `text` exceeds `len_max`. May fail.
 pub(super) fn value(lua: Lua<'_>, index: i32, len_max: usize, text: &mut Vec<u8>) {
-    // A key and a value for each table that is gone through, and a copy.
+    // A key and a value per nested table, and a copy of the value.
     if !lua.check_stack(2 * DEPTH_MAX + 2) {
         return;
     }
@@ -38,7 +38,7 @@ fn top(lua: Lua<'_>, depth: i32, len_max: usize, text: &mut Vec<u8>) {
         Type::Table => table(lua, depth, len_max, text),
         Type::LightUserdata | Type::Function | Type::Other => {
             let name = if lua.kind(-1) == Type::LightUserdata { "light-userdata" } else { lua.type_name(-1) };
-            // Vectors take whatever is written to them.
+            // Writing to a vector does not fail.
             let _ = write!(text, " \"{name}@{:p}\"", lua.pointer(-1));
         }
     }
@@ -54,7 +54,7 @@ fn number(n: f64, text: &mut Vec<u8>) {
     }
 }
 
-/// Appends the table on the top of the stack: its values if its keys are 1, 2 and so on in this order, else with its keys.
+/// Appends the table on the top of the stack: as a list if its keys are 1, 2, ... in this order, otherwise with keys.
 fn table(lua: Lua<'_>, depth: i32, len_max: usize, text: &mut Vec<u8>) {
     let is_list = is_list(lua);
     text.push(b'{');
@@ -92,10 +92,10 @@ fn is_list(lua: Lua<'_>) -> bool {
     true
 }
 
-/// Appends what a reply says; stops soon when that makes `text` longer than `len_max`.
+/// Appends a reply. Stops soon after `text` exceeds `len_max`.
 pub(super) fn reply(reply: &[u8], len_max: usize, text: &mut Vec<u8>) {
     let mut reader = Reader { rest: reply, len_max };
-    // A reply that cannot be read is shown as far as it can.
+    // A malformed reply is shown up to the error.
     let _ = reader.show(text, REPLY_DEPTH_MAX);
 }
 
@@ -105,7 +105,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Appends the next value; `None` if there is none, or if there is enough.
+    /// Appends the next value; `None` at the end, on an error, or if the text is long enough.
     fn show(&mut self, text: &mut Vec<u8>, depth: u32) -> Option<()> {
         if text.len() > self.len_max || depth == 0 {
             return None;
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// The next line.
+    /// Reads a line.
     fn line(&mut self) -> Option<&'a [u8]> {
         let end = memchr::memchr(b'\r', self.rest)?;
         let line = &self.rest[..end];
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         Some(line)
     }
 
-    /// The next bytes, which a line end follows.
+    /// Reads bytes that are followed by a line end.
     fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let bytes = self.rest.get(..len)?;
         self.rest = self.rest.get(len + 2..)?;
@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends bytes in quotes, those that cannot be printed in hexadecimal.
+/// Appends bytes in quotes, with unprintable ones in hexadecimal.
 fn quote(bytes: &[u8], text: &mut Vec<u8>) {
     text.push(b'"');
     for byte in bytes {
@@ -190,7 +190,7 @@ fn quote(bytes: &[u8], text: &mut Vec<u8>) {
             0x08 => text.extend_from_slice(b"\\b"),
             0x20..=0x7e => text.push(*byte),
             _ => {
-                // Vectors take whatever is written to them.
+                // Writing to a vector does not fail.
                 let _ = write!(text, "\\x{byte:02x}");
             }
         }

@@ -1,4 +1,4 @@
-//! Sessions, from the words of a console to what it is told.
+//! Tests of debugger sessions, from console input to output.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::testing::{DIGEST, FakeHost, machine, shown};
 use crate::{Kind, Settings};
 
-/// A console at which these commands are given, one when the last was answered, and then nobody is any more.
+/// A console that sends these commands, each after the previous reply, and then disconnects.
 #[derive(Default)]
 pub(crate) struct Script {
     commands: VecDeque<Vec<u8>>,
@@ -37,7 +37,7 @@ fn request(command: &str) -> Vec<u8> {
     format!("*{}\r\n{}", words.len(), lines.collect::<String>()).into_bytes()
 }
 
-/// What the console is told in a session: a line for each message, and the script's reply.
+/// The output of a session: a line per message, and the reply of the script.
 fn session_of(script: &str, commands: impl IntoIterator<Item = Vec<u8>>) -> Vec<String> {
     let mut vm = machine(Kind::Scripts, Settings::default());
     let console = Script { commands: commands.into_iter().collect(), heard: Vec::new() };
@@ -62,7 +62,7 @@ fn session(script: &str, commands: &[&str]) -> Vec<String> {
     session_of(script, commands.iter().map(|command| request(command)))
 }
 
-/// What one command is answered at the first line.
+/// The reply to one command at the first line.
 fn answer(script: &str, command: &str) -> Vec<String> {
     let told = session(script, &[command, "abort"]);
     assert!(told.ends_with(&["<endsession>".into(), ABORTED.into()]), "{told:?}");
@@ -115,7 +115,7 @@ fn scripts_stop_at_breakpoints_and_where_they_ask_for_it() {
         "<endsession>",
         ":7",
     ];
-    // A line that is a function's end is where the function is made.
+    // The line of a function definition is that of its `end`.
     assert_eq!(told[0].replace("at 1", "at 3"), expected[0]);
     assert_eq!(told[5..], expected[5..]);
 }

@@ -1,4 +1,4 @@
-//! `bit`: operations on 32-bit integers, as Lua BitOp 1.0.2 has them.
+//! `bit`: operations on 32-bit integers, compatible with Lua BitOp 1.0.2.
 
 use super::check;
 use crate::lua::{Lua, Raise, Results};
@@ -20,10 +20,10 @@ pub(super) fn install(lua: Lua<'_>) {
     lua.add_function("tohex", to_hex);
 }
 
-/// Argument `n` modulo 2^32, rounded to the nearest integer, to the even one of two.
+/// Argument `n` modulo 2^32, rounded to the nearest integer, ties to even.
 fn bits(lua: Lua<'_>, n: i32) -> Result<u32, Raise> {
     let number = lua.number(n);
-    // Added to this, a number has its integer in the lowest bits: those above 2^51 do so as far as they are precise.
+    // Adding this constant moves the integer part to the lowest bits, as precisely as numbers above 2^51 allow.
     let bits = (number + 6_755_399_441_055_744.0).to_bits() as u32;
     if bits == 0 && !lua.is_number(n) { Err(check::type_error(lua, n, "number")) } else { Ok(bits) }
 }
@@ -45,12 +45,12 @@ fn fold(lua: Lua<'_>, operation: impl Fn(u32, u32) -> u32) -> Results {
     push(lua, result)
 }
 
-/// Only the lowest five bits of the distance count.
+/// Only the lowest five bits of the shift count are used.
 fn shift(lua: Lua<'_>, operation: impl Fn(u32, u32) -> u32) -> Results {
     push(lua, operation(bits(lua, 1)?, bits(lua, 2)? & 31))
 }
 
-/// `tohex(x [, n])`: the lowest `n` hexadecimal digits, in capitals if `n` is negative.
+/// `tohex(x [, n])`: the lowest `n` hexadecimal digits, in upper case if `n` is negative.
 fn to_hex(lua: Lua<'_>) -> Results {
     let value = bits(lua, 1)?;
     let len = if lua.top() < 2 { 8 } else { bits(lua, 2)?.cast_signed() };

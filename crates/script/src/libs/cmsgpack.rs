@@ -1,16 +1,17 @@
-//! `cmsgpack`: MessagePack, as lua-cmsgpack 0.4.0 has it.
+//! `cmsgpack`: MessagePack, compatible with lua-cmsgpack 0.4.0.
 //!
-//! Tables whose keys are 1 to n become arrays, others maps. Tables nested more than 16 deep become nil.
+//! Tables whose keys are 1 to n are packed as arrays, others as maps. Tables nested more than 16 levels deep are packed
+//! as nil.
 
 use super::check;
 use crate::lua::shared::Level;
 use crate::lua::{Lua, Raise, Results, Type};
 use crate::sandbox;
 
-/// How deep tables that are packed may be nested.
+/// Maximum nesting of packed tables.
 const DEPTH_MAX: usize = 16;
 
-/// The longest table that is made at once for an array or a map that claims to be long.
+/// Maximum number of items preallocated for an array or map, since its claimed length may be false.
 const RESERVED_MAX: usize = 64;
 
 /// Pushes the table of the library.
@@ -32,7 +33,7 @@ pub(super) fn install(lua: Lua<'_>) {
     }
 }
 
-/// `pack(value, ...)`: the values one after the other.
+/// `pack(value, ...)`: packs the values one after another.
 fn pack(lua: Lua<'_>) -> Results {
     let top = lua.top();
     if top == 0 {
@@ -48,7 +49,7 @@ fn pack(lua: Lua<'_>) -> Results {
     Ok(1)
 }
 
-/// Takes the value on the top of the stack and packs it.
+/// Pops the value on the top of the stack and packs it.
 fn pack_value(lua: Lua<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(), Raise> {
     match lua.kind(-1) {
         Type::String => pack_bytes(lua.bytes(-1).unwrap_or_default(), out),
@@ -70,7 +71,7 @@ fn pack_table(lua: Lua<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(), Raise
     let (len, array) = measure(lua);
     if array {
         pack_len(len, (0x90, 0xdc), out);
-        // As many keys as fit in a table.
+        // A table cannot have more keys than this.
         for n in 1..=len as i32 {
             lua.raw_get_item(-1, n);
             pack_value(lua, out, depth + 1)?;
@@ -87,7 +88,7 @@ fn pack_table(lua: Lua<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(), Raise
     Ok(())
 }
 
-/// How many pairs the table on the top of the stack has, and whether its keys are 1 to that number.
+/// The number of pairs of the table on the top of the stack, and whether its keys are 1 to that number.
 fn measure(lua: Lua<'_>) -> (usize, bool) {
     let (mut len, mut max, mut array) = (0, 0.0_f64, true);
     lua.push_nil();
@@ -117,7 +118,7 @@ fn pack_number(n: f64, out: &mut Vec<u8>) {
 }
 
 fn pack_integer(n: i64, out: &mut Vec<u8>) {
-    // The lowest bytes of a number, in the order of the network.
+    // The lowest bytes of the number in big-endian order.
     let bytes = n.to_be_bytes();
     let (kind, len) = match n {
         -0x20..0x80 => return out.push(bytes[7]),
@@ -150,7 +151,8 @@ fn pack_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Packs the length of an array or a map: the kind for short ones, and the first of those for longer ones.
+/// Packs the length of an array or a map. `short` is the type for short ones, `long` the first of the types for longer
+/// ones.
 fn pack_len(len: usize, (short, long): (u8, u8), out: &mut Vec<u8>) {
     match len {
         0..16 => out.push(short | len as u8),
@@ -165,19 +167,19 @@ fn pack_len(len: usize, (short, long): (u8, u8), out: &mut Vec<u8>) {
     }
 }
 
-/// `unpack(bytes)`: all values.
+/// `unpack(bytes)`: returns all values.
 fn unpack(lua: Lua<'_>) -> Results {
     unpack_some(lua, 0, 0)
 }
 
-/// `unpack_one(bytes [, offset])`: the offset of the next value, or -1, and one value.
+/// `unpack_one(bytes [, offset])`: returns the offset of the next value, or -1, and one value.
 fn unpack_one(lua: Lua<'_>) -> Results {
     let offset = check::optional_integer(lua, 2)?.unwrap_or(0);
     lua.set_top(1);
     unpack_some(lua, 1, offset)
 }
 
-/// `unpack_limit(bytes, limit [, offset])`: the offset of the next value, or -1, and so many values.
+/// `unpack_limit(bytes, limit [, offset])`: returns the offset of the next value, or -1, and up to `limit` values.
 fn unpack_limit(lua: Lua<'_>) -> Results {
     let limit = check::integer(lua, 2)?;
     let offset = check::optional_integer(lua, 3)?.unwrap_or(0);
@@ -185,7 +187,7 @@ fn unpack_limit(lua: Lua<'_>) -> Results {
     unpack_some(lua, limit, offset)
 }
 
-/// Without limit and offset all values are answered, and no offset.
+/// Without limit and offset, returns all values and no offset.
 fn unpack_some(lua: Lua<'_>, limit: i64, offset: i64) -> Results {
     let input = check::bytes(lua, 1)?;
     let len = input.len();
@@ -217,12 +219,12 @@ fn unpack_some(lua: Lua<'_>, limit: i64, offset: i64) -> Results {
     Ok(values + 1)
 }
 
-/// What is left to be unpacked.
+/// The unread part of the input.
 struct Reader<'a> {
     rest: &'a [u8],
 }
 
-/// What one item is.
+/// The start of one value.
 enum Item<'a> {
     Nil,
     Boolean(bool),
@@ -232,14 +234,14 @@ enum Item<'a> {
     Map(usize),
 }
 
-/// Why an item cannot be read.
+/// The reason why an item cannot be read.
 enum Malformed {
     Short,
     Unknown,
 }
 
 impl<'a> Reader<'a> {
-    /// Pushes a value with all that is in it.
+    /// Pushes a value, including all nested values.
     fn push_value(&mut self, lua: Lua<'_>) -> Result<(), Raise> {
         let levels = &mut lua.state().levels;
         levels.clear();
@@ -276,7 +278,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes one item.
+    /// Reads one item.
     fn item(&mut self) -> Result<Item<'a>, Malformed> {
         let kind = self.bytes(1)?[0];
         Ok(match kind {
@@ -288,7 +290,7 @@ impl<'a> Reader<'a> {
             0xc2 | 0xc3 => Item::Boolean(kind == 0xc3),
             0xca => Item::Number(f32::from_bits(self.unsigned(4)? as u32).into()),
             0xcb => Item::Number(f64::from_bits(self.unsigned(8)?)),
-            // Unsigned numbers beyond 63 bits are read as negative ones.
+            // Unsigned numbers beyond 63 bits are read as negative numbers.
             0xcc..=0xcf => Item::Number(self.unsigned(1 << (kind - 0xcc))?.cast_signed() as f64),
             0xd0..=0xd3 => Item::Number(self.signed(1 << (kind - 0xd0))? as f64),
             0xd9..=0xdb => {
@@ -318,12 +320,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts the value on the top of the stack where it belongs, and so on with what is complete then; whether everything is.
+/// Stores the value on the top of the stack in its container, and repeats that for each container that is then
+/// complete; returns whether all are complete.
 fn settle(lua: Lua<'_>, levels: &mut Vec<Level>) -> bool {
     while let Some(level) = levels.last_mut() {
         level.done += 1;
         if !level.keyed {
-            // There are no more items than bytes, and Lua's strings are not so long that this could overflow.
+            // Cannot overflow: there are at most as many items as bytes, and Lua strings are shorter.
             lua.raw_set_item(-2, level.done as i32);
         } else if level.done.is_multiple_of(2) {
             lua.raw_set(-3);

@@ -1,4 +1,4 @@
-//! The libraries that scripts find beside Lua's own.
+//! The libraries available to scripts in addition to Lua's own.
 
 mod bit;
 pub(crate) mod check;

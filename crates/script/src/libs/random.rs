@@ -1,6 +1,6 @@
-//! `math.random` with a generator of its own: the same seed gives the same numbers everywhere.
+//! `math.random` with its own generator, so that the same seed produces the same numbers on every machine.
 //!
-//! It is the 48-bit linear congruential generator of POSIX's `lrand48`, which starts from a fixed seed and is not reset
+//! This is the 48-bit linear congruential generator of POSIX's `lrand48`. It starts with a fixed seed and is not reset
 //! between scripts.
 
 use super::check;
@@ -12,7 +12,7 @@ const MASK: u64 = (1 << 48) - 1;
 /// The lowest 16 bits of the state after seeding.
 const SEED_LOW: u64 = 0x330E;
 
-/// The numbers lie below this.
+/// Exclusive upper bound of the numbers.
 const NUMBER_MAX: i32 = i32::MAX;
 
 /// The state of the generator.
@@ -29,7 +29,7 @@ impl Random {
         self.0 = u64::from(seed.cast_unsigned()) << 16 | SEED_LOW;
     }
 
-    /// The next number, of 31 bits.
+    /// The next 31-bit number.
     fn next(&mut self) -> i32 {
         self.0 = self.0.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & MASK;
         (self.0 >> 17) as i32
@@ -44,7 +44,7 @@ pub(super) fn install(lua: Lua<'_>, global: i32) {
     lua.pop(1);
 }
 
-/// `math.random([[first,] last])`: from 0 to below 1, from 1 to `last`, from `first` to `last`.
+/// `math.random([[first,] last])`: a number from 0 up to but excluding 1, from 1 to `last`, or from `first` to `last`.
 fn random(lua: Lua<'_>) -> Results {
     let fraction = f64::from(lua.state().random.next() % NUMBER_MAX) / f64::from(NUMBER_MAX);
     let int = |n| check::integer(lua, n).map(|n| f64::from(n as i32));

@@ -1,17 +1,17 @@
-//! `struct`: packs numbers and strings into bytes by a format, and unpacks them.
+//! `struct`: packs numbers and strings into bytes according to a format, and unpacks them.
 //!
-//! A format is a row of letters: `b B h H l L T` and `i`*n* `I`*n* are integers (signed in lower case), `f d` floats, `x` a byte of
-//! padding, `c`*n* a string of *n* bytes (`c0` of as many as the number before says), `s` a string that ends with a zero.
-//! `>` and `<` choose the order of bytes, `!`*n* the alignment, blanks mean nothing.
+//! A format is a sequence of letters: `b B h H l L T` and `i`*n* `I`*n* are integers (signed in lower case), `f d`
+//! floats, `x` a padding byte, `c`*n* a string of *n* bytes (`c0`: as many as the previous number specifies), `s` a
+//! zero-terminated string. `>` and `<` select the byte order, `!`*n* the alignment; blanks are ignored.
 
 use super::check::{self, truncate};
 use crate::lua::{Lua, Raise, Results};
 use crate::run::c_text;
 
-/// The size of the largest integers.
+/// Maximum size of integers.
 const INTEGER_SIZE_MAX: usize = 32;
 
-/// The alignment of `!` without a number.
+/// Default alignment of `!` without a number.
 const ALIGN_DEFAULT: usize = 8;
 
 /// Pushes the table of the library.
@@ -22,14 +22,14 @@ pub(super) fn install(lua: Lua<'_>) {
     lua.add_function("size", size);
 }
 
-/// A format that is being followed.
+/// The state of processing a format.
 struct Format<'a> {
     rest: &'a [u8],
     little_endian: bool,
     align: usize,
 }
 
-/// The next thing that a format says.
+/// One item of a format.
 struct Item {
     option: u8,
     size: usize,
@@ -38,13 +38,13 @@ struct Item {
 }
 
 impl<'a> Format<'a> {
-    /// The format that is the first argument.
+    /// The format in the first argument.
     fn new(lua: Lua<'a>) -> Result<Self, Raise> {
         let rest = c_text(check::bytes(lua, 1)?);
         Ok(Format { rest, little_endian: cfg!(target_endian = "little"), align: 1 })
     }
 
-    /// Takes the next letter; what it means begins at the offset `at` or, if it is to be aligned, after that.
+    /// Reads the next letter. Its data starts at the offset `at`, after any padding for alignment.
     fn next(&mut self, lua: Lua<'_>, at: usize) -> Result<Option<Item>, Raise> {
         let Some((&option, rest)) = self.rest.split_first() else { return Ok(None) };
         self.rest = rest;
@@ -68,7 +68,7 @@ impl<'a> Format<'a> {
         Ok(Some(Item { option, size, padding }))
     }
 
-    /// Takes a number, if there is one.
+    /// Reads a number, if there is one.
     fn number(&mut self, lua: Lua<'_>, default: usize) -> Result<usize, Raise> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
@@ -80,7 +80,7 @@ impl<'a> Format<'a> {
         number.map(|n| n as usize).ok_or_else(|| lua.error(format_args!("integral size overflow")))
     }
 
-    /// Does what a letter says that stands for no bytes.
+    /// Processes a letter that does not represent data.
     fn control(&mut self, lua: Lua<'_>, option: u8) -> Result<(), Raise> {
         match option {
             b' ' => {}
@@ -101,7 +101,7 @@ impl<'a> Format<'a> {
         Ok(())
     }
 
-    /// Puts the bytes of a number, which are in little-endian order, into the order that was chosen, or back.
+    /// Converts the bytes of a number between little-endian and the selected byte order.
     fn order(&self, bytes: &mut [u8]) {
         if !self.little_endian {
             bytes.reverse();
@@ -109,8 +109,8 @@ impl<'a> Format<'a> {
     }
 }
 
-/// How many bytes there are from `at` to the next multiple of `align`, computed as for powers of two also where it is
-/// none.
+/// The number of bytes from `at` to the next multiple of `align`. The formula is correct for powers of two, and is also
+/// applied to other alignments.
 fn padding(at: usize, align: usize) -> usize {
     align.wrapping_sub(at & (align - 1)) & (align - 1)
 }
@@ -118,7 +118,7 @@ fn padding(at: usize, align: usize) -> usize {
 /// `pack(format, ...)`.
 fn pack(lua: Lua<'_>) -> Results {
     let mut format = Format::new(lua)?;
-    // What is missing is nil.
+    // Missing arguments are nil.
     lua.push_nil();
     let out = &mut lua.state().text;
     out.clear();
@@ -165,12 +165,12 @@ fn pack(lua: Lua<'_>) -> Results {
     Ok(1)
 }
 
-/// `unpack(format, bytes [, position])`: the values, and the position after them.
+/// `unpack(format, bytes [, position])`: returns the values and the position after them.
 fn unpack(lua: Lua<'_>) -> Results {
     let mut format = Format::new(lua)?;
     let data = check::bytes(lua, 2)?;
     let position = check::optional_integer(lua, 3)?.unwrap_or(1);
-    // As an unsigned number, a negative position is far beyond the end.
+    // A negative position becomes an unsigned number far beyond the end.
     let Some(mut at) = (position as usize).checked_sub(1) else {
         return Err(check::error(lua, 3, format_args!("offset must be 1 or greater")));
     };
@@ -233,7 +233,7 @@ fn unpack(lua: Lua<'_>) -> Results {
     Ok(values + 1)
 }
 
-/// `size(format)`: how many bytes it packs.
+/// `size(format)`: the number of bytes that the format packs.
 fn size(lua: Lua<'_>) -> Results {
     let mut format = Format::new(lua)?;
     let mut at = 0_usize;
@@ -250,25 +250,25 @@ fn size(lua: Lua<'_>) -> Results {
     Ok(1)
 }
 
-/// `len` bytes of `data` from `at` on.
+/// `len` bytes of `data` starting at `at`.
 fn slice(data: &[u8], at: usize, len: usize) -> Option<&[u8]> {
     data.get(at..)?.get(..len)
 }
 
-/// An integer modulo 2^64; what is beyond that range is what processors make of it.
+/// Converts a number to an integer modulo 2^64; results beyond that range are those of x86-64.
 fn to_unsigned(n: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
     if n >= HALF { truncate(n - HALF).cast_unsigned() ^ 1 << 63 } else { truncate(n).cast_unsigned() }
 }
 
-/// The integer that bytes are, of which the lowest 64 bits count.
+/// The integer represented by the bytes, of which the lowest 64 bits are used.
 fn integer(bytes: &[u8], little_endian: bool, signed: bool) -> f64 {
     let add = |n: u64, byte: &u8| n << 8 | u64::from(*byte);
     let mut n = if little_endian { bytes.iter().rev().fold(0, add) } else { bytes.iter().fold(0, add) };
     if !signed {
         return n as f64;
     }
-    // The shift is modulo 64, which shows in integers of more than 64 bits.
+    // The shift count is modulo 64, which affects integers of more than 64 bits.
     let mask = u64::MAX.wrapping_shl((bytes.len() as u32).wrapping_mul(8).wrapping_sub(1));
     if n & mask != 0 {
         n |= mask;

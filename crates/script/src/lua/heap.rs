@@ -1,4 +1,4 @@
-//! Where Lua's memory comes from: the program's allocator, counted.
+//! Lua's memory: the global allocator, with accounting.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use super::shared::Shared;
 
-/// What Lua aligns its values to.
+/// The alignment that Lua's values require.
 const ALIGN: usize = 8;
 
 /// The memory of one state.
@@ -25,13 +25,13 @@ impl Heap {
         self.used.get()
     }
 
-    /// How many bytes may be in use; what asks for more fails. Only ever set while scripts run, since what runs outside
-    /// of a protected call has nobody to fail to.
+    /// Sets the limit of bytes in use; allocations beyond it fail. Set only while scripts run, since code outside
+    /// protected calls cannot handle failures.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.set(limit);
     }
 
-    /// Whether a block may grow from `old` to `new` bytes, or shrink; counts it then.
+    /// Whether a block may be resized from `old` to `new` bytes; updates the count if so.
     #[inline]
     fn resize(&self, old: usize, new: usize) -> bool {
         let used = (self.used.get() - old).saturating_add(new);
@@ -43,26 +43,27 @@ impl Heap {
     }
 }
 
-/// Lua's allocator. The heap's limit may refuse what Lua asks for, and so may the system if there is a limit; without
-/// one nobody would be told, and the program ends as it does whenever the system has no memory.
+/// Lua's allocation function. It fails if the limit would be exceeded. If the system is out of memory, it fails if
+/// there is a limit; without one the failure could not be handled, and the process ends as in any out-of-memory
+/// condition.
 ///
 /// # Safety
-/// Only Lua may call it. `shared` is the heap that the state was made with, and `block` is null or a block of `old` bytes
-/// that this function returned.
+/// Only Lua may call it. `shared` is the heap that the state was made with, and `block` is null or a block of `old`
+/// bytes that this function returned.
 pub(super) unsafe extern "C" fn allocate(
     shared: *mut c_void,
     block: *mut c_void,
     old: usize,
     new: usize,
 ) -> *mut c_void {
-    // SAFETY: what `Universe::new` gave.
+    // SAFETY: the pointer that `Universe::new` passed.
     let heap = unsafe { &(*shared.cast::<Shared>()).heap };
     let old = if block.is_null() { 0 } else { old };
     let Ok(layout) = Layout::from_size_align(new, ALIGN) else { return std::ptr::null_mut() };
     if !heap.resize(old, new) {
         return std::ptr::null_mut();
     }
-    // SAFETY: Lua gives back blocks with the size that they were made with, and `new` fits a layout.
+    // SAFETY: Lua frees blocks with the size that they were allocated with, and `new` fits a layout.
     let moved = unsafe {
         let old_layout = Layout::from_size_align_unchecked(old, ALIGN);
         match (old, new) {
@@ -82,6 +83,6 @@ pub(super) unsafe extern "C" fn allocate(
         alloc::handle_alloc_error(layout);
     }
     heap.used.set(heap.used.get() - new + old);
-    // Lua relies on it that blocks can become smaller.
+    // Lua relies on shrinking a block never failing.
     if new <= old { block } else { moved.cast() }
 }

@@ -1,4 +1,4 @@
-//! What belongs to a state beside Lua's own: its memory, who it runs for, and the buffers of functions that hold nothing.
+//! The Rust data of a Lua state: its memory accounting, its host, and the buffers of Rust functions.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::debugger::Debugger;
 use crate::library::FunctionSpec;
 use crate::libs::Random;
 
-/// What a state has beside Lua's own. Its address does not change.
+/// The Rust data of a Lua state. Its address does not change.
 pub(super) struct Shared {
     pub(super) heap: Heap,
     pub(super) state: UnsafeCell<State>,
@@ -28,56 +28,56 @@ impl Shared {
     }
 }
 
-/// What functions of this crate find when Lua calls them.
+/// The data of Rust functions that Lua calls.
 pub(crate) struct State {
-    /// Who what runs speaks to; none while a library is loaded.
+    /// The host of the running script; `None` while a library is loaded.
     host: Option<NonNull<dyn Host>>,
-    /// The session of the debugger that the script runs in.
+    /// The debugger session that the script runs in.
     pub(super) debugger: Option<NonNull<Debugger>>,
-    /// The protocol version in which what runs wants replies.
+    /// The protocol version of command replies, as selected by the script.
     pub(crate) version: Version,
-    /// The error with which what runs must end, once the host said so.
+    /// The error with which the script must end, once the host has requested it.
     pub(crate) ending: Option<String>,
     /// The library that is being loaded.
     pub(crate) loading: Option<Loading>,
     /// The generator behind `math.random`.
     pub(crate) random: Random,
-    /// The functions of the standard library that ours stand in for.
+    /// The functions of the standard library that Rust functions replace.
     pub(crate) originals: Option<Originals>,
-    /// The request of a command that what runs calls.
+    /// The request of a command that the script calls.
     pub(crate) request: Request,
-    /// A command's reply.
+    /// The reply of a command.
     pub(crate) reply: Vec<u8>,
-    /// What the libraries write.
+    /// Output buffer of the libraries.
     pub(crate) text: Vec<u8>,
-    /// The nested values that a library is in.
+    /// The nesting levels of the value that a library is processing.
     pub(crate) levels: Vec<Level>,
-    /// A message.
+    /// Buffer for messages.
     pub(crate) message: Message,
 }
 
 /// The library that is being loaded.
 pub(crate) struct Loading {
-    /// What it registered so far.
+    /// The functions registered so far.
     pub(crate) functions: Vec<FunctionSpec>,
-    /// When it must be done.
+    /// The time limit for loading.
     pub(crate) deadline: Option<Instant>,
 }
 
-/// An array or an object that a library is reading or writing: nesting is followed on a list, since how deep it may be
-/// is for Lua's stack to say, which allows more than a thread's does.
+/// An array or object that a library is reading or writing. Nesting is tracked in a list: Lua's stack limits it, and it
+/// allows deeper nesting than the thread's stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Level {
     /// Whether it has keys.
     pub(crate) keyed: bool,
-    /// How many items, or pairs, were done.
+    /// Number of items, or pairs, processed.
     pub(crate) done: usize,
-    /// How many there are, if that is known.
+    /// Their total number, if known.
     pub(crate) len: usize,
 }
 
-/// The functions of the standard library that ours stand in for: those that would see that protected tables are not
-/// what they seem, and those that must not be given everything.
+/// The functions of the standard library that Rust functions replace: those that would reveal protected tables, and
+/// those whose arguments must be restricted.
 #[derive(Clone, Copy)]
 pub(crate) struct Originals {
     pub(crate) get_metatable: Foreign,
@@ -111,38 +111,37 @@ impl State {
         }
     }
 
-    /// Speaks to `host` from now on, until [`dismiss`](Self::dismiss), which the caller does before `host` is used by
-    /// anybody else.
+    /// Sets the host, until [`dismiss`](Self::dismiss), which the caller must call before `host` is used otherwise.
     pub(crate) fn engage(&mut self, host: &mut dyn Host) {
         let host = NonNull::from(host);
-        // SAFETY: only the lifetime changes, and `host` is let go before its own ends.
+        // SAFETY: only the lifetime changes, and `host` is released before its own lifetime ends.
         self.host = Some(unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host>>(host) });
     }
 
-    /// Has a script run in a session of the debugger, until [`dismiss`](Self::dismiss), which the caller does before it
-    /// uses the session again.
+    /// Sets the debugger session, until [`dismiss`](Self::dismiss), which the caller must call before it uses the
+    /// session again.
     pub(crate) fn engage_debugger(&mut self, debugger: &mut Debugger) {
         self.debugger = Some(NonNull::from(debugger));
     }
 
-    /// Speaks to nobody.
+    /// Removes the host and the debugger session.
     pub(crate) fn dismiss(&mut self) {
         self.host = None;
         self.debugger = None;
     }
 
-    /// Who what runs speaks to.
+    /// The current host.
     pub(crate) fn host(&mut self) -> Option<&mut dyn Host> {
-        // SAFETY: it is alive and ours alone between `engage` and `dismiss`.
+        // SAFETY: it is alive and exclusively borrowed between `engage` and `dismiss`.
         self.host.map(|mut host| unsafe { host.as_mut() })
     }
 
-    /// Has the host run the request, and its reply in [`reply`](Self::reply). Does nothing without a host.
+    /// Runs the request on the host, and stores its reply in [`reply`](Self::reply). Does nothing without a host.
     pub(crate) fn call_host(&mut self) {
         self.reply.clear();
         let Some(mut host) = self.host else { return };
         let request = self.request.arguments();
-        // SAFETY: as in `Lua::debugger`; no function of its own is running.
+        // SAFETY: as in `Lua::debugger`; none of the session's own functions is running.
         let debugger = self.debugger.map(|mut debugger| unsafe { debugger.as_mut() });
         let mut told_by = debugger.filter(|debugger| debugger.tells_calls());
         if let Some(debugger) = &mut told_by {
@@ -155,7 +154,7 @@ impl State {
         }
     }
 
-    /// Asks the host whether its user may run the request.
+    /// Asks the host whether the current user may run the request.
     pub(crate) fn ask_host(&mut self) -> Option<bool> {
         let mut host = self.host?;
         // SAFETY: as in `host`.
@@ -163,7 +162,7 @@ impl State {
     }
 }
 
-/// The arguments of a command. They lie on the stack of the function that calls it, but numbers, which are written here.
+/// The arguments of a command. Strings remain on the stack of the calling function; numbers are formatted here.
 #[derive(Default)]
 pub(crate) struct Request {
     arguments: Vec<Argument>,
@@ -171,23 +170,23 @@ pub(crate) struct Request {
     borrowed: Vec<&'static [u8]>,
 }
 
-/// Where an argument lies.
+/// The location of an argument.
 enum Argument {
     /// On the stack.
     Stack(NonNull<u8>, usize),
-    /// In the digits up to there, from where the one before it ends.
+    /// In `digits`: start and end.
     Digits(usize, usize),
 }
 
 impl Request {
-    /// Forgets all arguments.
+    /// Removes all arguments.
     pub(crate) fn clear(&mut self) {
         self.arguments.clear();
         self.digits.clear();
         self.borrowed.clear();
     }
 
-    /// Adds an argument that stays on the stack until the command has run.
+    /// Adds an argument that remains on the stack until the command has run.
     #[inline]
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.arguments.push(Argument::Stack(NonNull::from(bytes).cast(), bytes.len()));
@@ -201,26 +200,27 @@ impl Request {
         self.arguments.push(Argument::Digits(start, self.digits.len()));
     }
 
-    /// All arguments. They are gone with the next [`clear`](Self::clear).
+    /// All arguments. The slice is invalid after the next [`clear`](Self::clear).
     fn arguments(&mut self) -> &[&[u8]] {
         let Request { arguments, digits, borrowed } = self;
         borrowed.clear();
         borrowed.extend(arguments.iter().map(|argument| match *argument {
-            // SAFETY: the bytes are on the stack while the command runs, and nobody uses them after.
+            // SAFETY: the bytes are on the stack while the command runs, and are not used after that.
             Argument::Stack(bytes, len) => unsafe { slice::from_raw_parts(bytes.as_ptr(), len) },
-            // SAFETY: the range was written, and the digits do not change before they are cleared, with `borrowed`.
+            // SAFETY: the range was written, and the digits do not change before they are cleared together with
+            // `borrowed`.
             Argument::Digits(start, end) => unsafe { slice::from_raw_parts(digits.as_ptr().add(start), end - start) },
         }));
         borrowed
     }
 }
 
-/// A buffer that text is formatted into.
+/// A buffer for formatting text.
 #[derive(Default)]
 pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    /// Makes it empty.
+    /// Clears the buffer.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

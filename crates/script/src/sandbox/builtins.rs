@@ -1,4 +1,4 @@
-//! Functions of the standard library that ours stand in for: they see through protected tables, and they refuse what
+//! Replacements for functions of the standard library. They see through protected tables, and refuse operations that
 //! would harm the process.
 
 use super::{is_protected, push_mark, readonly, reveal, text};
@@ -7,7 +7,7 @@ use crate::lua::shared::Originals;
 use crate::lua::{Foreign, Lua, Results, Type, UPVALUE};
 use crate::run;
 
-/// Puts ours in the place of those in the table of globals at `global`.
+/// Installs the replacements in the globals table at `global`.
 pub(super) fn install(lua: Lua<'_>, global: i32) {
     lua.state().originals = Some(originals(lua, global));
     lua.push_value(global);
@@ -34,7 +34,7 @@ pub(super) fn install(lua: Lua<'_>, global: i32) {
     text::install(lua);
     lua.pop(1);
 
-    // Of what there is about the operating system, scripts get the processor time that was used.
+    // Of the library `os`, scripts can use only `clock`, the CPU time used.
     lua.raw_get_field(global, "os");
     lua.create_table(0, 1);
     lua.raw_get_field(-2, "clock");
@@ -67,7 +67,7 @@ fn originals(lua: Lua<'_>, global: i32) -> Originals {
     }
 }
 
-/// Goes on as a function of the standard library.
+/// Continues as a function of the standard library.
 pub(super) fn become_original(lua: Lua<'_>, which: impl Fn(&Originals) -> Foreign) -> Results {
     match &lua.state().originals {
         Some(originals) => {
@@ -78,7 +78,7 @@ pub(super) fn become_original(lua: Lua<'_>, which: impl Fn(&Originals) -> Foreig
     }
 }
 
-/// `getmetatable(value)`: what may be shown.
+/// `getmetatable(value)`: the part of the metatable that scripts may see.
 fn get_metatable(lua: Lua<'_>) -> Results {
     if lua.top() >= 1 && push_mark(lua, 1) {
         if lua.kind(-1) != Type::Table {
@@ -118,7 +118,7 @@ fn next(lua: Lua<'_>) -> Results {
     become_original(lua, |originals| originals.next)
 }
 
-/// `pairs(table)`; the upvalue is a `next`.
+/// `pairs(table)`; its upvalue is the replacement of `next`.
 fn pairs(lua: Lua<'_>) -> Results {
     check::table(lua, 1)?;
     lua.push_value(UPVALUE);
@@ -141,7 +141,7 @@ fn table_foreach(lua: Lua<'_>) -> Results {
     become_original(lua, |originals| originals.table_foreach)
 }
 
-/// `pcall(function, ...)`: of an error that is a table with a text, the text is answered, as when errors were strings.
+/// `pcall(function, ...)`: for an error table, returns its text, for compatibility with scripts that expect strings.
 fn pcall(lua: Lua<'_>) -> Results {
     check::any(lua, 1)?;
     lua.push_boolean(true);
@@ -161,7 +161,7 @@ fn pcall(lua: Lua<'_>) -> Results {
     Ok(lua.top())
 }
 
-/// `unpack(table, [first, [last]])`, with bounds that may be far apart.
+/// `unpack(table, [first, [last]])`; the bounds may be far apart.
 fn unpack(lua: Lua<'_>) -> Results {
     check::table(lua, 1)?;
     let first = check::optional_integer(lua, 2)?.map_or(1, |n| n as i32);
@@ -187,13 +187,13 @@ fn load_string(lua: Lua<'_>) -> Results {
     finish_load(lua, source)
 }
 
-/// `load(function, [name])`: the function answers pieces of the source until it answers none.
+/// `load(function, [name])`: the function returns pieces of the source until it returns none.
 fn load(lua: Lua<'_>) -> Results {
     check::function(lua, 1)?;
     let name = if matches!(lua.kind(2), Type::None | Type::Nil) { b"=(load)" } else { check::bytes(lua, 2)? };
     lua.set_top(2);
     lua.push_bytes(run::c_text(name));
-    // The source so far is on the top: a function that is called in between may load something itself.
+    // The source so far is kept on the stack, since the function may call `load` itself.
     lua.push_bytes("");
     loop {
         lua.push_value(1);
@@ -223,14 +223,14 @@ fn load(lua: Lua<'_>) -> Results {
     Ok(2)
 }
 
-/// Compiles the source on the top of the stack, under which is its name.
+/// Compiles the source on the top of the stack, with its name below it.
 fn finish_load_of_top(lua: Lua<'_>) -> Results {
     let source = lua.bytes(-1).unwrap_or_default();
     lua.push_value(-2);
     finish_load(lua, source)
 }
 
-/// Compiles `source`, named by the string on the top of the stack.
+/// Compiles `source`, with the string on the top of the stack as its name.
 fn finish_load(lua: Lua<'_>, source: &[u8]) -> Results {
     if run::load(lua, source).is_ok() {
         return Ok(1);

@@ -1,18 +1,18 @@
-//! The world that scripts see: which globals there are, and that what scripts share cannot be changed.
+//! The global environment of scripts: the available globals, and the protection of shared tables.
 //!
-//! Lua has no read-only tables. A table that is to be one is hidden: scripts get an empty table in its place, whose
-//! metatable looks things up in the hidden one and refuses to store. The functions of the standard library that would
-//! see the difference have [`builtins`] in their place. Nobody can reach a hidden table: metatables that would show
-//! it carry a mark, and `getmetatable` shows for them what Valkey shows.
+//! Lua has no read-only tables. To protect a table, scripts receive an empty table instead, whose metatable looks
+//! fields up in the hidden table and refuses stores. [`builtins`] replaces the functions of the standard library that
+//! would reveal the difference. Scripts cannot reach a hidden table: metatables that refer to it carry a mark, and for
+//! these `getmetatable` returns what it returns in Valkey.
 //!
 //! ```text
-//! globals of scripts (empty, protected) --> the world --> error: no such global
+//! globals of scripts (empty, protected) --> all globals --> error: no such global
 //!                                             |-- redis, server (protected) --> hidden table
 //!                                             |-- string, cjson, ... (protected) --> hidden table
 //!                                             `-- KEYS, ARGV
 //! ```
 //!
-//! Functions have globals that look into the world while they run, and into a table with `server.register_function`
+//! The globals of functions look up all globals while the functions run, and a table with `server.register_function`
 //! while their library is loaded.
 
 mod builtins;
@@ -24,16 +24,16 @@ use crate::lua::{GLOBALS, Library, Lua, REGISTRY, Raise, Results, Type};
 use crate::vm::{Identity, Settings};
 use crate::{Kind, api, library, libs, run};
 
-/// The key of the mark in the metatables of protected tables: its address, which scripts cannot make.
+/// Its address is the key of the mark in the metatables of protected tables; scripts cannot create that key.
 static MARK: AtomicU8 = AtomicU8::new(0);
 
-/// The metatable of the globals, in the registry.
+/// The registry key of the metatable of the globals.
 const GLOBALS_META: &str = "globals metatable";
 
-/// Globals of the standard library that scripts do not get.
+/// Globals of the standard library that are removed.
 const ABSENT: [&str; 8] = ["dofile", "loadfile", "print", "newproxy", "module", "require", "getfenv", "setfenv"];
 
-/// Makes the world of scripts or functions in a new state, and the base of its stack.
+/// Creates the global environment for scripts or functions in a new state, and the base of its stack.
 pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Settings) {
     for library in [Library::Base, Library::Table, Library::String, Library::Math, Library::Os] {
         lua.open(library);
@@ -64,7 +64,7 @@ pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Se
     run::lay_base(lua);
 }
 
-/// Has the globals look into the table on the top of the stack, which is taken.
+/// Pops a table and makes the globals look fields up in it.
 pub(crate) fn look_into(lua: Lua<'_>) {
     lua.raw_get_field(REGISTRY, GLOBALS_META);
     lua.insert(-2);
@@ -72,10 +72,10 @@ pub(crate) fn look_into(lua: Lua<'_>) {
     lua.pop(1);
 }
 
-/// What `getmetatable` shows of a protected table.
+/// The result of `getmetatable` for a protected table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// That it has none.
+    /// Nil.
     Nothing,
     /// A protected table with the field `__index`, which is a function.
     Metatable,
@@ -104,14 +104,14 @@ pub(crate) fn protect(lua: Lua<'_>, shown: Shown) {
     lua.replace(hidden);
 }
 
-/// Takes the value on the top of the stack and makes it the mark of the metatable under it.
+/// Pops a value and makes it the mark of the metatable below it.
 fn mark(lua: Lua<'_>) {
     lua.push_address(MARK.as_ptr().cast_const());
     lua.insert(-2);
     lua.raw_set(-3);
 }
 
-/// Pushes the mark of the metatable of the value at `index`, if that has one; it is false or a table then.
+/// Pushes the mark of the metatable of the value at `index`, if it has one; the mark is false or a table.
 fn push_mark(lua: Lua<'_>, index: i32) -> bool {
     if !lua.metatable(index) {
         return false;
@@ -135,8 +135,8 @@ pub(crate) fn is_protected(lua: Lua<'_>, index: i32) -> bool {
     protected
 }
 
-/// Replaces the value at `index`, which is not relative to the top, by the table that it hides, if it is protected.
-/// Only for functions that do not let scripts have it.
+/// If the value at `index`, which must not be relative to the top, is a protected table, replaces it by the hidden
+/// table. Only for functions that do not expose the hidden table to scripts.
 pub(crate) fn reveal(lua: Lua<'_>, index: i32) {
     if is_protected(lua, index) {
         lua.metatable(index);
@@ -146,7 +146,7 @@ pub(crate) fn reveal(lua: Lua<'_>, index: i32) {
     }
 }
 
-/// Has lookups in the table at `table` fail when there is nothing.
+/// Makes lookups of missing fields in the table at `table` fail.
 pub(crate) fn refuse_missing(lua: Lua<'_>, table: i32) {
     lua.create_table(0, 1);
     lua.push_function(missing_global);
@@ -154,7 +154,7 @@ pub(crate) fn refuse_missing(lua: Lua<'_>, table: i32) {
     lua.set_metatable(table);
 }
 
-/// Protects all tables of the world, so that one under two names stays one.
+/// Protects all tables among the globals. A table with two names gets only one replacement.
 fn protect_members(lua: Lua<'_>, global: i32) {
     const TABLES: [&str; 9] = ["string", "table", "math", "os", "coroutine", "cjson", "cmsgpack", "struct", "bit"];
     for name in TABLES {
@@ -171,8 +171,8 @@ fn protect_members(lua: Lua<'_>, global: i32) {
     lua.pop(1);
 }
 
-/// Protects the metatable of strings, which is the only one of a basic type. What is shown of it is a table that looks
-/// up in the protected table `string`.
+/// Protects the metatable of strings, the only basic type that has one. `getmetatable` returns a table that looks
+/// fields up in the protected table `string`.
 fn protect_strings(lua: Lua<'_>, global: i32) {
     lua.push_bytes("");
     lua.metatable(-1);
@@ -184,20 +184,20 @@ fn protect_strings(lua: Lua<'_>, global: i32) {
     lua.pop(2);
 }
 
-/// What refuses to store into a protected table.
+/// The function that refuses stores into protected tables.
 fn refuse_store(lua: Lua<'_>) -> Results {
     Err(lua.error(format_args!("{READONLY}")))
 }
 
 const READONLY: &str = "Attempt to modify a readonly table";
 
-/// The same, raised by a function that was asked to store: no place is named then.
+/// The same error raised by a function that was called to store; it does not include a source position.
 fn readonly(lua: Lua<'_>) -> Raise {
     lua.push_bytes(READONLY);
     Raise
 }
 
-/// What refuses to look up a global that is not there.
+/// The function that refuses lookups of missing globals.
 fn missing_global(lua: Lua<'_>) -> Results {
     if lua.top() != 2 {
         return Err(lua.error(format_args!("Wrong number of arguments to luaProtectedTableError")));
@@ -243,7 +243,7 @@ mod tests {
             let reply = run(&mut vm, host, script, &[], &[]);
             assert!(reply.contains("Attempt to modify a readonly table"), "{script}: {reply}");
         }
-        // These two may be changed, and are new for each script.
+        // These two are writable, and new for each script.
         run(&mut vm, host, "KEYS.x = 1 KEYS[1] = 2 ARGV[7] = 1 setmetatable(KEYS, {__index = {y = 1}})", &["a"], &[]);
         let script =
             "return {KEYS[1], tostring(KEYS.x), tostring(KEYS.y), tostring(ARGV[7]), tostring(getmetatable(KEYS))}";
@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn hidden_tables_stay_hidden() {
-        // What a script reaches of the world, over items and metatables, is protected, or a copy that it owns.
+        // All global tables that a script can reach, through fields and metatables, are protected or copies owned by
+        // the script.
         let script = "
             local seen, found = {}, {}
             local function visit(value, path)
@@ -273,7 +274,7 @@ mod tests {
             visit(_G, '_G')
             visit(getmetatable(''), 'string metatable')
             return table.concat(found, ' ')";
-        // Those are the tables of this script.
+        // These are tables of the script itself.
         assert_eq!(eval(&script.replace("visit(_G", "seen[seen], seen[found] = true, true visit(_G")), "$0\r\n\r\n");
     }
 

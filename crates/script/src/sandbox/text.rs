@@ -1,15 +1,15 @@
-//! Patterns: the matcher of the standard library recurses once for every part of a pattern that may match in several
-//! ways, so a long enough pattern would exhaust the thread's stack.
+//! Pattern functions of strings. Lua's matcher recurses once per part of a pattern that can match in several ways, so a
+//! long enough pattern would exhaust the thread's stack.
 
 use crate::lua::shared::Originals;
 use crate::lua::{Foreign, Lua, Results};
 
 use super::builtins::become_original;
 
-/// How many parts that match in several ways a pattern may have.
+/// Maximum number of such parts in a pattern.
 const CHOICES_MAX: usize = 2_000;
 
-/// Puts ours in the place of those in the table on the top of the stack.
+/// Installs the replacements in the table on the top of the stack.
 pub(super) fn install(lua: Lua<'_>) {
     lua.add_function("find", find);
     lua.add_function("match", matches);
@@ -21,7 +21,7 @@ pub(super) fn install(lua: Lua<'_>) {
 
 fn find(lua: Lua<'_>) -> Results {
     if lua.boolean(4) {
-        // The pattern is plain text.
+        // The pattern is plain text, so it needs no check.
         return become_original(lua, |originals| originals.string_find);
     }
     checked(lua, |originals| originals.string_find)
@@ -39,7 +39,7 @@ fn gsub(lua: Lua<'_>) -> Results {
     checked(lua, |originals| originals.string_gsub)
 }
 
-/// Goes on as a function of the standard library, if the pattern is not too complex.
+/// Continues as a function of the standard library unless the pattern is too complex.
 fn checked(lua: Lua<'_>, which: impl Fn(&Originals) -> Foreign) -> Results {
     if lua.is_string(2) && lua.bytes(2).is_some_and(|pattern| pattern.len() > CHOICES_MAX && is_complex(pattern)) {
         return Err(lua.error(format_args!("pattern too complex")));

@@ -35,7 +35,7 @@ pub fn table() -> CommandTable<Handler> {
     let mut table = CommandTable::new();
     families().into_iter().for_each(|family| table.add_family(Class::Session, family, Handler::Session));
     table.add_family(Class::Transaction, transactions::COMMANDS, Handler::Control);
-    table.add_family(Class::Script, scripting::eval::COMMANDS, Handler::Program);
+    table.add_family(Class::Script, scripting::eval::COMMANDS, Handler::ScriptCall);
     table
 }
 

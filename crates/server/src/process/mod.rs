@@ -18,7 +18,7 @@ use kvick_config::arguments::Invocation;
 use std::process::ExitCode;
 
 /// Runs the program: what `main` does.
-pub fn run_program() -> ExitCode {
+pub fn run_script_call() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let program = args.first().cloned().unwrap_or_else(|| "kvick-server".into());
     match Invocation::parse(args.get(1..).unwrap_or_default()) {

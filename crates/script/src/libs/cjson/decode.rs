@@ -1,4 +1,4 @@
-//! JSON becomes values.
+//! Decodes JSON to Lua values.
 
 use super::Config;
 use super::token::{Token, Tokens};
@@ -32,8 +32,8 @@ pub(super) fn decode(lua: Lua<'_>) -> Results {
     }
 }
 
-/// Pushes the value that begins with `token`, or the array or object that it is in if that ends; answers with which
-/// token the next value begins, if there is one.
+/// Pushes the value that starts with `token`. While that completes the enclosing array or object, continues with the
+/// one around it. Returns the first token of the next value, if any.
 fn push_value(
     lua: Lua<'_>,
     config: &Config,
@@ -64,13 +64,13 @@ fn push_value(
         }
         _ => return Err(unexpected(lua, tokens, "value", token)),
     }
-    // A value is complete: it goes where it belongs, which may be complete then.
+    // A value is complete: store it in its container, which may be complete as well.
     while let Some(level) = levels.last_mut() {
         level.done += 1;
         if level.keyed {
             lua.raw_set(-3);
         } else {
-            // Inputs are not so long that this could overflow: Lua's strings are not.
+            // Cannot overflow: Lua strings, and so inputs, are shorter.
             lua.raw_set_item(-2, level.done as i32);
         }
         match (tokens.next(), level.keyed) {
@@ -86,7 +86,7 @@ fn push_value(
     Ok(None)
 }
 
-/// Pushes the key of an item, if it has one, and answers with which token its value begins.
+/// Pushes the key of an item, if it has one; returns the first token of its value.
 fn begin_item(lua: Lua<'_>, tokens: &mut Tokens<'_>, keyed: bool, token: Token) -> Result<Token, Raise> {
     if !keyed {
         return Ok(token);
@@ -101,7 +101,7 @@ fn begin_item(lua: Lua<'_>, tokens: &mut Tokens<'_>, keyed: bool, token: Token) 
     }
 }
 
-/// Fails because of a token that cannot be there.
+/// The error for an unexpected token.
 #[cold]
 fn unexpected(lua: Lua<'_>, tokens: &Tokens<'_>, expected: &str, token: Token) -> Raise {
     let (found, at) = (token.name(), tokens.token_position() + 1);

@@ -1,4 +1,4 @@
-//! Values become JSON.
+//! Encodes Lua values as JSON.
 
 use super::number::write_number;
 use super::{Config, InvalidNumbers};
@@ -34,7 +34,7 @@ pub(super) fn encode(lua: Lua<'_>) -> Results {
     }
 }
 
-/// Takes the value on the top of the stack and writes it. A table stays; its items follow.
+/// Pops the value on the top of the stack and writes it. A table remains on the stack; its items follow.
 fn write_value(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, levels: &mut Vec<Level>) -> Result<(), Raise> {
     match lua.kind(-1) {
         Type::String => write_string(lua.bytes(-1).unwrap_or_default(), text),
@@ -63,7 +63,7 @@ fn write_value(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, levels: &mut V
     Ok(())
 }
 
-/// Pushes the next item of a table, and writes what comes before it; `false` if there is none.
+/// Pushes the next item of a table and writes the separator and key before it; returns `false` at the end.
 fn advance(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, level: &mut Level) -> Result<bool, Raise> {
     if level.keyed {
         if !lua.next(-2) {
@@ -72,7 +72,7 @@ fn advance(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, level: &mut Level)
     } else if level.done == level.len {
         return Ok(false);
     } else {
-        // `array_len` answers what fits.
+        // `array_len` guarantees that the index fits.
         lua.raw_get_item(-1, level.done as i32 + 1);
     }
     if level.done > 0 {
@@ -86,7 +86,7 @@ fn advance(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, level: &mut Level)
     Ok(true)
 }
 
-/// Writes the key under the value on the top of the stack.
+/// Writes the key below the value on the top of the stack.
 fn write_key(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>) -> Result<(), Raise> {
     match lua.kind(-2) {
         Type::String => write_string(lua.bytes(-2).unwrap_or_default(), text),
@@ -100,7 +100,7 @@ fn write_key(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>) -> Result<(), Ra
     Ok(())
 }
 
-/// How many items the table on the top of the stack has as an array; 0 if it is none.
+/// The length of the table on the top of the stack as an array; 0 if it is not an array.
 fn array_len(lua: Lua<'_>, config: &Config) -> Result<usize, Raise> {
     let (mut max, mut items) = (0, 0);
     lua.push_nil();
@@ -111,7 +111,7 @@ fn array_len(lua: Lua<'_>, config: &Config) -> Result<usize, Raise> {
             return Ok(0);
         }
         if key > f64::from(max) {
-            // What does not fit in 32 bits makes it an object, as it does where processors convert like that.
+            // A key beyond 32 bits makes the table an object, as the conversion on x86-64 does in lua-cjson.
             max = if key <= f64::from(i32::MAX) { key as i32 } else { i32::MIN };
         }
         items += 1;
@@ -140,13 +140,13 @@ fn write_checked_number(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, index
     Ok(())
 }
 
-/// Fails because of the value at `index`.
+/// The error for the value at `index`.
 #[cold]
 fn refuse(lua: Lua<'_>, index: i32, reason: &str) -> Raise {
     lua.error(format_args!("Cannot serialise {}: {reason}", lua.type_name(index)))
 }
 
-/// For each byte what it is escaped by: 0 by nothing, `u` by its number, others by themselves after a backslash.
+/// For each byte, its escape: 0 for none, `u` for a numeric escape, otherwise the character after the backslash.
 static ESCAPES: [u8; 256] = {
     let mut escapes = [0; 256];
     let mut byte = 0;
@@ -166,7 +166,7 @@ static ESCAPES: [u8; 256] = {
     escapes
 };
 
-/// Writes a string; bytes beyond ASCII as they are.
+/// Writes a string. Bytes beyond ASCII are not escaped.
 fn write_string(mut string: &[u8], text: &mut Vec<u8>) {
     text.reserve(string.len() + 2);
     text.push(b'"');

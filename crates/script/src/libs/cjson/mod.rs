@@ -1,7 +1,7 @@
-//! `cjson`: JSON, as lua-cjson 2.1.0 has it.
+//! `cjson`: JSON, compatible with lua-cjson 2.1.0.
 //!
-//! [`encode`] writes, [`decode`] reads; how they do it can be changed by functions that this module has, for the
-//! library that `cjson` is and separately for each that `cjson.new` makes.
+//! [`encode`] writes and [`decode`] reads JSON. The functions in this module change the configuration: `cjson` and each
+//! library created by `cjson.new` have their own.
 
 mod decode;
 mod encode;
@@ -11,33 +11,33 @@ mod token;
 use crate::libs::check;
 use crate::lua::{Function, Lua, Raise, Results, Type, UPVALUE};
 
-/// How a library encodes and decodes.
+/// The configuration of a library.
 #[derive(Clone, Copy)]
 struct Config {
-    /// Whether arrays with too many holes become objects, rather than an error.
+    /// Whether excessively sparse arrays are encoded as objects instead of causing an error.
     encode_sparse_convert: bool,
-    /// How many times as long as their number of items arrays may be; without bound if 0.
+    /// Maximum ratio of the length of an array to its number of items; 0 for no limit.
     encode_sparse_ratio: i32,
-    /// How long arrays with holes may be in any case.
+    /// Length up to which sparse arrays are always allowed.
     encode_sparse_safe: i32,
     encode_max_depth: i32,
     /// Significant digits.
     encode_number_precision: i32,
     encode_invalid_numbers: InvalidNumbers,
-    /// Only remembered: there is one buffer for everything.
+    /// Only stored: a single buffer is used in any case.
     encode_keep_buffer: bool,
     decode_invalid_numbers: bool,
     decode_max_depth: i32,
 }
 
-/// What becomes of numbers that JSON does not have.
+/// The handling of numbers that JSON cannot represent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InvalidNumbers {
     /// An error.
     Off,
-    /// They are written as they are called.
+    /// Encoded by name.
     On,
-    /// They are written as null.
+    /// Encoded as null.
     Null,
 }
 
@@ -57,7 +57,7 @@ impl Default for Config {
     }
 }
 
-/// Pushes the table of a library with a configuration of its own.
+/// Pushes the table of a library with its own configuration.
 pub(super) fn install(lua: Lua<'_>) {
     lua.create_table(0, 13);
     lua.push_block(Config::default());
@@ -80,7 +80,7 @@ pub(super) fn install(lua: Lua<'_>) {
     }
 }
 
-/// Adds a function to the table under the configuration on the top of the stack, with that as its upvalue.
+/// Adds a function to the table below the configuration on the top of the stack, with the configuration as its upvalue.
 fn add<F: Function>(lua: Lua<'_>, name: &str, function: F) {
     lua.push_value(-1);
     lua.push_closure(function, 1);
@@ -93,8 +93,7 @@ fn new(lua: Lua<'_>) -> Results {
     Ok(1)
 }
 
-/// Changes the configuration by the arguments, of which there may be `max`, and answers as many values, which `change`
-/// pushes.
+/// Changes the configuration by the arguments, at most `max`, and returns as many values, which `change` pushes.
 fn configure(lua: Lua<'_>, max: i32, change: impl Fn(&mut Config) -> Result<(), Raise>) -> Results {
     if lua.top() > max {
         return Err(check::error(lua, max + 1, format_args!("found too many arguments")));
@@ -103,12 +102,12 @@ fn configure(lua: Lua<'_>, max: i32, change: impl Fn(&mut Config) -> Result<(), 
     debug_assert_ne!(lua.kind(UPVALUE), Type::None);
     let mut config = lua.block::<Config>();
     let changed = change(&mut config);
-    // What came before an argument that is wrong is changed nevertheless.
+    // Arguments before an invalid one take effect nevertheless.
     lua.set_block(config);
     changed.map(|()| max)
 }
 
-/// Argument `n`, if it is not nil, changes a number; its value is pushed.
+/// If argument `n` is not nil, changes a number setting; pushes its value.
 fn number_option(lua: Lua<'_>, n: i32, setting: &mut i32, min: i32, max: i32) -> Result<(), Raise> {
     if lua.kind(n) != Type::Nil {
         let value = check::integer(lua, n)? as i32;
@@ -121,7 +120,7 @@ fn number_option(lua: Lua<'_>, n: i32, setting: &mut i32, min: i32, max: i32) ->
     Ok(())
 }
 
-/// Argument `n`, if it is not nil, is a boolean or one of `names`; which one it is.
+/// If argument `n` is not nil, requires a boolean or one of `names`; returns its index.
 fn named_option(lua: Lua<'_>, n: i32, names: &[&str]) -> Result<Option<usize>, Raise> {
     match lua.kind(n) {
         Type::Nil => return Ok(None),
@@ -135,7 +134,7 @@ fn named_option(lua: Lua<'_>, n: i32, names: &[&str]) -> Result<Option<usize>, R
     }
 }
 
-/// Argument `n`, if it is not nil, changes a switch; its value is pushed.
+/// If argument `n` is not nil, changes a boolean setting; pushes its value.
 fn switch_option(lua: Lua<'_>, n: i32, setting: &mut bool) -> Result<(), Raise> {
     if let Some(which) = named_option(lua, n, &["off", "on"])? {
         *setting = which == 1;

@@ -1,9 +1,9 @@
-//! Numbers as C writes and reads them: `%.14g` and `strtod`.
+//! Formats and parses numbers like C's `%.14g` and `strtod`.
 
 use std::io::Write;
 
-/// Appends a finite number with `precision` significant digits, without zeros at the end of the fraction, and with an
-/// exponent if it is below -4 or not below the precision.
+/// Appends a finite number with `precision` significant digits, without trailing zeros in the fraction, and with an
+/// exponent if it is below -4 or at least the precision.
 pub(crate) fn write_number(n: f64, precision: usize, text: &mut Vec<u8>) {
     if n as i32 as f64 == n && (n != 0.0 || n.is_sign_positive()) && (n as i32).unsigned_abs() < 10_u32.pow(9) {
         let mut buffer = itoa::Buffer::new();
@@ -12,7 +12,7 @@ pub(crate) fn write_number(n: f64, precision: usize, text: &mut Vec<u8>) {
             return text.extend_from_slice(digits.as_bytes());
         }
     }
-    // One digit, the point, the others, the exponent of at most three digits.
+    // One digit, the point, the other digits, and an exponent of at most three digits.
     let mut scientific = [0; 32];
     let mut rest = &mut scientific[..];
     if write!(rest, "{:.*e}", precision - 1, n.abs()).is_err() {
@@ -46,7 +46,7 @@ pub(crate) fn write_number(n: f64, precision: usize, text: &mut Vec<u8>) {
     }
 }
 
-/// Writes digits of which the first has the weight 10 to the power of `exponent`.
+/// Writes digits, the first of which has the weight 10^`exponent`.
 fn write_fixed(digits: &[u8], exponent: i32, text: &mut Vec<u8>) {
     match usize::try_from(exponent + 1) {
         Ok(whole @ 1..) => {
@@ -65,8 +65,8 @@ fn write_fixed(digits: &[u8], exponent: i32, text: &mut Vec<u8>) {
     }
 }
 
-/// Reads the number that `text` begins with, which may be hexadecimal, infinite or none, and answers it with its
-/// length. `None` if there is no number.
+/// Parses the number at the start of `text`, which may be hexadecimal, infinite or NaN; returns it with its length.
+/// `None` if there is no number.
 pub(super) fn read_number(text: &[u8]) -> Option<(f64, usize)> {
     let negative = text.first() == Some(&b'-');
     let sign = usize::from(matches!(text.first(), Some(b'-' | b'+')));
@@ -101,7 +101,7 @@ fn read_decimal(text: &[u8]) -> Option<(f64, usize)> {
     Some((str::from_utf8(&text[..end]).ok()?.parse().ok()?, end))
 }
 
-/// Reads `0x1.8p3`; `0x` without digits is the 0 before the x.
+/// Parses a number like `0x1.8p3`. `0x` without digits is the number 0 before the x.
 fn read_hexadecimal(text: &[u8]) -> (f64, usize) {
     let (mut mantissa, mut exponent, mut digits, mut point) = (0_u64, 0_i32, 0, None);
     let mut end = 2;
@@ -113,7 +113,7 @@ fn read_hexadecimal(text: &[u8]) -> (f64, usize) {
                     mantissa = mantissa << 4 | u64::from(digit);
                     exponent -= if point.is_some() { 4 } else { 0 };
                 } else {
-                    // Too low to be kept, but not to be rounded by.
+                    // The digit is too low to be stored, but affects the rounding.
                     mantissa |= u64::from(digit != 0);
                     exponent = exponent.saturating_add(if point.is_some() { 0 } else { 4 });
                 }
@@ -141,10 +141,10 @@ fn read_hexadecimal(text: &[u8]) -> (f64, usize) {
     (scale(mantissa as f64, exponent), end)
 }
 
-/// `n` times two to the power of `exponent`.
+/// `n` times 2^`exponent`.
 fn scale(n: f64, exponent: i32) -> f64 {
     let exponent = exponent.clamp(-2200, 2200);
-    // In two steps, neither of which leaves the range of a power of two.
+    // In two steps, each within the range of powers of two.
     let half = exponent / 2;
     n * 2_f64.powi(half) * 2_f64.powi(exponent - half)
 }

@@ -1,4 +1,4 @@
-//! JSON in tokens.
+//! Splits JSON into tokens.
 
 use super::number::read_number;
 
@@ -9,9 +9,9 @@ pub(super) enum Token {
     ObjectEnd,
     ArrayBegin,
     ArrayEnd,
-    /// A string without escapes: where it is in the input.
+    /// A string without escapes: its range in the input.
     Plain(usize, usize),
-    /// A string that is in the tokens' buffer.
+    /// A string with escapes, decoded in the tokens' buffer.
     Escaped,
     Number(f64),
     Boolean(bool),
@@ -19,12 +19,12 @@ pub(super) enum Token {
     Colon,
     Comma,
     End,
-    /// What is wrong.
+    /// An error with its description.
     Error(&'static str),
 }
 
 impl Token {
-    /// What it is called in errors.
+    /// Its name in errors.
     pub(super) fn name(self) -> &'static str {
         match self {
             Token::ObjectBegin => "T_OBJ_BEGIN",
@@ -43,14 +43,14 @@ impl Token {
     }
 }
 
-/// The tokens of an input, one after the other. The input ends at its first zero.
+/// An iterator over the tokens of an input. The input ends at its first zero byte.
 pub(super) struct Tokens<'a> {
     input: &'a [u8],
-    /// What was read of it.
+    /// Number of bytes read.
     at: usize,
-    /// Where the last token is, or what is wrong with it.
+    /// Position of the last token, or of the error in it.
     token_at: usize,
-    /// Whether numbers that JSON does not have are read.
+    /// Whether numbers that JSON does not allow are accepted.
     lenient: bool,
     /// The last string with escapes.
     buffer: &'a mut Vec<u8>,
@@ -61,12 +61,12 @@ impl<'a> Tokens<'a> {
         Tokens { input, at: 0, token_at: 0, lenient, buffer }
     }
 
-    /// How many bytes were read.
+    /// Number of bytes read.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// Where the last token is, or where it went wrong.
+    /// Position of the last token, or of the error in it.
     pub(super) fn token_position(&self) -> usize {
         self.token_at
     }
@@ -80,13 +80,13 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The byte that is `ahead` of what was read, 0 beyond the end.
+    /// The byte `ahead` of the current position; 0 beyond the end.
     #[inline]
     fn peek(&self, ahead: usize) -> u8 {
         self.input.get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Takes the next token.
+    /// Reads the next token.
     pub(super) fn next(&mut self) -> Token {
         while matches!(self.peek(0), b' ' | b'\t' | b'\n' | b'\r') {
             self.at += 1;
@@ -134,7 +134,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Whether what comes is a number of C but not of JSON. It may also be no number at all.
+    /// Whether the input continues with a number that C accepts but JSON does not. It may also be no number at all.
     fn is_invalid_number(&self) -> bool {
         if self.peek(0) == b'+' {
             return true;
@@ -181,13 +181,13 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Goes on to the next byte of a string that is not itself.
+    /// Skips to the next byte of a string that needs decoding.
     fn skip_plain(&mut self) {
         let rest = &self.input[self.at..];
         self.at += memchr::memchr3(b'"', b'\\', 0, rest).unwrap_or(rest.len());
     }
 
-    /// Takes an escape and appends what it stands for. Stays where it is if there is something wrong.
+    /// Reads an escape and appends the decoded character. Does not advance on an error.
     fn escape(&mut self) -> Result<(), &'static str> {
         let byte = match self.peek(1) {
             byte @ (b'"' | b'\\' | b'/') => byte,
@@ -209,7 +209,7 @@ impl<'a> Tokens<'a> {
         Ok(())
     }
 
-    /// The character of `\uXXXX`, or of two of them that are a surrogate pair, and their length.
+    /// Decodes `\uXXXX`, or two of them that form a surrogate pair; returns the character and the length.
     fn unicode_escape(&self) -> Option<(char, usize)> {
         let first = self.hex4(2)?;
         if first & 0xf800 != 0xd800 {
@@ -224,7 +224,7 @@ impl<'a> Tokens<'a> {
         Some((char, 12))
     }
 
-    /// The four hexadecimal digits that are `ahead`.
+    /// Parses the four hexadecimal digits `ahead` of the current position.
     fn hex4(&self, ahead: usize) -> Option<u32> {
         (ahead..ahead + 4).try_fold(0, |n, ahead| Some(n << 4 | (self.peek(ahead) as char).to_digit(16)?))
     }

@@ -138,7 +138,7 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 fn resetstat(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    cx.server.reset_stats();
+    cx.server().reset_stats();
     cx.reply.ok();
     Ok(())
 }

@@ -22,7 +22,7 @@ use kvick_core::admission::Reasons;
 use kvick_core::message::Message;
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_engine::worker::output;
-use kvick_engine::worker::rejection;
+use kvick_engine::worker::rejection::Rejection;
 use kvick_net::tls;
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
@@ -122,7 +122,7 @@ fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match find(args) {
         // Whoever loads has the data for himself, though this command may look on.
         Some(subcommand) if subcommand.replaces && cx.server.admission.has(Reasons::LOADING) => {
-            Err(rejection::loading(cx.server))
+            Err(Rejection::Loading.error(cx.server))
         }
         Some(subcommand) => (subcommand.run)(cx, args),
         None => Err(wrong_number("DEBUG", args.get(1).unwrap_or_default())),

@@ -2,10 +2,10 @@
 //! they call other commands (see [`kvick_engine::worker::program`]).
 
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
-use kvick_engine::worker::program::{Program, Source};
+use kvick_engine::worker::script_call::{ScriptCall, Source};
 
 /// The family.
-pub static COMMANDS: &[Command<Program>] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FCALL, FCALL_RO];
+pub static COMMANDS: &[Command<ScriptCall>] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FCALL, FCALL_RO];
 
 const COMPLEXITY: &str = "Depends on the script that is executed.";
 const FUNCTION_COMPLEXITY: &str = "Depends on the function that is executed.";
@@ -35,18 +35,18 @@ const fn spec(name: &'static str, read_only: bool, keys: &'static [KeySpec], arg
         .args(args)
 }
 
-const fn program(source: Source, read_only: bool) -> Program {
-    Program { source, read_only }
+const fn program(source: Source, read_only: bool) -> ScriptCall {
+    ScriptCall { source, read_only }
 }
 
 /// EVAL script numkeys [key [key ...]] [arg [arg ...]]
-pub const EVAL: Command<Program> = Command::new(
+pub const EVAL: Command<ScriptCall> = Command::new(
     spec("eval", false, KEYS_NOTED, &arguments("script")).doc(Group::Scripting, "2.6.0", COMPLEXITY, "Runs a script."),
     program(Source::Script, false),
 );
 
 /// EVAL_RO script numkeys [key [key ...]] [arg [arg ...]]
-pub const EVAL_RO: Command<Program> = Command::new(
+pub const EVAL_RO: Command<ScriptCall> = Command::new(
     spec("eval_ro", true, KEYS_RO_NOTED, &arguments("script")).doc(
         Group::Scripting,
         "7.0.0",
@@ -57,7 +57,7 @@ pub const EVAL_RO: Command<Program> = Command::new(
 );
 
 /// EVALSHA sha1 numkeys [key [key ...]] [arg [arg ...]]
-pub const EVALSHA: Command<Program> = Command::new(
+pub const EVALSHA: Command<ScriptCall> = Command::new(
     spec("evalsha", false, KEYS, &arguments("sha1")).doc(
         Group::Scripting,
         "2.6.0",
@@ -68,7 +68,7 @@ pub const EVALSHA: Command<Program> = Command::new(
 );
 
 /// EVALSHA_RO sha1 numkeys [key [key ...]] [arg [arg ...]]
-pub const EVALSHA_RO: Command<Program> = Command::new(
+pub const EVALSHA_RO: Command<ScriptCall> = Command::new(
     spec("evalsha_ro", true, KEYS_RO, &arguments("sha1")).doc(
         Group::Scripting,
         "7.0.0",
@@ -79,7 +79,7 @@ pub const EVALSHA_RO: Command<Program> = Command::new(
 );
 
 /// FCALL function numkeys [key [key ...]] [arg [arg ...]]
-pub const FCALL: Command<Program> = Command::new(
+pub const FCALL: Command<ScriptCall> = Command::new(
     spec("fcall", false, KEYS_NOTED, &arguments("function")).doc(
         Group::Scripting,
         "7.0.0",
@@ -90,7 +90,7 @@ pub const FCALL: Command<Program> = Command::new(
 );
 
 /// FCALL_RO function numkeys [key [key ...]] [arg [arg ...]]
-pub const FCALL_RO: Command<Program> = Command::new(
+pub const FCALL_RO: Command<ScriptCall> = Command::new(
     spec("fcall_ro", true, KEYS_RO_NOTED, &arguments("function")).doc(
         Group::Scripting,
         "7.0.0",

@@ -6,8 +6,8 @@ use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spe
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_scripting::debugging::Mode;
-use kvick_scripting::program::UNKNOWN;
 use kvick_scripting::running::Kind;
+use kvick_scripting::script_call::UNKNOWN;
 use kvick_scripting::scripts::Sum;
 
 /// The family.

@@ -7,7 +7,7 @@ pub const UNKNOWN: Error = Error::text("NOSCRIPT No matching script.");
 
 /// What runs a script or a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Program {
+pub struct ScriptCall {
     /// Where its code comes from.
     pub source: Source,
     /// Whether it may not write.

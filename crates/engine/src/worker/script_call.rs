@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::debugging::Seat;
 use super::engine::{Engine, Keys};
 use super::handlers::Handler;
-use super::permission::wrong_arity;
+use super::permission::{OUT_OF_MEMORY, wrong_arity};
 use crate::session::Client;
 use crate::worker::rejection;
 use kvick_acl::log::Context as AclContext;
@@ -27,9 +27,9 @@ use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Heard, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
 use kvick_scripting::debugging;
 use kvick_scripting::functions::Function;
-use kvick_scripting::program::UNKNOWN;
-pub use kvick_scripting::program::{Program, Source};
 use kvick_scripting::running::{Current, Kind};
+use kvick_scripting::script_call::UNKNOWN;
+pub use kvick_scripting::script_call::{ScriptCall, Source};
 use kvick_scripting::scripts::{Script, Sum};
 use kvick_scripting::{Interpreters, Scripting};
 use kvick_store::{EventClass, Locked, Reach};
@@ -143,10 +143,10 @@ impl Scratch {
 
 impl Engine {
     /// Runs a script or function. The caller has taken the turn.
-    pub(super) fn run_program(
+    pub(super) fn run_script_call(
         &mut self,
         client: &mut Client,
-        program: Program,
+        script_call: ScriptCall,
         args: Args<'_>,
         locked: &mut Locked,
         yielder: &mut dyn Yield,
@@ -154,10 +154,10 @@ impl Engine {
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
         let began = self.last;
-        self.show_program(client, args);
-        let result = match (client.debugging, program.source) {
+        self.show_script_call(client, args);
+        let result = match (client.debugging, script_call.source) {
             (Some(mode), Source::Script) => {
-                self.debug_program(client, mode, (program, args), (locked, yielder), out).map(Ok)
+                self.debug_script_call(client, mode, (script_call, args), (locked, yielder), out).map(Ok)
             }
             (Some(_), Source::Sum) if Sum::read(&args[1]).is_some() => {
                 Err(Error::text("ERR Please use EVAL instead of EVALSHA for debugging"))
@@ -166,10 +166,10 @@ impl Engine {
                 // Whoever has the turn has the interpreters.
                 None => Err(SCRIPT_IN_SCRIPT),
                 Some(mut interpreters) => {
-                    self.find_code(program, args, &mut interpreters).and_then(|(code, request)| {
-                        self.check_flags(client, program, code.flags())?;
+                    self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
+                        self.check_flags(client, script_call, code.flags())?;
                         let code = (&code, None);
-                        Ok(self.run_code(client, program, code, request, &mut interpreters, (locked, yielder), out))
+                        Ok(self.run_code(client, script_call, code, request, &mut interpreters, (locked, yielder), out))
                     })
                 }
             },
@@ -191,13 +191,13 @@ impl Engine {
     /// What a request asks to run. A script that is new is compiled.
     pub(super) fn find_code<'a>(
         &mut self,
-        program: Program,
+        script_call: ScriptCall,
         args: Args<'a>,
         interpreters: &mut Interpreters,
     ) -> Result<(Code, Request<'a>), Error> {
         let scripting = &self.server.scripting;
         scripting.heed_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
-        match program.source {
+        match script_call.source {
             Source::Script => {
                 let request = Request::new(args, Error::NOT_INTEGER)?;
                 let sum = self.recent_sum.of(&args[1]);
@@ -230,7 +230,7 @@ impl Engine {
     pub(super) fn check_flags(
         &self,
         client: &Client,
-        program: Program,
+        script_call: ScriptCall,
         flags: Option<ScriptFlags>,
     ) -> Result<(), Error> {
         if client.info.is_from_log() {
@@ -248,9 +248,9 @@ impl Engine {
         if let Some(error) =
             command.and_then(|command| rejection::rejection(self.server, command, Flags::WRITE | Flags::STALE))
         {
-            return Err(error);
+            return Err(error.error(self.server));
         }
-        if program.read_only {
+        if script_call.read_only {
             return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
         }
         if self.is_out_of_memory() && !flags.allow_oom {
@@ -263,7 +263,7 @@ impl Engine {
     pub(super) fn run_code(
         &mut self,
         client: &mut Client,
-        program: Program,
+        script_call: ScriptCall,
         (code, debugger): (&Code, Option<&mut Debugger>),
         request: Request<'_>,
         interpreters: &mut Interpreters,
@@ -292,7 +292,7 @@ impl Engine {
             code,
             began: Ticks::now(),
             allow_oom: flags.is_some_and(|flags| flags.allow_oom),
-            read_only: program.read_only || flags.is_some_and(|flags| flags.no_writes),
+            read_only: script_call.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
             calls: 0,
             is_shown: false,
@@ -376,9 +376,6 @@ struct Caller<'r> {
 
 /// Scripts run one by one.
 pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
-/// Memory is short.
-const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
-
 /// After so many commands a script is taken to run for a while, whatever little Lua there is between them.
 const CALLS_LOOKED_AFTER: u32 = 256;
 /// Scripts that have been running for longer are known to others.
@@ -420,7 +417,8 @@ impl Caller<'_> {
             return Some(Error::text("ERR Can not execute the command on a stale replica"));
         }
         if !self.wrote && flags.contains(Flags::WRITE) {
-            return rejection::rejection(self.engine.server, command, flags);
+            let server = self.engine.server;
+            return rejection::rejection(server, command, flags).map(|rejection| rejection.error(server));
         }
         None
     }
@@ -474,7 +472,7 @@ impl Caller<'_> {
         let result = match engine.handler(command) {
             Some(Handler::Data(handler)) => engine.run_data(client, handler, (args, &keys), None, locked, out),
             Some(Handler::Session(handler)) => engine.run_session(client, handler, args, locked, out),
-            Some(Handler::Control(_) | Handler::Program(_)) | None => {
+            Some(Handler::Control(_) | Handler::ScriptCall(_)) | None => {
                 engine.answer(client, Err(wrong_arity(command)), out)
             }
         };

@@ -21,7 +21,7 @@ const SPARE_BYTES: usize = 256 * 1024;
 
 /// See the module's documentation.
 #[derive(Default)]
-pub struct Held {
+pub struct AwaitingFsync {
     turns: VecDeque<Turn>,
     bytes: usize,
     spare: Vec<(Vec<Run>, Vec<u8>)>,
@@ -34,7 +34,7 @@ struct Turn {
     replies: Vec<u8>,
 }
 
-impl Held {
+impl AwaitingFsync {
     /// Whether so much waits that no more is to be made.
     pub fn is_full(&self) -> bool {
         self.bytes > HELD_MAX
@@ -45,48 +45,48 @@ impl Worker {
     /// Whether there are replies that wait.
     #[inline]
     pub(super) fn holds(&self) -> bool {
-        !self.held.turns.is_empty()
+        !self.awaiting_fsync.turns.is_empty()
     }
 
     /// Keeps the batch's replies if they have to wait; whether they do.
     pub(super) fn hold_replies(&mut self) -> bool {
         let offset = self.server.keyspace.log.offset();
-        if self.held.turns.is_empty() && self.server.aof.is_released(offset) {
+        if self.awaiting_fsync.turns.is_empty() && self.server.aof.is_released(offset) {
             return false;
         }
         self.server.aof.count_held(self.runs.len());
         for run in &self.runs {
             if let Some(connection) = self.connections.get_mut(run.token) {
-                connection.held += 1;
+                connection.awaiting_fsync += 1;
             }
         }
-        let (runs, replies) = self.held.spare.pop().unwrap_or_default();
+        let (runs, replies) = self.awaiting_fsync.spare.pop().unwrap_or_default();
         let turn = Turn {
             until: offset,
             runs: std::mem::replace(&mut self.runs, runs),
             replies: std::mem::replace(&mut self.replies, replies),
         };
-        self.held.bytes += turn.replies.len();
-        self.held.turns.push_back(turn);
+        self.awaiting_fsync.bytes += turn.replies.len();
+        self.awaiting_fsync.turns.push_back(turn);
         self.writes += 1;
         self.reached = 0;
         self.server.aof.hold_for(self.number);
         // The disk may have come far enough before it was known that somebody waits.
-        self.release_held();
+        self.release_synced();
         true
     }
 
     /// Writes the replies that need not wait any longer.
-    pub(super) fn release_held(&mut self) {
-        while self.held.turns.front().is_some_and(|turn| self.server.aof.is_released(turn.until))
-            && let Some(turn) = self.held.turns.pop_front()
+    pub(super) fn release_synced(&mut self) {
+        while self.awaiting_fsync.turns.front().is_some_and(|turn| self.server.aof.is_released(turn.until))
+            && let Some(turn) = self.awaiting_fsync.turns.pop_front()
         {
             let present =
                 (std::mem::replace(&mut self.runs, turn.runs), std::mem::replace(&mut self.replies, turn.replies));
-            self.held.bytes -= self.replies.len();
+            self.awaiting_fsync.bytes -= self.replies.len();
             for run in &self.runs {
                 if let Some(connection) = self.connections.get_mut(run.token) {
-                    connection.held = connection.held.saturating_sub(1);
+                    connection.awaiting_fsync = connection.awaiting_fsync.saturating_sub(1);
                 }
             }
             // Runs of one connection may stand apart.
@@ -94,20 +94,20 @@ impl Worker {
             self.write_out();
             let (mut runs, mut replies) =
                 (std::mem::replace(&mut self.runs, present.0), std::mem::replace(&mut self.replies, present.1));
-            if self.held.spare.len() < SPARE_MAX && replies.capacity() <= SPARE_BYTES {
+            if self.awaiting_fsync.spare.len() < SPARE_MAX && replies.capacity() <= SPARE_BYTES {
                 runs.clear();
                 replies.clear();
-                self.held.spare.push((runs, replies));
+                self.awaiting_fsync.spare.push((runs, replies));
             }
         }
-        if !self.held.turns.is_empty() {
+        if !self.awaiting_fsync.turns.is_empty() {
             self.server.aof.hold_for(self.number);
         }
     }
 
     /// Forgets what waits for a connection that ends: its token may be another's soon.
-    pub(super) fn forget_held(&mut self, token: usize) {
-        for turn in &mut self.held.turns {
+    pub(super) fn forget_awaiting(&mut self, token: usize) {
+        for turn in &mut self.awaiting_fsync.turns {
             turn.runs.retain(|run| run.token != token);
         }
     }

@@ -5,7 +5,7 @@
 use super::engine::{Call, Called, Engine, Keys, LONG_US};
 use super::handlers::Handler;
 use super::permission::{Admitted, wrong_arity};
-use super::program::Yield;
+use super::script_call::Yield;
 use super::transaction::Control;
 use crate::session::{Client, Session, SessionHandler};
 use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
@@ -13,7 +13,7 @@ use kvick_commands::spec::{Flags, LockRule};
 use kvick_commands::table::CommandInfo;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
-use kvick_core::commandlog::{Executed, TakenArgument};
+use kvick_core::commandlog::{Executed, OwnedArgument};
 use kvick_durability::persistence;
 use kvick_resp::{Args, Reply, Version};
 use kvick_runtime::clock::{self, Ticks};
@@ -54,14 +54,14 @@ impl Engine {
         client: &mut Client,
         admission: Admitted,
         args: Args<'_>,
-        taken: &mut Option<Vec<u8>>,
+        owned_arg: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         if let Some(Handler::Control(control)) = self.table.handler(command) {
             let Some(result) = self.control(client, control, admission, args, yielder, out) else {
-                return Called::Held;
+                return Called::BlockedByScript;
             };
             let result = self.answer(client, result, out);
             if control != Control::Exec {
@@ -73,20 +73,22 @@ impl Engine {
         }
         self.confine(client, command, args);
         let global = self.needs_global_lock(command, args);
-        let Some(scripts) = self.settle_scripts(command, global) else { return Called::Held };
+        let Some(scripts) = self.settle_scripts(command, global) else { return Called::BlockedByScript };
         let keys = if global { Keys::new() } else { self.keys_of(command, args) };
         let locked = match global {
             true => self.lock_global(admission),
             false => self.lock_hashed(admission, client.db, &keys),
         };
-        let Some(mut locked) = locked else { return Called::Held };
-        let taken_head = self.remember_taken(command, taken.as_deref());
+        let Some(mut locked) = locked else { return Called::BlockedByScript };
+        let owned_head = self.remember_owned(command, owned_arg.as_deref());
         let result = match self.handler(command) {
             Some(Handler::Data(handler)) => {
-                self.run_data(client, handler, (args, &keys), taken.take(), &mut locked, out)
+                self.run_data(client, handler, (args, &keys), owned_arg.take(), &mut locked, out)
             }
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
-            Some(Handler::Program(program)) => self.run_program(client, program, args, &mut locked, yielder, out),
+            Some(Handler::ScriptCall(script_call)) => {
+                self.run_script_call(client, script_call, args, &mut locked, yielder, out)
+            }
             // A container that has nothing to do by itself.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
@@ -112,7 +114,7 @@ impl Engine {
             client.redacted = 0;
             return Called::Waits(waiter);
         }
-        let executed = client.executed(args, taken_head.as_ref());
+        let executed = client.executed(args, owned_head.as_ref());
         self.account(executed, command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
@@ -124,8 +126,8 @@ impl Engine {
 
     /// What the logs need of a large argument that the command may keep.
     #[inline]
-    fn remember_taken(&self, command: &CommandInfo, taken: Option<&[u8]>) -> Option<TakenArgument> {
-        Some(TakenArgument::new(command.spec.takes?, taken?))
+    fn remember_owned(&self, command: &CommandInfo, owned_arg: Option<&[u8]>) -> Option<OwnedArgument> {
+        Some(OwnedArgument::new(command.spec.takes?, owned_arg?))
     }
 
     pub(super) fn needs_global_lock(&self, command: &CommandInfo, args: Args<'_>) -> bool {
@@ -158,12 +160,12 @@ impl Engine {
         client: &Client,
         handler: DataHandler,
         (args, hashed): (Args<'_>, &[Key<'_>]),
-        taken: Option<Vec<u8>>,
+        owned_arg: Option<Vec<u8>>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let for_client = (client.info.as_ref(), client.db, client.version);
-        let result = self.run_handler(for_client, handler, (args, hashed), taken, locked, out);
+        let result = self.run_handler(for_client, handler, (args, hashed), owned_arg, locked, out);
         self.answer(client, result, out)
     }
 
@@ -175,7 +177,7 @@ impl Engine {
         (client, db, version): (&ClientInfo, usize, Version),
         handler: DataHandler,
         (args, hashed): (Args<'_>, &[Key<'_>]),
-        taken: Option<Vec<u8>>,
+        owned_arg: Option<Vec<u8>>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
@@ -207,7 +209,7 @@ impl Engine {
         let mut context = Context {
             db,
             reply,
-            taken,
+            owned_arg,
             settings,
             receiver,
             may_block,
