@@ -3,7 +3,7 @@
 //! ```text
 //! ziplist: | bytes 4 | offset of the last entry 4 | entries 2 | entry ... | 0xff |      numbers little-endian
 //! entry:   | length of the entry before it: 1, or 0xfe and 4 | kind and length: 1, 2 or 5 | text or integer |
-//! zipmap:  | pairs 1 | field length 1 or 5 | field | value length 1 or 5 | spare 1 | value | spare bytes | ... | 0xff |
+//! zipmap:  | pairs 1 | field length 1 or 5 | field | value length 1 or 5 | spare 1 | value | spare | ... | 0xff |
 //! ```
 //!
 //! Reading validates everything: lengths, the number of entries, the offset of the last entry and the terminator.
