@@ -51,7 +51,8 @@ class Server:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.folder = tempfile.TemporaryDirectory()
-        words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", self.folder.name, *args]
+        words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+                 "--dir", self.folder.name, *args]
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, preexec_fn=lambda: pin(*cores))
 
     def __enter__(self):

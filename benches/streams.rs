@@ -3,14 +3,14 @@
 //!     cargo bench -p kvick-server --bench streams                  # a million entries, some minutes
 //!     cargo bench -p kvick-server --bench streams -- 50000         # fewer
 //!
-//! A server with four workers; 32 consumers that wait for entries (XREADGROUP with BLOCK), each on a connection of its own,
-//! and 32 that poll on one connection that they share. First as many entries as the server takes are put through two
-//! groups, one of those who wait and one of those who poll, and then through a single one: the program fails unless each
-//! group gets each entry exactly once and nothing stays pending. Then SET and GET are timed on a connection beside it, at
-//! an even rate of entries: with the producer alone, and with consumers.
+//! A server with four workers; 32 consumers that wait for entries (XREADGROUP with BLOCK), each on a connection of its
+//! own, and 32 that poll on one connection that they share. First as many entries as the server takes are put through
+//! two groups, one of those who wait and one of those who poll, and then through a single one: the program fails unless
+//! each group gets each entry exactly once and nothing stays pending. Then SET and GET are timed on a connection beside
+//! it, at an even rate of entries: with the producer alone, and with consumers.
 //!
-//! Server and load share the machine. The server and what times it get real-time priority if that is permitted (to root, for
-//! one): otherwise the latencies are mostly those of the scheduler.
+//! Server and load share the machine. The server and what times it get real-time priority if that is permitted (to
+//! root, for one): otherwise the latencies are mostly those of the scheduler.
 
 #[path = "../crates/server/tests/common/mod.rs"]
 mod common;
@@ -143,9 +143,9 @@ fn probe(server: &Server, ended: &AtomicBool) -> Latencies {
     Latencies(took)
 }
 
-/// Has this thread, and those it starts, run before others: the server, and the thread that times it, are to wait for each
-/// other and not for the load's turn on a core, as if the load were on another machine. Where that is not permitted, the
-/// latencies are what the scheduler makes of them.
+/// Has this thread, and those it starts, run before others: the server, and the thread that times it, are to wait for
+/// each other and not for the load's turn on a core, as if the load were on another machine. Where that is not
+/// permitted, the latencies are what the scheduler makes of them.
 fn prefer_this_thread() -> std::io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters live through the call, and 0 is the calling thread.

@@ -28,14 +28,15 @@ KEYS = 1000
 def make_certificates(folder):
     """Creates a certificate authority and one certificate for both sides."""
     def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=folder, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        subprocess.run(["openssl", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
 
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj",
-            "/CN=authority")
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-days", "2",
+            "-subj", "/CN=authority")
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=localhost")
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", "own.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile",
-            "names", "-out", "own.crt")
+    openssl("x509", "-req", "-in", "own.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-extfile", "names", "-out", "own.crt")
 
 
 def generator():
@@ -53,8 +54,8 @@ def serve(program, folder):
     """Starts a server with TLS; yields it with the connection options for valkey-benchmark."""
     files = {name: str(folder / file) for name, file in [("ca", "ca.crt"), ("cert", "own.crt"), ("key", "own.key")]}
     port = free_port()
-    settings = ["--tls-port", port, "--tls-cert-file", files["cert"], "--tls-key-file", files["key"], "--tls-ca-cert-file",
-                files["ca"], "--io-threads", "1"]
+    settings = ["--tls-port", port, "--tls-cert-file", files["cert"], "--tls-key-file", files["key"],
+                "--tls-ca-cert-file", files["ca"], "--io-threads", "1"]
     with Server(program, *settings, cores=[0]) as server:
         yield server, ["-p", port, "--tls", "--cacert", files["ca"], "--cert", files["cert"], "--key", files["key"]]
 
@@ -63,8 +64,8 @@ def measure(program, folder, command, depth, size, requests):
     """User and system time in microseconds per request."""
     with serve(program, folder) as (server, reach):
         def load(test, count):
-            words = [generator(), *reach, "-c", "50", "-P", str(depth), "-d", str(size), "-r", str(KEYS), "-t", test, "-n",
-                     str(count), "-q"]
+            words = [generator(), *reach, "-c", "50", "-P", str(depth), "-d", str(size), "-r", str(KEYS), "-t", test,
+                     "-n", str(count), "-q"]
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         load("set", 5 * KEYS)
@@ -85,7 +86,8 @@ def main():
                          for _ in range(rounds)]
                 medians = []
                 for at in range(len(servers)):
-                    user, system = (statistics.median(taken[round][at][kind] for round in range(rounds)) for kind in (0, 1))
+                    user, system = (statistics.median(taken[round][at][kind] for round in range(rounds))
+                                    for kind in (0, 1))
                     medians.append((user + system, f"{user + system:.2f} ({user:.2f}+{system:.2f})"))
                 (ours, told), (theirs, shown) = medians
                 print(f"| {command.upper()} | {depth} | {size} | {told} | {shown} | {ours / theirs:.2f} |", flush=True)

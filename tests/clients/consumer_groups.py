@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Reads a stream with two consumer groups through the client libraries `valkey` and `redis`.
 
-Exits with an error if an entry is lost, delivered twice or left pending. The consumers of one group block in XREADGROUP,
-each on its own thread and connection. The consumers of the other group poll on one shared connection, with all requests
-in one pipeline.
+Exits with an error if an entry is lost, delivered twice or left pending. The consumers of one group block in
+XREADGROUP, each on its own thread and connection. The consumers of the other group poll on one shared connection,
+with all requests in one pipeline.
 
 Usage: consumer_groups.py PORT [ENTRIES]        (default: 1000000 entries)
 """

@@ -65,8 +65,8 @@ impl Denied {
             Reason::Database => "no permission",
         };
         Error::new(format!(
-            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
-             is no longer allowed for the following reason: {reason}"
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This \
+             command is no longer allowed for the following reason: {reason}"
         ))
     }
 

@@ -79,8 +79,8 @@ fn make_user(line: &UserLine, reader: Reader<'_>) -> Result<User, String> {
     }
     if !user.enabled {
         logging::notice(format_args!(
-            "The user '{name}' is disabled (there is no 'on' modifier in the user description). Make sure this is not a \
-             configuration error."
+            "The user '{name}' is disabled (there is no 'on' modifier in the user description). Make sure this is not \
+             a configuration error."
         ));
     }
     Ok(user)

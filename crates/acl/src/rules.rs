@@ -61,8 +61,8 @@ impl fmt::Display for RuleError {
             Self::UnknownCommand => "Unknown command or category name in ACL",
             Self::Syntax => "Syntax error",
             Self::KeyAfterAll => {
-                "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. \
-                 Try 'resetkeys' to start with an empty list of patterns"
+                "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any \
+                 effect. Try 'resetkeys' to start with an empty list of patterns"
             }
             Self::ChannelAfterAll => {
                 "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any \
@@ -213,8 +213,8 @@ impl Reader<'_> {
         }
         if command.subcommands.is_empty() {
             logging::warning(format_args!(
-                "Deprecation warning: Allowing a first arg of an otherwise blocked command is a misuse of ACL and may get \
-                 disabled in the future (offender: +{})",
+                "Deprecation warning: Allowing a first arg of an otherwise blocked command is a misuse of ACL and may \
+                 get disabled in the future (offender: +{})",
                 String::from_utf8_lossy(name)
             ));
             selector.first_args.entry(command.id).or_default().insert(part.to_ascii_lowercase());

@@ -29,7 +29,9 @@ macro_rules! word_values {
 
 /// Declares an enumeration whose variants are words: see `word_values`.
 macro_rules! words {
-    ($($(#[$about:meta])* pub enum $Name:ident { $($(#[$doc:meta])* $Variant:ident = $($word:literal)|+),+ $(,)? })+) => {$(
+    ($($(#[$about:meta])* pub enum $Name:ident {
+        $($(#[$doc:meta])* $Variant:ident = $($word:literal)|+),+ $(,)?
+    })+) => {$(
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $Name { $($(#[$doc])* $Variant),+ }

@@ -1,11 +1,12 @@
 //! Active defragmentation: when it runs, and how much of the processor it may take.
 //!
-//! A worker looks now and then how much of the allocator's small pages is free ([`Defrag::tick`]). When that is more than the
-//! settings allow, a round begins: every worker walks through its share of the keyspace
-//! ([`kvick_store::defrag`]), for `active-defrag-cycle-us` at a time and as often as the percentage of the processor says,
-//! which lies between `active-defrag-cycle-min` and `-max` as the waste lies between the thresholds. When all have
-//! come to the end, it is looked again, and the next round begins unless the waste is well below the settings by then. A
-//! round in which hardly anything could be moved is followed by a rest: what is wasted then is not the keyspace's.
+//! A worker looks now and then how much of the allocator's small pages is free ([`Defrag::tick`]). When that is more
+//! than the settings allow, a round begins: every worker walks through its share of the keyspace
+//! ([`kvick_store::defrag`]), for `active-defrag-cycle-us` at a time and as often as the percentage of the processor
+//! says, which lies between `active-defrag-cycle-min` and `-max` as the waste lies between the thresholds. When all
+//! have come to the end, it is looked again, and the next round begins unless the waste is well below the settings by
+//! then. A round in which hardly anything could be moved is followed by a rest: what is wasted then is not the
+//! keyspace's.
 
 use crate::services::Services;
 use kvick_config::tables::memory as settings;

@@ -1,5 +1,5 @@
-//! What the engine and the workers need: the core with durability and replication, users, all commands, and how the engine
-//! reaches the process around it.
+//! What the engine and the workers need: the core with durability and replication, users, all commands, and how the
+//! engine reaches the process around it.
 
 use crate::defrag::Defrag;
 use crate::session::Client;

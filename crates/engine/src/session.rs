@@ -1,5 +1,5 @@
-//! What a session command works with: the connection it came from, the server, and the keyspace under the locks that the
-//! command's rule asked for.
+//! What a session command works with: the connection it came from, the server, and the keyspace under the locks that
+//! the command's rule asked for.
 
 use crate::services::Services;
 use crate::worker::feeding::Feed;

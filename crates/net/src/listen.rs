@@ -110,8 +110,8 @@ impl Listeners {
         Ok(Listeners { sockets: Arc::new(Mutex::new(sockets)) })
     }
 
-    /// Opens the sockets of one transport anew, as the settings are now. Those before are closed first only where they are in
-    /// the way; on an error none may be left. The worker that accepts has to register what is new.
+    /// Opens the sockets of one transport anew, as the settings are now. Those before are closed first only where they
+    /// are in the way; on an error none may be left. The worker that accepts has to register what is new.
     pub fn reopen(&self, values: &Values, transport: Transport) -> io::Result<()> {
         let mut sockets = self.sockets.lock();
         let port = transport.port(values);
@@ -144,7 +144,8 @@ impl Listeners {
         self.sockets.lock().iter().map(describe).collect()
     }
 
-    /// Has the poll tell of connections waiting on socket n with token `first + n`, for the sockets that it does not know.
+    /// Has the poll tell of connections waiting on socket n with token `first + n`, for the sockets that it does not
+    /// know.
     pub fn register(&self, registry: &Registry, first: usize) -> io::Result<()> {
         let mut sockets = self.sockets.lock();
         for at in 0..sockets.len() {
@@ -162,8 +163,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// The next connection waiting on socket `number`. After an error there may be more of them, which the poll does not
-    /// tell again: try later.
+    /// The next connection waiting on socket `number`. After an error there may be more of them, which the poll does
+    /// not tell again: try later.
     pub fn accept(&self, number: usize, tls: &Tls) -> io::Result<Option<(Socket, Peer)>> {
         let sockets = self.sockets.lock();
         let Some(listener) = sockets.iter().find(|listener| listener.number == Some(number)) else { return Ok(None) };
@@ -346,10 +347,10 @@ pub fn keeps_out(runtime_config: &RuntimeConfig, loopback: bool, has_open_defaul
 }
 
 /// What such a client is told.
-pub const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is set for \
-    the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere: \
-    set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure the server \
-    cannot be reached from the internet), or start the server with '--protected-mode no'.\r\n";
+pub const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is \
+    set for the default user. In this mode connections are only accepted from the loopback interface. To connect from \
+    elsewhere: set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure \
+    the server cannot be reached from the internet), or start the server with '--protected-mode no'.\r\n";
 
 fn refuse<T>(socket: &mut Socket, line: &[u8]) -> Option<T> {
     if !socket.is_handshaking() {

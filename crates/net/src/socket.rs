@@ -79,7 +79,8 @@ impl Socket {
         }
     }
 
-    /// Whether there may be more to read that the poll does not tell of. A plain socket tells by a read that fills its place.
+    /// Whether there may be more to read that the poll does not tell of. A plain socket tells by a read that fills its
+    /// place.
     #[inline]
     pub fn has_more(&self) -> bool {
         matches!(self, Socket::Tls(stream) if stream.has_more())

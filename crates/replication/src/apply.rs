@@ -11,11 +11,12 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// Executes a primary's commands, and appends them to the write log in the primary's own bytes.
 pub trait Apply {
-    /// Begins to apply the stream of the primary that was chosen by the wish of this number. The next record, or the dump,
-    /// has selected the database.
+    /// Begins to apply the stream of the primary that was chosen by the wish of this number. The next record, or the
+    /// dump, has selected the database.
     fn begin(&mut self, number: u64, database: usize, ends: &Ends);
 
-    /// Exchanges all databases for their staging databases. Clients that wait for, watch or cache keys see the new data.
+    /// Exchanges all databases for their staging databases. Clients that wait for, watch or cache keys see the new
+    /// data.
     fn exchange_staging(&mut self);
 
     /// Drops all data, in the background if `lazy`.

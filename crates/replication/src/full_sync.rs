@@ -1,9 +1,9 @@
 //! How a replica takes over a dump that its primary sends, in place of its data.
 //!
-//! `repl-diskless-load` says which way it goes. Through a file: the data stay until the dump is there as a whole and turned
-//! out to be one that can be read. Straight from the connection, in their place: they go as soon as the dump's version is
-//! known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all is well;
-//! meanwhile the data are served if they are an earlier state of what comes.
+//! `repl-diskless-load` says which way it goes. Through a file: the data stay until the dump is there as a whole and
+//! turned out to be one that can be read. Straight from the connection, in their place: they go as soon as the dump's
+//! version is known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all
+//! is well; meanwhile the data are served if they are an earlier state of what comes.
 
 use super::apply::{Apply, PAUSE};
 use super::primary_connection::{LinkError, PrimaryConnection, READ, shown};
@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// What the log is told of a primary that does not send its dump.
-const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' \
-                       parameter in valkey.conf to a larger value.";
+const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the \
+                       'repl-timeout' parameter in valkey.conf to a larger value.";
 
 /// Bytes of the mark that delimits a dump of unknown length.
 const MARK: usize = 40;

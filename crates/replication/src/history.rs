@@ -1,8 +1,8 @@
 //! Which history of changes a server's data belong to.
 //!
 //! A history has an ID, and a place in it is an offset of the write log. A server that stops following a primary begins
-//! a history of its own, but remembers the one that it came from and how far the two are the same, so that those who followed the
-//! same primary can go on with it.
+//! a history of its own, but remembers the one that it came from and how far the two are the same, so that those who
+//! followed the same primary can go on with it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -1,8 +1,9 @@
 //! Replication, on either side of it.
 //!
 //! Both sides work on the one [write log](kvick_store::log): a primary sends its replicas the log's bytes as they stand
-//! there, and a replica appends the bytes that it gets to its own log, under the locks of what they change. So a server's
-//! log is its place in a [history] of changes, whichever role it plays, and offsets count the same bytes everywhere.
+//! there, and a replica appends the bytes that it gets to its own log, under the locks of what they change. So a
+//! server's log is its place in a [history] of changes, whichever role it plays, and offsets count the same bytes
+//! everywhere.
 //!
 //! - [`failover`]: a primary hands over to a replica.
 //! - [`history`]: which history that is: the replication IDs.
@@ -78,8 +79,8 @@ pub struct Replication {
     pub counts: Counts,
     /// Milliseconds for which the log is kept for a replica that has got its dump, until it asks for the log.
     pub orphans_live_ms: AtomicI64,
-    /// Whether the process stops, until continued, amid synchronisations by two connections: a replica when it is about to ask
-    /// for the log, a primary when it has sent a dump as a whole. For tests.
+    /// Whether the process stops, until continued, amid synchronisations by two connections: a replica when it is about
+    /// to ask for the log, a primary when it has sent a dump as a whole. For tests.
     pub pauses_after_fork: AtomicBool,
 }
 

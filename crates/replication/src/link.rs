@@ -1,7 +1,7 @@
 //! The thread that follows a primary: connects, tells who it is, synchronises, and applies what comes.
 //!
-//! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server go on
-//! while it applies, except on the keys that are just being changed.
+//! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server
+//! go on while it applies, except on the keys that are just being changed.
 
 use super::apply::{Apply, Ends, Superseded};
 use super::full_sync::FullSync;

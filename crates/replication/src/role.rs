@@ -35,8 +35,8 @@ impl ReplicatedCore {
         let replication = &self.replication;
         if !replication.upstream.is_replica() {
             logging::notice(format_args!(
-                "Before turning into a replica, using my own primary parameters to synthesize a cached primary: I may be \
-                 able to synchronize with the new primary with just a partial transfer."
+                "Before turning into a replica, using my own primary parameters to synthesize a cached primary: I may \
+                 be able to synchronize with the new primary with just a partial transfer."
             ));
         }
         self.config.put(REPLICAOF, Some(Primary { host: target.host.as_bytes().into(), port: target.port }));
@@ -48,8 +48,8 @@ impl ReplicatedCore {
         self.note_writable_replica_keys(!self.config.read(REPLICA_READ_ONLY));
     }
 
-    /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on who
-    /// followed it before it ended.
+    /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on
+    /// who followed it before it ended.
     pub fn go_on_from_dump(&self, id: &str, offset: u64, database: usize) {
         let (replication, log) = (&self.replication, &self.keyspace.log);
         let _world = self.keyspace.lock_global();

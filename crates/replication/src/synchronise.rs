@@ -1,7 +1,7 @@
 //! Full synchronisation: takes the snapshot that replicas begin with, and sees to the backlog.
 //!
-//! Replicas that want the same dump share one. Those that want another, in an older format or of a part of the data, wait
-//! for the next: so a value that an old format has no form for keeps no others waiting.
+//! Replicas that want the same dump share one. Those that want another, in an older format or of a part of the data,
+//! wait for the next: so a value that an old format has no form for keeps no others waiting.
 
 use super::replicas::{Replica, Stage};
 use super::through_file::ThroughFile;
@@ -146,8 +146,8 @@ fn join(core: &ReplicatedCore, present: &Present, replica: &Arc<Replica>) -> boo
     true
 }
 
-/// A replica is gone: a dump that nobody waits for any more comes to nothing, unless it is as good as one that save points
-/// ask for.
+/// A replica is gone: a dump that nobody waits for any more comes to nothing, unless it is as good as one that save
+/// points ask for.
 pub fn note_lost(core: &ReplicatedCore) {
     let mut present = core.replication.pending_full_syncs.present.lock();
     let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
@@ -162,8 +162,8 @@ pub fn note_lost(core: &ReplicatedCore) {
     }
 }
 
-/// Tells the log that nobody waits for a dump any more, whoever finds that first: a worker that loses the last replica, or
-/// the thread that writes the dump.
+/// Tells the log that nobody waits for a dump any more, whoever finds that first: a worker that loses the last replica,
+/// or the thread that writes the dump.
 pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
     if transfer.abandon() {
         let what = if is_streamed { "Diskless rdb transfer" } else { "Background saving, persistence disabled" };
@@ -255,8 +255,8 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
     }
 }
 
-/// Whether a dump goes straight to these: if it is to, or is none that the server should keep for itself, and all of them
-/// take one of unknown length.
+/// Whether a dump goes straight to these: if it is to, or is none that the server should keep for itself, and all of
+/// them take one of unknown length.
 fn is_streamed(core: &ReplicatedCore, replicas: &[Arc<Replica>]) -> bool {
     let kept = Wanted { version: kept_version(core), parts: Parts::ALL };
     let is_kept = replicas.iter().all(|replica| Wanted::by(replica) == kept);

@@ -1,5 +1,5 @@
-//! Dumps for replicas by way of the dump's file: it is written once, and sent from there by a thread of its own, with its
-//! length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
+//! Dumps for replicas by way of the dump's file: it is written once, and sent from there by a thread of its own, with
+//! its length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
 
 use super::replicas::{Replica, Stage};
 use super::synchronise::{is_for_replicas_alone, tell_abandoned};

@@ -1,7 +1,7 @@
 //! The bytes of a dump on their way to replicas: written by one thread, sent by the workers that have the replicas.
 //!
-//! The bytes are kept once for all. Only so many wait at a time: whoever writes waits for the slowest of those who read,
-//! so a dump takes no more memory than that, however large it is.
+//! The bytes are kept once for all. Only so many wait at a time: whoever writes waits for the slowest of those who
+//! read, so a dump takes no more memory than that, however large it is.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

@@ -1,9 +1,10 @@
-//! Beginning anew by two connections: the dump comes by one of its own, and this server keeps what comes behind it while the
-//! dump is loaded, so that the primary need not.
+//! Beginning anew by two connections: the dump comes by one of its own, and this server keeps what comes behind it
+//! while the dump is loaded, so that the primary need not.
 //!
-//! The primary asks for it with `+DUALCHANNELSYNC`. The second connection says what it is for, and is told which place in the
-//! history the dump is of; then the first one goes on from that place as if it had been there. A thread reads it into
-//! memory, up to the limit that `client-output-buffer-limit` has for replicas; beyond that the primary keeps the rest.
+//! The primary asks for it with `+DUALCHANNELSYNC`. The second connection says what it is for, and is told which place
+//! in the history the dump is of; then the first one goes on from that place as if it had been there. A thread reads it
+//! into memory, up to the limit that `client-output-buffer-limit` has for replicas; beyond that the primary keeps the
+//! rest.
 
 use super::apply::{Apply, Ends};
 use super::full_sync::FullSync;

@@ -1,8 +1,8 @@
 //! What a replica knows of its primary, and what it is told to do.
 //!
-//! Commands say whom to follow, under the world lock; the thread of [`link`](super::link) does it. Each wish has a number, and
-//! the thread applies nothing of a primary whose wish is not the present one any more: it compares while nobody can have the
-//! world.
+//! Commands say whom to follow, under the world lock; the thread of [`link`](super::link) does it. Each wish has a
+//! number, and the thread applies nothing of a primary whose wish is not the present one any more: it compares while
+//! nobody can have the world.
 
 use kvick_runtime::clock;
 use parking_lot::{Condvar, Mutex};

@@ -294,7 +294,8 @@ mod tests {
         assert_eq!(at("error('x')"), "-ERR user_script:1: x script: on @user_script:1.");
         assert_eq!(
             at("\nreturn foo"),
-            "-ERR user_script:2: Script attempted to access nonexistent global variable 'foo' script: on @user_script:2."
+            "-ERR user_script:2: Script attempted to access nonexistent global variable 'foo' script: on \
+             @user_script:2."
         );
         assert_eq!(at("redis.call('nope')"), "-ERR Unknown command called from script script: on @user_script:1.");
         assert_eq!(

@@ -137,11 +137,12 @@ proptest! {
     #[test]
     fn json_tokens_in_any_order_are_read_or_refused(
         tokens in vec(prop_oneof![
-            Just("{"), Just("}"), Just("["), Just("]"), Just(","), Just(":"), Just("\"a\""), Just("\"\\u0041\\n\""), Just("1"),
-            Just("-0x1p4"), Just("null"), Just("tru"), Just("nan"), Just(" "), Just("\0"),
+            Just("{"), Just("}"), Just("["), Just("]"), Just(","), Just(":"), Just("\"a\""), Just("\"\\u0041\\n\""),
+            Just("1"), Just("-0x1p4"), Just("null"), Just("tru"), Just("nan"), Just(" "), Just("\0"),
         ], 0..40)
     ) {
-        let reply = run(&mut machine(None), b"return select('#', pcall(cjson.decode, ARGV[1]))", tokens.concat().as_bytes());
+        let script = b"return select('#', pcall(cjson.decode, ARGV[1]))";
+        let reply = run(&mut machine(None), script, tokens.concat().as_bytes());
         prop_assert_eq!(reply, b":2\r\n");
     }
 }

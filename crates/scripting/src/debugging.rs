@@ -1,15 +1,15 @@
 //! Sessions of the debugger that run beside the server, each in a process of its own.
 //!
-//! Somebody who debugs a script takes his time, and what the script writes meanwhile is nobody else's business (SCRIPT DEBUG
-//! YES). So the process is copied: the copy has the data set as it was at that moment, and the one connection; the server
-//! lets go of that, and goes on. How the copy goes about it is in `kvick-engine`.
+//! Somebody who debugs a script takes his time, and what the script writes meanwhile is nobody else's business (SCRIPT
+//! DEBUG YES). So the process is copied: the copy has the data set as it was at that moment, and the one connection;
+//! the server lets go of that, and goes on. How the copy goes about it is in `kvick-engine`.
 //!
-//! **What a copy may do.** It has one thread, and whatever the other threads held at that moment is held in it forever. So
-//! the world is held while the process is copied: no other thread is within a batch, and none has a lock that commands take.
-//! What is left are locks outside of batches, for a moment each (the list of clients, a channel's, a worker's inbox), of
-//! which few commands of scripts ask for one. A copy that met one, or hangs for any other reason, is ended by an
-//! [alarm]. It closes all files and sockets but its connection, logs nothing, appends nothing to the write log, and ends
-//! with the server.
+//! **What a copy may do.** It has one thread, and whatever the other threads held at that moment is held in it forever.
+//! So the world is held while the process is copied: no other thread is within a batch, and none has a lock that
+//! commands take. What is left are locks outside of batches, for a moment each (the list of clients, a channel's, a
+//! worker's inbox), of which few commands of scripts ask for one. A copy that met one, or hangs for any other reason,
+//! is ended by an [alarm]. It closes all files and sockets but its connection, logs nothing, appends nothing to the
+//! write log, and ends with the server.
 
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::logging;

@@ -1,7 +1,7 @@
 //! Functions, and the libraries that define them.
 //!
-//! A library is a piece of code whose first line says which engine it is for and what it is called. It is run once, when it
-//! is loaded, and registers its functions then.
+//! A library is a piece of code whose first line says which engine it is for and what it is called. It is run once,
+//! when it is loaded, and registers its functions then.
 
 use kvick_script::{Failure, FunctionHandle, FunctionSpec, ScriptFlags, Shebang, Vm};
 use std::ops::Range;
@@ -43,8 +43,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Runs the code of a library; an error leaves no function in the interpreter. `admit` may refuse the library by its
-    /// name before.
+    /// Runs the code of a library; an error leaves no function in the interpreter. `admit` may refuse the library by
+    /// its name before.
     pub fn load(
         vm: &mut Vm,
         code: &[u8],
@@ -79,8 +79,8 @@ impl Library {
         let names: Vec<_> = self.functions.iter().map(|function| function.name.as_str()).collect();
         if names.iter().any(|name| !is_name(name)) {
             return Some(
-                "ERR Function names can only contain letters, numbers, or underscores(_) and must be at least one character \
-                 long",
+                "ERR Function names can only contain letters, numbers, or underscores(_) and must be at least one \
+                 character long",
             );
         }
         if (1..names.len()).any(|at| names[..at].contains(&names[at])) {

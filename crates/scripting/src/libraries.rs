@@ -64,8 +64,8 @@ impl Libraries {
         self.functions.get(name).or_else(|| self.functions.get(&name.to_ascii_lowercase())).cloned()
     }
 
-    /// Adds libraries, all or none; those that are gone for it. On an error, which it tells without code word, nothing has
-    /// changed and the new ones are given back.
+    /// Adds libraries, all or none; those that are gone for it. On an error, which it tells without code word, nothing
+    /// has changed and the new ones are given back.
     pub fn join(&mut self, fresh: Vec<Library>, join: Join) -> Result<Vec<Library>, (String, Vec<Library>)> {
         let gone = |library: &Library| match join {
             Join::Append => false,

@@ -1,7 +1,7 @@
 //! The scripts that the server knows, by their SHA1 sums.
 //!
-//! A script that came with EVAL may be forgotten when there are too many of these: the one that was used longest ago goes
-//! first. One that came with SCRIPT LOAD stays until SCRIPT FLUSH.
+//! A script that came with EVAL may be forgotten when there are too many of these: the one that was used longest ago
+//! goes first. One that came with SCRIPT LOAD stays until SCRIPT FLUSH.
 
 use kvick_script::ScriptFlags;
 use kvick_store::defrag::Mover;
@@ -165,8 +165,8 @@ impl Scripts {
         Some(script)
     }
 
-    /// Offers the texts to a mover, from number `from` in the table on, until that is due; the number to go on with then.
-    /// Scripts that run are passed over, and some may be when others came meanwhile.
+    /// Offers the texts to a mover, from number `from` in the table on, until that is due; the number to go on with
+    /// then. Scripts that run are passed over, and some may be when others came meanwhile.
     pub fn relocate(&mut self, from: usize, mover: &mut Mover<'_>) -> Option<usize> {
         for (number, script) in self.by_sum.values_mut().enumerate().skip(from) {
             if mover.is_due() {

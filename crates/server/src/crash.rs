@@ -1,8 +1,8 @@
 //! The report that a crash leaves in the log, and the end of the process after it.
 //!
-//! A panic in any thread ends the whole process: the others must not go on with data in an unknown state. The hook writes
-//! the report while the stack is still there, and aborts. Signals of the processor (and SIGABRT) are the business of
-//! [`fatal`], which may use nothing but system calls.
+//! A panic in any thread ends the whole process: the others must not go on with data in an unknown state. The hook
+//! writes the report while the stack is still there, and aborts. Signals of the processor (and SIGABRT) are the
+//! business of [`fatal`], which may use nothing but system calls.
 //!
 //! The report begins and ends with Valkey's marks, since tools cut it out of the log by them.
 

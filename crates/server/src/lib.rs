@@ -1,8 +1,8 @@
 //! Kvick's server: workers that execute on every core, their connections, settings and statistics.
 //!
-//! [`process`] starts it all. A [`worker`] is a thread with its event loop; its [`worker::engine`] runs commands from the
-//! [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`], those
-//! about data in `kvick-commands`.
+//! [`process`] starts it all. A [`worker`] is a thread with its event loop; its [`worker::engine`] runs commands from
+//! the [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`],
+//! those about data in `kvick-commands`.
 
 pub mod commands;
 pub mod crash;

@@ -120,8 +120,8 @@ impl Server {
         let _ = self.listeners.set(listeners);
     }
 
-    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none that
-    /// is listened on.
+    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none
+    /// that is listened on.
     pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
         let reopened = listeners.reopen(values, transport);

@@ -1,8 +1,8 @@
 //! Signals that end the server, one that asks how it is, and those that must not end it.
 //!
-//! SIGTERM, SIGINT and SIGALRM are blocked in every thread and waited for by one of its own, so that no code runs in a signal
-//! handler. The mask is inherited: [`block`] is called before any other thread exists. Crashes are another matter, see
-//! [`crash`](crate::crash).
+//! SIGTERM, SIGINT and SIGALRM are blocked in every thread and waited for by one of its own, so that no code runs in a
+//! signal handler. The mask is inherited: [`block`] is called before any other thread exists. Crashes are another
+//! matter, see [`crash`](crate::crash).
 
 use crate::crash;
 use crate::server::Server;

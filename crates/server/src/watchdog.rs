@@ -1,8 +1,9 @@
 //! The software watchdog (`watchdog-period`): tells the log which worker did not come round for so long.
 //!
-//! A worker comes round its loop several times in a second even if it has nothing to do. While the watchdog is on, a thread
-//! looks whether each of them does, and when one does not, has the log tell so, with the server's state. It tells of each
-//! time once. A worker that runs a script and [attends](kvick_engine::worker) to others meanwhile does come round.
+//! A worker comes round its loop several times in a second even if it has nothing to do. While the watchdog is on, a
+//! thread looks whether each of them does, and when one does not, has the log tell so, with the server's state. It
+//! tells of each time once. A worker that runs a script and [attends](kvick_engine::worker) to others meanwhile does
+//! come round.
 
 use crate::crash;
 use crate::server::Server;

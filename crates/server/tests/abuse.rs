@@ -1,4 +1,5 @@
-//! What strangers, broken clients and careless ones do to a server: others must hardly notice, and memory must stay bounded.
+//! What strangers, broken clients and careless ones do to a server: others must hardly notice, and memory must stay
+//! bounded.
 
 mod common;
 

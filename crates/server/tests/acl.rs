@@ -227,8 +227,8 @@ fn rights_that_went_meanwhile_are_gone() {
         }
         ask(&mut admin, "ACL SETUSER bob -set -select resetkeys ~n", OK);
         raw.request(&["EXEC"]);
-        let changed = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
-                       This command is no longer allowed for the following reason: ";
+        let changed = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC \
+                       call. This command is no longer allowed for the following reason: ";
         raw.expect("*4\r\n");
         raw.expect(&format!("{changed}no permission to execute the command or subcommand\r\n"));
         raw.expect(&format!("{changed}no permission to execute the command or subcommand\r\n"));
@@ -267,8 +267,8 @@ fn exec_itself_may_be_forbidden() {
         let mut raw = become_user(server, "bob", "+@all -exec ~*");
         ask(&mut raw, "MULTI", OK);
         ask(&mut raw, "SET k v", "+QUEUED\r\n");
-        let expected = "-EXECABORT Transaction discarded because of: NOPERM User bob has no permissions to run the 'exec' \
-                        command\r\n";
+        let expected = "-EXECABORT Transaction discarded because of: NOPERM User bob has no permissions to run the \
+                        'exec' command\r\n";
         ask(&mut raw, "EXEC", expected);
         ask(&mut raw, "GET k", "$-1\r\n");
     });
@@ -420,9 +420,9 @@ fn users_stand_in_the_configuration() {
         ask(
             &mut raw,
             "ACL SAVE",
-            "-ERR This instance is not configured to use an ACL file. You may want to specify users \
-             via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a configuration file set) in \
-             order to store users in the configuration.\r\n",
+            "-ERR This instance is not configured to use an ACL file. You may want to specify users via the ACL \
+             SETUSER command and then issue a CONFIG REWRITE (assuming you have a configuration file set) in order to \
+             store users in the configuration.\r\n",
         );
     }
 }
@@ -475,9 +475,9 @@ fn users_stand_in_a_file_of_their_own() {
         let (mut bob, mut al) = (login("bob"), login("al"));
         fs::write(&file, "user bob on nopass ~b* +@all\nwrong\nuser x +nosuch").expect("a file");
         let error = format!(
-            "-ERR {path}:2 should start with user keyword followed by the username. {path}:3: Error in applying operation \
-             '+nosuch': Unknown command or category name in ACL. WARNING: ACL errors detected, no change to the \
-             previously active ACL rules was performed\r\n"
+            "-ERR {path}:2 should start with user keyword followed by the username. {path}:3: Error in applying \
+             operation '+nosuch': Unknown command or category name in ACL. WARNING: ACL errors detected, no change to \
+             the previously active ACL rules was performed\r\n"
         );
         ask(&mut admin, "ACL LOAD", &error);
         ask(&mut al, "GET k", "$-1\r\n");

@@ -1,5 +1,5 @@
-//! What clients rely on, through a client library that others wrote: values of every kind and size, both protocols, deep
-//! pipelines, and that nobody ever sees half a command of somebody else.
+//! What clients rely on, through a client library that others wrote: values of every kind and size, both protocols,
+//! deep pipelines, and that nobody ever sees half a command of somebody else.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! The append-only file, end to end: what was acknowledged is there after a crash, whatever moment that comes at; rewrites
-//! lose nothing; what is cut off is mended and what is damaged is refused; a disk that is full stops writes and no reads.
+//! The append-only file, end to end: what was acknowledged is there after a crash, whatever moment that comes at;
+//! rewrites lose nothing; what is cut off is mended and what is damaged is refused; a disk that is full stops writes
+//! and no reads.
 //!
 //! The number of crashes is `KVICK_CRASHES`, 10 unless that is set.
 
@@ -145,8 +146,8 @@ type Told = BTreeMap<usize, (i64, i64)>;
 /// Changes two keys at once.
 const PAIR: &str = "redis.call('set', KEYS[1], ARGV[1]) redis.call('rpush', KEYS[2], ARGV[1])";
 
-/// Writes until the server is gone: a counter, and two keys that must stay the same, by a transaction and by a script in turn.
-/// The server has done at least what is returned.
+/// Writes until the server is gone: a counter, and two keys that must stay the same, by a transaction and by a script
+/// in turn. The server has done at least what is returned.
 fn write(server: &Server, number: usize, told: (i64, i64), stop: &AtomicBool) -> (i64, i64) {
     let Some(mut client) = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port()))
         .and_then(|client| client.get_connection())
@@ -239,8 +240,8 @@ fn journaled_from(folder: &Folder) -> Option<u64> {
     journal::begins_at(&folder.part("appendonly.aof.journal"), &folder.last_increment())
 }
 
-/// Does what a crash of the machine may: the increment loses what it was not synced for. As the machine runs on, the journal
-/// has to be told that it is to be used.
+/// Does what a crash of the machine may: the increment loses what it was not synced for. As the machine runs on, the
+/// journal has to be told that it is to be used.
 fn lose_what_the_journal_has(folder: &Folder) {
     let from = journaled_from(folder).expect("a journal of the last increment");
     let increment = OpenOptions::new().write(true).open(folder.last_increment()).expect("the increment");

@@ -319,7 +319,8 @@ fn telling_of_evicted_keys_costs_no_further_keys() {
                 raw
             })
             .collect();
-        // Ten times as much as what goes is sent: if that counted, all keys would go. Workers get buffers for it once and for all.
+        // Ten times as much as what goes is sent: if that counted, all keys would go. Workers get buffers for it once
+        // and for all.
         for _ in 0..2 {
             let before = info(&mut client, "evicted_keys");
             let limit = info(&mut client, "used_memory") - info(&mut client, "mem_not_counted_for_evict") - 40_000;

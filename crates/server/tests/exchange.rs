@@ -1,6 +1,6 @@
 //! Dumps exchanged with the servers that others wrote: what they saved is read here, and what was saved here is read
-//! there, with nothing lost on the way. And changes: a server that follows one of theirs, and that one of theirs follows, hands
-//! on whatever happens.
+//! there, with nothing lost on the way. And changes: a server that follows one of theirs, and that one of theirs
+//! follows, hands on whatever happens.
 //!
 //! Variables name the servers' programs: `KVICK_TEST_VALKEY` (Valkey 9), `KVICK_TEST_VALKEY_8` (Valkey 8.1),
 //! `KVICK_TEST_REDIS` (Redis 8) and `KVICK_TEST_REDIS_7` (Redis 7.0). If one is not set, its tests print so and pass.

@@ -1,5 +1,5 @@
-//! A disk whose syncs and renames fail: what a client is told is kept was kept; what cannot be kept is refused until it can;
-//! the files that were there stay. The failures are made by [`common::disk`], which needs a kernel with seccomp.
+//! A disk whose syncs and renames fail: what a client is told is kept was kept; what cannot be kept is refused until it
+//! can; the files that were there stay. The failures are made by [`common::disk`], which needs a kernel with seccomp.
 
 mod common;
 

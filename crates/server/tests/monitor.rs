@@ -12,7 +12,8 @@ fn monitor(server: &Server) -> Raw {
     monitor
 }
 
-/// The next line that a monitor is shown: the database, where the command came from, and the arguments as they are quoted.
+/// The next line that a monitor is shown: the database, where the command came from, and the arguments as they are
+/// quoted.
 fn shown(monitor: &mut Raw) -> (String, String, String) {
     let line = monitor.line();
     let (time, rest) = line.split_once(" [").unwrap_or_else(|| panic!("got {line:?}"));
@@ -203,7 +204,8 @@ fn a_monitor_that_does_not_read_is_cut_off_as_an_ordinary_client() {
     });
 }
 
-/// Each client counts a key of its own up, and all of them one in common, so what monitors see can be checked for order.
+/// Each client counts a key of its own up, and all of them one in common, so what monitors see can be checked for
+/// order.
 #[test]
 fn monitors_see_the_commands_of_each_client_and_of_each_key_in_order() {
     const CLIENTS: usize = 4;

@@ -1,7 +1,7 @@
-//! Networks that come apart: a primary, two replicas and three Sentinels (the one that others wrote) in network namespaces of
-//! their own, with a client beside each, that write and ask with WAIT 1 that a replica has it. The primary is cut off, is
-//! heard no more but hears, has a slow link, or stands still; the others go on, and when all is well again, every node
-//! holds the same and no write is lost that counts.
+//! Networks that come apart: a primary, two replicas and three Sentinels (the one that others wrote) in network
+//! namespaces of their own, with a client beside each, that write and ask with WAIT 1 that a replica has it. The
+//! primary is cut off, is heard no more but hears, has a slow link, or stands still; the others go on, and when all is
+//! well again, every node holds the same and no write is lost that counts.
 //!
 //! **Which writes count.** Sentinel promotes the replica that was further when it last asked both, which may be seconds
 //! ago. So what one replica alone had confirmed in the moment before a fault may be lost, whatever servers do. A write
@@ -10,8 +10,8 @@
 //! - before the fault, by so much that the other replica had it too ([`MARGIN`]), or
 //! - by the server that is the primary when all is well again: it and a replica have it, and it was not replaced since.
 //!
-//! `KVICK_PARTITIONS` is the number of rounds, 4 unless that is set. Namespaces need root, and Sentinel's program is found by
-//! [`common::peer::sentinel`]; without them the test says that it is not run, and why.
+//! `KVICK_PARTITIONS` is the number of rounds, 4 unless that is set. Namespaces need root, and Sentinel's program is
+//! found by [`common::peer::sentinel`]; without them the test says that it is not run, and why.
 
 mod common;
 
@@ -35,7 +35,8 @@ const SENTINEL_PORT: u16 = 26379;
 const MARGIN: Duration = Duration::from_secs(1);
 /// How long a fault lasts: longer than a failover takes.
 const FAULT: Duration = Duration::from_secs(5);
-/// By how much a slow link is late: Sentinel does not take a server to be gone for that, but most of its questions hang.
+/// By how much a slow link is late: Sentinel does not take a server to be gone for that, but most of its questions
+/// hang.
 const DELAY: Duration = Duration::from_millis(700);
 /// How long clients write before a fault.
 const CALM: Duration = Duration::from_secs(2);

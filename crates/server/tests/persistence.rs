@@ -415,7 +415,8 @@ fn a_dump_that_cannot_be_read_stops_the_start() {
         (
             good[..end / 2].to_vec(),
             format!(
-                "Short read or OOM loading DB. Unrecoverable error, aborting now. Internal error in RDB reading offset {}",
+                "Short read or OOM loading DB. Unrecoverable error, aborting now. Internal error in RDB reading offset \
+                 {}",
                 end / 2
             ),
         ),
@@ -426,7 +427,8 @@ fn a_dump_that_cannot_be_read_stops_the_start() {
         (
             with(end - 9, &[222]),
             format!(
-                "Unknown type or opcode when loading DB. Unrecoverable error, aborting now. Unknown RDB encoding type 222 (at offset {})",
+                "Unknown type or opcode when loading DB. Unrecoverable error, aborting now. Unknown RDB encoding type \
+                 222 (at offset {})",
                 end - 8
             ),
         ),

@@ -1,7 +1,7 @@
 //! Requests that come together: each is answered as if it had come alone.
 //!
-//! Two servers are sent the same requests, one of them many at a time, the other each when the one before is answered. What they answer,
-//! what they count and what they hold at the end has to be the same.
+//! Two servers are sent the same requests, one of them many at a time, the other each when the one before is answered.
+//! What they answer, what they count and what they hold at the end has to be the same.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The program as a process: how it starts, what it tells and leaves, and how it ends. Each test runs the real binary in
-//! a folder of its own and, where no TCP port is needed, behind a Unix socket there.
+//! The program as a process: how it starts, what it tells and leaves, and how it ends. Each test runs the real binary
+//! in a folder of its own and, where no TCP port is needed, behind a Unix socket there.
 
 use kvick_testing::output;
 use std::fs;

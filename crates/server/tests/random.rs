@@ -1,13 +1,14 @@
 //! Commands at random, from many connections at once: whatever is sent, in whatever order, the server goes on, answers
-//! with well-formed replies, takes no more memory than there is data, and holds the same data as its replica, its dump and its
-//! append-only file.
+//! with well-formed replies, takes no more memory than there is data, and holds the same data as its replica, its dump
+//! and its append-only file.
 //!
 //! What is sent is made up from the server's own table (see `common/vocabulary.rs`), and sent in pipelines by
-//! connections of three kinds: plain ones, of which every reply is counted; wild ones, which also subscribe, watch others,
-//! turn replies off and are killed; and some of the replica. `KVICK_STRESS_SECONDS` is for how long, `KVICK_RANDOM_SEED`
-//! repeats what a seed made (with as much chance as threads leave), `KVICK_RANDOM_WORKERS` and `KVICK_RANDOM_CONNECTIONS`
-//! say how many of each there are, and requests with a word of `KVICK_RANDOM_WITHOUT` are left out, to find out which it was.
-//! `KVICK_RANDOM_KEEP=1` leaves the files of the primary and of the replica where they are.
+//! connections of three kinds: plain ones, of which every reply is counted; wild ones, which also subscribe, watch
+//! others, turn replies off and are killed; and some of the replica. `KVICK_STRESS_SECONDS` is for how long,
+//! `KVICK_RANDOM_SEED` repeats what a seed made (with as much chance as threads leave), `KVICK_RANDOM_WORKERS` and
+//! `KVICK_RANDOM_CONNECTIONS` say how many of each there are, and requests with a word of `KVICK_RANDOM_WITHOUT` are
+//! left out, to find out which it was. `KVICK_RANDOM_KEEP=1` leaves the files of the primary and of the replica where
+//! they are.
 
 mod common;
 
@@ -83,8 +84,8 @@ fn may_be_sent(shape: &Shape, wild: bool) -> bool {
     !NEVER.contains(&&*shape.name) && (wild || !WILD.contains(&&*shape.name))
 }
 
-/// Settings that may change at any time, with values for each. Not among them is `hll-sparse-max-bytes`, by which a replica
-/// with another value holds other bytes, and none that says how long a server waits.
+/// Settings that may change at any time, with values for each. Not among them is `hll-sparse-max-bytes`, by which a
+/// replica with another value holds other bytes, and none that says how long a server waits.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("maxmemory", &["0", "0", "40mb", "100mb"]),
     ("maxmemory-policy", &["allkeys-lru", "volatile-ttl", "allkeys-random", "noeviction", "allkeys-lfu"]),
@@ -211,7 +212,8 @@ impl Voice<'_> {
                     "return redis.call('keys', '*')",
                     "return cjson.encode({redis.call('time'), KEYS, ARGV})",
                     "redis.setresp(3) return redis.call('hgetall', KEYS[1])",
-                    "return {1.5, false, true, {map = {a = 1}}, {err = 'ERR my own'}, {double = 1.25}, {ok = 'fine'}, nil, 3}",
+                    "return {1.5, false, true, {map = {a = 1}}, {err = 'ERR my own'}, {double = 1.25}, {ok = 'fine'}, \
+                     nil, 3}",
                     "local t = {} for i = 1, 300 do t[i] = redis.call('incr', KEYS[1]) end return t",
                     "return redis.sha1hex(ARGV[1]) .. tostring(cmsgpack.pack(ARGV))",
                     "redis.call('select', 2) redis.call('set', KEYS[1], 'x') return redis.call('dbsize')",

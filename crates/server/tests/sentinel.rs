@@ -1,4 +1,5 @@
-//! The Sentinel that others wrote watches over servers of this kind, and has a replica take over when the primary is gone.
+//! The Sentinel that others wrote watches over servers of this kind, and has a replica take over when the primary is
+//! gone.
 //!
 //! Its program is found by [`common::peer::sentinel`]; without one the test says that it is not tried.
 
@@ -72,8 +73,8 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Asked by a new connection: Sentinel has those closed that a server had before it changed sides. That may be this one, which
-/// then is asked once more.
+/// Asked by a new connection: Sentinel has those closed that a server had before it changed sides. That may be this
+/// one, which then is asked once more.
 fn ask<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
     let mut command = cmd(words[0]);
     words[1..].iter().for_each(|word| _ = command.arg(word));

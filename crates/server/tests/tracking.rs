@@ -390,7 +390,8 @@ fn prefixes_are_told_of_all_their_keys_at_once() {
         assert_eq!(known(&mut control), [2, 0, 0, 4]);
         let overlap = |kind: &str, prefix: &str, other: &str| {
             format!(
-                "-ERR Prefix '{prefix}' overlaps with {kind} prefix '{other}'. Prefixes for a single client must not overlap.\r\n"
+                "-ERR Prefix '{prefix}' overlaps with {kind} prefix '{other}'. Prefixes for a single client must not \
+                 overlap.\r\n"
             )
         };
         let on = ["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX"];

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// How long to wait for anything before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sets a flag when dropped, also by a panic. A scope joins its threads before it passes a panic on, so threads that run
-/// until a flag is set would otherwise keep a failed test from ending.
+/// Sets a flag when dropped, also by a panic. A scope joins its threads before it passes a panic on, so threads that
+/// run until a flag is set would otherwise keep a failed test from ending.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

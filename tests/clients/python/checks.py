@@ -30,8 +30,8 @@ class Library:
 
     def connect_tls(self, **options):
         return self.client(
-            host="localhost", port=TLS_PORT, ssl=True, ssl_ca_certs=f"{FOLDER}/ca.crt", ssl_certfile=f"{FOLDER}/own.crt",
-            ssl_keyfile=f"{FOLDER}/own.key", decode_responses=True, socket_timeout=20, **options)
+            host="localhost", port=TLS_PORT, ssl=True, ssl_ca_certs=f"{FOLDER}/ca.crt",
+            ssl_certfile=f"{FOLDER}/own.crt", ssl_keyfile=f"{FOLDER}/own.key", decode_responses=True, socket_timeout=20, **options)
 
 
 LIBRARIES = [
@@ -95,7 +95,8 @@ def acl_user(lib):
     client = lib.connect(username="worker", password="secret")
     same(client.acl_whoami(), "worker")
     same(client.set("app:key", "1"), True)
-    for refused in (lambda: client.get("other"), lambda: client.config_get("port"), lambda: client.publish("other", "x")):
+    for refused in (lambda: client.get("other"), lambda: client.config_get("port"),
+                    lambda: client.publish("other", "x")):
         try:
             refused()
         except lib.module.exceptions.NoPermissionError:
@@ -202,7 +203,8 @@ def script(lib):
         raise AssertionError("an error in a script was not raised")
     except lib.module.ResponseError as error:
         same("WRONGTYPE" in str(error), True)
-    client.function_load("#!lua name=lib\nredis.register_function('twice', function(keys, args) return 2 * args[1] end)",
+    client.function_load("#!lua name=lib\n"
+                         "redis.register_function('twice', function(keys, args) return 2 * args[1] end)",
                          replace=True)
     same(client.fcall("twice", 0, 21), 42)
     same(client.function_delete("lib") in (True, "OK"), True)

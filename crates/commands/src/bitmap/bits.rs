@@ -144,7 +144,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn setting_a_bit_changes_that_bit_alone(mut bytes in vec(any::<u8>(), 1..20), at: prop::sample::Index, on: bool) {
+        fn setting_a_bit_changes_that_bit_alone(
+            mut bytes in vec(any::<u8>(), 1..20), at: prop::sample::Index, on: bool
+        ) {
             let at = at.index(bytes.len() * 8);
             let mut expected = model(&bytes);
             expected[at] = on;
@@ -154,7 +156,9 @@ mod tests {
         }
 
         #[test]
-        fn counts_agree_with_counting_one_by_one(bytes in vec(any::<u8>(), 0..300), a: prop::sample::Index, b: prop::sample::Index) {
+        fn counts_agree_with_counting_one_by_one(
+            bytes in vec(any::<u8>(), 0..300), a: prop::sample::Index, b: prop::sample::Index
+        ) {
             let bits = model(&bytes);
             let (a, b) = (a.index(bits.len() + 1), b.index(bits.len() + 1));
             let range = a.min(b)..a.max(b);
@@ -163,7 +167,9 @@ mod tests {
         }
 
         #[test]
-        fn the_first_bit_found_is_the_first_there_is(bytes in strings(), a: prop::sample::Index, b: prop::sample::Index, bit: bool) {
+        fn the_first_bit_found_is_the_first_there_is(
+            bytes in strings(), a: prop::sample::Index, b: prop::sample::Index, bit: bool
+        ) {
             let bits = model(&bytes);
             let (a, b) = (a.index(bits.len() + 1), b.index(bits.len() + 1));
             let range = a.min(b)..a.max(b);

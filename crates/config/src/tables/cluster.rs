@@ -11,7 +11,8 @@ const I64_MIN: i128 = i64::MIN as i128;
 theme! {
     after replication::END;
     CLUSTER_ENABLED: bool = boolean("cluster-enabled", false).immutable();
-    CLUSTER_CONFIG_FILE: Text = text("cluster-config-file", "nodes.conf").immutable().checked(checks::cluster_config_file);
+    CLUSTER_CONFIG_FILE: Text =
+        text("cluster-config-file", "nodes.conf").immutable().checked(checks::cluster_config_file);
     CLUSTER_CONFIG_SAVE_BEHAVIOR: ClusterConfigSave =
         word("cluster-config-save-behavior", ClusterConfigSave::Sync as u8);
     CLUSTER_PORT: u16 = integer("cluster-port", 0, 65535, 0).immutable();

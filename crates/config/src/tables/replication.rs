@@ -9,7 +9,8 @@ use crate::words::DisklessLoad;
 
 theme! {
     after persistence::END;
-    REPLICAOF: Option<Primary> = special("replicaof", Special::Primary).alias("slaveof").immutable().multi_arg().works();
+    REPLICAOF: Option<Primary> =
+        special("replicaof", Special::Primary).alias("slaveof").immutable().multi_arg().works();
     PRIMARYAUTH: Option<Text> = optional("primaryauth").alias("masterauth").sensitive().works();
     PRIMARYUSER: Option<Text> = optional("primaryuser").alias("masteruser").sensitive().works();
     REPLICA_SERVE_STALE_DATA: bool = boolean("replica-serve-stale-data", true).alias("slave-serve-stale-data").works();
@@ -27,11 +28,13 @@ theme! {
     REPL_DISKLESS_SYNC_MAX_REPLICAS: u32 = integer("repl-diskless-sync-max-replicas", 0, I32_MAX, 0).works();
     REPL_DISKLESS_LOAD: DisklessLoad = word("repl-diskless-load", DisklessLoad::Disabled as u8).deny_loading().works();
     DUAL_CHANNEL_REPLICATION_ENABLED: bool = boolean("dual-channel-replication-enabled", false).works();
-    REPL_PING_REPLICA_PERIOD: u32 = integer("repl-ping-replica-period", 1, I32_MAX, 10).alias("repl-ping-slave-period").works();
+    REPL_PING_REPLICA_PERIOD: u32 =
+        integer("repl-ping-replica-period", 1, I32_MAX, 10).alias("repl-ping-slave-period").works();
     REPL_TIMEOUT: u32 = integer("repl-timeout", 1, I32_MAX, 60).works();
     REPL_DISABLE_TCP_NODELAY: bool = boolean("repl-disable-tcp-nodelay", false).works();
     REPL_MPTCP: bool = boolean("repl-mptcp", false).immutable();
-    REPL_BACKLOG_SIZE: u64 = memory("repl-backlog-size", 1, I64_MAX, 10 * MB).checked(checks::repl_backlog_size).works();
+    REPL_BACKLOG_SIZE: u64 =
+        memory("repl-backlog-size", 1, I64_MAX, 10 * MB).checked(checks::repl_backlog_size).works();
     REPL_BACKLOG_TTL: u64 = integer("repl-backlog-ttl", 0, I64_MAX, 3600).works();
     MIN_REPLICAS_TO_WRITE: u32 = integer("min-replicas-to-write", 0, I32_MAX, 0).alias("min-slaves-to-write").works();
     MIN_REPLICAS_MAX_LAG: u32 = integer("min-replicas-max-lag", 0, I32_MAX, 10).alias("min-slaves-max-lag").works();

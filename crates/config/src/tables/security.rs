@@ -14,7 +14,8 @@ theme! {
     ENABLE_PROTECTED_CONFIGS: ProtectedAction =
         word("enable-protected-configs", ProtectedAction::No as u8).immutable().works();
     ENABLE_DEBUG_COMMAND: ProtectedAction = word("enable-debug-command", ProtectedAction::No as u8).immutable().works();
-    ENABLE_MODULE_COMMAND: ProtectedAction = word("enable-module-command", ProtectedAction::No as u8).immutable().works();
+    ENABLE_MODULE_COMMAND: ProtectedAction =
+        word("enable-module-command", ProtectedAction::No as u8).immutable().works();
     BUSY_REPLY_THRESHOLD: u64 = integer("busy-reply-threshold", 0, I64_MAX, 5000).alias("lua-time-limit").works();
     LUA_ENABLE_INSECURE_API: bool =
         boolean("lua-enable-insecure-api", false).alias("lua-enable-deprecated-api").hidden().protected().works();

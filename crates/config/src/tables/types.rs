@@ -9,7 +9,8 @@ theme! {
     after memory::END;
     HASH_MAX_LISTPACK_ENTRIES: u64 =
         integer("hash-max-listpack-entries", 0, I64_MAX, 512).alias("hash-max-ziplist-entries").works();
-    HASH_MAX_LISTPACK_VALUE: u64 = memory("hash-max-listpack-value", 0, I64_MAX, 64).alias("hash-max-ziplist-value").works();
+    HASH_MAX_LISTPACK_VALUE: u64 =
+        memory("hash-max-listpack-value", 0, I64_MAX, 64).alias("hash-max-ziplist-value").works();
     LIST_MAX_LISTPACK_SIZE: i32 =
         integer("list-max-listpack-size", I32_MIN, I32_MAX, -2).alias("list-max-ziplist-size").works();
     LIST_COMPRESS_DEPTH: u32 = integer("list-compress-depth", 0, I32_MAX, 0).works();
@@ -18,7 +19,8 @@ theme! {
     SET_MAX_LISTPACK_VALUE: u64 = integer("set-max-listpack-value", 0, I64_MAX, 64).works();
     ZSET_MAX_LISTPACK_ENTRIES: u64 =
         integer("zset-max-listpack-entries", 0, I64_MAX, 128).alias("zset-max-ziplist-entries").works();
-    ZSET_MAX_LISTPACK_VALUE: u64 = memory("zset-max-listpack-value", 0, I64_MAX, 64).alias("zset-max-ziplist-value").works();
+    ZSET_MAX_LISTPACK_VALUE: u64 =
+        memory("zset-max-listpack-value", 0, I64_MAX, 64).alias("zset-max-ziplist-value").works();
     HLL_SPARSE_MAX_BYTES: u64 = memory("hll-sparse-max-bytes", 0, I64_MAX, 3000).works();
     STREAM_NODE_MAX_BYTES: u64 = memory("stream-node-max-bytes", 0, I64_MAX, 4096).works();
     STREAM_NODE_MAX_ENTRIES: u64 = integer("stream-node-max-entries", 0, I64_MAX, 100).works();

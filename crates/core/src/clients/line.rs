@@ -68,11 +68,11 @@ pub fn describe(client: &ClientInfo, table: &Catalogue, now_ms: i64, out: &mut V
     // Writing to a vector does not fail.
     let _ = writeln!(
         out,
-        "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} db={db} \
-         sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} argv-mem={args} multi-mem={queue} rbs=0 rbp=0 \
-         obl=0 oll={blocks} omem={output} tot-mem={total} events={events} cmd={command} user={user} redir={redirection} \
-         resp={protocol} lib-name={lib_name} lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} \
-         tot-cmds={commands}"
+        "id={id} addr={peer} laddr={local} fd={fd} name={name} age={age} idle={idle} flags={letters} capa={capa} \
+         db={db} sub={sub} psub={psub} ssub={ssub} multi={queued} watch={watched} qbuf={input} qbuf-free={input_free} \
+         argv-mem={args} multi-mem={queue} rbs=0 rbp=0 obl=0 oll={blocks} omem={output} tot-mem={total} \
+         events={events} cmd={command} user={user} redir={redirection} resp={protocol} lib-name={lib_name} \
+         lib-ver={lib_ver} tot-net-in={bytes_in} tot-net-out={bytes_out} tot-cmds={commands}"
     );
 }
 

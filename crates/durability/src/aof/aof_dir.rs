@@ -105,8 +105,9 @@ impl AofDir {
         }
     }
 
-    /// Has this manifest take the place of the one that was there, on the disk and here; otherwise that one stays, or is
-    /// back in its place. After a crash of the machine it may be this one all the same, if the folder could not be synced.
+    /// Has this manifest take the place of the one that was there, on the disk and here; otherwise that one stays, or
+    /// is back in its place. After a crash of the machine it may be this one all the same, if the folder could not be
+    /// synced.
     pub fn put(&mut self, manifest: Manifest) -> Result<(), Told> {
         if manifest == self.manifest && self.path(&self.manifest_name()).exists() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Commits with `appendfsync always`: what was written to the increment is made to last, in the [journal](super::journal) if there
-//! is one, or else by syncing the increment itself.
+//! Commits with `appendfsync always`: what was written to the increment is made to last, in the
+//! [journal](super::journal) if there is one, or else by syncing the increment itself.
 //!
 //! A journal is made when commits have become many. It is given up when the increments are to be synced differently, or
 //! when it fails; what it held is in the increments then.
@@ -61,8 +61,8 @@ impl Writer {
         true
     }
 
-    /// Ends the process if the increment could not be synced in the background: another sync may go well without what was lost,
-    /// and the journal, which has that, would be forgotten.
+    /// Ends the process if the increment could not be synced in the background: another sync may go well without what
+    /// was lost, and the journal, which has that, would be forgotten.
     pub(super) fn end_if_lost(&self) {
         if let Some(error) = self.commits.journal.as_ref().and_then(Journal::failure) {
             end_process(format_args!(

@@ -1,10 +1,11 @@
-//! Group commit with `appendfsync always`: how long the thread waits for more before it has the disk take what is there.
+//! Group commit with `appendfsync always`: how long the thread waits for more before it has the disk take what is
+//! there.
 //!
-//! Clients that wait for the disk come back together: when a sync has released them, they send their next writes. A sync
-//! that began with the first of these would make all others wait for the one behind it; so two groups form, each waits for
-//! the other's sync as well, and a sync serves half of the clients. Therefore the thread waits until nearly as many replies
-//! are held as were before, but no longer than a sync takes, and not at all on a disk that is quick. Where they do not come
-//! it leaves that be for some syncs, for more each time.
+//! Clients that wait for the disk come back together: when a sync has released them, they send their next writes. A
+//! sync that began with the first of these would make all others wait for the one behind it; so two groups form, each
+//! waits for the other's sync as well, and a sync serves half of the clients. Therefore the thread waits until nearly
+//! as many replies are held as were before, but no longer than a sync takes, and not at all on a disk that is quick.
+//! Where they do not come it leaves that be for some syncs, for more each time.
 
 use super::Aof;
 use std::sync::atomic::Ordering;
@@ -70,7 +71,8 @@ impl Gathering {
         self.next = held(aof);
     }
 
-    /// That has ended, and took so long: who was released by it, and who came meanwhile, is expected for the one behind it.
+    /// That has ended, and took so long: who was released by it, and who came meanwhile, is expected for the one behind
+    /// it.
     pub fn end(&mut self, aof: &Aof, took: Duration) {
         let there = held(aof) - std::mem::replace(&mut self.last, self.next);
         let is_worthwhile = there >= GROUP_MIN && took >= WORTHWHILE;

@@ -1,8 +1,8 @@
 //! Replaying what the files hold, by the thread that has them. Workers answer meanwhile that the data is being loaded.
 //!
-//! Commands go the way that those of clients go, for a client that is none: it may do everything, never waits, sees keys
-//! whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off at the
-//! very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
+//! Commands go the way that those of clients go, for a client that is none: it may do everything, never waits, sees
+//! keys whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off
+//! at the very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
 
 use super::aof_dir::{reason, shown};
 use super::journal::{self, Recovered};
@@ -242,9 +242,9 @@ fn mend(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> R
         }
     }
     logging::warning(format_args!(
-        "Unexpected end of file reading the append only file {name}. You can: 1) Make a backup of your AOF file, then use \
-         ./kvick-check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' configuration \
-         option to yes and restart the core."
+        "Unexpected end of file reading the append only file {name}. You can: 1) Make a backup of your AOF file, then \
+         use ./kvick-check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
+         configuration option to yes and restart the server."
     ));
     Err(Failed)
 }

@@ -1,24 +1,26 @@
 //! The append-only file: every change of the data, on the disk in the form of commands.
 //!
 //! One thread has the files. It follows the [write log](kvick_store::log), writes what it finds there to the last
-//! increment, and has the disk take it as `appendfsync` says; workers never touch a file. They leave [`Order`]s, and tell
-//! the thread when a turn has moved the log.
+//! increment, and has the disk take it as `appendfsync` says; workers never touch a file. They leave [`Order`]s, and
+//! tell the thread when a turn has moved the log.
 //!
-//! - [`writer`]: the thread. [`gather`]: whom a sync waits for. [`aof_dir`]: the folder with its manifest. [`load`]: replaying what the files hold.
+//! - [`writer`]: the thread. [`gather`]: whom a sync waits for. [`aof_dir`]: the folder with its manifest. [`load`]:
+//!   replaying what the files hold.
 //! - [`commit`] and [`journal`]: where the disk has what is written with `appendfsync always`.
-//! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), so that the file does not grow for ever. The
-//!   snapshot is of one offset of the log; what comes behind that goes to a new increment.
+//! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), so that the file does not grow for ever.
+//!   The snapshot is of one offset of the log; what comes behind that goes to a new increment.
 //! - [`switch`]: `CONFIG SET appendonly`.
 //! - [`mod@waiting`] serves WAIT and WAITAOF: clients that wait for what they wrote to be elsewhere.
 //!
-//! With `appendfsync always` the replies of a turn wait in the worker until all is on the disk that was in the log when the
-//! turn ended; further turns are executed meanwhile, so one sync serves all of them. With `everysec` and `no` replies wait
-//! only when the thread had nothing to do, and only until it has written, which it does at once then; under load they wait
-//! for nothing. A thread that falls too far behind, because the disk is slow, has the workers rest:
-//! see [`Aof::is_behind`].
+//! With `appendfsync always` the replies of a turn wait in the worker until all is on the disk that was in the log when
+//! the turn ended; further turns are executed meanwhile, so one sync serves all of them. With `everysec` and `no`
+//! replies wait only when the thread had nothing to do, and only until it has written, which it does at once then;
+//! under load they wait for nothing. A thread that falls too far behind, because the disk is slow, has the workers
+//! rest: see [`Aof::is_behind`].
 //!
-//! **What always holds**: the manifest lists a file only when all that the files before it are to hold is on the disk; so
-//! nothing but the last file may be cut off. An increment begins at exactly the offset that the base before it ends at.
+//! **What always holds**: the manifest lists a file only when all that the files before it are to hold is on the disk;
+//! so nothing but the last file may be cut off. An increment begins at exactly the offset that the base before it ends
+//! at.
 
 mod aof_dir;
 mod commit;
@@ -261,8 +263,8 @@ impl Aof {
         }
     }
 
-    /// The log has moved. True if the thread was woken for that: then it writes at once, and replies do well to wait for
-    /// it, so that whoever is alone with the server finds in the file what it was answered.
+    /// The log has moved. True if the thread was woken for that: then it writes at once, and replies do well to wait
+    /// for it, so that whoever is alone with the server finds in the file what it was answered.
     #[inline]
     pub fn log_moved(&self) -> bool {
         // The log's end is seen by the thread when it has said that it sleeps, or this sees that it does.

@@ -1,8 +1,9 @@
 //! Rewrites: a new base for the append-only file, and what becomes of the files before it.
 //!
-//! [`begin`] takes a snapshot for the base, and has the [writer](super::writer) go over to a new increment at the offset of
-//! the log that the snapshot is of. When the base is complete, it takes its place together with the manifest that lists it;
-//! everything older becomes history and is deleted. A rewrite that fails leaves nothing but one increment more.
+//! [`begin`] takes a snapshot for the base, and has the [writer](super::writer) go over to a new increment at the
+//! offset of the log that the snapshot is of. When the base is complete, it takes its place together with the manifest
+//! that lists it; everything older becomes history and is deleted. A rewrite that fails leaves nothing but one
+//! increment more.
 //!
 //! Where there were no files, the increment has a temporary name until the base is there.
 
@@ -43,8 +44,8 @@ pub enum Onward {
     Temporary(Follower, Preface),
 }
 
-/// The database that an increment begins in, where the log does not say so itself: a replica's is its primary's, which may
-/// have said it long ago.
+/// The database that an increment begins in, where the log does not say so itself: a replica's is its primary's, which
+/// may have said it long ago.
 #[derive(Clone, Copy, Debug)]
 pub struct Preface(Option<usize>);
 
@@ -85,9 +86,9 @@ pub struct ReceivedDump {
     preface: Preface,
 }
 
-/// The data have become those of a dump that was received into this file, and that the log goes on from in this database: the
-/// file becomes the base, if there are to be files and theirs may be dumps. The world is held. Whoever gets something to wait for
-/// has nobody put another file in the place of this one until it has come.
+/// The data have become those of a dump that was received into this file, and that the log goes on from in this
+/// database: the file becomes the base, if there are to be files and theirs may be dumps. The world is held. Whoever
+/// gets something to wait for has nobody put another file in the place of this one until it has come.
 pub fn adopt(core: &'static DurableCore, path: PathBuf, database: usize) -> Option<Receiver<()>> {
     let aof = &core.aof;
     let mut status = aof.status.lock();

@@ -9,8 +9,8 @@ use kvick_runtime::logging;
 use kvick_store::Locked;
 use std::sync::mpsc;
 
-/// Does what the setting says, if that is not done yet. The world is held; within a transaction a first base waits for the
-/// transaction's end.
+/// Does what the setting says, if that is not done yet. The world is held; within a transaction a first base waits for
+/// the transaction's end.
 pub fn follow_setting(core: &'static DurableCore, global: &mut Locked, in_transaction: bool) {
     let is_off = core.aof.status().state == State::Off;
     match core.config.read(APPENDONLY) {

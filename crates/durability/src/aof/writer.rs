@@ -1,8 +1,8 @@
 //! The thread that has the files: writes what the log holds, syncs it, carries out orders.
 //!
-//! Under load it does not want to be woken by every turn of a worker: when it finds that it hardly slept, it pauses for a
-//! moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always` replies wait
-//! for it, and it pauses only for more of them to come.
+//! Under load it does not want to be woken by every turn of a worker: when it finds that it hardly slept, it pauses for
+//! a moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always`
+//! replies wait for it, and it pauses only for more of them to come.
 
 use super::aof_dir::{AofDir, Told, reason, tell};
 use super::commit::Commits;
@@ -351,8 +351,8 @@ impl Writer {
             match done {
                 0 => logging::warning(format_args!("Error writing to the AOF file: {}", reason(error))),
                 _ => logging::warning(format_args!(
-                    "Short write while writing to the AOF file: (nwritten={done}, expected={wanted}), and it could not be \
-                     undone. The server may refuse to load the AOF the next time it starts."
+                    "Short write while writing to the AOF file: (nwritten={done}, expected={wanted}), and it could not \
+                     be undone. The server may refuse to load the AOF the next time it starts."
                 )),
             }
         }
@@ -421,14 +421,14 @@ impl Writer {
         } else if began.elapsed() > SYNC_DELAY {
             self.aof.delayed_syncs.fetch_add(1, Ordering::Relaxed);
             logging::notice(format_args!(
-                "Asynchronous AOF fsync is taking too long (disk is busy?). What was to be written had to wait, which may \
-                 slow down the core."
+                "Asynchronous AOF fsync is taking too long (disk is busy?). What was to be written had to wait, which \
+                 may slow down the server."
             ));
         }
     }
 
-    /// Waits until the disk has what was written. With `always` an error ends the process, whatever this was for: a kernel
-    /// tells of what it could not write once, and the next sync may go well without it.
+    /// Waits until the disk has what was written. With `always` an error ends the process, whatever this was for: a
+    /// kernel tells of what it could not write once, and the next sync may go well without it.
     pub fn sync_increment(&mut self) -> Result<(), Told> {
         self.end_if_lost();
         let has_unsynced = self.has_unsynced();

@@ -1,10 +1,10 @@
-//! What a snapshot has captured and is not yet written: buffers that workers and the snapshot thread fill with bytes, and
-//! the thread empties after each step. So nothing but what writers change has to be kept in memory, and a worker never
-//! waits for the disk.
+//! What a snapshot has captured and is not yet written: buffers that workers and the snapshot thread fill with bytes,
+//! and the thread empties after each step. So nothing but what writers change has to be kept in memory, and a worker
+//! never waits for the disk.
 //!
-//! The bytes of a large collection come in pieces, and belong together. One such collection at a time is **current**: it is
-//! written as the walk comes through it, and all else is held back until it ends. What is captured of others meanwhile,
-//! because it is about to change, waits in a buffer of their own.
+//! The bytes of a large collection come in pieces, and belong together. One such collection at a time is **current**:
+//! it is written as the walk comes through it, and all else is held back until it ends. What is captured of others
+//! meanwhile, because it is about to change, waits in a buffer of their own.
 
 use super::file::{Inexpressible, SaveError, write_error};
 use super::form::{Form, Gradual, Kind, Output};
@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 /// Buffers for workers. When all are in use at a time, a worker waits for one that is just being written to.
 const WORKER_SLOTS: usize = 8;
 
-/// A buffer that grew beyond this is followed by another one, since to make it grow takes ever longer, and is given back
-/// when it is empty.
+/// A buffer that grew beyond this is followed by another one, since to make it grow takes ever longer, and is given
+/// back when it is empty.
 const SLOT_KEPT_BYTES: usize = 1 << 20;
 
 /// The same for pieces of a collection.

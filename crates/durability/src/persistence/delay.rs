@@ -27,7 +27,8 @@ impl Delay {
         Delay { core, setting, known, owed_ns: 0 }
     }
 
-    /// `keys` more keys were dealt with: waits when enough has come together, until the setting is 0 or `give_up` says so.
+    /// `keys` more keys were dealt with: waits when enough has come together, until the setting is 0 or `give_up` says
+    /// so.
     #[inline]
     pub fn after(&mut self, keys: u64, give_up: impl Fn() -> bool) {
         let setting = self.setting();

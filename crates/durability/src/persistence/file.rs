@@ -1,5 +1,5 @@
-//! A dump's file: written under a temporary name in the folder of the dump, and renamed when it is complete and on the disk.
-//! The temporary file goes away with a [`DumpFile`] that was not put in its place.
+//! A dump's file: written under a temporary name in the folder of the dump, and renamed when it is complete and on the
+//! disk. The temporary file goes away with a [`DumpFile`] that was not put in its place.
 
 use kvick_config::Refusal;
 use kvick_runtime::fsync_dir;

@@ -1,5 +1,5 @@
-//! What a data set is written as: a dump, or the commands that rebuild it. Read from the settings when a snapshot begins:
-//! later changes are for the next one.
+//! What a data set is written as: a dump, or the commands that rebuild it. Read from the settings when a snapshot
+//! begins: later changes are for the next one.
 
 use super::access;
 use super::file::{Inexpressible, SaveError, write_error};

@@ -1,5 +1,5 @@
-//! Loading a dump: at the start, key by key under partition locks, while the workers answer that the data set is not there
-//! yet; or for DEBUG RELOAD, with the world held.
+//! Loading a dump: at the start, key by key under partition locks, while the workers answer that the data set is not
+//! there yet; or for DEBUG RELOAD, with the world held.
 
 use super::delay::Delay;
 use super::now_s;
@@ -172,8 +172,8 @@ pub struct Reload {
     pub flush: bool,
 }
 
-/// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must not
-/// touch the data meanwhile: see [`LOADING`](super::Reasons::LOADING).
+/// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must
+/// not touch the data meanwhile: see [`LOADING`](super::Reasons::LOADING).
 pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
     let Some(file) = open(&core.config.values())? else { return Ok(None) };
@@ -191,8 +191,8 @@ pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> 
     Ok(Some(report))
 }
 
-/// Loads the dump that an append-only file begins with, behind files of `before` bytes; what stands behind it, and where
-/// that begins. Keys whose time has come are kept, since what stands behind may be about them.
+/// Loads the dump that an append-only file begins with, behind files of `before` bytes; what stands behind it, and
+/// where that begins. Keys whose time has come are kept, since what stands behind may be about them.
 pub fn load_base(
     core: &'static DurableCore,
     participant: Participant,
@@ -229,8 +229,8 @@ pub struct Received<'a, R> {
     pub bytes: u64,
     /// Called again and again, to tell the primary that this server is there; says whether to go on.
     pub alive: Box<dyn FnMut() -> bool + 'a>,
-    /// Drops what is there, once the dump turned out to be one that can be read: then that is loaded in its place. Without
-    /// it, databases are loaded into their shadows, and function libraries are left to the caller.
+    /// Drops what is there, once the dump turned out to be one that can be read: then that is loaded in its place.
+    /// Without it, databases are loaded into their shadows, and function libraries are left to the caller.
     pub flush: Option<Box<dyn FnOnce() + 'a>>,
 }
 
@@ -586,8 +586,8 @@ impl<'a> Loader<'a> {
 }
 
 impl Place<'_> {
-    /// Enters keys and leaves their names' buffers in `names`; the first that is there already and is not to be replaced
-    /// is returned.
+    /// Enters keys and leaves their names' buffers in `names`; the first that is there already and is not to be
+    /// replaced is returned.
     fn put_all(
         &mut self,
         number: usize,

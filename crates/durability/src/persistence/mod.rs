@@ -4,7 +4,8 @@
 //! - [`snapshots`]: one thread walks through a point-in-time [snapshot](kvick_store::snapshot) for whoever wants one;
 //!   workers hand it what they are about to change, and never touch a file. [`capture`]: what they hand over.
 //! - [`background`]: BGSAVE, which is a snapshot that goes to a file.
-//! - [`file`]: the file itself: written under a temporary name, synced bit by bit, put in place of the old one at the end.
+//! - [`file`]: the file itself: written under a temporary name, synced bit by bit, put in place of the old one at the
+//!   end.
 //! - [`schedule`]: save points.
 //! - [`load`]: reading a dump, at the start or for DEBUG RELOAD.
 //! - [`status`]: what all of these know of each other, and INFO shows.
@@ -56,7 +57,8 @@ impl Persistence {
 
     /// Asks the snapshot thread for something.
     pub fn ask(&self, job: Job) {
-        // The thread lasts as long as the process; before it is there, whoever waits for an answer is told that none comes.
+        // The thread lasts as long as the process; before it is there, whoever waits for an answer is told that none
+        // comes.
         if let Some(jobs) = self.jobs.get() {
             let _ = jobs.send(job);
         }
@@ -82,17 +84,17 @@ impl Persistence {
         self.status.lock().saves = 0;
     }
 
-    /// Ends saves that are under way and removes files that are not complete. For the end of the process: nothing is saved
-    /// after this.
+    /// Ends saves that are under way and removes files that are not complete. For the end of the process: nothing is
+    /// saved after this.
     pub fn abandon(&self) {
         background::cancel(self);
         self.temporary.remove_all();
     }
 }
 
-/// All databases were flushed by `dirty` changes that no worker has counted yet: a background save of what was there comes
-/// to nothing, as does a dump for replicas, which ask for another one, and if the user wants dumps at all, what is there
-/// now is saved.
+/// All databases were flushed by `dirty` changes that no worker has counted yet: a background save of what was there
+/// comes to nothing, as does a dump for replicas, which ask for another one, and if the user wants dumps at all, what
+/// is there now is saved.
 pub fn after_flushall(core: &'static DurableCore, global: &mut Locked, dirty: u64) {
     background::cancel(&core.persistence);
     snapshots::cancel(&core.persistence, snapshots::Purpose::Replicas);

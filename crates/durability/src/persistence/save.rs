@@ -43,8 +43,8 @@ impl Place {
     }
 }
 
-/// Saves the data set while the world is held. `uncounted` changes were made that no worker has counted yet. On an error
-/// the log has told why. A background save that is under way comes to nothing: its dump would be the older one.
+/// Saves the data set while the world is held. `uncounted` changes were made that no worker has counted yet. On an
+/// error the log has told why. A background save that is under way comes to nothing: its dump would be the older one.
 pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
     background::cancel(&core.persistence);
     let place = Place::new(core);

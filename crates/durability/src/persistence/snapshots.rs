@@ -1,14 +1,14 @@
 //! Point-in-time snapshots for whoever wants the data set as bytes: background saves, the base of the append-only file,
 //! replicas.
 //!
-//! [`begin`] takes a [snapshot](kvick_store::snapshot) under the world lock and hands its walk to the snapshot thread, of
-//! which there is one as long as the process lives. The thread captures entries step by step; what a worker is about to
-//! change it captures itself, as bytes, and goes on. The thread passes all bytes on to the [`Destination`]s of the
+//! [`begin`] takes a [snapshot](kvick_store::snapshot) under the world lock and hands its walk to the snapshot thread,
+//! of which there is one as long as the process lives. The thread captures entries step by step; what a worker is about
+//! to change it captures itself, as bytes, and goes on. The thread passes all bytes on to the [`Destination`]s of the
 //! [`Request`]. The moment that the snapshot is of is an offset of the write log, the one at which it stands while the
 //! world is held: what is appended from there on is what the snapshot does not hold.
 //!
-//! One snapshot is under way at a time. Those who want the same one, of the same moment and in the same [`Form`], ask for
-//! it with one request that has several destinations; others are told [`Busy`] and ask again when it is over. A
+//! One snapshot is under way at a time. Those who want the same one, of the same moment and in the same [`Form`], ask
+//! for it with one request that has several destinations; others are told [`Busy`] and ask again when it is over. A
 //! destination that fails is left out from there on, and the snapshot ends when none is left.
 //!
 //! The thread also loads the data set at the start, so that it is the one participant in the world lock besides the
@@ -45,8 +45,8 @@ pub enum Purpose {
     Replicas,
 }
 
-/// Where the bytes of a snapshot go. The snapshot thread calls all of this, in the order in which it stands here; what takes
-/// long keeps nobody waiting but other destinations.
+/// Where the bytes of a snapshot go. The snapshot thread calls all of this, in the order in which it stands here; what
+/// takes long keeps nobody waiting but other destinations.
 pub trait Destination: Send {
     /// Gets ready for the first bytes.
     fn open(&mut self) -> Result<(), SaveError>;
@@ -54,8 +54,8 @@ pub trait Destination: Send {
     /// Takes the next bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// There are no more: all was written, or it came to an end for a reason, perhaps before it was opened. What is returned
-    /// is what became of it, and was logged if it is the destination's own failure.
+    /// There are no more: all was written, or it came to an end for a reason, perhaps before it was opened. What is
+    /// returned is what became of it, and was logged if it is the destination's own failure.
     fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError>;
 }
 
@@ -150,8 +150,8 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) 
     Ok(offset)
 }
 
-/// Has what is under way for this purpose, if anything, come to nothing; whether there was something. Its bytes will not
-/// take the place of others when this has returned.
+/// Has what is under way for this purpose, if anything, come to nothing; whether there was something. Its bytes will
+/// not take the place of others when this has returned.
 pub fn cancel(persistence: &Persistence, purpose: Purpose) -> bool {
     let mut status = persistence.status.lock();
     let running = status.running.as_mut().filter(|running| running.purpose == purpose && !running.is_cancelled);
@@ -171,8 +171,8 @@ pub fn base_is_wanted(persistence: &Persistence, is_wanted: bool) {
     }
 }
 
-/// The base that a snapshot was for has taken its place: the snapshot is over for everybody who learns of that. Called by
-/// the base's destination while it finishes.
+/// The base that a snapshot was for has taken its place: the snapshot is over for everybody who learns of that. Called
+/// by the base's destination while it finishes.
 pub fn base_installed(persistence: &Persistence) {
     let mut status = persistence.status.lock();
     if status.running_for(Purpose::AofBase).is_some() {

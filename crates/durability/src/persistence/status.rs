@@ -83,7 +83,8 @@ impl Running {
 }
 
 impl Status {
-    /// What is under way and will come to something. The walk of a snapshot that was cancelled goes on to its end all the same.
+    /// What is under way and will come to something. The walk of a snapshot that was cancelled goes on to its end all
+    /// the same.
     pub fn active(&self) -> Option<&Running> {
         self.running.as_ref().filter(|running| !running.is_cancelled)
     }

@@ -1,8 +1,8 @@
 //! Executing what a primary sends.
 //!
-//! It goes through an engine like any client's requests, as a client who may do everything, to whom nothing is answered. What is
-//! written to the log is the primary's own bytes, under the locks of what they change: so the log's end is always the
-//! offset of exactly these data. A transaction's bytes are appended when all of it is executed.
+//! It goes through an engine like any client's requests, as a client who may do everything, to whom nothing is
+//! answered. What is written to the log is the primary's own bytes, under the locks of what they change: so the log's
+//! end is always the offset of exactly these data. A transaction's bytes are appended when all of it is executed.
 
 use crate::services::Services;
 use crate::session::{Client, Fate};
@@ -90,7 +90,8 @@ impl Applier {
             self.wait_for_script()?;
         }
         if self.client.fate == Fate::Close {
-            // Somebody wants the link closed, and the request was not executed: it is not repeated either, and comes again.
+            // Somebody wants the link closed, and the request was not executed: it is not repeated either, and comes
+            // again.
             self.engine.effects().repeat_others();
             return Err(Superseded);
         }
@@ -107,7 +108,8 @@ impl Applier {
         Ok(())
     }
 
-    /// What the primary wrote may be lost here with the server: the server ends unless the settings say that it goes on.
+    /// What the primary wrote may be lost here with the server: the server ends unless the settings say that it goes
+    /// on.
     #[cold]
     fn mind_disk(&mut self, args: Args<'_>) {
         let server = self.engine.server;
@@ -146,8 +148,8 @@ impl Applier {
         self.engine.enter();
     }
 
-    /// A script of a client here has what a request needs, for however long: the primary's is not answered that the server
-    /// is busy, as others are.
+    /// A script of a client here has what a request needs, for however long: the primary's is not answered that the
+    /// server is busy, as others are.
     #[cold]
     fn wait_for_script(&mut self) -> Result<(), Superseded> {
         self.pause();
@@ -170,7 +172,8 @@ impl Applier {
         let command = server.catalogue.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
         let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());
         logging::warning(format_args!(
-            "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command '{command}'",
+            "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command \
+             '{command}'",
             String::from_utf8_lossy(&self.reply[..end.min(ERROR_SHOWN_MAX)])
         ));
         server.replication.counts.unexpected_errors.fetch_add(1, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! Replies that wait for the append-only file: `appendfsync always` promises that nobody hears of a change that may yet be
-//! lost.
+//! Replies that wait for the append-only file: `appendfsync always` promises that nobody hears of a change that may yet
+//! be lost.
 //!
-//! With it, a turn that ends while the log holds what the disk does not keeps its replies, all of them: also one that only
-//! read may have seen what another worker's turn has just written. The next turns are executed meanwhile, and theirs wait
-//! behind, so that each connection gets its replies in order. When the thread that writes the file has come far enough, it
-//! wakes the worker. How much may wait is bounded: then the worker reads no more requests.
+//! With it, a turn that ends while the log holds what the disk does not keeps its replies, all of them: also one that
+//! only read may have seen what another worker's turn has just written. The next turns are executed meanwhile, and
+//! theirs wait behind, so that each connection gets its replies in order. When the thread that writes the file has come
+//! far enough, it wakes the worker. How much may wait is bounded: then the worker reads no more requests.
 //!
 //! Without it, replies wait in the same way for a thread that was idle until it has written, which takes no longer than
 //! being woken does.

@@ -1,8 +1,8 @@
 //! The requests of one turn, parsed but not yet executed.
 //!
 //! Parsing runs ahead of execution so that the memory each request will touch can be asked for while others are still
-//! being parsed or executed: the bucket of its key, or of the first keys that a script declares, when it is parsed, the entry
-//! when all are.
+//! being parsed or executed: the bucket of its key, or of the first keys that a script declares, when it is parsed, the
+//! entry when all are.
 
 use kvick_commands::table::CommandInfo;
 use kvick_resp::{Args, ProtocolError, Span};
@@ -112,8 +112,8 @@ impl Batch {
         keys
     }
 
-    /// The buffer of the large argument that the request's command would keep, moved out. Until it is put back the argument
-    /// reads as empty.
+    /// The buffer of the large argument that the request's command would keep, moved out. Until it is put back the
+    /// argument reads as empty.
     pub fn take_large(&mut self, request: &Request, shared: &[u8]) -> Option<(usize, Vec<u8>)> {
         let ResolvedCommand::For(command, _) = request.resolved else { return None };
         let place = self.args(request, shared).big_index(command.spec.takes?)?;

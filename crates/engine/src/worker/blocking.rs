@@ -1,12 +1,12 @@
 //! Commands that wait for a key, and how they are served.
 //!
 //! A command that finds nothing asks to wait ([`Block`]). Its request is kept in a [`Waiter`] that joins the queues of
-//! its keys while their locks are still held, and its connection is stopped. Whoever changes such a key serves those who
-//! wait, after its own command: it takes the locks of the waiter's command and runs that again. When it replies, the
-//! waiter leaves its queues under the same locks, and the reply goes to the worker that has the connection.
+//! its keys while their locks are still held, and its connection is stopped. Whoever changes such a key serves those
+//! who wait, after its own command: it takes the locks of the waiter's command and runs that again. When it replies,
+//! the waiter leaves its queues under the same locks, and the reply goes to the worker that has the connection.
 //!
-//! What else can end a wait (its time, CLIENT UNBLOCK, a connection that closes) has to take the waiter out of its queues
-//! under the locks as well. Only who succeeds with that answers, so a waiter is answered once.
+//! What else can end a wait (its time, CLIENT UNBLOCK, a connection that closes) has to take the waiter out of its
+//! queues under the locks as well. Only who succeeds with that answers, so a waiter is answered once.
 
 use super::Worker;
 use super::engine::{Call, Engine};
@@ -181,8 +181,8 @@ impl Engine {
         waiter
     }
 
-    /// Serves those who wait for keys that commands have changed. Their own commands may change some that others wait for.
-    /// Called within a batch and without locks.
+    /// Serves those who wait for keys that commands have changed. Their own commands may change some that others wait
+    /// for. Called within a batch and without locks.
     pub(super) fn serve_awaited(&mut self) {
         for (db, key) in self.effects.take_awaited() {
             self.serve_key(db, &key);

@@ -1,5 +1,5 @@
-//! Requests of web browsers: a page may have them sent to any port of its reader's machine, and what a form posts could be
-//! read as commands, line by line. Such a connection is closed at the first line that only HTTP has.
+//! Requests of web browsers: a page may have them sent to any port of its reader's machine, and what a form posts could
+//! be read as commands, line by line. Such a connection is closed at the first line that only HTTP has.
 
 use crate::session::Client;
 use kvick_resp::Args;
@@ -21,9 +21,9 @@ pub fn warn(client: &Client, now_ms: i64) {
     let due = now_ms.abs_diff(logged) > LOG_INTERVAL_MS as u64;
     if due && LOGGED_MS.compare_exchange(logged, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         kvick_runtime::logging::warning(format_args!(
-            "Possible SECURITY ATTACK detected. It looks like somebody is sending POST or Host: commands to Kvick. This is \
-             likely due to an attacker attempting to use Cross Protocol Scripting to compromise your Kvick instance. \
-             Connection from {} aborted.",
+            "Possible SECURITY ATTACK detected. It looks like somebody is sending POST or Host: commands to Kvick. \
+             This is likely due to an attacker attempting to use Cross Protocol Scripting to compromise your Kvick \
+             instance. Connection from {} aborted.",
             client.info.peer
         ));
     }

@@ -1,13 +1,13 @@
 //! EVAL in the debugger: who debugs speaks over the connection itself, while its script runs.
 //!
-//! In both [modes](Mode) the script runs as any other, on its worker and in the server's interpreter; the debugger asks a
-//! [`Console`] what to do, which reads and writes the connection until the session is over. Then the connection is closed,
-//! which tells the client so.
+//! In both [modes](Mode) the script runs as any other, on its worker and in the server's interpreter; the debugger asks
+//! a [`Console`] what to do, which reads and writes the connection until the session is over. Then the connection is
+//! closed, which tells the client so.
 //!
 //! - [`Mode::Sync`]: the script is one that takes long. After `busy-reply-threshold` others are told so, and it can be
 //!   ended.
-//! - [`Mode::Beside`]: the process is [copied](kvick_scripting::debugging), and the copy runs the script, has nobody hear
-//!   of it and ends. In the server the connection is just forgotten.
+//! - [`Mode::Beside`]: the process is [copied](kvick_scripting::debugging), and the copy runs the script, has nobody
+//!   hear of it and ends. In the server the connection is just forgotten.
 
 use super::connection::Connection;
 use super::engine::Engine;

@@ -1,19 +1,19 @@
 //! Writing what is in the worker's [inbox](kvick_core::inbox) to its connections: published messages to those that are
 //! subscribed, invalidations to those that cache keys, and answers to those that waited.
 //!
-//! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears it gets
-//! a [`Run`] that points there. So a push stands between replies of its connection, behind those of commands that were
-//! executed before.
+//! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears
+//! it gets a [`Run`] that points there. So a push stands between replies of its connection, behind those of commands
+//! that were executed before.
 //!
 //! What takes long is not to make runs but to write to the connections. So messages and invalidations are delivered in
-//! waves, each of all that wait in the worker's inbox, and a wave goes through the connections slice by slice, in the order
-//! of their tokens: those of a slice get all messages of the wave, which are then written with one call each. Only so many
-//! connections are reached between two writes of replies; the next slice waits for the next turn, and the next wave for
-//! the end of this. So nobody has to wait long because a message is for very many, and what is published meanwhile goes
-//! to each of them with one call.
+//! waves, each of all that wait in the worker's inbox, and a wave goes through the connections slice by slice, in the
+//! order of their tokens: those of a slice get all messages of the wave, which are then written with one call each.
+//! Only so many connections are reached between two writes of replies; the next slice waits for the next turn, and the
+//! next wave for the end of this. So nobody has to wait long because a message is for very many, and what is published
+//! meanwhile goes to each of them with one call.
 //!
-//! Messages have numbers, and every connection knows up to which number it has got those that are for it. One whose requests
-//! are about to be executed while a wave is under way gets the rest of its messages before.
+//! Messages have numbers, and every connection knows up to which number it has got those that are for it. One whose
+//! requests are about to be executed while a wave is under way gets the rest of its messages before.
 
 use super::Worker;
 use super::output::Run;
@@ -254,8 +254,8 @@ impl Worker {
         self.runs.push(Run { token, start, end });
     }
 
-    /// Whether a connection has to wait because it causes more than can be delivered; then it is told to go on when that
-    /// has changed.
+    /// Whether a connection has to wait because it causes more than can be delivered; then it is told to go on when
+    /// that has changed.
     #[inline]
     pub(super) fn holds_back(&mut self, token: usize) -> bool {
         self.server.inboxes.is_congested() && self.hold_back(token)

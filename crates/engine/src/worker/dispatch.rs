@@ -169,7 +169,8 @@ impl Engine {
         self.answer(client, result, out)
     }
 
-    /// Runs a handler for a client with a selected database and a protocol, whether the request came just now or waited.
+    /// Runs a handler for a client with a selected database and a protocol, whether the request came just now or
+    /// waited.
     #[inline]
     pub(super) fn run_handler(
         &mut self,

@@ -1,5 +1,5 @@
-//! What a worker executes with, and the way of one request through it: may it run (`permission`), its locks (`locking`), its
-//! handler, the write log and statistics (`calling`), and its reply.
+//! What a worker executes with, and the way of one request through it: may it run (`permission`), its locks
+//! (`locking`), its handler, the write log and statistics (`calling`), and its reply.
 
 use super::batch::ResolvedCommand;
 use super::cross_protocol;
@@ -79,8 +79,8 @@ pub struct Engine {
     pub(super) shown: Lines,
     /// Whether a transaction or a script is being executed, in which no command may wait.
     pub(super) in_transaction: bool,
-    /// What TIME tells the script that is being executed, as Unix time in microseconds: when it began, and later when others
-    /// were last attended to.
+    /// What TIME tells the script that is being executed, as Unix time in microseconds: when it began, and later when
+    /// others were last attended to.
     pub(super) script_us: Option<i64>,
     /// Requests of this worker that wait for a script to end.
     pub(super) held: usize,

@@ -2,8 +2,8 @@
 //!
 //! Adding up what all threads have allocated costs too much for every command. So when a worker finds memory below its
 //! limit, it may allocate its share of what is left before it adds up again, and looks only at its own thread's balance
-//! until then. All shares together are no more than what was left, so the limit is exceeded by no more than what the command
-//! in hand takes, on each worker. Each batch begins with a new share.
+//! until then. All shares together are no more than what was left, so the limit is exceeded by no more than what the
+//! command in hand takes, on each worker. Each batch begins with a new share.
 
 use super::Worker;
 use super::engine::Engine;
@@ -88,8 +88,8 @@ impl Engine {
         }
     }
 
-    /// Whether memory was above its limit when the present command, transaction or script began, and no key may go: then
-    /// commands that would need more of it are refused.
+    /// Whether memory was above its limit when the present command, transaction or script began, and no key may go:
+    /// then commands that would need more of it are refused.
     #[inline]
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.evicting.is_out_of_memory
@@ -214,8 +214,9 @@ impl Engine {
         excess
     }
 
-    /// Evicts keys until memory is no more above its limit, or as much is freed as it was above. Telling of keys that go takes
-    /// memory in its turn, for messages that will soon be sent: were more keys to go for that, all of them might.
+    /// Evicts keys until memory is no more above its limit, or as much is freed as it was above. Telling of keys that
+    /// go takes memory in its turn, for messages that will soon be sent: were more keys to go for that, all of them
+    /// might.
     #[cold]
     fn evict(&mut self, excess: i64, freed_before: i64) -> Room {
         let Some(policy) = self.runtime_config.eviction.policy.filter(|_| !self.runtime_config.import_mode) else {

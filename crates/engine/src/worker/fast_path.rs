@@ -1,14 +1,14 @@
-//! The lane: requests of one connection, one behind the other, that each work on one key, or on nothing, and ask nothing else
-//! of the server.
+//! The lane: requests of one connection, one behind the other, that each work on one key, or on nothing, and ask
+//! nothing else of the server.
 //!
-//! Nearly all requests are of this kind, and come many at a time. What they have in common is looked at and set up once for
-//! all of them: who sends them and what he may do, where replies go, how expired keys are seen. For each that is left is its
-//! key's lock, its handler and its share of the statistics, and a look at the few words by which others would say that
-//! something is different from now on.
+//! Nearly all requests are of this kind, and come many at a time. What they have in common is looked at and set up once
+//! for all of them: who sends them and what he may do, where replies go, how expired keys are seen. For each that is
+//! left is its key's lock, its handler and its share of the statistics, and a look at the few words by which others
+//! would say that something is different from now on.
 //!
 //! **What always holds**: a request that takes the lane has the same effect and the same reply as one that
-//! [`Engine::execute`] is given. What is unusual is left to that: the lane ends in front of it. Anything that ends the lane
-//! for good is seen before the next request takes a lock.
+//! [`Engine::execute`] is given. What is unusual is left to that: the lane ends in front of it. Anything that ends the
+//! lane for good is seen before the next request takes a lock.
 
 use super::batch::{Batch, Request, ResolvedCommand};
 use super::engine::Engine;
@@ -50,8 +50,8 @@ impl Engine {
         (plain && !unusual).then_some((word, balance_max))
     }
 
-    /// Executes requests from the first on, as long as they are for the lane and their replies end before `replies_max`; how
-    /// many.
+    /// Executes requests from the first on, as long as they are for the lane and their replies end before
+    /// `replies_max`; how many.
     #[inline(never)]
     pub(super) fn take_fast_path(
         &mut self,

@@ -1,9 +1,9 @@
 //! Sending replicas what they are to have: the dump that they begin with, and the log.
 //!
-//! A replica's connection reads and answers like any other. Beside that it is fed, when no answer waits to be written: first
-//! with the chunks of a dump, if it begins anew, then with the bytes of the log as they stand there. Nothing is copied;
-//! what the socket does not take stays where it is, and how much that may be is what `client-output-buffer-limit` says of
-//! replicas.
+//! A replica's connection reads and answers like any other. Beside that it is fed, when no answer waits to be written:
+//! first with the chunks of a dump, if it begins anew, then with the bytes of the log as they stand there. Nothing is
+//! copied; what the socket does not take stays where it is, and how much that may be is what
+//! `client-output-buffer-limit` says of replicas.
 
 use super::Worker;
 use super::connection::Connection;
@@ -210,8 +210,8 @@ impl Feed {
     }
 }
 
-/// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The log
-/// is told.
+/// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The
+/// log is told.
 #[cold]
 pub(super) fn is_out_of_place(client: &Client, command: &CommandInfo) -> bool {
     if command.spec.flags.contains(Flags::FROM_REPLICA) {
@@ -309,8 +309,8 @@ impl Worker {
         synchronise::note_lost(self.server);
     }
 
-    /// Feeds this worker's replicas after a turn, in which it may have been `busy`. Then what comes within a moment goes
-    /// together, unless somebody waits for that.
+    /// Feeds this worker's replicas after a turn, in which it may have been `busy`. Then what comes within a moment
+    /// goes together, unless somebody waits for that.
     pub(super) fn feed_in_time(&mut self, busy: bool) {
         if self.feeds.is_empty() {
             return;

@@ -1,7 +1,7 @@
 //! Handshakes of connections with TLS.
 //!
-//! A connection is stopped until its handshake is done: then it is known who its client is, and whether it may be let in.
-//! A handshake costs as much as thousands of requests, most of it for the signature. So a turn goes on with few of
+//! A connection is stopped until its handshake is done: then it is known who its client is, and whether it may be let
+//! in. A handshake costs as much as thousands of requests, most of it for the signature. So a turn goes on with few of
 //! them, after the requests of everybody else; `max-new-tls-connections-per-cycle` says with how many.
 
 use super::Worker;
@@ -49,7 +49,8 @@ impl Worker {
             connection.queued = false;
             let Socket::Tls(stream) = &mut connection.socket else { continue };
             match stream.handshake() {
-                // The end came while it waited for its turn, and the poll tells of that once: it is found by reading on.
+                // The end came while it waited for its turn, and the poll tells of that once: it is found by reading
+                // on.
                 Ok(Handshake::Waiting) if connection.read_closed => {
                     connection.queued = true;
                     self.handshakes.push(token);

@@ -260,9 +260,9 @@ impl Worker {
         self.execute_whole_batch();
     }
 
-    /// Executes the batch's only request if it takes the [lane](super::fast_path) and needs no care otherwise, as is usual where
-    /// clients wait for each reply: what serves to tell many apart, and to ask for memory in advance, is left out. Whether it
-    /// did.
+    /// Executes the batch's only request if it takes the [lane](super::fast_path) and needs no care otherwise, as is
+    /// usual where clients wait for each reply: what serves to tell many apart, and to ask for memory in advance, is
+    /// left out. Whether it did.
     #[inline]
     fn execute_only(&mut self) -> bool {
         let Worker { engine, batch, connections, replies, shared, server, .. } = self;
@@ -330,7 +330,8 @@ impl Worker {
         self.shared_used = 0;
     }
 
-    /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put off.
+    /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put
+    /// off.
     fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
         if self.holds_back(token) {
@@ -438,8 +439,8 @@ impl Worker {
         put_off
     }
 
-    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be that of
-    /// the command that caused them; where the next replies begin.
+    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be
+    /// that of the command that caused them; where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.make_deliveries();
@@ -454,8 +455,8 @@ impl Worker {
         }
     }
 
-    /// Executes what was read in this turn, and then a connection's requests that had to wait: among these may be a script,
-    /// beside which the worker reads anew.
+    /// Executes what was read in this turn, and then a connection's requests that had to wait: among these may be a
+    /// script, beside which the worker reads anew.
     fn serve_deferred_behind_batch(&mut self, token: usize) {
         if !self.batch.is_empty() {
             self.execute_batch();
@@ -723,7 +724,8 @@ impl Parse<'_> {
         keyed
     }
 
-    /// The database and the hashes of the first keys that a script declares, which are on their way from memory from now on.
+    /// The database and the hashes of the first keys that a script declares, which are on their way from memory from
+    /// now on.
     #[inline(never)]
     fn declared(&self, args: Args<'_>) -> SmallVec<[(usize, u64); DECLARED_MAX]> {
         let count = args.get(script_call::KEYS_COUNT).and_then(parse_i64);
@@ -741,7 +743,8 @@ impl Parse<'_> {
         self.push(source, first_span, ResolvedCommand::For(command, Some(hash)));
     }
 
-    /// The hash of a key. What stands first on the way to it is on its own way from memory until the request is executed.
+    /// The hash of a key. What stands first on the way to it is on its own way from memory until the request is
+    /// executed.
     #[inline]
     fn hash(&self, key: &[u8]) -> u64 {
         let hash = self.server.keyspace.key(key).hash;

@@ -1,15 +1,16 @@
 //! How the engine gets the locks that commands run under, and what it does when a script has them.
 //!
-//! Most locks are free, or are had by somebody who lets go of them within microseconds. A script may have them for long. So
-//! who waits looks around now and then:
+//! Most locks are free, or are had by somebody who lets go of them within microseconds. A script may have them for
+//! long. So who waits looks around now and then:
 //!
 //! - It leaves its batch for a moment when the world is wanted: the script may be the one who wants it.
 //! - When a script has been running for a while, it gives up: the request is held until the script has ended, and the
 //!   worker goes on with others.
-//! - When that has been too long, by `busy-reply-threshold`, held requests are answered that the server is busy, and so are
-//!   those that come meanwhile and concern more than keys that are free.
+//! - When that has been too long, by `busy-reply-threshold`, held requests are answered that the server is busy, and so
+//!   are those that come meanwhile and concern more than keys that are free.
 //!
-//! **What always holds**: the engine waits with nothing locked, but for a script's own thread, which may wait for more locks.
+//! **What always holds**: the engine waits with nothing locked, but for a script's own thread, which may wait for more
+//! locks.
 //!
 //! To lock keys for a request, the engine needs the request's [`Admitted`]. While the worker is outside of its batch,
 //! other threads may take the world and change users, pause writes, load other data or make the server a replica. So
@@ -35,8 +36,8 @@ use std::time::{Duration, Instant};
 
 /// Keys of one command that the processor is asked for in advance.
 const PREFETCHED_MAX: usize = 64;
-/// How often it is looked whether a lock has become free, 200 us apart, before a script that has been running for a while is
-/// taken to have it.
+/// How often it is looked whether a lock has become free, 200 us apart, before a script that has been running for a
+/// while is taken to have it.
 const LOOKS_MAX: u32 = 5;
 
 /// How long a script waits at most for those to go first that had to wait for another.
@@ -66,7 +67,8 @@ impl Ground {
 }
 
 impl Engine {
-    /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too long.
+    /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too
+    /// long.
     pub fn enter(&mut self) -> bool {
         let admission = &self.server.admission;
         let global = &self.server.keyspace.global_lock;
@@ -296,8 +298,8 @@ impl Engine {
         }
     }
 
-    /// Waits a moment for the other workers to try again what had to wait for the script before: else script after script
-    /// could keep them from it. False when the batch was left meanwhile and cannot be entered again.
+    /// Waits a moment for the other workers to try again what had to wait for the script before: else script after
+    /// script could keep them from it. False when the batch was left meanwhile and cannot be entered again.
     #[inline]
     fn let_held_go_first(&mut self) -> bool {
         let others = |engine: &Self| engine.server.scripting.held.load(Ordering::Relaxed) > engine.held;
@@ -358,8 +360,8 @@ impl Engine {
         self.server.scripting.running.current().map(|current| current.kind.busy(self.server))
     }
 
-    /// Whether a command, while a script takes too long, concerns more than keys that may be free. A transaction does: its
-    /// client should not have to wonder which of its parts came before the script's end.
+    /// Whether a command, while a script takes too long, concerns more than keys that may be free. A transaction does:
+    /// its client should not have to wonder which of its parts came before the script's end.
     pub(super) fn concerns_script(&self, client: &Client, command: &CommandInfo) -> bool {
         let has_keys = !command.spec.keys.is_empty() || command.spec.find_keys.is_some();
         let is_data = command.data.is_some();
@@ -367,8 +369,8 @@ impl Engine {
         self.is_busy() && !command.spec.flags.contains(Flags::ALLOW_BUSY) && !may_be_free
     }
 
-    /// Whether a command that comes while a script takes too long has to be held, since to execute or to refuse it takes the
-    /// locks of keys that are watched.
+    /// Whether a command that comes while a script takes too long has to be held, since to execute or to refuse it
+    /// takes the locks of keys that are watched.
     pub(super) fn is_held_by_script(&self, client: &Client, command: &CommandInfo) -> bool {
         let about_watched = match self.table.handler(command) {
             Some(Handler::Control(Control::Watch)) => true,

@@ -1,13 +1,13 @@
 //! Running what may run a script, and attending to others while that takes too long.
 //!
-//! A script occupies its worker. When it has taken longer than `busy-reply-threshold`, the worker does a turn of its loop
-//! now and then, from within the script: it reads, answers that the server is busy or what is allowed meanwhile, and
-//! writes. For that the request is executed apart from the worker: its client and its engine are taken out of their places,
-//! and an understudy stands in for the engine, which takes no lock that it would have to wait for.
+//! A script occupies its worker. When it has taken longer than `busy-reply-threshold`, the worker does a turn of its
+//! loop now and then, from within the script: it reads, answers that the server is busy or what is allowed meanwhile,
+//! and writes. For that the request is executed apart from the worker: its client and its engine are taken out of their
+//! places, and an understudy stands in for the engine, which takes no lock that it would have to wait for.
 //!
-//! **What always holds**: the connection whose request runs, and those whose input the batch holds, are away meanwhile: they
-//! are neither read nor closed. The batch's other requests are put off before the first such turn, and its replies are
-//! written, so that every connection is answered in order.
+//! **What always holds**: the connection whose request runs, and those whose input the batch holds, are away meanwhile:
+//! they are neither read nor closed. The batch's other requests are put off before the first such turn, and its replies
+//! are written, so that every connection is answered in order.
 
 use super::Worker;
 use super::batch::{Batch, Request};
@@ -159,8 +159,8 @@ impl Worker {
         while !self.engine.enter() {}
     }
 
-    /// Whether a connection cannot be closed now, since that takes locks that a script may have, or since its request is
-    /// being executed. It is closed later.
+    /// Whether a connection cannot be closed now, since that takes locks that a script may have, or since its request
+    /// is being executed. It is closed later.
     pub(super) fn postpones_closing(&mut self, token: usize) -> bool {
         let Some(connection) = self.connections.get_mut(token) else { return false };
         let takes_locks = connection.waiter.is_some() || connection.client.watching.is_some();

@@ -1,8 +1,8 @@
 //! A worker: a thread with an event loop of its own that reads, parses, executes and replies.
 //!
-//! One turn: wait for events; read and parse what is readable into a [`batch`]; ask for the memory it will touch; execute
-//! it on the [`engine`]; write each connection's replies once. What one connection may have read in a turn is bounded,
-//! so a deep pipeline waits its turn like everybody else.
+//! One turn: wait for events; read and parse what is readable into a [`batch`]; ask for the memory it will touch;
+//! execute it on the [`engine`]; write each connection's replies once. What one connection may have read in a turn is
+//! bounded, so a deep pipeline waits its turn like everybody else.
 //!
 //! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
 //! any other is put on the `ready` list and read again in the next turn.
@@ -286,8 +286,8 @@ impl Worker {
         ended
     }
 
-    /// Begins a turn as far as the write log is concerned: tells files the time, sends what had to wait for the disk, and
-    /// rests when there is too much that does.
+    /// Begins a turn as far as the write log is concerned: tells files the time, sends what had to wait for the disk,
+    /// and rests when there is too much that does.
     fn keep_up_with_log(&mut self) {
         let log = &self.server.keyspace.log;
         if !log.has_readers() {
@@ -312,8 +312,8 @@ impl Worker {
         self.server.log_moved(Some(self.number))
     }
 
-    /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits for
-    /// what it sent.
+    /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits
+    /// for what it sent.
     fn note_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;

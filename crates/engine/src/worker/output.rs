@@ -21,8 +21,8 @@ pub struct Run {
     pub end: usize,
 }
 
-/// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must not
-/// keep the worker to itself.
+/// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must
+/// not keep the worker to itself.
 pub const WRITE: usize = 1024 * 1024;
 /// Bytes that may wait for a connection that has never logged in, and would have to.
 const STRANGERS_OUTPUT: u64 = 1024;
@@ -35,8 +35,8 @@ const RUNS_KEPT: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is given back.
 const REPLIES_KEPT: usize = 512 * 1024;
 
-/// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the lists of blocks that otherwise take what sockets do
-/// not.
+/// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the lists of blocks that otherwise take what
+/// sockets do not.
 pub fn list_replies(server: &Services, on: bool) {
     server.written_at_once.store(if on { 0 } else { WRITE }, Ordering::Relaxed);
 }
@@ -86,7 +86,8 @@ impl Worker {
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
         if std::mem::take(&mut self.reached) > 0 {
-            // Connections may have several runs, between those of others. A stable sort: each connection's runs stay in their order.
+            // Connections may have several runs, between those of others. A stable sort: each connection's runs stay in
+            // their order.
             runs.sort_by_key(|run| run.token);
         }
         let mut left = runs.len();
@@ -138,8 +139,8 @@ impl Worker {
         self.keep_room(replies);
     }
 
-    /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to get
-    /// the rest.
+    /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to
+    /// get the rest.
     #[inline]
     fn write_group(&mut self, group: &[Run], replies: &[u8]) -> Option<usize> {
         let stats = &self.engine.stats;

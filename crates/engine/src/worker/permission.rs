@@ -1,5 +1,5 @@
-//! Whether a request may run, and what it is told if not. The order of the checks is Valkey's, since clients see which error
-//! comes first.
+//! Whether a request may run, and what it is told if not. The order of the checks is Valkey's, since clients see which
+//! error comes first.
 
 use super::engine::Engine;
 use super::locking::Ground;
@@ -136,8 +136,8 @@ impl Engine {
         note_denied(self.server, &self.server.acl, info, user, denied, request, self.now_ms);
     }
 
-    /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before each
-    /// command that may come across others.
+    /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before
+    /// each command that may come across others.
     #[inline]
     pub fn confine(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
         self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
@@ -203,15 +203,16 @@ pub(super) const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed whe
 
 pub(super) const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
 
-/// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and messages
-/// cannot be told apart.
+/// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and
+/// messages cannot be told apart.
 fn allowed_to_listeners(command: &CommandInfo) -> bool {
     command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT) || command.spec.flags.contains(Flags::SUBSCRIBED)
 }
 
 pub(super) fn not_while_listening(command: &CommandInfo) -> Error {
     Error::new(format!(
-        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+         context",
         command.full_name
     ))
 }

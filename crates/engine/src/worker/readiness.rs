@@ -1,7 +1,8 @@
 //! Waiting until sockets are ready.
 //!
-//! The poll is registered with by way of `mio`; it is waited for here, straight by the system call. The C library's function
-//! prepares for the thread being cancelled, which no thread here ever is, and that costs two locked instructions each time.
+//! The poll is registered with by way of `mio`; it is waited for here, straight by the system call. The C library's
+//! function prepares for the thread being cancelled, which no thread here ever is, and that costs two locked
+//! instructions each time.
 
 use mio::Poll;
 use rustix::buffer::spare_capacity;
@@ -27,8 +28,8 @@ impl Events {
         Events(Vec::with_capacity(capacity))
     }
 
-    /// Waits until something is ready, but no longer than this, rounded up to milliseconds; and takes what is. Nothing is after
-    /// an error.
+    /// Waits until something is ready, but no longer than this, rounded up to milliseconds; and takes what is. Nothing
+    /// is after an error.
     #[inline]
     pub fn wait(&mut self, poll: &Poll, at_most: Duration) -> io::Result<()> {
         self.0.clear();

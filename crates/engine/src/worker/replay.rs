@@ -86,8 +86,8 @@ impl Replayer for Player {
 }
 
 impl Engine {
-    /// Changes whole databases by nobody's command, with the world held, and then deals with what that means to others. The
-    /// caller is outside of any batch.
+    /// Changes whole databases by nobody's command, with the world held, and then deals with what that means to others.
+    /// The caller is outside of any batch.
     pub fn change_databases(&mut self, change: impl FnOnce(&mut Db<'_>)) {
         self.update_clock();
         let mut global = self.server.keyspace.lock_global();

@@ -1,12 +1,12 @@
 //! Scripts and functions: EVAL, FCALL and their variants run, and the commands that they call.
 //!
-//! A script runs under the locks of the keys that its command declares. When it calls a command on another key, it takes
-//! that key's lock as well and keeps it until it ends; when it calls one that concerns everything, it takes the world. So
-//! nobody sees what it has done before it has done all. There is [one at a time](kvick_scripting), so waiting for more
-//! locks while holding some cannot end in a deadlock.
+//! A script runs under the locks of the keys that its command declares. When it calls a command on another key, it
+//! takes that key's lock as well and keeps it until it ends; when it calls one that concerns everything, it takes the
+//! world. So nobody sees what it has done before it has done all. There is [one at a time](kvick_scripting), so waiting
+//! for more locks while holding some cannot end in a deadlock.
 //!
-//! For each command that a script calls, [`Caller`] does what the engine does for a request. What all of them did goes to
-//! the write log as one transaction.
+//! For each command that a script calls, [`Caller`] does what the engine does for a request. What all of them did goes
+//! to the write log as one transaction.
 
 use super::connection::Connection;
 use super::debugging::Seat;
@@ -42,7 +42,8 @@ pub trait Yield {
     /// Does what is possible and returns soon.
     fn yield_now(&mut self);
 
-    /// The connection whose request it is, when what was replied before is written or waits to be. `None` if there is none.
+    /// The connection whose request it is, when what was replied before is written or waits to be. `None` if there is
+    /// none.
     fn connection(&mut self) -> Option<&mut Connection> {
         None
     }
@@ -508,8 +509,8 @@ impl Caller<'_> {
         self.is_busy = true;
         let (server, kind) = (self.engine.server, self.code.kind());
         logging::warning(format_args!(
-            "Slow script detected: still in execution after {} milliseconds. You can try killing the script using the {} \
-             command. Script name is: {}.",
+            "Slow script detected: still in execution after {} milliseconds. You can try killing the script using the \
+             {} command. Script name is: {}.",
             self.elapsed().as_millis(),
             kind.kill_command(),
             self.code.name()

@@ -51,8 +51,8 @@ impl Engine {
         called
     }
 
-    /// Remembers what a command read that a client ran, if the client is to be told of changes. Called under the command's
-    /// locks.
+    /// Remembers what a command read that a client ran, if the client is to be told of changes. Called under the
+    /// command's locks.
     pub(super) fn remember_reads(
         &self,
         client: &ClientInfo,
@@ -71,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// Deals with what commands did to clients that wait for keys or have them cached. Called within a batch and without
-    /// locks.
+    /// Deals with what commands did to clients that wait for keys or have them cached. Called within a batch and
+    /// without locks.
     ///
     /// Not while a script takes too long, which may have the locks that are needed: then they wait for its end.
     #[cold]

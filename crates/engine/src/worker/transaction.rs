@@ -1,8 +1,8 @@
 //! Transactions: MULTI queues what follows, and EXEC runs it under the locks of all its keys at once.
 //!
 //! EXEC locks the union of the keys that its commands name and those that the client watches, or the world when one of
-//! the commands needs that, so that nothing comes in between. Whether a watched key was touched is looked at under these
-//! locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
+//! the commands needs that, so that nothing comes in between. Whether a watched key was touched is looked at under
+//! these locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
 
 use super::engine::Engine;
 use super::handlers::Handler;
@@ -226,8 +226,8 @@ impl Engine {
         self.give_up(client);
     }
 
-    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction; of one
-    /// that runs a script, what that says of itself.
+    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction;
+    /// of one that runs a script, what that says of itself.
     pub(super) fn flags_asked(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Flags {
         match (self.table.handler(command), &client.transaction) {
             (Some(Handler::ScriptCall(script_call)), _) => {
@@ -435,8 +435,8 @@ impl Engine {
         self.in_transaction = false;
     }
 
-    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a command
-    /// before it too.
+    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a
+    /// command before it too.
     fn may_still_run(&self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> Result<(), Error> {
         let denied = if client.renew_rights(self.server) {
             let Err(denied) = self.permits(client, command, args) else { return Ok(()) };

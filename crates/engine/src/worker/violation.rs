@@ -1,5 +1,5 @@
-//! Telling the log of a request that breaks the protocol: who sent it, and a sample of what was sent, from where the parser
-//! stopped on. And telling who speaks TLS to a port that does not.
+//! Telling the log of a request that breaks the protocol: who sent it, and a sample of what was sent, from where the
+//! parser stopped on. And telling who speaks TLS to a port that does not.
 
 use crate::services::Services;
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;

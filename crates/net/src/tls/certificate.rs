@@ -44,7 +44,8 @@ pub fn common_name(der: &[u8]) -> Option<Vec<u8>> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The URIs among the alternative names of a certificate's subject, in their order, without those that hold a zero byte.
+/// The URIs among the alternative names of a certificate's subject, in their order, without those that hold a zero
+/// byte.
 pub fn uris(der: &[u8]) -> Vec<Vec<u8>> {
     let Ok(certificate) = Certificate::from_der(der) else { return Vec::new() };
     let Ok(Some((_, names))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {

@@ -1,6 +1,7 @@
 //! The files that the settings name: reading them, and what stands in them.
 //!
-//! All are PEM. A key may be PKCS#8, also encrypted, or the older forms of RSA and of elliptic curves without encryption.
+//! All are PEM. A key may be PKCS#8, also encrypted, or the older forms of RSA and of elliptic curves without
+//! encryption.
 
 use super::error::TlsError;
 use super::settings::{Identity, Settings};
@@ -135,8 +136,8 @@ fn failed(what: &str, path: &Path, reason: &str) -> TlsError {
     TlsError::new(format!("{what}: {}: {reason}", path.display()))
 }
 
-/// Reads the files of a folder that `openssl rehash` or `c_rehash` has prepared: those named by eight hexadecimal digits, a
-/// point and a number, as OpenSSL trusts no others.
+/// Reads the files of a folder that `openssl rehash` or `c_rehash` has prepared: those named by eight hexadecimal
+/// digits, a point and a number, as OpenSSL trusts no others.
 fn read_folder(folder: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(), TlsError> {
     let unreadable = |error: std::io::Error| {
         failed("Failed to configure CA certificate(s) file/directory", folder, &error.to_string())

@@ -6,9 +6,9 @@
 //!  tls-* say)   trust, suites)       +-> client side: outgoing  (MIGRATE and replicas, on threads that may wait)
 //! ```
 //!
-//! [`Settings`] are what the configuration says, [`Materials`] what was made of that and of the files it names. They are
-//! made at the start, by CONFIG SET and by [`reload`], as a whole: new connections take those that are in effect, and
-//! connections that are there keep theirs. What cannot be made changes nothing.
+//! [`Settings`] are what the configuration says, [`Materials`] what was made of that and of the files it names. They
+//! are made at the start, by CONFIG SET and by [`reload`], as a whole: new connections take those that are in effect,
+//! and connections that are there keep theirs. What cannot be made changes nothing.
 //!
 //! The protocol is `rustls` with the cryptography of `ring`: TLS 1.2 and 1.3 with forward secrecy and authenticated
 //! encryption, and nothing older.
@@ -61,8 +61,8 @@ impl Default for Tls {
 }
 
 impl Tls {
-    /// Reads the files that `values` name and has new connections use them; or forgets what there was, if nothing needs TLS any
-    /// more. Errors are told in the log, and change nothing.
+    /// Reads the files that `values` name and has new connections use them; or forgets what there was, if nothing needs
+    /// TLS any more. Errors are told in the log, and change nothing.
     pub fn configure(&self, values: &Values) -> Result<(), TlsError> {
         let _changing = self.changing.lock();
         let settings = Settings::read(values);

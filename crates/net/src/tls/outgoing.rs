@@ -1,7 +1,7 @@
 //! Connections that the server makes itself: plain or with TLS, for threads that may wait.
 //!
-//! Whoever connects makes the TCP connection, with the time limits that it wants to have on each read and write, and the
-//! handshake comes under them too.
+//! Whoever connects makes the TCP connection, with the time limits that it wants to have on each read and write, and
+//! the handshake comes under them too.
 
 use super::Materials;
 use rustls::pki_types::ServerName;
@@ -40,12 +40,13 @@ impl Write for Buffered {
 }
 
 impl Channel {
-    /// Shakes hands over `stream`, which leads to `host`: as the client, and with the certificate for that. The other end's
-    /// certificate must come from an authority that is trusted.
+    /// Shakes hands over `stream`, which leads to `host`: as the client, and with the certificate for that. The other
+    /// end's certificate must come from an authority that is trusted.
     pub fn encrypted(stream: TcpStream, host: &str, materials: &Materials) -> io::Result<Self> {
         let name = match ServerName::try_from(host.to_owned()) {
             Ok(name) => name,
-            // Some names of hosts are none for certificates; nothing is checked against it, but it is shown if it is one.
+            // Some names of hosts are none for certificates; nothing is checked against it, but it is shown if it is
+            // one.
             Err(_) => ServerName::IpAddress(stream.peer_addr()?.ip().into()),
         };
         let mut tls = ClientConnection::new(materials.connector.clone(), name).map_err(io::Error::other)?;

@@ -7,13 +7,13 @@
 //!               what the socket does not take waits in `outgoing`
 //! ```
 //!
-//! A connection on which nothing is under way holds no buffers: ciphertext passes through a scratch buffer of the thread. What
-//! waits is bounded: `incoming` by the length of a record, or of a handshake's messages; `plain` by that of a record; and
-//! `outgoing` by [`CHUNK`], since nothing is encrypted while it waits. So bytes leave in the order in which they were
-//! written, and a writer is told of room as with a plain socket.
+//! A connection on which nothing is under way holds no buffers: ciphertext passes through a scratch buffer of the
+//! thread. What waits is bounded: `incoming` by the length of a record, or of a handshake's messages; `plain` by that
+//! of a record; and `outgoing` by [`CHUNK`], since nothing is encrypted while it waits. So bytes leave in the order in
+//! which they were written, and a writer is told of room as with a plain socket.
 //!
-//! The poll tells of new bytes on the socket alone. Who reads asks [`Stream::has_more`] whether there may be more, in the
-//! socket or here, that the poll will not tell of.
+//! The poll tells of new bytes on the socket alone. Who reads asks [`Stream::has_more`] whether there may be more, in
+//! the socket or here, that the poll will not tell of.
 
 use super::materials::Materials;
 use mio::net::TcpStream;
@@ -204,8 +204,8 @@ impl Stream {
         })
     }
 
-    /// Reads plain text into a place with `room` bytes; `put` takes as much of its argument as has room there, and returns
-    /// how much that is.
+    /// Reads plain text into a place with `room` bytes; `put` takes as much of its argument as has room there, and
+    /// returns how much that is.
     fn read_with(&mut self, room: usize, mut put: impl FnMut(&[u8]) -> usize) -> io::Result<usize> {
         if self.plain_read < self.plain.len() {
             let n = put(&self.plain[self.plain_read..]);
@@ -413,8 +413,8 @@ struct Encrypted {
     cipher: usize,
 }
 
-/// Has the library process what came; how many of the bytes are done with, and whether the other end sends no more. What the
-/// library has to say goes to `outgoing`.
+/// Has the library process what came; how many of the bytes are done with, and whether the other end sends no more.
+/// What the library has to say goes to `outgoing`.
 fn process(
     tls: &mut UnbufferedServerConnection,
     incoming: &mut [u8],
@@ -490,8 +490,8 @@ impl<'s, 'b> Stretches<'s, 'b> {
         Stretches { slices, taken: 0 }
     }
 
-    /// The next bytes, `max` at most: of one stretch, or of several short ones that are copied to `gathered`. Empty when all
-    /// are taken.
+    /// The next bytes, `max` at most: of one stretch, or of several short ones that are copied to `gathered`. Empty
+    /// when all are taken.
     fn next<'g>(&mut self, max: usize, gathered: &'g mut Vec<u8>) -> &'g [u8]
     where
         's: 'g,

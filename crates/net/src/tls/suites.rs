@@ -1,7 +1,7 @@
 //! Versions and cipher suites, by the names that OpenSSL has for them.
 //!
-//! Of what OpenSSL knows there is here what has forward secrecy and authenticated encryption. A list that leaves nothing of
-//! that is refused; what it names beyond is passed over, as OpenSSL passes over what it does not know.
+//! Of what OpenSSL knows there is here what has forward secrecy and authenticated encryption. A list that leaves
+//! nothing of that is refused; what it names beyond is passed over, as OpenSSL passes over what it does not know.
 
 use super::error::TlsError;
 use super::settings::Settings;
@@ -94,7 +94,8 @@ pub fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVer
             "tlsv1.3" => versions.push(&version::TLS13),
             _ => {
                 return Err(TlsError::new(
-                    "Invalid tls-protocols specified. Use a combination of 'TLSv1', 'TLSv1.1', 'TLSv1.2' and 'TLSv1.3'.",
+                    "Invalid tls-protocols specified. Use a combination of 'TLSv1', 'TLSv1.1', 'TLSv1.2' and \
+                     'TLSv1.3'.",
                 ));
             }
         }
@@ -117,8 +118,8 @@ fn ciphersuites(list: &str) -> Result<Vec<SupportedCipherSuite>, TlsError> {
     Ok(chosen)
 }
 
-/// Reads a list of `ciphers(1)`: names and words, several of which are joined by `+` if all must hold, with an operator in
-/// front: `!` takes suites out for good, `-` takes them out, `+` puts them last, and nothing adds them.
+/// Reads a list of `ciphers(1)`: names and words, several of which are joined by `+` if all must hold, with an operator
+/// in front: `!` takes suites out for good, `-` takes them out, `+` puts them last, and nothing adds them.
 fn ciphers(list: &str) -> Result<Vec<SupportedCipherSuite>, TlsError> {
     let mut chosen: Vec<&Known> = Vec::new();
     let mut banned = [false; TLS12.len()];

@@ -8,8 +8,8 @@ use rustls::server::ParsedCertificate;
 use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::sync::Arc;
 
-/// Accepts servers whose certificates lead to an authority that is trusted, whatever names they bear: primaries and nodes are
-/// addressed as the configuration says, which need not be as their certificates do. So does the reference.
+/// Accepts servers whose certificates lead to an authority that is trusted, whatever names they bear: primaries and
+/// nodes are addressed as the configuration says, which need not be as their certificates do. So does the reference.
 #[derive(Debug)]
 pub struct AnyName {
     /// The authorities.

@@ -242,8 +242,8 @@ mod tests {
         manifest.retire_increments(1);
         assert_eq!(
             text(&manifest),
-            "file a.aof.2.base.aof seq 2 type b\nfile a.aof.1.incr.aof seq 1 type h\nfile a.aof.1.base.rdb seq 1 type h\n\
-             file a.aof.2.incr.aof seq 2 type i\n"
+            "file a.aof.2.base.aof seq 2 type b\nfile a.aof.1.incr.aof seq 1 type h\n\
+             file a.aof.1.base.rdb seq 1 type h\nfile a.aof.2.incr.aof seq 2 type i\n"
         );
         assert_eq!(Manifest::parse(&manifest.to_bytes()), Ok(manifest));
     }

@@ -8,13 +8,14 @@
 //! ```
 //!
 //! A worker never waits for a target: one thread, the **migrator**, speaks to all of them with blocking sockets and the
-//! time limits of the requests, one [`MigrationJob`] after the other. Only in a transaction, whose locks cannot be let go,
-//! the worker does that itself, as the reference does always.
+//! time limits of the requests, one [`MigrationJob`] after the other. Only in a transaction, whose locks cannot be let
+//! go, the worker does that itself, as the reference does always.
 //!
 //! **No acknowledged write is lost.** A key is deleted under its lock, and only if it is what the target has: if no
-//! command has touched it since it was packed, or if its value packs into the same bytes again and its expiry is the same.
-//! Otherwise it is packed anew and sent with REPLACE, or DEL when it is gone, up to [`JOURNEYS_MAX`] times; after that the
-//! client is told, and the key stays where it is. A client that goes away meanwhile changes nothing about that.
+//! command has touched it since it was packed, or if its value packs into the same bytes again and its expiry is the
+//! same. Otherwise it is packed anew and sent with REPLACE, or DEL when it is gone, up to [`JOURNEYS_MAX`] times; after
+//! that the client is told, and the key stays where it is. A client that goes away meanwhile changes nothing about
+//! that.
 //!
 //! Sockets are kept for requests to come: see [`sockets`]. Several requests for the same key know of each other:
 //! see [`under_way`].

@@ -1,7 +1,7 @@
 //! Connections to targets, kept for ten seconds after their last use.
 //!
-//! Keys are seldom migrated alone, and a connection costs a round trip and, at the target, a client. A socket that is in
-//! use is not in the cache: who uses it puts it back when all that was asked for has been answered.
+//! Keys are seldom migrated alone, and a connection costs a round trip and, at the target, a client. A socket that is
+//! in use is not in the cache: who uses it puts it back when all that was asked for has been answered.
 
 use kvick_net::tls::Materials;
 use kvick_net::tls::outgoing::Channel;

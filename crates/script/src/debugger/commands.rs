@@ -59,8 +59,8 @@ const COMMANDS: &[Command] = &[
     command("help", 1, Words::UpTo(0), help).help("", "Tell what the commands are for."),
     command("maxlen", 3, Words::UpTo(1), maxlen).help(
         " [len]",
-        "Cut replies and values that are longer than so many bytes, or none with 0. Without a number, tell after how many \
-         they are cut.",
+        "Cut replies and values that are longer than so many bytes, or none with 0. Without a number, tell after how \
+         many they are cut.",
     ),
     command("step", 1, Words::UpTo(0), step).help("", "Run this line and stop at the next."),
     command("next", 1, Words::UpTo(0), step).help("", "The same as step."),

@@ -92,7 +92,8 @@ fn a_session_goes_line_by_line() {
 
 #[test]
 fn scripts_stop_at_breakpoints_and_where_they_ask_for_it() {
-    let script = "local function f(x)\n  return x\nend\nredis.breakpoint()\nredis.debug('d', {1, {k = 2}})\nlocal r = f(7)\nreturn r";
+    let script = "local function f(x)\n  return x\nend\nredis.breakpoint()\nredis.debug('d', {1, {k = 2}})\n\
+        local r = f(7)\nreturn r";
     let told = session(script, &["break 2", "c", "c", "trace", "p x", "b 0", "c"]);
     let expected = [
         "* Stopped at 3, stop reason = step over",

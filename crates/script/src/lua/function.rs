@@ -28,6 +28,9 @@ impl Foreign {
 }
 
 /// The C function for a function type `F`.
+///
+/// # Safety
+/// Only Lua may call it, with the state of a closure that was made for `F`.
 pub(super) unsafe extern "C-unwind" fn enter<F: Function>(raw: *mut ffi::lua_State) -> c_int {
     const { assert!(size_of::<F>() == 0, "a function that Lua calls has nothing of its own") };
     // SAFETY: a zero-sized value exists once one has been created, and `push_closure` received one.
@@ -42,6 +45,9 @@ pub(super) unsafe extern "C-unwind" fn enter<F: Function>(raw: *mut ffi::lua_Sta
 }
 
 /// The hook that Lua calls periodically while its code runs, and before each line that is debugged.
+///
+/// # Safety
+/// Only Lua may call it, with its state and a record of the event.
 pub(super) unsafe extern "C-unwind" fn hook(raw: *mut ffi::lua_State, record: *mut ffi::lua_Debug) {
     // SAFETY: Lua passes its state.
     let lua = Lua { raw: unsafe { NonNull::new_unchecked(raw) }, life: PhantomData };

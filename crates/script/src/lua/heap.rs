@@ -46,6 +46,10 @@ impl Heap {
 /// Lua's allocation function. It fails if the limit would be exceeded. If the system is out of memory, it fails if
 /// there is a limit; without one the failure could not be handled, and the process ends as in any out-of-memory
 /// condition.
+///
+/// # Safety
+/// Only Lua may call it. `shared` is the heap that the state was made with, and `block` is null or a block of `old` bytes
+/// that this function returned.
 pub(super) unsafe extern "C" fn allocate(
     shared: *mut c_void,
     block: *mut c_void,

@@ -234,7 +234,8 @@ mod tests {
             "table.insert(string, 'x')",
             "for k, v in pairs(_G) do if type(v) == 'table' then v.x = 1 end end",
             "local k, v = next(redis) redis[k] = 1",
-            "table.foreach(_G, function(k, v) if type(v) == 'table' and k ~= 'KEYS' and k ~= 'ARGV' then v.x = 1 end end)",
+            "table.foreach(_G, function(k, v) if type(v) == 'table' and k ~= 'KEYS' and k ~= 'ARGV' then v.x = 1 end \
+             end)",
             "rawset(getmetatable(_G), 'x', 1)",
             "rawset(getmetatable(''), 'x', 1)",
             "setmetatable(string, {})",

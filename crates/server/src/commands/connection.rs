@@ -1,5 +1,5 @@
-//! Commands about the connection they come from: greeting, authentication, database, end. What is said of all connections
-//! is in [`client`](super::client).
+//! Commands about the connection they come from: greeting, authentication, database, end. What is said of all
+//! connections is in [`client`](super::client).
 
 use super::client::names;
 use kvick_acl::identity::{Identity, note};
@@ -55,8 +55,9 @@ fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     if !cx.client.identity.authenticated {
         return Err(Error::text(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
-             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
         ));
     }
     if let Some(name) = greeting.name {

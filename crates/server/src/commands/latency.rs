@@ -154,7 +154,8 @@ fn diagnosis(server: &Services, now: i64) -> String {
     for (number, (event, series)) in all.iter().enumerate() {
         let summary = series.summary(now);
         report += &format!(
-            "{}. {event}: {} times long (average {} ms, mean deviation {} ms, every {:.2} s). The longest ever took {} ms.\n",
+            "{}. {event}: {} times long (average {} ms, mean deviation {} ms, every {:.2} s). The longest ever took {} \
+             ms.\n",
             number + 1,
             series.samples.len(),
             summary.average_ms,

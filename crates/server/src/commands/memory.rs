@@ -224,8 +224,8 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
     let findings = [
         (
             overview.peak as f64 / allocated as f64 > 1.5,
-            "Peak: at some time there was half as much again in memory as there is now. The allocator may keep the pages \
-             of then; they are used again as data grows. MEMORY PURGE gives back what it can.",
+            "Peak: at some time there was half as much again in memory as there is now. The allocator may keep the \
+             pages of then; they are used again as data grows. MEMORY PURGE gives back what it can.",
         ),
         (
             total > 1.4 && total_bytes > WASTE_MIN,
@@ -246,8 +246,8 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
         ),
         (
             overview.clients / clients.max(1) > CLIENT_MAX,
-            "Clients: their buffers take more than 200 KB each on average. Replies that are not read, or large pipelines, \
-             are the usual reason; CLIENT LIST tells whose they are.",
+            "Clients: their buffers take more than 200 KB each on average. Replies that are not read, or large \
+             pipelines, are the usual reason; CLIENT LIST tells whose they are.",
         ),
     ];
     let findings: Vec<&str> = findings.iter().filter(|(found, _)| *found).map(|(_, text)| *text).collect();

@@ -1,9 +1,10 @@
 //! Signals that mean the process is broken: SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT.
 //!
 //! What must hold: a handler may have interrupted anything, the allocator and a lock's holder included. So it allocates
-//! nothing, takes no lock, and calls only what is safe there: `write`, `nanosleep`, `prctl`, `getpid`, `raise`, and last
-//! the unwinder, when all that is certain has been written. It runs on the alternative stack that the standard library
-//! gives every thread, for a stack that overflowed; it is reset before it runs, so that a second fault ends the process.
+//! nothing, takes no lock, and calls only what is safe there: `write`, `nanosleep`, `prctl`, `getpid`, `raise`, and
+//! last the unwinder, when all that is certain has been written. It runs on the alternative stack that the standard
+//! library gives every thread, for a stack that overflowed; it is reset before it runs, so that a second fault ends the
+//! process.
 
 use super::{CRASHING, ENABLED, END, START};
 use kvick_runtime::logging;
@@ -128,6 +129,7 @@ fn instruction(context: &libc::ucontext_t) -> Option<usize> {
 }
 
 // The unwinder that the standard library is linked with.
+// SAFETY: the declarations are those of the Itanium C++ ABI, which that unwinder implements.
 unsafe extern "C" {
     fn _Unwind_Backtrace(on_frame: extern "C" fn(*mut c_void, *mut c_void) -> c_int, argument: *mut c_void) -> c_int;
     fn _Unwind_GetIP(frame: *mut c_void) -> usize;

@@ -13,8 +13,8 @@ const PER_WORKER: u64 = 2;
 /// The limit that is assumed if the system does not tell it.
 const LIMIT_ASSUMED: u64 = 1024;
 
-/// Raises the limit so that `maxclients` connections fit. Returns how many do fit, which is fewer if the limit cannot be
-/// raised that far, and logs what was done; an error if there is not even room for one.
+/// Raises the limit so that `maxclients` connections fit. Returns how many do fit, which is fewer if the limit cannot
+/// be raised that far, and logs what was done; an error if there is not even room for one.
 pub fn allow_clients(maxclients: u32, workers: usize) -> Result<u32, TooLow> {
     let reserved = RESERVED + PER_WORKER * (workers as u64).saturating_sub(WORKERS_RESERVED);
     let needed = u64::from(maxclients) + reserved;

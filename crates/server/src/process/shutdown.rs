@@ -1,10 +1,10 @@
 //! Whether a server that is asked to end may, and its end.
 //!
 //! A signal leaves a [`Request`] that the first worker acts upon at its next tick, so that SHUTDOWN ABORT can still
-//! withdraw it. SHUTDOWN acts at once. A server with replicas that have not got all holds writes and waits for them, for as
-//! long as `shutdown-timeout` says; until then it can be withdrawn as well. Then the data set is saved if that is wanted,
-//! the workers are told, and the rest is up to the main thread, which waits for them. What was saved last is what the
-//! clients were told: no command runs between the save and the end.
+//! withdraw it. SHUTDOWN acts at once. A server with replicas that have not got all holds writes and waits for them,
+//! for as long as `shutdown-timeout` says; until then it can be withdrawn as well. Then the data set is saved if that
+//! is wanted, the workers are told, and the rest is up to the main thread, which waits for them. What was saved last is
+//! what the clients were told: no command runs between the save and the end.
 
 use crate::server::Server;
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
@@ -126,7 +126,8 @@ pub enum Begun {
     Waiting,
 }
 
-/// Ends the server when its replicas have all, unless that loses what the user wants saved. `client` is who asked by a command.
+/// Ends the server when its replicas have all, unless that loses what the user wants saved. `client` is who asked by a
+/// command.
 pub fn begin(
     server: &'static Server,
     global: &mut Locked,

@@ -226,8 +226,8 @@ fn end_loading(server: &Server) {
     server.send_all(|| Message::Loaded);
 }
 
-/// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an error
-/// they must not: part of it is not there.
+/// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an
+/// error they must not: part of it is not there.
 fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
     if keeps_files {
         let opened = aof::load(server).and_then(|()| aof::open(server));

@@ -3,9 +3,9 @@
 //! Snapshots are taken without fork here, so Linux's default overcommit heuristic is no reason to warn; strict
 //! accounting is, since it refuses memory that is there.
 //!
-//! Huge pages are turned off: they do not make reads at random measurably faster, and the kernel clears two megabytes when
-//! the first byte of one is used. That takes a tenth of a millisecond at best, and several where a virtual machine has to
-//! get the memory from its host first; the worker that needs the byte waits for it.
+//! Huge pages are turned off: they do not make reads at random measurably faster, and the kernel clears two megabytes
+//! when the first byte of one is used. That takes a tenth of a millisecond at best, and several where a virtual machine
+//! has to get the memory from its host first; the worker that needs the byte waits for it.
 
 use kvick_config::Values;
 use kvick_config::tables::network::TCP_BACKLOG;
@@ -93,8 +93,8 @@ fn clock_speed() -> Outcome {
     let source = fs::read_to_string(CLOCKSOURCE).unwrap_or_default();
     Outcome::Bad(format!(
         "Reading the time takes a system call on this machine, which costs every command dearly. The clock source is \
-         '{}'; choose one that the kernel can read without a system call, such as tsc or kvm-clock, in {CLOCKSOURCE} or \
-         by the kernel's parameter 'clocksource='.",
+         '{}'; choose one that the kernel can read without a system call, such as tsc or kvm-clock, in {CLOCKSOURCE} \
+         or by the kernel's parameter 'clocksource='.",
         source.trim()
     ))
 }
@@ -141,9 +141,9 @@ fn huge_pages() -> Outcome {
         Err(_) => Outcome::Skipped,
         Ok(_) if disable_huge_pages() => Outcome::Fine,
         Ok(modes) if modes.contains("[always]") => Outcome::Bad(format!(
-            "Huge pages are on for all processes, and cannot be turned off for one: the kernel clears each when its first \
-             byte is used, and the server waits for that. Run 'echo madvise > {HUGE_PAGES}' as root, have that run at \
-             boot, and restart the server."
+            "Huge pages are on for all processes, and cannot be turned off for one: the kernel clears each when its \
+             first byte is used, and the server waits for that. Run 'echo madvise > {HUGE_PAGES}' as root, have that \
+             run at boot, and restart the server."
         )),
         Ok(_) => Outcome::Fine,
     }

@@ -1,7 +1,7 @@
 //! The title that `ps` shows for the process, by `proc-title-template`.
 //!
-//! The kernel shows the memory that the process was given its arguments in. [`prepare`] takes possession of it, together
-//! with that of the environment right behind it, and [`set`] writes there.
+//! The kernel shows the memory that the process was given its arguments in. [`prepare`] takes possession of it,
+//! together with that of the environment right behind it, and [`set`] writes there.
 //!
 //! What must hold: [`prepare`] is called while the process has one thread and after the arguments have been read, since
 //! they are overwritten later; it leaves no environment variable in that memory.

@@ -1,5 +1,5 @@
-//! A network cable whose far end hears late: two TAP devices, in network namespaces or in one, and threads that carry what
-//! is sent into one of them out of the other. So a link can be delayed whatever the kernel's queues can do.
+//! A network cable whose far end hears late: two TAP devices, in network namespaces or in one, and threads that carry
+//! what is sent into one of them out of the other. So a link can be delayed whatever the kernel's queues can do.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

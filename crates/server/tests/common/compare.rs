@@ -46,8 +46,8 @@ pub fn info(port: u16, section: &str, name: &str) -> String {
     found.unwrap_or_default().trim().to_string()
 }
 
-/// Waits until all keys and fields are gone that `common/vocabulary.rs` gives a short time to live, the longest of which is
-/// a second.
+/// Waits until all keys and fields are gone that `common/vocabulary.rs` gives a short time to live, the longest of
+/// which is a second.
 pub fn settle(port: u16) {
     std::thread::sleep(Duration::from_millis(1300));
     let mut last = String::new();

@@ -1,8 +1,8 @@
-//! A disk that fails when a test says so: the server's `fsync`, `fdatasync` and `rename` are stopped by a seccomp filter and
-//! put to a thread of the test, which has the kernel carry them out or has them fail with EIO.
+//! A disk that fails when a test says so: the server's `fsync`, `fdatasync` and `rename` are stopped by a seccomp
+//! filter and put to a thread of the test, which has the kernel carry them out or has them fail with EIO.
 //!
-//! The filter is there before the program begins, so it holds for all of its threads. The thread that answers ends with the
-//! server.
+//! The filter is there before the program begins, so it holds for all of its threads. The thread that answers ends with
+//! the server.
 
 use super::Server;
 use parking_lot::Mutex;
@@ -23,7 +23,8 @@ pub enum Failing {
     Nothing,
     /// Syncing files or folders of whose path this is true.
     Syncs(fn(&str) -> bool),
-    /// The next such sync: the one after that goes well, as it does on a real disk that could not write, and has forgotten.
+    /// The next such sync: the one after that goes well, as it does on a real disk that could not write, and has
+    /// forgotten.
     NextSync(fn(&str) -> bool),
     /// Renaming anything.
     Renames,

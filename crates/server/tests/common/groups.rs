@@ -215,7 +215,8 @@ impl Work {
 }
 
 impl Done {
-    /// Checks that each group got each entry exactly once and acknowledged it, and that the server knows of nothing else.
+    /// Checks that each group got each entry exactly once and acknowledged it, and that the server knows of nothing
+    /// else.
     pub fn check(&self, server: &Server) {
         let (mut control, entries) = (server.client(), self.work.entries);
         assert_eq!(cmd("XLEN").arg(STREAM).query::<usize>(&mut control), Ok(entries));

@@ -1,8 +1,8 @@
 //! Starts the real server for end-to-end tests, and speaks to it.
 //!
-//! [`Server::start`] runs the binary on a free port in a folder of its own, waits until it accepts connections, and ends
-//! it when dropped; if a test fails, the server's log is printed. [`Server::client`] is a connection of the `redis` crate,
-//! [`Server::raw`] one for exact bytes. [`for_workers`] runs a test with one worker and with several.
+//! [`Server::start`] runs the binary on a free port in a folder of its own, waits until it accepts connections, and
+//! ends it when dropped; if a test fails, the server's log is printed. [`Server::client`] is a connection of the
+//! `redis` crate, [`Server::raw`] one for exact bytes. [`for_workers`] runs a test with one worker and with several.
 
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 

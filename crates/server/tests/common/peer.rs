@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// The program of the Sentinel that others wrote: the one that `KVICK_TEST_SENTINEL` names, or Valkey's server as
-/// `KVICK_TEST_VALKEY` does, which is Sentinel when it is started with `--sentinel`. `None`, with the reason told, if there is
-/// none.
+/// `KVICK_TEST_VALKEY` does, which is Sentinel when it is started with `--sentinel`. `None`, with the reason told, if
+/// there is none.
 pub fn sentinel() -> Option<PathBuf> {
     let named = std::env::var_os("KVICK_TEST_SENTINEL").or_else(|| std::env::var_os("KVICK_TEST_VALKEY"));
     let program = named.map(PathBuf::from).filter(|program| program.exists());

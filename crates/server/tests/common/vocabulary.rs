@@ -1,9 +1,9 @@
 //! Commands made up at random, from what a server says of its own: [`Vocabulary::learn`] reads its tables (COMMAND and
-//! COMMAND DOCS), [`Vocabulary::command`] makes a command with arguments of the kinds that are documented, most of them valid,
-//! on few keys, so that commands meet each other's values.
+//! COMMAND DOCS), [`Vocabulary::command`] makes a command with arguments of the kinds that are documented, most of them
+//! valid, on few keys, so that commands meet each other's values.
 //!
-//! Nothing that is made here waits long: timeouts are short and never 0. Times to live are either over in a moment or not
-//! in a test's life, so that after a moment nothing expires any more.
+//! Nothing that is made here waits long: timeouts are short and never 0. Times to live are either over in a moment or
+//! not in a test's life, so that after a moment nothing expires any more.
 
 use super::wire::{Reply, Wire};
 use std::io::Result;

@@ -1,5 +1,5 @@
-//! A connection that reads replies as the protocol defines them and accepts nothing else: RESP2 and RESP3, told apart by
-//! what comes, since a connection may change from one to the other at any time.
+//! A connection that reads replies as the protocol defines them and accepts nothing else: RESP2 and RESP3, told apart
+//! by what comes, since a connection may change from one to the other at any time.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};

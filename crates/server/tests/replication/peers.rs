@@ -105,7 +105,8 @@ fn seen(client: &mut Connection) -> Vec<String> {
     all
 }
 
-/// Under load, breaks the link once it stands, and checks that the replica goes on from where it was and has all at the end.
+/// Under load, breaks the link once it stands, and checks that the replica goes on from where it was and has all at the
+/// end.
 fn assert_goes_on_and_is_same(primary: &mut Connection, replica: &mut Connection, load: Load, variable: &str) {
     wait_for_link(replica);
     let before = counted(primary, "master_repl_offset");

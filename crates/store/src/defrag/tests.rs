@@ -197,7 +197,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 6 }))]
 
     #[test]
-    fn whatever_is_moved_all_is_as_it_was(every in 1..5usize, fields_max in prop_oneof![Just(0), Just(100), Just(usize::MAX)]) {
+    fn whatever_is_moved_all_is_as_it_was(
+        every in 1..5usize, fields_max in prop_oneof![Just(0), Just(100), Just(usize::MAX)]
+    ) {
         let keyspace = filled();
         let before = everything(keyspace);
         let work = walk(keyspace, every, fields_max, |_| ());

@@ -496,7 +496,9 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_it(bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(2), Just(4), any::<u8>()], 0..40)) {
+        fn no_bytes_break_it(
+            bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(2), Just(4), any::<u8>()], 0..40)
+        ) {
             if let Ok(view) = View::check(&bytes) {
                 prop_assert!(view.iter().all(|number| view.contains(number)));
             }

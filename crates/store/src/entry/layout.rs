@@ -17,6 +17,8 @@ pub(super) const EPOCH: u8 = 1 << 7;
 /// Bytes of a short expiry, and the value that marks a long one.
 pub(super) const EXPIRY_SHORT: usize = 6;
 pub(super) const EXPIRY_ESCAPE: u64 = (1 << 48) - 1;
+
+/// How a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repr {
     /// A string's bytes, in the entry.

@@ -1,3 +1,5 @@
+//! Tests of entries: size classes, integers, the access clock, and entries of any contents.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -34,7 +36,7 @@ fn integers_are_recognised_strictly() {
 fn the_clock_can_be_set_alone() {
     with(b"key", Content::Bytes(b"value"), None, |entry, pointer| {
         assert_eq!(entry.clock(), 0x00ab_cdef);
-        // SAFETY: nobody else uses it.
+        // SAFETY: no other thread uses it.
         unsafe { set_clock(pointer, 0x0012_3456) };
         assert_eq!((entry.clock(), entry.key(), entry.kind()), (0x0012_3456, &b"key"[..], Kind::String));
     });
@@ -63,7 +65,7 @@ proptest! {
     ) {
         let mut pointer = build(&key, Content::from_bytes(&values[0].0), values[0].1, 1, false);
         for (value, expiry) in &values {
-            // SAFETY: the pointer is live and used here alone.
+            // SAFETY: the pointer is live, and only used here.
             if let Err(content) = unsafe { overwrite(pointer, Content::from_bytes(value), *expiry, 1, true) } {
                 // SAFETY: not used again.
                 unsafe { free(pointer) };

@@ -6,8 +6,9 @@
 //! | 4,096 | the first half |
 //! | 4,096 | the second half |
 //!
-//! A half begins with a block for its [`Header`]. Behind it come [`Frame`]s, each from the beginning of a block on. Those count
-//! that have the header's epoch and follow each other without a gap; what is behind them is left from earlier.
+//! A half begins with a block for its [`Header`]. Behind it come [`Frame`]s, each from the beginning of a block on.
+//! Those count that have the header's epoch and follow each other without a gap; what is behind them is left from
+//! earlier.
 
 use kvick_rdb::crc64;
 use std::fs::File;
@@ -72,7 +73,8 @@ impl Boot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     pub inode: u64,
-    /// When it was created, in nanoseconds of Unix time, as files get the numbers of deleted ones; 0 where that is not known.
+    /// When it was created, in nanoseconds of Unix time, as files get the numbers of deleted ones; 0 where that is not
+    /// known.
     pub born_ns: u64,
 }
 

@@ -1,17 +1,19 @@
 //! The commit journal: where commits of `appendfsync always` go, so that the disk takes each at once.
 //!
-//! A file that grows is slow to sync: each time the disk has to take the bytes, and then what the file system notes of the
-//! file's new length. A file whose blocks were all written before needs the bytes alone. So there is one, of a fixed size
-//! (see [`format`]): a commit is written there as a [frame](format::Frame) and synced, beside being appended to the increment
-//! of the append-only file, which is synced [now and then](keeper). When the machine crashes, the frames have what the increment may
-//! lack, and it is [put back](recovery) at the next start. The append-only file itself is what it is without a journal.
+//! A file that grows is slow to sync: each time the disk has to take the bytes, and then what the file system notes of
+//! the file's new length. A file whose blocks were all written before needs the bytes alone. So there is one, of a
+//! fixed size (see [`format`]): a commit is written there as a [frame](format::Frame) and synced, beside being appended
+//! to the increment of the append-only file, which is synced [now and then](keeper). When the machine crashes, the
+//! frames have what the increment may lack, and it is [put back](recovery) at the next start. The append-only file
+//! itself is what it is without a journal.
 //!
 //! The file has two halves, which are filled in turn. One is filled anew only when all that its frames are of has been
-//! synced in the increment. Where that is not so yet, or a commit is too large for a frame, the increment is synced instead.
+//! synced in the increment. Where that is not so yet, or a commit is too large for a frame, the increment is synced
+//! instead.
 //!
-//! **What always holds**: up to the offset that was committed last, each byte of the increment is on the disk, either in the
-//! increment or in a frame, and all frames from the first such byte on are there. A frame begins with a block of its own, so
-//! no block that holds one is written again before its half is.
+//! **What always holds**: up to the offset that was committed last, each byte of the increment is on the disk, either
+//! in the increment or in a frame, and all frames from the first such byte on are there. A frame begins with a block of
+//! its own, so no block that holds one is written again before its half is.
 
 mod format;
 mod keeper;
@@ -66,8 +68,8 @@ struct Increment {
 }
 
 impl Journal {
-    /// Has a journal made at this path, in place of any that is there. Until it is [ready](Self::is_ready) nothing can be
-    /// committed to it.
+    /// Has a journal made at this path, in place of any that is there. Until it is [ready](Self::is_ready) nothing can
+    /// be committed to it.
     pub fn make(path: &Path) -> io::Result<Journal> {
         let keeper = Keeper::start(path.to_owned())?;
         let buffer = Vec::with_capacity(FRAME_MAX + BLOCK);
@@ -103,8 +105,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts the bytes of the increment from one offset, up to which all is committed, to another on the disk. False if there
-    /// is no room for them: then the increment itself has to be synced.
+    /// Puts the bytes of the increment from one offset, up to which all is committed, to another on the disk. False if
+    /// there is no room for them: then the increment itself has to be synced.
     pub fn commit(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let (Some(file), Some(increment)) = (&self.file, &mut self.increment) else { return Ok(false) };
         let len = to.saturating_sub(from) as usize;
@@ -153,8 +155,8 @@ impl Journal {
         self.since = self.epoch;
     }
 
-    /// Has the increment synced in the background, if there is anything to sync and it has not been for a while. How long
-    /// until that is due.
+    /// Has the increment synced in the background, if there is anything to sync and it has not been for a while. How
+    /// long until that is due.
     pub fn tend(&mut self) -> Option<Duration> {
         let increment = self.increment.as_mut()?;
         let end = increment.ends[self.half];
@@ -176,13 +178,14 @@ impl Journal {
         remove(&self.path)
     }
 
-    /// Why the increment could not be synced in the background, if that is so: what it holds may be in the journal alone.
+    /// Why the increment could not be synced in the background, if that is so: what it holds may be in the journal
+    /// alone.
     pub fn failure(&self) -> Option<io::Error> {
         self.increment.as_ref()?.checkpoint.failure()
     }
 
-    /// Has the frames put back at the next start in any case, since the increment could not be synced: the kernel may have lost
-    /// what it held of it.
+    /// Has the frames put back at the next start in any case, since the increment could not be synced: the kernel may
+    /// have lost what it held of it.
     pub fn demand(&self) {
         if let Some(file) = &self.file {
             // Without it the next start trusts the increment, which is all that can be done.

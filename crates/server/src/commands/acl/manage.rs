@@ -61,9 +61,9 @@ pub(super) fn deluser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
 /// The ACL file, if there is one.
 fn acl_file(cx: &Session<'_>) -> Result<PathBuf, Error> {
     file::path(cx.server).ok_or(Error::text(
-        "ERR This instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER command \
-         and then issue a CONFIG REWRITE (assuming you have a configuration file set) in order to store users in the \
-         configuration.",
+        "ERR This instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER \
+         command and then issue a CONFIG REWRITE (assuming you have a configuration file set) in order to store users \
+         in the configuration.",
     ))
 }
 

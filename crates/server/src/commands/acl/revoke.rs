@@ -19,8 +19,8 @@ pub fn end_connections_of(server: &'static Services, me: &mut Client, user: &[u8
     end(server, me, |info| *info.names.lock().user == *user);
 }
 
-/// Ends those connections of a user that are subscribed to what it could listen to before and cannot any more. Nobody is
-/// looked at if everything that was allowed still is.
+/// Ends those connections of a user that are subscribed to what it could listen to before and cannot any more. Nobody
+/// is looked at if everything that was allowed still is.
 pub fn end_forbidden_subscriptions(server: &'static Services, me: &mut Client, before: &User, after: &User) {
     let channels = |user: &User| -> Vec<Box<[u8]>> {
         user.all_selectors().flat_map(|selector| selector.channels.iter().cloned()).collect()

@@ -1,7 +1,8 @@
 //! Which clients CLIENT LIST and CLIENT KILL are about.
 //!
-//! A filter is a list of conditions that must all hold. Most conditions also come negated, with `NOT-` before their name;
-//! then they must not hold. Of a condition that is given twice, the latter counts, but `ID` and `NOT-ID` gather numbers.
+//! A filter is a list of conditions that must all hold. Most conditions also come negated, with `NOT-` before their
+//! name; then they must not hold. Of a condition that is given twice, the latter counts, but `ID` and `NOT-ID` gather
+//! numbers.
 
 use kvick_acl::Acl;
 use kvick_commands::context::Error;

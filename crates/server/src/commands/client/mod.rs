@@ -9,8 +9,8 @@
 //! - [`pause`]: holding clients up, and letting them go.
 //! - [`tracking`]: telling clients that cache keys when these change.
 //!
-//! Another connection is read through its [`ClientInfo`](kvick_core::clients::ClientInfo), whichever worker it belongs to, and
-//! acted upon by a message to that worker.
+//! Another connection is read through its [`ClientInfo`](kvick_core::clients::ClientInfo), whichever worker it belongs
+//! to, and acted upon by a message to that worker.
 
 mod arguments;
 pub mod filter;
@@ -99,7 +99,8 @@ fn client_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
             "GETNAME",
             "    The name of this connection.",
             "GETREDIR",
-            "    The number of the connection that invalidations are sent to, 0 if it is this one, -1 without tracking.",
+            "    The number of the connection that invalidations are sent to, 0 if it is this one, -1 without \
+             tracking.",
             "ID",
             "    The number of this connection.",
             "IMPORT-SOURCE (ON|OFF)",

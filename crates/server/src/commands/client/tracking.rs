@@ -1,4 +1,5 @@
-//! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. How it works is told in [`kvick_core::tracking`].
+//! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. How it works is told in
+//! [`kvick_core::tracking`].
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
@@ -154,7 +155,8 @@ fn caching(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let info = &cx.client.info;
     if cx.client.tracking.is_none() {
         return Err(Error::text(
-            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
+             enabled",
         ));
     }
     if args[2].eq_ignore_ascii_case(b"yes") {

@@ -9,7 +9,8 @@ use kvick_resp::format::parse_i64;
 use kvick_store::{Kind, Waiter};
 use std::sync::atomic::Ordering;
 
-/// DEBUG LOADAOF: the data set from the files, in place of what there is. Others are told meanwhile that it is being loaded.
+/// DEBUG LOADAOF: the data set from the files, in place of what there is. Others are told meanwhile that it is being
+/// loaded.
 pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     if cx.in_transaction {
         return Err(Error::text("ERR DEBUG LOADAOF is not possible within a transaction"));

@@ -1,4 +1,5 @@
-//! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows it.
+//! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows
+//! it.
 
 mod allocator;
 mod appendonly;

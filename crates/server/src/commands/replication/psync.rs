@@ -93,7 +93,8 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a replica that has to begin anew is to get its dump by a connection of its own, for which it is to ask there.
+/// Whether a replica that has to begin anew is to get its dump by a connection of its own, for which it is to ask
+/// there.
 fn takes_two_channels(cx: &Session<'_>, replica: &Replica) -> bool {
     if !replica.takes_two_channels.load(Ordering::Relaxed) {
         return false;
@@ -103,8 +104,8 @@ fn takes_two_channels(cx: &Session<'_>, replica: &Replica) -> bool {
         return false;
     }
     logging::notice(format_args!(
-        "Dual channel replication: Replica {} is capable of dual channel synchronization, and partial sync isn't possible. \
-         Full sync will continue with dedicated RDB channel.",
+        "Dual channel replication: Replica {} is capable of dual channel synchronization, and partial sync isn't \
+         possible. Full sync will continue with dedicated RDB channel.",
         replica.name()
     ));
     true
@@ -126,8 +127,8 @@ fn take_over(cx: &Session<'_>, id: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets a replica go on from where it is, if what it has is the beginning of this server's history and what comes behind
-/// it is still kept.
+/// Lets a replica go on from where it is, if what it has is the beginning of this server's history and what comes
+/// behind it is still kept.
 fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Follower> {
     let replication = &cx.server.replication;
     let (id, next) = (args.get(1)?, parse_i64(args.get(2)?)?);
@@ -139,8 +140,8 @@ fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Foll
         let history = replication.history.lock().clone();
         if !replication.has_backlog.load(Ordering::SeqCst) || !history.shares(id, end) {
             logging::notice(format_args!(
-                "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{}', my replication \
-                 IDs are '{}' and '{}')",
+                "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{}', my \
+                 replication IDs are '{}' and '{}')",
                 String::from_utf8_lossy(id),
                 history.id,
                 history.previous_id()

@@ -38,7 +38,8 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
                 .doc(
                     Group::Scripting,
                     "2.6.0",
-                    "O(N) with N being the number of scripts to check (so checking a single script is an O(1) operation).",
+                    "O(N) with N being the number of scripts to check (so checking a single script is an O(1) \
+                     operation).",
                     "Tells which scripts are known.",
                 )
                 .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])

@@ -119,7 +119,11 @@ proptest! {
         for step in steps {
             match step {
                 Step::Set(number, len, expiry) => {
-                    let value = if len.is_multiple_of(2) { (len as i64 * 1_000_003).to_string().into_bytes() } else { vec![b'v'; len] };
+                    let value = if len.is_multiple_of(2) {
+                        (len as i64 * 1_000_003).to_string().into_bytes()
+                    } else {
+                        vec![b'v'; len]
+                    };
                     let stored = hash.set(&name(number), &value, expiry, clock(), limits);
                     prop_assert_eq!(stored, model.set(name(number), value, expiry));
                 }
@@ -146,7 +150,8 @@ proptest! {
                         Some(Some(_)) => Expired::Changed,
                     };
                     prop_assert_eq!(hash.persist(&name(number), clock()), expected);
-                    if let Some((_, expiry)) = model.fields.get_mut(&name(number)).filter(|_| expected == Expired::Changed) {
+                    let field = model.fields.get_mut(&name(number)).filter(|_| expected == Expired::Changed);
+                    if let Some((_, expiry)) = field {
                         *expiry = None;
                     }
                 }

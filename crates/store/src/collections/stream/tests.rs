@@ -238,7 +238,8 @@ proptest! {
         if loader.block(id, &bytes).is_ok() {
             for len in 0..12 {
                 let Ok(mut stream) = Loader(loader.0.clone()).finish(len, Id::MAX, None) else { continue };
-                let ids: Vec<_> = stream.log().range(Id::MIN, Id::MAX).map(|entry| (entry.id, fields(&entry)).0).collect();
+                let entries = stream.log().range(Id::MIN, Id::MAX);
+                let ids: Vec<_> = entries.map(|entry| (entry.id, fields(&entry)).0).collect();
                 prop_assert_eq!(ids.len() as u64, len);
                 stream.log_mut().trim(Trim::Len(len / 2), false, 0);
                 ids.iter().for_each(|id| _ = stream.log_mut().delete(*id));
