@@ -4,6 +4,10 @@
 //! and the engine.
 
 pub mod defrag;
+pub mod scripts;
 pub mod services;
 pub mod session;
+#[cfg(test)]
+mod tests;
+pub mod transactions;
 pub mod worker;

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_resp::{Args, Limits, Parsed, Parser, Reply, Version};
 
-/// `count` requests with keys like `key:000000123456`, `command` and `value` around them.
+/// `count` requests with keys like `key:000000123456`, preceded by `command` and followed by `value`.
 fn pipeline(count: usize, command: &str, value: Option<&str>) -> Vec<u8> {
     let mut text = String::new();
     for i in 0..count {

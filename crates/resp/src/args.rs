@@ -1,26 +1,27 @@
 //! The arguments of a request, borrowed ([`Args`]) and owned ([`OwnedArgs`]).
 //!
-//! A request's arguments lie in the connection's input, or, when they could not (a large argument received into a
-//! buffer of its own, an unescaped inline argument), in one of the request's owned buffers. A [`Span`] says where; it
-//! fits in two words and does not borrow, so spans of a whole batch of requests share one reused vector.
+//! A request's arguments are in the connection's input, or, if that is not possible (a large argument received into a
+//! separate buffer, an unescaped inline argument), in one of the request's owned buffers. A [`Span`] gives the
+//! location; it fits in two words and does not borrow, so spans of a whole batch of requests share one reused vector.
 
 use std::fmt;
 use std::ops::Index;
 
-/// How many low bits of [`Span::start`] are the offset; the bits above number the buffer, 0 being the input.
+/// Number of low bits of [`Span::start`] that are the offset;
+/// the bits above are the number of the buffer, 0 for the input.
 const OFFSET_BITS: u32 = 40;
 const OFFSET_MASK: usize = (1 << OFFSET_BITS) - 1;
 
-/// The longest argument and the longest input that spans can address: 1 TiB.
+/// Maximum length of arguments and inputs that spans can address: 1 TiB.
 pub(crate) const SPAN_MAX: usize = OFFSET_MASK;
 
-/// Where one argument of a request lies.
+/// The location of one argument of a request.
 ///
 /// Spans are made by [`Parser::parse`](crate::Parser::parse) and read through [`Args`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// The offset of the first byte in the input; for an argument in an owned buffer, the offset in that buffer with
-    /// the buffer's number, counted from 1, above the lowest 40 bits.
+    /// The offset of the first byte in the input; for an argument in an owned buffer, the offset
+    /// in that buffer, plus the buffer's number, counted from 1, in the bits above the lowest 40.
     pub start: usize,
     /// The number of bytes.
     pub len: usize,
@@ -33,13 +34,13 @@ impl Span {
         Span { start: ((index + 1) << OFFSET_BITS) | start, len }
     }
 
-    /// The owned buffer that holds the argument, if it does not lie in the input.
+    /// The owned buffer that contains the argument; `None` if it is in the input.
     #[inline]
     fn buffer(self) -> Option<usize> {
         (self.start >> OFFSET_BITS).checked_sub(1)
     }
 
-    /// This span after its input moved by `input` bytes and its owned buffers by `buffers` places.
+    /// This span after its input moved by `input` bytes and its owned buffers by `buffers` indices.
     pub(crate) fn shifted(self, input: usize, buffers: usize) -> Self {
         let by = if self.buffer().is_some() { buffers << OFFSET_BITS } else { input };
         Span { start: self.start + by, len: self.len }
@@ -55,22 +56,22 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// The arguments that `spans` name in `input` and in the owned buffers `big`, all three as
-    /// [`Parser::parse`](crate::Parser::parse) was given and left them.
+    /// The arguments that `spans` locate in `input` and in the owned buffers `big`;
+    /// all three as [`Parser::parse`](crate::Parser::parse) received and left them.
     ///
-    /// A span that does not fit the buffers (an argument whose buffer was taken) reads as empty.
+    /// A span outside the buffers (an argument whose buffer was taken) reads as empty.
     #[inline]
     pub fn new(input: &'a [u8], spans: &'a [Span], big: &'a [Vec<u8>]) -> Self {
         Args { input, spans, big }
     }
 
-    /// The number of arguments, the command's name included.
+    /// The number of arguments, including the command's name.
     #[inline]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there is no argument at all.
+    /// Whether there are no arguments.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
@@ -89,25 +90,25 @@ impl<'a> Args<'a> {
         self.spans.iter().map(move |span| args.bytes(*span))
     }
 
-    /// The arguments from `i` on, none if there are not so many.
+    /// The arguments from `i` on; none if there are fewer.
     #[inline]
     pub fn slice_from(&self, i: usize) -> Args<'a> {
         Args { spans: self.spans.get(i..).unwrap_or_default(), ..*self }
     }
 
-    /// A bound on the bytes of all arguments together that costs next to nothing: what they were parsed from.
+    /// A cheap upper bound for the total size of the arguments: the size of the data they were parsed from.
     #[inline]
     pub fn bytes_max(&self) -> usize {
         self.input.len() + if self.big.is_empty() { 0 } else { self.bytes_len() }
     }
 
-    /// The bytes of all arguments together.
+    /// The total size of the arguments, in bytes.
     pub fn bytes_len(&self) -> usize {
         self.spans.iter().map(|span| span.len).sum()
     }
 
-    /// The place in `big` of the buffer that holds argument `i` and nothing else, for a caller that owns `big` and
-    /// wants to keep the argument without copying it: `mem::take(&mut big[place])` is the argument.
+    /// The index in `big` of the buffer that contains exactly argument `i`, for a caller that owns `big`
+    /// and wants to keep the argument without copying it: `mem::take(&mut big[index])` is the argument.
     pub fn big_index(&self, i: usize) -> Option<usize> {
         let span = self.spans.get(i)?;
         let place = span.buffer()?;
@@ -115,8 +116,8 @@ impl<'a> Args<'a> {
         whole.then_some(place)
     }
 
-    /// The request as the protocol has it, when it came in just that form: all in the input, with canonical lengths.
-    /// None of it has to be put together again then.
+    /// The request in RESP, if it was received in exactly this form: completely
+    /// in the input, with canonical lengths. It then need not be encoded again.
     pub fn encoded(&self) -> Option<&'a [u8]> {
         let first = self.spans.first()?;
         let start = first.start.checked_sub(header_len(self.len()) + header_len(first.len))?;
@@ -149,19 +150,19 @@ impl<'a> Args<'a> {
 /// Ends every line of the protocol.
 const LINE_END: &[u8] = b"\r\n";
 
-/// How long the line of a length is.
+/// Length of the header line for a length.
 #[inline]
 fn header_len(length: usize) -> usize {
     let digits = length.checked_ilog10().map_or(1, |digits| digits as usize + 1);
     1 + digits + LINE_END.len()
 }
 
-/// Where the line of this kind and length ends that begins at `at`, if that is what is there.
+/// The end of the header line of this kind and length at `at`, if there is one.
 #[inline]
 fn header_end(input: &[u8], at: usize, kind: u8, length: usize) -> Option<usize> {
     let rest = input.get(at..)?;
     let digit = |n: usize| b'0' + (n % 10) as u8;
-    // Compared as one number: bytes that were just written one by one would have to be waited for.
+    // Compared as one number: individual bytes that were just written would cause a store-forwarding stall.
     let begins_with =
         |line: [u8; 4]| rest.first_chunk().is_some_and(|first| u32::from_ne_bytes(*first) == u32::from_ne_bytes(line));
     let len = match length {
@@ -175,12 +176,12 @@ fn header_end(input: &[u8], at: usize, kind: u8, length: usize) -> Option<usize>
     len.map(|len| at + len)
 }
 
-/// How long the line is that `rest` begins with, if it is of this kind and length.
+/// The length of the header line that `rest` begins with, if it is of this kind and length.
 fn long_header_len(rest: &[u8], kind: u8, length: usize) -> Option<usize> {
     let line = rest.get(..header_len(length))?;
     let (digits, end) = line[1..].split_at(line.len() - 1 - LINE_END.len());
     let is_number = digits.iter().all(u8::is_ascii_digit);
-    // As many digits as the length has.
+    // The line has as many digits as the length.
     let number = || digits.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
     (line[0] == kind && end == LINE_END && is_number && number() == length).then_some(line.len())
 }
@@ -203,7 +204,7 @@ impl fmt::Debug for Args<'_> {
     }
 }
 
-/// The arguments of one request, kept: one buffer for all bytes, one for the spans.
+/// The arguments of one request, owned: one buffer for all bytes, one for the spans.
 #[derive(Clone, Default)]
 pub struct OwnedArgs {
     bytes: Box<[u8]>,
@@ -228,7 +229,7 @@ impl OwnedArgs {
         Args::new(&self.bytes, &self.spans, &[])
     }
 
-    /// The heap memory held, in bytes.
+    /// The heap memory in use, in bytes.
     pub fn memory(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.spans)
     }
@@ -313,7 +314,7 @@ mod tests {
             let found = encoded(input.as_bytes());
             assert!(found.last().is_some_and(Option::is_none), "{input:?}: {found:?}");
         }
-        // What stands in front of an inline request may look like its beginning.
+        // The bytes before an inline request may look like its header.
         let input = b"*1\r\n$6\r\n*1\r\n$4\r\nPING\r\n";
         assert_eq!(encoded(input)[1].as_deref(), Some("*1\r\n$4\r\nPING\r\n"));
     }

@@ -1,39 +1,39 @@
-//! What can be wrong with a request's framing.
+//! Protocol errors: invalid framing of requests.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A request that breaks the protocol. The connection cannot be resynchronised: the caller replies
-/// `-ERR ` + [`text`](Self::text) and closes it, except after [`UnexpectedInline`](Self::UnexpectedInline), which gets
-/// no reply.
+/// A protocol error. The connection cannot be resynchronised: the caller replies `-ERR ` + [`text`](Self::text)
+/// and closes it, except after [`UnexpectedInline`](Self::UnexpectedInline), which gets no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProtocolError {
-    /// 64 KiB of an inline request came without a line end.
+    /// An inline request has no line end within 64 KiB.
     BigInline,
-    /// 64 KiB came after `*` without a line end.
+    /// The line after `*` has no end within 64 KiB.
     BigMultibulkCount,
-    /// The number of arguments is not a canonical number or too large.
+    /// The number of arguments is not canonical or is too large.
     InvalidMultibulkLength,
-    /// More arguments than a client may send before it has authenticated.
+    /// The request has more arguments than permitted before authentication.
     UnauthenticatedMultibulkLength,
-    /// 64 KiB came where an argument's length was due without a line end.
+    /// The line of an argument's length has no end within 64 KiB.
     BigBulkCount,
-    /// An argument's length begins with this byte and not with `$`.
+    /// An argument's length begins with this byte instead of `$`.
     ExpectedDollar(u8),
-    /// An argument's length is not a canonical number, negative or too large.
+    /// An argument's length is not canonical, negative or too large.
     InvalidBulkLength,
-    /// A longer argument than a client may send before it has authenticated.
+    /// An argument is longer than permitted before authentication.
     UnauthenticatedBulkLength,
-    /// A carriage return without its line feed, or an argument that does not end where its length says.
+    /// A carriage return without a line feed, or an argument that does not end at its stated length.
     InvalidCrlf,
-    /// An inline request opens a quote and does not close it.
+    /// An inline request has an unclosed quote.
     UnbalancedQuotes,
-    /// An inline request on a replication link, which means the stream is out of step.
+    /// An inline request on a replication link, which indicates that the stream is out of step.
     UnexpectedInline,
 }
 
 impl ProtocolError {
-    /// The error reply's text without the code `ERR`. It may hold one byte that is not ASCII, the one that was sent.
+    /// The text of the error reply, without the code `ERR`. It may
+    /// contain one byte that is not ASCII, copied from the request.
     pub fn text(&self) -> Cow<'static, [u8]> {
         use ProtocolError::*;
         let text = match self {

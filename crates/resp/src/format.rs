@@ -1,8 +1,8 @@
-//! Numbers as text, the way Valkey prints and reads them.
+//! Formatting and parsing of numbers, compatible with Valkey.
 
 use crate::grisu::Decimal;
 
-/// Doubles up to this magnitude are printed as integers when they are whole: half of what an `i64` can hold.
+/// Whole doubles up to this magnitude, half of the range of an `i64`, are printed as integers.
 const INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
 
 /// Appends `n` in decimal.
@@ -17,8 +17,8 @@ pub fn format_u64(n: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// Appends `n` with as few digits as read back as `n`, chosen and laid out like Valkey's replies: `3`, `0.1`, `1e+20`,
-/// `1.5e-7`, `-0`, `inf`, `-inf`, `nan`.
+/// Appends `n` with the digits and the layout of Valkey's replies, which read
+/// back as `n`: `3`, `0.1`, `1e+20`, `1.5e-7`, `-0`, `inf`, `-inf`, `nan`.
 pub fn format_double(n: f64, out: &mut Vec<u8>) {
     if n.is_nan() {
         out.extend_from_slice(b"nan");
@@ -33,14 +33,15 @@ pub fn format_double(n: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// The integer that `n` is and prints as. Not zero, which may be `-0`.
+/// `n` as an integer, if it prints as one. Excludes zero, which may be `-0`.
 #[inline]
 pub(crate) fn whole_double(n: f64) -> Option<i64> {
     let whole = n.abs() <= INTEGER_MAX && n as i64 as f64 == n && n != 0.0;
     whole.then_some(n as i64)
 }
 
-/// Lays out the digits of a finite `n` that is not zero: plain while that takes few zeros, otherwise scientific.
+/// Formats the digits of a finite nonzero `n`: in plain notation
+/// if that takes few zeros, otherwise in scientific notation.
 fn format_fraction(n: f64, out: &mut Vec<u8>) {
     let decimal = Decimal::new(n.abs());
     let (digits, exponent) = (decimal.digits(), decimal.exponent);
@@ -73,7 +74,7 @@ fn format_fraction(n: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a canonical `i64`: what [`format_i64`] prints, and nothing else. No blanks, no `+`, no leading zeros, no `-0`.
+/// Parses a canonical `i64`: accepts exactly what [`format_i64`] prints. No blanks, no `+`, no leading zeros, no `-0`.
 #[inline]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     match text {
@@ -83,13 +84,13 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Reads a canonical `u64`: what [`format_u64`] prints, and nothing else.
+/// Parses a canonical `u64`: accepts exactly what [`format_u64`] prints.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     if text == b"0" { Some(0) } else { parse_canonical(text) }
 }
 
-/// Reads a number without leading zeros that is not zero.
+/// Parses a nonzero number without leading zeros.
 #[inline]
 fn parse_canonical(digits: &[u8]) -> Option<u64> {
     let (b'1'..=b'9', 1..=20) = (*digits.first()?, digits.len()) else {
@@ -113,8 +114,8 @@ fn digit(byte: u8) -> Option<u8> {
     (digit < 10).then_some(digit)
 }
 
-/// Reads a double: decimal, with an optional sign and exponent, or `inf` or `infinity` in any case. No blanks, no
-/// hexadecimal, no NaN, and nothing that is too large or too small for a double.
+/// Parses a double: decimal, with an optional sign and exponent, or `inf` or `infinity` in any case.
+/// No blanks, no hexadecimal, no NaN, and no numbers that are too large or too small for a double.
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let sane = match number {

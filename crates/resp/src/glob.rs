@@ -1,15 +1,15 @@
-//! Glob patterns, which KEYS, SCAN, CONFIG GET and others match names with.
+//! Glob patterns, used by KEYS, SCAN, CONFIG GET and other commands.
 //!
-//! `*` is any run of bytes, `?` any one byte, `[abc]`, `[a-z]` and `[^abc]` one byte of a set, and a backslash takes
-//! the next byte literally. A set that is not closed ends with the pattern; a range may be given backwards.
+//! `*` matches any run of bytes, `?` any single byte, `[abc]`, `[a-z]` and `[^abc]` one byte of a set, and a backslash
+//! escapes the next byte. An unclosed set ends with the pattern; the bounds of a range may be in either order.
 //!
-//! Two peculiarities are Valkey's, and part of what programs see: an empty text is matched by the empty pattern alone
-//! (not even by `*`, which KEYS and SCAN do not ask about), and a pattern with very many stars matches nothing.
+//! Two peculiarities are Valkey's, and visible to clients: an empty text matches only the empty pattern (not
+//! even `*`, for which KEYS and SCAN skip matching), and a pattern with very many stars matches nothing.
 //!
-//! Matching takes at most `pattern * text` steps: after a mismatch only the latest star is tried again, which suffices
-//! because an earlier one could only match the same bytes later.
+//! Matching takes at most `pattern * text` steps: after a mismatch only the latest star is
+//! retried, which suffices because an earlier one could only match the same bytes later.
 
-/// Stars with something behind them that a match may pass; beyond, there is none.
+/// Maximum number of stars, other than trailing ones, that a match may pass; a pattern with more does not match.
 const STARS_MAX: u32 = 1000;
 
 /// Whether `pattern` matches the whole of `text`, without regard to ASCII case if `fold_case`.
@@ -50,7 +50,7 @@ pub fn matches(pattern: &[u8], text: &[u8], fold_case: bool) -> bool {
     }
 }
 
-/// Matches one byte against the first element of `pattern` (not a `*`); the length of that element if it does.
+/// Matches one byte against the first element of `pattern` (not a `*`); returns the length of that element on a match.
 fn match_one(pattern: &[u8], byte: u8, fold_case: bool) -> Option<usize> {
     let fold = |byte: u8| {
         if fold_case { byte.to_ascii_lowercase() } else { byte }
@@ -64,7 +64,7 @@ fn match_one(pattern: &[u8], byte: u8, fold_case: bool) -> Option<usize> {
     }
 }
 
-/// Matches one byte against a `[...]` set. A byte behind a backslash is compared as it is, whatever `fold` does.
+/// Matches one byte against a `[...]` set. A byte after a backslash is compared without `fold`.
 fn match_set(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<usize> {
     let negated = pattern.get(1) == Some(&b'^');
     let mut at = if negated { 2 } else { 1 };
@@ -163,7 +163,7 @@ mod tests {
         assert!(!glob(&"*?".repeat(1001), &text));
     }
 
-    /// What the elements mean, without any thought of speed.
+    /// A simple reference implementation, without regard to speed.
     fn matches_plainly(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern, text) {
             ([b'*', rest @ ..], _) => (0..=text.len()).any(|skip| matches_plainly(rest, &text[skip..])),

@@ -1,35 +1,35 @@
 //! The decimal digits of a double, by the Grisu2 algorithm of Florian Loitsch, "Printing Floating-Point Numbers Quickly
 //! and Accurately with Integers" (PLDI 2010).
 //!
-//! The digits always read back as the same double. In rare cases newer algorithms find fewer or closer ones; Valkey
-//! prints by Grisu2, and replies are to be the same as text.
+//! The digits always read back as the same double. In rare cases newer algorithms find
+//! fewer or closer ones; Valkey uses Grisu2, and replies must be textually identical.
 //!
-//! All arithmetic is on 64-bit significands that share one exponent. The number and the boundaries of what rounds to it
-//! are scaled by a cached power of ten, so that their binary exponent falls between [`EXPONENT_MIN`] and
-//! [`EXPONENT_MAX`]: the integer part then fits 32 bits and digits come by division and multiplication by ten.
+//! All arithmetic is on 64-bit significands that share one exponent. The number and the boundaries of its rounding
+//! interval are scaled by a cached power of ten, so that their binary exponent is between [`EXPONENT_MIN`] and
+//! [`EXPONENT_MAX`]: the integer part then fits 32 bits, and digits are computed by division and multiplication by ten.
 
-/// The bit that a normal double's stored fraction leaves out.
+/// The implicit bit of a normal double's fraction.
 const HIDDEN_BIT: u64 = 1 << 52;
 /// The binary exponent of a double's lowest fraction bit when the stored exponent is 0.
 const EXPONENT_BIAS: i32 = 1075;
 
-/// Bounds of the scaled binary exponent; the cached powers lie closer together than these.
+/// Bounds of the scaled binary exponent; adjacent cached powers differ by less than this range.
 const EXPONENT_MIN: i32 = -60;
 const EXPONENT_MAX: i32 = -32;
 
-/// Most digits that are ever produced.
+/// Maximum number of digits.
 pub(crate) const DIGITS_MAX: usize = 18;
 
-/// A decimal number: `digits[..len]` (no zero in front) times ten to the `exponent`.
+/// A decimal number: `digits[..len]` (without leading zeros) times ten to the `exponent`.
 pub(crate) struct Decimal {
     digits: [u8; DIGITS_MAX],
     len: usize,
-    /// The power of ten that the last digit counts.
+    /// The power of ten of the last digit.
     pub(crate) exponent: i32,
 }
 
 impl Decimal {
-    /// The digits of a finite number above zero.
+    /// The digits of a finite positive number.
     pub(crate) fn new(n: f64) -> Self {
         let bits = n.to_bits();
         let (fraction, exponent) = (bits & (HIDDEN_BIT - 1), (bits >> 52 & 0x7ff) as i32);
@@ -39,7 +39,7 @@ impl Decimal {
         };
         let shift = significand.leading_zeros();
         let (value, exponent) = (significand << shift, exponent - shift as i32);
-        // Half way to the neighbours; a power of two's lower neighbour is nearer.
+        // Halfway to the neighbours; the lower neighbour of a power of two is nearer.
         let half = 1 << (shift - 1);
         let lower = value - if significand == HIDDEN_BIT { half / 2 } else { half };
 
@@ -57,8 +57,9 @@ impl Decimal {
         &self.digits[..self.len]
     }
 
-    /// Writes digits of `upper` until what is left is less than `delta`, the width of the interval, then steps down
-    /// towards the value, which lies `distance` below `upper`. All three have `point` bits behind the binary point.
+    /// Writes digits of `upper` until the remainder is less than `delta`, the width
+    /// of the interval, then adjusts the last digit towards the value, which is
+    /// `distance` below `upper`. All three have `point` bits after the binary point.
     fn generate(&mut self, upper: u64, delta: u64, distance: u64, point: u32) {
         let one = 1u64 << point;
         let (mut whole, mut rest) = (upper >> point, upper & (one - 1));
@@ -75,7 +76,7 @@ impl Decimal {
         }
         let (mut delta, mut distance) = (delta, distance);
         loop {
-            // The interval is at least one part in 2^53 wide, so that ten to the seventeenth is past it.
+            // The interval is at least one part in 2^53 wide, so this ends within seventeen digits.
             (rest, delta, distance) = (rest * 10, delta.wrapping_mul(10), distance.wrapping_mul(10));
             self.push(rest >> point);
             rest &= one - 1;
@@ -93,7 +94,8 @@ impl Decimal {
         }
     }
 
-    /// Lowers the last digit, worth `unit`, while that stays within the interval and comes closer to the value.
+    /// Decrements the last digit, worth `unit`, while the result
+    /// stays within the interval and gets closer to the value.
     fn approach(&mut self, delta: u64, mut left: u64, unit: u64, distance: u64) {
         while left < distance
             && delta - left >= unit
@@ -119,16 +121,16 @@ impl Power {
     }
 }
 
-/// The cached powers are those of ten to the -348, -340 and so on to 340.
+/// The cached powers are those of ten to the -348, -340 and so on, up to 340.
 const TEN_MIN: i32 = -348;
 const TEN_STEP: i32 = 8;
 const POWERS_LEN: usize = 87;
 static POWERS: [Power; POWERS_LEN] = powers();
 
-/// The least cached power that scales the binary `exponent` to at least [`EXPONENT_MIN`], and its power of ten.
+/// The smallest cached power that scales the binary `exponent` to at least [`EXPONENT_MIN`], and its decimal exponent.
 fn cached_power(exponent: i32) -> (Power, i32) {
     let wanted = EXPONENT_MIN - 64 - exponent;
-    // A first guess that is never too high: log10(2) is a little above 78913 / 2^18.
+    // An initial estimate that is never too high: log10(2) is slightly above 78913 / 2^18.
     let ten = (((wanted + 63) * 78_913) >> 18) - 1;
     let mut i = ((ten - TEN_MIN) / TEN_STEP).clamp(0, POWERS_LEN as i32 - 1) as usize;
     while POWERS[i].exponent < wanted && i + 1 < POWERS_LEN {
@@ -137,8 +139,8 @@ fn cached_power(exponent: i32) -> (Power, i32) {
     (POWERS[i], TEN_MIN + TEN_STEP * i as i32)
 }
 
-/// Computes the cached powers with significands of 128 bits, in steps of 10^8 up from 10^4 and down from 10^-4; what
-/// the steps lose is far below the 64 bits that are kept.
+/// Computes the cached powers with 128-bit significands, in steps of 10^8 up from 10^4 and down
+/// from 10^-4; the error of the steps is far below the precision of the 64 bits that are kept.
 const fn powers() -> [Power; POWERS_LEN] {
     const STEP: u128 = 10u128.pow(TEN_STEP as u32);
     let mut powers = [Power { significand: 0, exponent: 0 }; POWERS_LEN];
@@ -156,7 +158,7 @@ const fn powers() -> [Power; POWERS_LEN] {
         i += 1;
     }
 
-    // 2^127 / 10^4 and the remainder's part of the next 13 bits.
+    // 2^127 / 10^4, extended by the next 13 bits from the remainder.
     let (quotient, remainder) = ((1u128 << 127) / 10_000, (1u128 << 127) % 10_000);
     (significand, exponent) = normal((quotient << 13) + (remainder << 13) / 10_000, -127 - 13);
     i = middle;
@@ -169,7 +171,7 @@ const fn powers() -> [Power; POWERS_LEN] {
     powers
 }
 
-/// Shifts the significand up until its highest bit is set.
+/// Shifts the significand left until its highest bit is set.
 const fn normal(significand: u128, exponent: i32) -> (u128, i32) {
     let shift = significand.leading_zeros();
     (significand << shift, exponent - shift as i32)
@@ -190,7 +192,7 @@ mod tests {
             assert!(power.significand >> 63 == 1);
             let expected: f64 = format!("1e{ten}").parse().unwrap();
             if expected.is_normal() {
-                // In two steps, for the factor alone may be out of a double's range.
+                // In two steps, since the factor alone may be out of a double's range.
                 let half = power.exponent / 2;
                 let scaled = power.significand as f64 * 2f64.powi(half) * 2f64.powi(power.exponent - half);
                 assert_eq!(scaled, expected, "10^{ten}");

@@ -1,15 +1,15 @@
-//! Requests typed as a line of text, and the quoting rules they share with configuration files.
+//! Inline requests, typed as a line of text, and the quoting rules they share with configuration files.
 //!
-//! Arguments stand between blanks. Within double quotes `\n`, `\r`, `\t`, `\b`, `\a`, `\xHH` and a backslash before any
-//! other byte are escapes; within single quotes only `\'` is. Quoted and bare parts may follow each other within one
-//! argument. A NUL ends the line.
+//! Arguments are separated by blanks. Within double quotes, `\n`, `\r`, `\t`, `\b`, `\a`,
+//! `\xHH` and a backslash before any other byte are escapes; within single quotes, only `\'`
+//! is. Quoted and unquoted parts can be adjacent within one argument. A NUL ends the line.
 
 use std::fmt;
 
 use crate::args::Span;
 use crate::partial::BIG_ARG;
 
-/// A line that opens a quote and does not close it.
+/// A line with an unclosed quote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unbalanced;
 
@@ -21,16 +21,16 @@ impl fmt::Display for Unbalanced {
 
 impl std::error::Error for Unbalanced {}
 
-/// What a backslash does before the last byte of a line.
+/// The meaning of a backslash before the last byte of a line.
 #[derive(Clone, Copy, PartialEq)]
 enum LastEscape {
     /// It escapes that byte, as everywhere else.
     Escape,
-    /// It stands for itself, so that `"a\"` is a whole argument. Inline requests are read like this.
+    /// It is literal, so that `"a\"` is a complete argument. Used for inline requests.
     Literal,
 }
 
-/// Splits a line into arguments, as configuration files are read.
+/// Splits a line of a configuration file into arguments.
 pub fn split_args(line: &[u8]) -> Result<Vec<Vec<u8>>, Unbalanced> {
     let mut args = Vec::new();
     let mut at = skip_blanks(line, 0);
@@ -42,8 +42,8 @@ pub fn split_args(line: &[u8]) -> Result<Vec<Vec<u8>>, Unbalanced> {
     Ok(args)
 }
 
-/// Splits the inline request `input[start..end]` and appends a span for each argument. Arguments with quotes in them
-/// are unescaped into an owned buffer.
+/// Splits the inline request `input[start..end]` and appends a span for
+/// each argument. Arguments with quotes are unescaped into an owned buffer.
 pub(crate) fn split(
     input: &[u8],
     start: usize,
@@ -70,7 +70,7 @@ pub(crate) fn split(
     Ok(())
 }
 
-/// The place of an owned buffer that may be appended to: the last one, unless it is a big argument's.
+/// The index of an owned buffer to append to: the last one, unless that belongs to a big argument.
 fn scratch(big: &mut Vec<Vec<u8>>) -> usize {
     if big.last().is_none_or(|last| last.len() >= BIG_ARG) {
         big.push(Vec::new());
@@ -78,7 +78,7 @@ fn scratch(big: &mut Vec<Vec<u8>>) -> usize {
     big.len() - 1
 }
 
-/// Where the next argument begins; the line's end if there is none.
+/// The start of the next argument; the line's end if there is none.
 fn skip_blanks(line: &[u8], at: usize) -> usize {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
     match line.get(at..).unwrap_or_default().iter().position(|byte| !blank(byte)) {
@@ -95,7 +95,7 @@ fn is_quote(byte: u8) -> bool {
     matches!(byte, b'"' | b'\'')
 }
 
-/// Appends the argument at `at` to `out` and returns where it ends.
+/// Appends the argument at `at` to `out` and returns its end.
 fn unescape(line: &[u8], mut at: usize, last: LastEscape, out: &mut Vec<u8>) -> Result<usize, Unbalanced> {
     let mut quote = None;
     loop {
@@ -127,7 +127,7 @@ fn unescape(line: &[u8], mut at: usize, last: LastEscape, out: &mut Vec<u8>) -> 
     }
 }
 
-/// The byte that `\` and `escaped` stand for.
+/// The byte that `\` and `escaped` represent.
 fn control(escaped: u8) -> u8 {
     match escaped {
         b'n' => b'\n',

@@ -1,9 +1,9 @@
 //! The request parser and its fast path.
 //!
-//! [`Parser::parse`] first tries [`whole`]: a well-formed request of an authenticated client, all of it in the input.
-//! It reads lengths digit by digit and looks at nothing else but the line ends, whose places it knows. Where it stops
-//! (the input ends, a length is long or malformed, the request is inline) the careful path in [`crate::partial`] goes
-//! on from the same argument; it knows every rule and can be left and resumed.
+//! [`Parser::parse`] first tries [`whole`], which accepts a well-formed request of an authenticated client that is
+//! completely in the input. It reads lengths digit by digit, and checks only the line ends, whose positions it can
+//! compute. Where it stops (the input ends, a length is long or malformed, the request is inline) the slow path in
+//! [`crate::partial`] continues from the same argument; it implements all rules and can be suspended and resumed.
 
 use std::mem::MaybeUninit;
 
@@ -12,37 +12,38 @@ use crate::error::ProtocolError;
 use crate::partial::{Partial, Step};
 use crate::receiving::Receiving;
 
-/// What a connection may send.
+/// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The longest argument in bytes (`proto-max-bulk-len`).
+    /// Maximum length of an argument, in bytes (`proto-max-bulk-len`).
     pub bulk_len_max: u64,
-    /// Whether the client has authenticated or need not; otherwise a request may have 10 arguments of 16 KiB.
+    /// Whether the client is authenticated or needs no authentication;
+    /// otherwise a request may have at most 10 arguments of at most 16 KiB.
     pub authenticated: bool,
-    /// The memory that input may take until it is executed, in bytes (`client-query-buffer-limit`). The caller checks
-    /// it with [`query_buffer_exceeded`](Self::query_buffer_exceeded).
+    /// Maximum memory of unexecuted input, in bytes (`client-query-buffer-limit`). The
+    /// caller checks it with [`query_buffer_exceeded`](Self::query_buffer_exceeded).
     pub query_buffer_max: usize,
-    /// Whether this is a replication link: no inline requests but empty lines, no limit to an argument's length, and
-    /// no [`Parsed::Big`], for the stream is passed on as it came.
+    /// Whether this is a replication link: no inline requests except empty lines, no limit on
+    /// the length of arguments, and no [`Parsed::Big`], since the stream is forwarded unchanged.
     pub replicated: bool,
 }
 
 impl Limits {
-    /// The most arguments in a request before authentication.
+    /// Maximum number of arguments in a request before authentication.
     pub const UNAUTHENTICATED_ARGS_MAX: usize = 10;
-    /// The longest argument in bytes before authentication.
+    /// Maximum length of an argument before authentication, in bytes.
     pub const UNAUTHENTICATED_BULK_MAX: usize = 16 * 1024;
-    /// The most unexecuted input in bytes before authentication.
+    /// Maximum size of unexecuted input before authentication, in bytes.
     pub const UNAUTHENTICATED_QUERY_BUFFER_MAX: usize = 1024 * 1024;
 
-    /// Whether a connection that holds `bytes` of unexecuted input, [`Parser::buffered`] included, is to be closed.
+    /// Whether a connection with `bytes` of unexecuted input, including [`Parser::buffered`], must be closed.
     pub fn query_buffer_exceeded(&self, bytes: usize) -> bool {
         bytes > self.query_buffer_max || (!self.authenticated && bytes > Self::UNAUTHENTICATED_QUERY_BUFFER_MAX)
     }
 }
 
 impl Default for Limits {
-    /// An authenticated client under the default configuration.
+    /// The limits of an authenticated client under the default configuration.
     fn default() -> Self {
         Limits {
             bulk_len_max: 512 * 1024 * 1024,
@@ -53,46 +54,46 @@ impl Default for Limits {
     }
 }
 
-/// What [`Parser::parse`] found.
+/// The result of [`Parser::parse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
-    /// One request: its spans were appended, and the position stands behind it.
+    /// A request: its spans were appended, and the position is after it.
     Request,
-    /// The rest of the input is the beginning of a request (or nothing). The caller keeps it, from the position on,
-    /// appends what it reads next and parses again.
+    /// The rest of the input is empty or the beginning of a request. The caller
+    /// keeps it, from the position on, appends what it reads next, and parses again.
     Incomplete,
-    /// An argument of at least [`BIG_ARG`](crate::BIG_ARG) bytes has begun that is not whole in the input. All of the
-    /// input was consumed, and the parser is missing `needs` more bytes, the line end included. The caller reads them
-    /// through [`Parser::spare`] and [`Parser::filled`], or hands them to `parse` as input, which copies them.
+    /// The input ends within an argument of at least [`BIG_ARG`](crate::BIG_ARG) bytes. All of the input was
+    /// consumed, and `needs` more bytes are missing, including the line end. The caller reads them through
+    /// [`Parser::spare`] and [`Parser::filled`], or passes them to `parse` as input, which copies them.
     Big {
         /// The number of bytes missing.
         needs: usize,
     },
-    /// The input breaks the protocol; the connection cannot go on.
+    /// The input violates the protocol; the connection must be closed.
     Error(ProtocolError),
 }
 
-/// Finds the requests of one connection. Costs a word of memory while no request is under way.
+/// Finds the requests of one connection. Takes one word of memory while no request is in progress.
 #[derive(Default)]
 pub struct Parser {
     partial: Option<Box<Partial>>,
 }
 
 impl Parser {
-    /// A parser at the beginning of a request.
+    /// A parser at the start of a request.
     pub const fn new() -> Self {
         Parser { partial: None }
     }
 
     /// Parses the next request in `input`, from `*pos` on.
     ///
-    /// When it is [`Parsed::Request`], `*pos` is moved behind it and a span for each argument was appended to `spans`,
-    /// relative to `input` and to `big`, to which the request's owned buffers were appended. So a batch of requests
-    /// from one input shares `spans` and `big`, and [`Args::new`](crate::Args::new) takes the part of `spans` that a
-    /// request added. Otherwise nothing was appended to `spans`. Empty requests are skipped.
+    /// For [`Parsed::Request`], `*pos` is moved after it, and a span for each argument is appended to `spans`. The
+    /// spans are relative to `input` and to `big`, to which the request's owned buffers are appended. A batch of
+    /// requests from one input therefore shares `spans` and `big`, and [`Args::new`](crate::Args::new) takes the
+    /// part of `spans` that a request added. Otherwise nothing is appended to `spans`. Empty requests are skipped.
     ///
-    /// After [`Parsed::Incomplete`] the next call's input must continue, from its `*pos` on, the bytes that followed
-    /// `*pos` in this one. What was parsed of them is not looked at again.
+    /// After [`Parsed::Incomplete`], the next call's input must continue, from its `*pos` on,
+    /// the bytes after `*pos` in this one. Bytes that were already parsed are not parsed again.
     #[inline(always)]
     pub fn parse(
         &mut self,
@@ -117,29 +118,30 @@ impl Parser {
         self.parse_carefully(stopped, input, pos, Found { spans, big }, limits)
     }
 
-    /// Whether a request is under way.
+    /// Whether a request is in progress.
     pub fn is_partial(&self) -> bool {
         self.partial.is_some()
     }
 
-    /// The memory held for the request under way, in bytes.
+    /// The memory used by the request in progress, in bytes.
     pub fn buffered(&self) -> usize {
         self.partial.as_ref().map_or(0, |partial| partial.memory())
     }
 
-    /// The bytes that have arrived of a big argument that is under way.
+    /// Number of bytes received of a big argument in progress.
     pub fn received(&self) -> usize {
         self.partial.as_ref().map_or(0, |partial| partial.received())
     }
 
-    /// Where to read the next bytes of a big argument, after [`Parsed::Big`]: never empty while bytes are missing,
-    /// never longer than what is missing. The memory grows with what arrived. Empty when no big argument is under way.
+    /// The buffer for the next bytes of a big argument, after [`Parsed::Big`]: not
+    /// empty while bytes are missing, and not longer than the missing part. The
+    /// memory grows with the bytes received. Empty if no big argument is in progress.
     pub fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
         self.receiving().map_or(&mut [], Receiving::spare)
     }
 
-    /// Takes note that `n` bytes were read into [`spare`](Self::spare), and returns how many are still missing. When
-    /// none is, [`parse`](Self::parse) goes on with the request, even if there is no more input.
+    /// Records that `n` bytes were read into [`spare`](Self::spare), and returns how many are still
+    /// missing. When none are, [`parse`](Self::parse) continues with the request, even without more input.
     ///
     /// # Panics
     ///
@@ -147,10 +149,10 @@ impl Parser {
     ///
     /// # Safety
     ///
-    /// The first `n` bytes that the last call of [`spare`](Self::spare) returned must have been initialised, and
-    /// nothing else called on the parser since.
+    /// The first `n` bytes that the last call of [`spare`](Self::spare) returned
+    /// must have been initialised, and no other method may have been called since.
     pub unsafe fn filled(&mut self, n: usize) -> usize {
-        // SAFETY: the caller's promise is the one that the callee asks for.
+        // SAFETY: the caller's promise is the one that the callee requires.
         self.receiving().map_or(0, |receiving| unsafe { receiving.filled(n) })
     }
 
@@ -190,26 +192,26 @@ impl Parser {
     }
 }
 
-/// Where the requests of a batch are collected.
+/// The collected requests of a batch.
 pub(crate) struct Found<'a> {
     pub(crate) spans: &'a mut Vec<Span>,
     pub(crate) big: &'a mut Vec<Vec<u8>>,
 }
 
-/// Where [`whole`] gave up.
+/// Where [`whole`] stopped.
 pub(crate) struct Stopped {
-    /// The offset in the input of the line that it did not read.
+    /// The offset in the input of the first line that it did not read.
     pub(crate) at: usize,
-    /// How many arguments it found, the last so many spans.
+    /// Number of arguments found, which are the last spans.
     pub(crate) args: usize,
-    /// How many arguments remain; 0 when the request's first line was not read.
+    /// Number of missing arguments; 0 if the request's first line was not read.
     pub(crate) left: usize,
 }
 
-/// Spans that are reserved at once for a request that says it has so many arguments.
+/// Maximum number of spans that are reserved based on the stated number of arguments.
 const RESERVE_MAX: usize = 64;
 
-/// Parses the request at `start` if it is all there and nothing about it is unusual; returns where it ends.
+/// Parses the request at `start` if it is complete and has the common form; returns its end.
 #[inline(always)]
 fn whole(input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -> Result<usize, Stopped> {
     let (count, mut at) = length_line(input, start, b'*');
@@ -227,8 +229,7 @@ fn whole(input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -
     Ok(at)
 }
 
-/// The argument whose length stands at `at`, if it is all there and nothing about it is unusual, and where the next
-/// begins.
+/// The argument whose length is at `at`, if it is complete and has the common form, and the start of the next.
 #[inline(always)]
 pub(crate) fn argument(input: &[u8], at: usize, bulk_len_max: u64) -> Option<(Span, usize)> {
     let (len, body) = length_line(input, at, b'$');
@@ -238,17 +239,17 @@ pub(crate) fn argument(input: &[u8], at: usize, bulk_len_max: u64) -> Option<(Sp
     is_plain.then_some((Span { start: body, len }, end + 2))
 }
 
-/// Where the line behind one ends that is none.
+/// The position returned if there is no valid line.
 const NO_LINE: usize = 0;
 
-/// Reads the line at `at` that consists of `kind` and a canonical number below 10^9: the number, and where the next
-/// line begins. One or two digits are looked for in one word; what has more, or stands close to the input's end, is
-/// read byte by byte.
+/// Parses the line at `at`, which consists of `kind` and a canonical number below 10^9;
+/// returns the number, and the start of the next line. Numbers of one or two digits are
+/// parsed in one word; longer ones, and those close to the input's end, byte by byte.
 #[inline(always)]
 fn length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
     if let Some(line) = input.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(*line);
-        // Taken from the word, so that it is loaded at once.
+        // Extracted from the word, so that there is only one load.
         let digit = |at: u32| ((word >> (8 * at)) as u8).wrapping_sub(b'0');
         let (first, second) = (digit(1), digit(2));
         if word & 0xffff_00ff == u64::from_le_bytes([kind, 0, b'\r', b'\n', 0, 0, 0, 0]) && first < 10 {
@@ -262,7 +263,7 @@ fn length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
     any_length_line(input, at, kind)
 }
 
-/// As [`length_line`], for up to nine digits.
+/// Like [`length_line`], for up to nine digits.
 #[inline(never)]
 fn any_length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
     const NONE: (usize, usize) = (0, NO_LINE);

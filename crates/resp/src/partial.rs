@@ -1,12 +1,12 @@
-//! The careful half of the parser: a request that is inline, unusual, malformed or not all there yet.
+//! The slow path of the parser: a request that is inline, unusual, malformed or incomplete.
 //!
-//! A [`Partial`] is advanced over the input and left where the input ends. Its offsets count from the beginning of the
-//! request, because the input before that is dropped between reads; they become spans of the caller's input when the
-//! request is complete. Invariant: `at` is where the next unread line or, while `bulk` is known, argument begins.
+//! A [`Partial`] is advanced over the input and suspended at its end. Its offsets are relative to the start of the
+//! request, because earlier input is dropped between reads; they become spans of the caller's input when the request
+//! is complete. **Invariant**: `at` is the start of the next unread line or, while `bulk` is known, argument.
 //!
-//! When a big argument begins, the request's bytes so far move into an owned buffer and the argument into one of its
-//! own, so that the caller's input is free; the rest of the request then counts from the input that follows.
-//! `settled` spans lie in owned buffers, the ones after them in the input.
+//! When a big argument begins, the bytes of the request so far move into an owned buffer and the argument
+//! into a separate one, so that the caller's input is free; the rest of the request is then relative to
+//! the following input. The first `settled` spans refer to owned buffers, the others to the input.
 
 use memchr::{memchr, memchr2};
 
@@ -17,17 +17,17 @@ use crate::inline;
 use crate::parser::{Found, Limits, Stopped};
 use crate::receiving::Receiving;
 
-/// The length in bytes from which an argument that is not whole in the input is received into a buffer of its own.
+/// The length in bytes from which an argument that is not completely in the input is received into a separate buffer.
 pub const BIG_ARG: usize = 32 * 1024;
 
-/// The longest line: an inline request or a length.
+/// Maximum length of a line: an inline request or a length.
 const LINE_MAX: usize = 64 * 1024;
 
-/// How far [`Partial::advance`] came.
+/// The result of [`Partial::advance`].
 pub(crate) enum Step {
     /// The request is complete and delivered.
     Request,
-    /// There was an empty request; the next one begins at the position.
+    /// The request was empty; the next one begins at the position.
     Skipped,
     /// The input ended within a line or a short argument.
     Incomplete,
@@ -37,39 +37,39 @@ pub(crate) enum Step {
     Error(ProtocolError),
 }
 
-/// A request under way.
+/// A request in progress.
 #[derive(Default)]
 pub(crate) struct Partial {
-    /// Where to go on, counted from the request's beginning.
+    /// Where to continue, relative to the start of the request.
     at: usize,
-    /// How many bytes of the line at `at` are known not to hold its end.
+    /// Number of bytes of the line at `at` that were already searched for its end.
     scanned: usize,
-    /// How many arguments are missing; 0 until the first line was read.
+    /// Number of missing arguments; 0 until the first line was read.
     left: usize,
-    /// The length of the argument that begins at `at`, when its length line was read.
+    /// The length of the argument at `at`, once its length line was read.
     bulk: Option<usize>,
     spans: Vec<Span>,
     settled: usize,
     owned: Vec<Vec<u8>>,
-    /// The bytes in `owned`.
+    /// Total number of bytes in `owned`.
     owned_len: usize,
     receiving: Option<Receiving>,
 }
 
 impl Partial {
-    /// Takes over the request at `pos` where the fast path gave up, with the spans that it found.
+    /// Takes over the request at `pos` where the fast path stopped, with the spans that it found.
     pub(crate) fn new(pos: usize, stopped: Stopped, spans: &mut Vec<Span>) -> Self {
         let found = spans.drain(spans.len() - stopped.args..);
         let spans = found.map(|span| Span { start: span.start - pos, len: span.len }).collect();
         Partial { at: stopped.at - pos, left: stopped.left, spans, ..Partial::default() }
     }
 
-    /// Whether anything would be lost if the request were parsed anew.
+    /// Whether progress would be lost if the request were parsed again from its start.
     pub(crate) fn has_progress(&self) -> bool {
         self.left > 0 || self.scanned > 0
     }
 
-    /// The memory held, in bytes.
+    /// The memory in use, in bytes.
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
             + self.spans.capacity() * size_of::<Span>()
@@ -78,17 +78,17 @@ impl Partial {
             + self.receiving.as_ref().map_or(0, Receiving::memory)
     }
 
-    /// The bytes that have arrived of the big argument that is being received.
+    /// Number of bytes received of the big argument in progress.
     pub(crate) fn received(&self) -> usize {
         self.receiving.as_ref().map_or(0, Receiving::len)
     }
 
-    /// The big argument that is being received.
+    /// The big argument in progress.
     pub(crate) fn receiving(&mut self) -> Option<&mut Receiving> {
         self.receiving.as_mut()
     }
 
-    /// Goes on with the request over `input[*pos..]`, and moves `*pos` over what is not needed any more.
+    /// Continues the request over `input[*pos..]`, and moves `*pos` past the bytes that are no longer needed.
     pub(crate) fn advance(&mut self, input: &[u8], pos: &mut usize, found: &mut Found<'_>, limits: &Limits) -> Step {
         self.try_advance(input, pos, found, limits).unwrap_or_else(Step::Error)
     }
@@ -148,7 +148,7 @@ impl Partial {
         Ok(Step::Request)
     }
 
-    /// Reads the request's first line: the number of arguments, 0 if there is none or it is negative.
+    /// Parses the request's first line: returns the number of arguments, 0 if it is empty or negative.
     fn count_line(&mut self, request: &[u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let Some(len) = self.line(request, ProtocolError::BigMultibulkCount)? else {
             return Ok(None);
@@ -165,7 +165,7 @@ impl Partial {
         Ok(Some(count))
     }
 
-    /// Reads the next argument's length, unless it is known.
+    /// Parses the next argument's length, unless it is known.
     fn bulk_line(&mut self, request: &[u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         if self.bulk.is_some() {
             return Ok(self.bulk);
@@ -187,14 +187,14 @@ impl Partial {
         Ok(self.bulk)
     }
 
-    /// The length of the line at `at` up to its carriage return, once that and the byte after it are there.
+    /// The length of the line at `at` up to its carriage return, once that and the next byte have arrived.
     fn line(&mut self, request: &[u8], too_long: ProtocolError) -> Result<Option<usize>, ProtocolError> {
         let line = request.get(self.at..).unwrap_or_default();
         let end = self.scan(line, |unseen| memchr(b'\r', unseen), too_long)?;
         Ok(end.filter(|end| line.len() >= end + 2))
     }
 
-    /// Looks for the line's end with `find` where it was not looked for yet, in the first 64 KiB.
+    /// Searches for the line's end with `find`, in the part of the first 64 KiB that was not searched yet.
     fn scan(
         &mut self,
         line: &[u8],
@@ -210,7 +210,7 @@ impl Partial {
         Ok(end.map(|_| self.scanned))
     }
 
-    /// The number in the line at `at`, whose carriage return is at `len`; `None` if it is not one.
+    /// The number in the line at `at`, whose carriage return is at `len`; `None` if it is not a number.
     fn length(&self, request: &[u8], len: usize) -> Result<Option<i64>, ProtocolError> {
         let line = &request[self.at..self.at + len + 2];
         if line[len + 1] != b'\n' {
@@ -226,7 +226,7 @@ impl Partial {
         found: &mut Found<'_>,
         limits: &Limits,
     ) -> Result<Step, ProtocolError> {
-        // A NUL hides the line end behind it: such a line can only become too long.
+        // A NUL hides the line end after it: such a line can only become too long.
         let find = |unseen: &[u8]| memchr2(b'\n', 0, unseen);
         let Some(newline) = self.scan(&input[*pos..], find, ProtocolError::BigInline)? else {
             return Ok(Step::Incomplete);
@@ -248,8 +248,8 @@ impl Partial {
         Ok(if found.spans.len() > first { Step::Request } else { Step::Skipped })
     }
 
-    /// Begins to receive the argument of `len` bytes at `at`, which `request` ends within; returns how many are
-    /// missing.
+    /// Begins to receive the argument of `len` bytes at `at`, of which
+    /// `request` contains a part; returns how many bytes are missing.
     fn begin_big(&mut self, request: &[u8], len: usize) -> usize {
         let (head, body) = request.split_at(self.at);
         if self.settled < self.spans.len() {
@@ -263,7 +263,7 @@ impl Partial {
         self.receiving.insert(receiving).needs()
     }
 
-    /// Turns the big argument, all of it received, into an argument of the request.
+    /// Adds the big argument, now complete, to the arguments of the request.
     fn finish_big(&mut self) -> Result<(), ProtocolError> {
         if let Some(receiving) = self.receiving.take() {
             let big = receiving.finish().ok_or(ProtocolError::InvalidCrlf)?;

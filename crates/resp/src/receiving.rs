@@ -1,42 +1,42 @@
-//! The buffer a big argument is received into.
+//! The buffer for a big argument.
 //!
-//! It grows with what has arrived, not with what was announced: 64 KiB at first, then to at most twice the bytes that
-//! are there, and never beyond the argument and its line end. Invariant: `buffer.len() + needs` is always the length of
-//! the argument and its line end; only the bytes below `buffer.len()` were received.
+//! It grows with the bytes received, not with the stated length: 64 KiB at first, then to at most twice
+//! the bytes received, and never beyond the argument and its line end. **Invariant**: `buffer.len() +
+//! needs` is always the length of the argument and its line end; `buffer` contains only received bytes.
 
 use std::mem::MaybeUninit;
 
 /// The first allocation, unless the argument is shorter.
 const CAPACITY_MIN: usize = 64 * 1024;
 
-/// A big argument on its way in.
+/// A big argument that is being received.
 pub(crate) struct Receiving {
     buffer: Vec<u8>,
     needs: usize,
 }
 
 impl Receiving {
-    /// An argument of `len` bytes, of which none has arrived.
+    /// An argument of `len` bytes, none of which has arrived.
     pub(crate) fn new(len: usize) -> Self {
         Receiving { buffer: Vec::new(), needs: len + 2 }
     }
 
-    /// How many bytes are missing, the line end included.
+    /// Number of missing bytes, including the line end.
     pub(crate) fn needs(&self) -> usize {
         self.needs
     }
 
-    /// How many bytes have arrived.
+    /// Number of bytes received.
     pub(crate) fn len(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The memory held, in bytes.
+    /// The memory in use, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Copies what belongs to the argument from the front of `input`, and returns how many bytes that was.
+    /// Copies the argument's bytes from the front of `input`, and returns their number.
     pub(crate) fn copy_from(&mut self, input: &[u8]) -> usize {
         let n = input.len().min(self.needs);
         self.make_room(n);
@@ -45,7 +45,7 @@ impl Receiving {
         n
     }
 
-    /// Where the next bytes belong; empty only if none is missing.
+    /// The buffer for the next bytes; empty only if none are missing.
     pub(crate) fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
         self.make_room(self.needs.min(1));
         let spare = self.buffer.spare_capacity_mut();
@@ -53,23 +53,23 @@ impl Receiving {
         &mut spare[..len]
     }
 
-    /// Takes note that `n` bytes were written to [`spare`](Self::spare); returns how many are missing.
+    /// Records that `n` bytes were written to [`spare`](Self::spare); returns how many are missing.
     ///
     /// # Safety
     ///
-    /// The first `n` bytes of the slice that `spare` last returned must have been initialised, and no other method
-    /// called since.
+    /// The first `n` bytes of the slice that `spare` last returned must have
+    /// been initialised, and no other method may have been called since.
     pub(crate) unsafe fn filled(&mut self, n: usize) -> usize {
         let len = self.buffer.len() + n;
         assert!(n <= self.needs && len <= self.buffer.capacity(), "more bytes than there was room for");
-        // SAFETY: `len` is within the capacity, and the caller vouches for the bytes between the old length and it.
+        // SAFETY: `len` is within the capacity, and the caller guarantees the bytes between the old length and `len`.
         unsafe { self.buffer.set_len(len) };
         self.needs -= n;
         self.needs
     }
 
-    /// The argument without its line end, or `None` if something else follows it. To be called when no byte is
-    /// missing.
+    /// The argument without its line end; `None` if it is followed
+    /// by something else. Must be called when no bytes are missing.
     pub(crate) fn finish(mut self) -> Option<Vec<u8>> {
         debug_assert_eq!(self.needs, 0);
         if !self.buffer.ends_with(b"\r\n") {
@@ -79,7 +79,7 @@ impl Receiving {
         Some(self.buffer)
     }
 
-    /// Makes room for `n` bytes that have arrived or are about to.
+    /// Reserves room for `n` bytes that have arrived or are about to.
     fn make_room(&mut self, n: usize) {
         let len = self.buffer.len();
         if self.buffer.capacity() - len < n {

@@ -1,41 +1,41 @@
-//! The head of a request that comes again.
+//! Recognises requests that begin like the previous one.
 //!
-//! The requests of a pipeline mostly call the same command with a key of the same length. All that stands before the
-//! key is the same then, byte for byte, and comparing it is quicker than reading it: the number of arguments, the
-//! length of the command's name, the name and the key's length.
+//! The requests of a pipeline mostly use the same command with keys of the same length. Everything
+//! before the key is then identical, byte for byte, and comparing it is faster than parsing it:
+//! the number of arguments, the length of the command's name, the name and the key's length.
 
 use crate::args::Span;
 use crate::parser::argument;
 
-/// Words that a head may have.
+/// Maximum length of this prefix, in words.
 const WORDS: usize = 3;
-/// Bytes that it may have.
+/// Maximum length of this prefix, in bytes.
 const HEAD_MAX: usize = 8 * WORDS;
 
-/// What the request before began with, up to its first argument.
+/// The prefix of the previous request, up to its first argument.
 #[derive(Clone, Copy, Default)]
 pub struct Repeat {
     words: [u64; WORDS],
-    /// The bits of each word that belong to the head.
+    /// The bits of each word that belong to the prefix.
     masks: [u64; WORDS],
-    /// Bytes of the head.
+    /// Length of the prefix, in bytes.
     head: usize,
-    /// Where the command's name begins in it, and how long it is.
+    /// The location of the command's name in it.
     name: Span,
-    /// Bytes of the first argument.
+    /// Length of the first argument, in bytes.
     len: usize,
-    /// Arguments of the request, the name included; 0 while nothing is known.
+    /// Number of arguments of the request, including the name; 0 while no request is stored.
     args: usize,
 }
 
 impl Repeat {
-    /// Takes note of a request that was parsed at `start` in `input` and has these arguments, if it is one of those
-    /// that this is for.
+    /// Stores the prefix of a request that was parsed at `start` in
+    /// `input` and has these arguments, if it has the required form.
     #[inline]
     pub fn learn(&mut self, input: &[u8], start: usize, spans: &[Span]) {
         self.args = 0;
         let [name, first, ..] = spans else { return };
-        // In an inline request, or one with a large argument, they do not lie like this.
+        // In an inline request, or one with a large argument, the spans are not in this order.
         let head = first.start.wrapping_sub(start);
         let lies_in_head = name.start > start && name.start.wrapping_add(name.len) < first.start;
         let Some(bytes) = input.get(start..).and_then(|rest| rest.first_chunk::<HEAD_MAX>()) else { return };
@@ -51,8 +51,8 @@ impl Repeat {
         self.name = Span { start: name.start - start, len: name.len };
     }
 
-    /// Parses the request at `start` if it is all there and begins like the one before: appends its spans, and returns
-    /// where it ends. Otherwise nothing was appended.
+    /// Parses the request at `start` if it is complete and begins like the stored
+    /// one: appends its spans, and returns its end. Otherwise appends nothing.
     #[inline]
     pub fn parse(&self, input: &[u8], start: usize, spans: &mut Vec<Span>, bulk_len_max: u64) -> Option<usize> {
         let bytes = input.get(start..)?.first_chunk::<HEAD_MAX>()?;

@@ -1,30 +1,30 @@
-//! Replies: every shape that a command can answer with, in RESP2 or RESP3.
+//! Replies: all types of values, in RESP2 or RESP3.
 //!
-//! A [`Reply`] is a thin view of the connection's output vector. RESP3 has types that RESP2 lacks; in RESP2 they are
-//! written as the nearest older shape: maps as arrays twice as long, sets and pushes as arrays, doubles and big numbers
-//! as bulk strings, booleans as integers.
+//! A [`Reply`] is a thin wrapper of the connection's output vector. RESP3 has types that RESP2
+//! lacks; in RESP2 they are written as the closest older type: maps as arrays of twice the length,
+//! sets and pushes as arrays, doubles and big numbers as bulk strings, booleans as integers.
 
 use crate::format::{format_double, format_i64, format_u64, whole_double};
 
 /// The protocol version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Version {
-    /// The version that connections begin with.
+    /// The initial version of a connection.
     #[default]
     Resp2,
-    /// The version with maps, sets, pushes and doubles, after `HELLO 3`.
+    /// The version with maps, sets, pushes and doubles, selected by `HELLO 3`.
     Resp3,
 }
 
-/// The place of a length that is not known yet. Marks are filled in the reverse order of their making.
+/// The position of a length to be filled in later. Marks must be filled in the reverse order of their creation.
 #[must_use = "the reply is malformed until the length is filled in"]
 #[derive(Debug)]
 pub struct Mark(usize);
 
-/// What a mark holds until its length is known: as long as the header of a length below 10.
+/// The placeholder at a mark: as long as the header of a length below 10.
 const PLACEHOLDER: &[u8; 4] = b"*0\r\n";
 
-/// The longest header: its kind, twenty digits and the line end.
+/// Maximum length of a header: its kind, twenty digits and the line end.
 const HEADER_LEN_MAX: usize = 23;
 
 /// Writes replies to a byte vector in the connection's protocol version.
@@ -46,7 +46,7 @@ impl<'a> Reply<'a> {
         self.version
     }
 
-    /// Changes the protocol version of what follows, as `HELLO` does.
+    /// Changes the protocol version of the following values, as `HELLO` does.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
@@ -57,19 +57,19 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
-    /// Drops what was written since the output was `position` bytes long.
+    /// Drops everything written since the output was `position` bytes long.
     #[inline]
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
     }
 
-    /// What was written since the output was `position` bytes long.
+    /// Everything written since the output was `position` bytes long.
     #[inline]
     pub fn since(&self, position: usize) -> &[u8] {
         self.out.get(position..).unwrap_or_default()
     }
 
-    /// A status, as in `+PONG`. Line ends in it become blanks.
+    /// A status, as in `+PONG`. Line ends in it are replaced by blanks.
     pub fn simple(&mut self, text: impl AsRef<[u8]>) {
         self.line(b'+', text.as_ref());
     }
@@ -80,8 +80,8 @@ impl<'a> Reply<'a> {
         self.raw(b"+OK\r\n");
     }
 
-    /// An error: `text` is all of it, the code first, as in `ERR syntax error`. Line ends at its end are dropped,
-    /// others become blanks.
+    /// An error: `text` is all of it, the code first, as in `ERR syntax
+    /// error`. Trailing line ends are removed, others are replaced by blanks.
     #[cold]
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         let text = text.as_ref();
@@ -125,7 +125,7 @@ impl<'a> Reply<'a> {
         self.bulk(itoa::Buffer::new().format(n).as_bytes());
     }
 
-    /// No value: the null bulk string in RESP2.
+    /// A null: the null bulk string in RESP2.
     #[inline]
     pub fn null(&mut self) {
         self.raw(match self.version {
@@ -134,7 +134,7 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// No value where an array was due: the null array in RESP2.
+    /// A null in place of an array: the null array in RESP2.
     #[inline]
     pub fn null_array(&mut self) {
         self.raw(match self.version {
@@ -149,7 +149,7 @@ impl<'a> Reply<'a> {
         self.header(b'*', len as u64);
     }
 
-    /// The header of a map; `pairs` times a key and a value follow.
+    /// The header of a map; `pairs` keys and values follow.
     #[inline]
     pub fn map(&mut self, pairs: usize) {
         let (kind, len) = self.map_header(pairs);
@@ -162,14 +162,14 @@ impl<'a> Reply<'a> {
         self.header(self.or_array(b'~'), len as u64);
     }
 
-    /// The header of a push, a message that answers no request; `len` values follow.
+    /// The header of a push, a message that is not a reply to a request; `len` values follow.
     #[inline]
     pub fn push(&mut self, len: usize) {
         self.header(self.or_array(b'>'), len as u64);
     }
 
-    /// The header of attributes to the reply that comes after; `pairs` times a key and a value follow. RESP2 has no
-    /// attributes: nothing is written then, and the answer is `false`, for the pairs to be left out.
+    /// The header of attributes of the next reply; `pairs` keys and values follow. RESP2 has no
+    /// attributes: then this writes nothing and returns `false`, and the pairs must be omitted.
     #[must_use]
     pub fn attribute(&mut self, pairs: usize) -> bool {
         let known = self.version == Version::Resp3;
@@ -196,12 +196,12 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// A double that the caller formatted.
+    /// A double that the caller has formatted.
     pub fn double_text(&mut self, text: &[u8]) {
         self.typed(b',', text);
     }
 
-    /// A truth value: 1 or 0 in RESP2.
+    /// A boolean: 1 or 0 in RESP2.
     #[inline]
     pub fn boolean(&mut self, value: bool) {
         self.raw(match (self.version, value) {
@@ -217,7 +217,7 @@ impl<'a> Reply<'a> {
         self.typed(b'(', digits);
     }
 
-    /// Text to be shown as it is, of the three-letter `format` (`txt`, `mkd`).
+    /// Text to be displayed unchanged, in the three-letter `format` (`txt`, `mkd`).
     pub fn verbatim(&mut self, text: &[u8], format: &str) {
         if self.version == Version::Resp2 {
             return self.bulk(text);
@@ -233,37 +233,37 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Bytes that are in the protocol's form already.
+    /// Bytes that are already encoded.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Leaves room for a header whose length is not known yet. Cheap when it turns out to be below 10; otherwise what
-    /// was written since is moved by the digits that are missing.
+    /// Reserves a header whose length is not known yet. This is cheap if the length turns out
+    /// to be below 10; otherwise everything written since is moved by the additional digits.
     pub fn deferred(&mut self) -> Mark {
         let mark = Mark(self.out.len());
         self.raw(PLACEHOLDER);
         mark
     }
 
-    /// Makes the mark the header of an array of `len` values.
+    /// Turns the mark into the header of an array of `len` values.
     pub fn set_array_len(&mut self, mark: Mark, len: usize) {
         self.fill(mark, b'*', len as u64);
     }
 
-    /// Makes the mark the header of a map of `pairs` keys and values.
+    /// Turns the mark into the header of a map of `pairs` keys and values.
     pub fn set_map_len(&mut self, mark: Mark, pairs: usize) {
         let (kind, len) = self.map_header(pairs);
         self.fill(mark, kind, len);
     }
 
-    /// Makes the mark the header of a set of `len` values.
+    /// Turns the mark into the header of a set of `len` values.
     pub fn set_set_len(&mut self, mark: Mark, len: usize) {
         self.fill(mark, self.or_array(b'~'), len as u64);
     }
 
-    /// Makes the mark the header of a push of `len` values.
+    /// Turns the mark into the header of a push of `len` values.
     pub fn set_push_len(&mut self, mark: Mark, len: usize) {
         self.fill(mark, self.or_array(b'>'), len as u64);
     }
@@ -293,7 +293,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// A value that RESP3 gives a line of its own and RESP2 a bulk string.
+    /// A value that is a separate line in RESP3 and a bulk string in RESP2.
     fn typed(&mut self, kind: u8, text: &[u8]) {
         match self.version {
             Version::Resp2 => self.bulk(text),
@@ -345,7 +345,7 @@ fn is_line_end(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    /// What is written in RESP2 and in RESP3.
+    /// The output in RESP2 and in RESP3.
     fn written(write: impl Fn(&mut Reply<'_>)) -> [String; 2] {
         [Version::Resp2, Version::Resp3].map(|version| {
             let mut out = Vec::new();

@@ -1,16 +1,16 @@
-//! Requests through the parser as a server would drive it.
+//! Tests of the parser, driven as by a server.
 
 use kvick_resp::{Args, Limits, Parsed, Parser, ProtocolError, Span};
 
-/// What a whole input came to: the requests, then how it ended.
+/// The result of a whole input: the requests, then how it ended.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     requests: Vec<Vec<Vec<u8>>>,
     error: Option<ProtocolError>,
 }
 
-/// Feeds `pieces` to a parser like a connection that keeps what is unfinished. Bytes of big arguments are read through
-/// `spare` when `direct`, otherwise handed in as input.
+/// Feeds `pieces` to a parser like a connection that keeps unfinished input. Bytes
+/// of big arguments are read through `spare` if `direct`, otherwise passed as input.
 fn feed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: &Limits, direct: bool) -> Outcome {
     let mut parser = Parser::new();
     let mut outcome = Outcome { requests: Vec::new(), error: None };
@@ -323,7 +323,7 @@ mod properties {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// An argument: mostly short, sometimes around the limit from which it is received by itself.
+    /// An argument: mostly short, sometimes around the length from which it is received separately.
     fn argument() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             20 => vec(any::<u8>(), 0..20),
@@ -337,7 +337,7 @@ mod properties {
         vec(argument(), 1..12)
     }
 
-    /// A stretch of input that is rather a request than noise, so that parsing comes far.
+    /// A piece of input that resembles requests more than noise, so that parsing gets far.
     fn stretch() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             4 => vec(vec(any::<u8>(), 0..20), 1..5).prop_map(|args| encode(&args)),

@@ -258,7 +258,7 @@ impl<'a> Db<'a> {
         collection.map(|collection| (collection, created)).ok_or(WrongType)
     }
 
-    /// Records a change of a key that clients may wait for, watch or have cached.
+    /// Records a change of a key that clients may watch or have cached.
     #[inline]
     fn after_change(&mut self, key: Key<'_>) {
         if self.partition(key).attention().is_some() | self.env.effects.hears_changes() {

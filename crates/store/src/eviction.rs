@@ -182,8 +182,8 @@ impl Evictor {
         Evictor { pool: Pool::default(), policy: None, random, next_database: 0, rests: Vec::new(), name: Vec::new() }
     }
 
-    /// Evicts a key; returns about how many bytes that frees. If there is no key that may be evicted, frees the empty
-    /// tables that commands left behind; returns `None` if there are none of these either.
+    /// Evicts a key; about how many bytes that frees. If no key may go, frees the empty tables that commands left
+    /// behind; `None` if there are none of these either.
     pub fn evict(&mut self, mut pass: Pass<'_>) -> Option<usize> {
         if self.policy != Some(pass.policy) {
             self.policy = Some(pass.policy);

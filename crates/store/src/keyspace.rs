@@ -4,10 +4,11 @@
 //! partitions of all its keys, in ascending order of (database, partition), or acquires
 //! the global lock. The result, [`Locked`], gives access through [`Db`](crate::db::Db).
 //!
-//! **Invariants**: A partition's data is accessed only under its lock or the global lock. A thread never
-//! blocks on a partition lock while it holds another, so there is no deadlock: to lock several, it releases
-//! all, waits for the contended one, and retries. The one exception is a script, which discovers the keys it
-//! needs while it runs and may wait for [more partitions](Locked::add); only one script does so at a time.
+//! **Invariants**: A partition's data is accessed only under its lock, under the global lock, or by
+//! an [exclusive](crate::global_lock) bias owner. A thread never blocks on a partition lock while it
+//! holds another, so there is no deadlock: to lock several, it releases all, waits for the contended
+//! one, and retries. The one exception is a script, which discovers the keys it needs while it runs
+//! and may wait for [more partitions](Locked::add); only one script does so at a time.
 
 mod attention;
 mod locked;

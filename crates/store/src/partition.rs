@@ -282,7 +282,7 @@ impl Partition {
         self.table.replace(place, new, expiry.is_some());
     }
 
-    /// The buffer of the string at a place; an inline string is first moved out of its entry.
+    /// The buffer of the string at a place; a string or integer in the entry is first moved to a buffer.
     pub fn raw_string(&mut self, place: Place) -> Option<&mut Vec<u8>> {
         self.before_change(place);
         let old = self.table.get(place);
@@ -343,7 +343,7 @@ impl Partition {
         }
     }
 
-    /// Removes an entry that is about to be deleted from the expiry queue.
+    /// Removes from the expiry queue an entry that is about to be deleted.
     #[inline]
     fn unqueue(&mut self, entry: Pointer) {
         if !self.volatile_hashes.is_empty() {
@@ -550,7 +550,7 @@ impl Partition {
 impl Drop for Partition {
     fn drop(&mut self) {
         let free = |pointer: Pointer| {
-            // SAFETY: the table is dropped right after and does not look at its elements.
+            // SAFETY: the table is dropped right after and does not read its elements.
             unsafe { entry::free(pointer) }
         };
         self.table.for_each(free);

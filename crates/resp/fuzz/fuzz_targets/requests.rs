@@ -1,6 +1,7 @@
-//! Any bytes, in one piece and in pieces, come to the same requests and the same error, and never panic.
+//! Fuzzes the parser: any bytes yield the same requests and the
+//! same error in one piece and in several, and never panic.
 //!
-//! The first four bytes choose the limits and the pieces' lengths; the rest is what the connection receives.
+//! The first four bytes determine the limits and the lengths of the pieces; the rest is what the connection receives.
 
 #![no_main]
 
@@ -27,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(feed(Pieces { left: received, lengths }, &limits), whole);
 });
 
-/// Cuts what is left into pieces of the given lengths.
+/// Cuts the remaining bytes into pieces of the given lengths.
 struct Pieces<'a, L> {
     left: &'a [u8],
     lengths: L,
@@ -44,7 +45,7 @@ impl<'a, L: Iterator<Item = usize>> Iterator for Pieces<'a, L> {
     }
 }
 
-/// Feeds a parser like a connection that keeps what is unfinished.
+/// Feeds a parser like a connection that keeps unfinished input.
 fn feed<'a>(pieces: impl Iterator<Item = &'a [u8]>, limits: &Limits) -> Outcome {
     let (mut parser, mut input, mut requests) = (Parser::new(), Vec::new(), Vec::new());
     let mut received = 0;

@@ -23,7 +23,6 @@ pub mod replication;
 pub mod scripting;
 pub mod shutdown;
 pub mod time;
-pub mod transactions;
 
 use kvick_commands::spec::Command;
 use kvick_commands::table::{Class, CommandTable};
@@ -34,8 +33,8 @@ use kvick_engine::worker::handlers::Handler;
 pub fn table() -> CommandTable<Handler> {
     let mut table = CommandTable::new();
     families().into_iter().for_each(|family| table.add_family(Class::Session, family, Handler::Session));
-    table.add_family(Class::Transaction, transactions::COMMANDS, Handler::Control);
-    table.add_family(Class::Script, scripting::eval::COMMANDS, Handler::ScriptCall);
+    table.add_family(Class::Transaction, kvick_engine::transactions::COMMANDS, Handler::Control);
+    table.add_family(Class::Script, kvick_engine::scripts::COMMANDS, Handler::ScriptCall);
     table
 }
 

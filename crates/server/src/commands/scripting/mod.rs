@@ -1,5 +1,4 @@
 //! Scripts and functions: EVAL and FCALL, SCRIPT, FUNCTION.
 
-pub mod eval;
 pub mod function;
 pub mod script;

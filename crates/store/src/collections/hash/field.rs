@@ -1,7 +1,7 @@
 //! One field of a large hash: a single allocation with name, value and expiry.
 //!
 //! ```text
-//! | flags: 1 byte | expiry: 8 bytes, if there is room for it | field | value |     rounded up to a size class
+//! | flags: 1 byte | expiry: 0 or 8 bytes | field | value |     rounded up to a size class
 //! ```
 //!
 //! Field and value are strings with a length prefix, in the layout of [`element`]. A change

@@ -49,9 +49,9 @@ mod tests {
         let nodes = |ids: &[(u64, u64)]| nodes(ids.iter().map(|(ms, seq)| Id::new(*ms, *seq)));
         assert_eq!(nodes(&[]), 1);
         assert_eq!(nodes(&[(1, 0)]), 2);
-        // A run of seven bytes, a parting, two runs of eight bytes, two leaves.
+        // A run of seven bytes, a branch, two runs of eight bytes, two leaves.
         assert_eq!(nodes(&[(1, 0), (2, 0)]), 6);
-        // A run of fifteen bytes, a parting, leaves.
+        // A run of fifteen bytes, a branch, leaves.
         assert_eq!(nodes(&[(1, 1), (1, 2), (1, 3)]), 5);
         assert_eq!(nodes(&[(1, 1), (1, 2), (2, 3)]), 8);
         assert_eq!(nodes(&[(1, 1), (2, 2), (1 << 56, 3)]), 9);

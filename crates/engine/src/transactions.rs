@@ -1,8 +1,8 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH: what is known of them. The engine does them itself, since they decide which
-//! locks are taken (see [`kvick_engine::worker::transaction`]).
+//! locks are taken (see [`crate::worker::transaction`]).
 
+use crate::worker::transaction::Control;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
-use kvick_engine::worker::transaction::Control;
 
 /// The family.
 pub static COMMANDS: &[Command<Control>] = &[MULTI, EXEC, DISCARD, WATCH, UNWATCH];
