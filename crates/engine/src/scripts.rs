@@ -1,5 +1,5 @@
-//! EVAL, EVALSHA and FCALL with their read-only variants: what is known of them. The engine runs them itself, since they
-//! call other commands (see [`crate::worker::script_call`]).
+//! EVAL, EVALSHA and FCALL with their read-only variants: what is known of them. The engine runs them itself, since
+//! they call other commands (see [`crate::worker::script_call`]).
 
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_scripting::script_call::{ScriptCall, Source};

@@ -1,5 +1,5 @@
-//! The engine without a process: several clients on one and on two executors, in a chosen order, over a keyspace in memory,
-//! with the write log that comes of it.
+//! The engine without a process: several clients on one and on two executors, in a chosen order, over a keyspace in
+//! memory, with the write log that comes of it.
 
 use crate::handlers::Handler;
 use crate::scripts;

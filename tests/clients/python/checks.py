@@ -31,7 +31,8 @@ class Library:
     def connect_tls(self, **options):
         return self.client(
             host="localhost", port=TLS_PORT, ssl=True, ssl_ca_certs=f"{FOLDER}/ca.crt",
-            ssl_certfile=f"{FOLDER}/own.crt", ssl_keyfile=f"{FOLDER}/own.key", decode_responses=True, socket_timeout=20, **options)
+            ssl_certfile=f"{FOLDER}/own.crt", ssl_keyfile=f"{FOLDER}/own.key", decode_responses=True,
+            socket_timeout=20, **options)
 
 
 LIBRARIES = [

@@ -1,7 +1,8 @@
-//! Any lines as the rules of a user are applied or refused, and what is written down of the user makes the same one again.
+//! Any lines as the rules of a user are applied or refused, and what is written down of the user makes the same one
+//! again.
 //!
-//! Two things cannot be written down so that they read back, in the reference neither: in a selector, patterns with quotes
-//! or with a parenthesis at their end; and `%RW~*`, which is not `~*` but looks like it.
+//! Two things cannot be written down so that they read back, in the reference neither: in a selector, patterns with
+//! quotes or with a parenthesis at their end; and `%RW~*`, which is not `~*` but looks like it.
 
 #![no_main]
 

@@ -25,9 +25,75 @@ pub const GEOSEARCH: Command<Handler> = Command::new(
         .flags(&[Flags::READONLY])
         .acl(&[Categories::GEO])
         .keys(&[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::Geo, "6.2.0", "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the shape.", "Lists the members inside of a circle, a box or a polygon.")
+        .doc(
+            Group::Geo,
+            "6.2.0",
+            "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the \
+             shape.",
+            "Lists the members inside of a circle, a box or a polygon.",
+        )
         .history(&[("7.0.0", "Units may be in upper case."), ("9.0.0", "Added `BYPOLYGON`.")])
-        .args(&[Arg::key("key"), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("withcoord", "WITHCOORD").optional(), Arg::word("withdist", "WITHDIST").optional(), Arg::word("withhash", "WITHHASH").optional()]),
+        .args(&[
+            Arg::key("key"),
+            Arg::one_of(
+                "from",
+                &[
+                    Arg::string("member").token("FROMMEMBER"),
+                    Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT"),
+                ],
+            )
+            .optional(),
+            Arg::one_of(
+                "by",
+                &[
+                    Arg::block(
+                        "circle",
+                        &[
+                            Arg::double("radius").token("BYRADIUS"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "box",
+                        &[
+                            Arg::double("width").token("BYBOX"),
+                            Arg::double("height"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "polygon",
+                        &[
+                            Arg::integer("num-vertices").token("BYPOLYGON"),
+                            Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple(),
+                        ],
+                    )
+                    .since("9.0.0"),
+                ],
+            ),
+            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
+            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
+                .optional(),
+            Arg::word("withcoord", "WITHCOORD").optional(),
+            Arg::word("withdist", "WITHDIST").optional(),
+            Arg::word("withhash", "WITHHASH").optional(),
+        ]),
     geosearch,
 );
 
@@ -43,9 +109,74 @@ pub const GEOSEARCHSTORE: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::DENYOOM])
         .acl(&[Categories::GEO])
         .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE]), KeySpec::at(2, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::Geo, "6.2.0", "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the shape.", "Stores the members inside of a circle, a box or a polygon.")
+        .doc(
+            Group::Geo,
+            "6.2.0",
+            "O(N+log(M)), N being the number of members in the grid boxes around the shape and M that inside of the \
+             shape.",
+            "Stores the members inside of a circle, a box or a polygon.",
+        )
         .history(&[("7.0.0", "Units may be in upper case."), ("9.0.0", "Added `BYPOLYGON`.")])
-        .args(&[Arg::key("destination"), Arg::key("source").key_spec(1), Arg::one_of("from", &[Arg::string("member").token("FROMMEMBER"), Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT")]).optional(), Arg::one_of("by", &[Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")])]), Arg::block("polygon", &[Arg::integer("num-vertices").token("BYPOLYGON"), Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple()]).since("9.0.0")]), Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(), Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional(), Arg::word("storedist", "STOREDIST").optional()]),
+        .args(&[
+            Arg::key("destination"),
+            Arg::key("source").key_spec(1),
+            Arg::one_of(
+                "from",
+                &[
+                    Arg::string("member").token("FROMMEMBER"),
+                    Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT"),
+                ],
+            )
+            .optional(),
+            Arg::one_of(
+                "by",
+                &[
+                    Arg::block(
+                        "circle",
+                        &[
+                            Arg::double("radius").token("BYRADIUS"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "box",
+                        &[
+                            Arg::double("width").token("BYBOX"),
+                            Arg::double("height"),
+                            Arg::one_of(
+                                "unit",
+                                &[
+                                    Arg::word("m", "M"),
+                                    Arg::word("km", "KM"),
+                                    Arg::word("ft", "FT"),
+                                    Arg::word("mi", "MI"),
+                                ],
+                            ),
+                        ],
+                    ),
+                    Arg::block(
+                        "polygon",
+                        &[
+                            Arg::integer("num-vertices").token("BYPOLYGON"),
+                            Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple(),
+                        ],
+                    )
+                    .since("9.0.0"),
+                ],
+            ),
+            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
+            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
+                .optional(),
+            Arg::word("storedist", "STOREDIST").optional(),
+        ]),
     geosearchstore,
 );
 
@@ -386,7 +517,8 @@ mod tests {
                 ("GEORADIUS s 15 37 200 mi WITHDIST COUNT 1", "*1 *2 $7 Catania $7 35.0711"),
                 (
                     "GEORADIUS_RO s 15 37 100 km WITHDIST WITHHASH WITHCOORD",
-                    "*1 *4 $7 Catania $7 56.4413 :3479447370796909 *2 $20 15.08726745843887329 $20 37.50266842333162032",
+                    "*1 *4 $7 Catania $7 56.4413 :3479447370796909 *2 $20 15.08726745843887329 $20 \
+                     37.50266842333162032",
                 ),
             ] {
                 assert_eq!(bench.run(command), expected, "{command}");

@@ -136,7 +136,13 @@ pub const BLMPOP: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::BLOCKING])
         .acl(&[Categories::LIST])
         .keys(&[KeySpec::counted(2, 1, POPPED)])
-        .doc(Group::List, "7.0.0", ONE_OF_MANY, "Removes elements from an end of the first list that there is and returns them, waiting for one if need be.")
+        .doc(
+            Group::List,
+            "7.0.0",
+            ONE_OF_MANY,
+            "Removes elements from an end of the first list that there is and returns them, waiting for one if need \
+             be.",
+        )
         .args(&[
             Arg::double("timeout"),
             Arg::integer("numkeys"),

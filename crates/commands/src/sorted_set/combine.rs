@@ -76,7 +76,13 @@ pub const ZDIFF: Command<Handler> = Command::new(
         .flags(&[Flags::READONLY])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::counted(1, 1, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::SortedSet, "6.2.0", "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the result.", "Lists the members of the first sorted set that no other one has.")
+        .doc(
+            Group::SortedSet,
+            "6.2.0",
+            "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the \
+             result.",
+            "Lists the members of the first sorted set that no other one has.",
+        )
         .args(&[Arg::integer("numkeys"), Arg::key("key").multiple(), Arg::word("withscores", "WITHSCORES").optional()]),
     zdiff,
 );
@@ -152,8 +158,17 @@ pub const ZDIFFSTORE: Command<Handler> = Command::new(
     Spec::new("zdiffstore", -4)
         .flags(&[Flags::WRITE, Flags::DENYOOM])
         .acl(&[Categories::SORTEDSET])
-        .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE]), KeySpec::counted(2, 1, &[KeyFlags::RO, KeyFlags::ACCESS])])
-        .doc(Group::SortedSet, "6.2.0", "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the result.", "Stores the members of the first sorted set that no other one has.")
+        .keys(&[
+            KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE]),
+            KeySpec::counted(2, 1, &[KeyFlags::RO, KeyFlags::ACCESS]),
+        ])
+        .doc(
+            Group::SortedSet,
+            "6.2.0",
+            "O(L + (N-K)log(N)) at worst, L being the number of elements of all sets, N of the first and K of the \
+             result.",
+            "Stores the members of the first sorted set that no other one has.",
+        )
         .args(&[Arg::key("destination"), Arg::integer("numkeys"), Arg::key("key").key_spec(1).multiple()]),
     zdiffstore,
 );

@@ -60,8 +60,19 @@ pub const ZMPOP: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::counted(1, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "7.0.0", "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members taken.", "Takes members with the lowest or highest scores out of the first sorted set that is not empty.")
-        .args(&[Arg::integer("numkeys"), Arg::key("key").multiple(), Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]), Arg::integer("count").token("COUNT").optional()]),
+        .doc(
+            Group::SortedSet,
+            "7.0.0",
+            "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members \
+             taken.",
+            "Takes members with the lowest or highest scores out of the first sorted set that is not empty.",
+        )
+        .args(&[
+            Arg::integer("numkeys"),
+            Arg::key("key").multiple(),
+            Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]),
+            Arg::integer("count").token("COUNT").optional(),
+        ]),
     zmpop,
 );
 
@@ -79,7 +90,13 @@ pub const BZPOPMIN: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::FAST, Flags::BLOCKING])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::range(1, -2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "5.0.0", "O(log(N)), N being the size of the sorted set.", "Takes the member with the lowest score out of the first sorted set that is not empty, and waits for one if there is none.")
+        .doc(
+            Group::SortedSet,
+            "5.0.0",
+            "O(log(N)), N being the size of the sorted set.",
+            "Takes the member with the lowest score out of the first sorted set that is not empty, and waits for one \
+             if there is none.",
+        )
         .history(&[("6.0.0", "The timeout may have a fraction.")])
         .args(&[Arg::key("key").multiple(), Arg::double("timeout")]),
     bzpopmin,
@@ -96,7 +113,13 @@ pub const BZPOPMAX: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::FAST, Flags::BLOCKING])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::range(1, -2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "5.0.0", "O(log(N)), N being the size of the sorted set.", "Takes the member with the highest score out of the first sorted set that is not empty, and waits for one if there is none.")
+        .doc(
+            Group::SortedSet,
+            "5.0.0",
+            "O(log(N)), N being the size of the sorted set.",
+            "Takes the member with the highest score out of the first sorted set that is not empty, and waits for one \
+             if there is none.",
+        )
         .history(&[("6.0.0", "The timeout may have a fraction.")])
         .args(&[Arg::key("key").multiple(), Arg::double("timeout")]),
     bzpopmax,
@@ -113,8 +136,21 @@ pub const BZMPOP: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::BLOCKING])
         .acl(&[Categories::SORTEDSET])
         .keys(&[KeySpec::counted(2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(Group::SortedSet, "7.0.0", "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members taken.", "Takes members with the lowest or highest scores out of the first sorted set that is not empty, and waits for one if there is none.")
-        .args(&[Arg::double("timeout"), Arg::integer("numkeys"), Arg::key("key").multiple(), Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]), Arg::integer("count").token("COUNT").optional()]),
+        .doc(
+            Group::SortedSet,
+            "7.0.0",
+            "O(K) + O(M*log(N)), K being the number of keys, N the size of the sorted set and M the number of members \
+             taken.",
+            "Takes members with the lowest or highest scores out of the first sorted set that is not empty, and waits \
+             for one if there is none.",
+        )
+        .args(&[
+            Arg::double("timeout"),
+            Arg::integer("numkeys"),
+            Arg::key("key").multiple(),
+            Arg::one_of("where", &[Arg::word("min", "MIN"), Arg::word("max", "MAX")]),
+            Arg::integer("count").token("COUNT").optional(),
+        ]),
     bzmpop,
 );
 

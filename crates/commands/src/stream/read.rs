@@ -169,7 +169,8 @@ fn unbalanced(with_group: bool) -> Error {
 fn meaningless(id: char) -> Error {
     Error::new(format!(
         "ERR The {id} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by \
-         specifying a proper ID, or use the > ID to get new messages. The {id} ID would just return an empty result set."
+         specifying a proper ID, or use the > ID to get new messages. The {id} ID would just return an empty \
+         result set."
     ))
 }
 

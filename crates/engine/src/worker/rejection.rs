@@ -97,8 +97,8 @@ impl Rejection {
         }
     }
 
-    /// Whether the client does better to wait for a moment: a small data set is loaded by then, unless a script that takes
-    /// long is part of it.
+    /// Whether the client does better to wait for a moment: a small data set is loaded by then, unless a script that
+    /// takes long is part of it.
     pub fn is_soon_over(&self, server: &Services) -> bool {
         let (admission, loading) = (&server.admission, &server.persistence.loading);
         let since_ms = admission.loading_since_ms();
@@ -147,8 +147,8 @@ fn as_replica(server: &Services, flags: Flags) -> Option<Rejection> {
     (is_stale(server) && !flags.contains(Flags::STALE)).then_some(Rejection::Stale)
 }
 
-/// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be written, and
-/// that is a reason to refuse writes.
+/// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be
+/// written, and that is a reason to refuse writes.
 pub fn keeps_nothing(server: &Services) -> bool {
     let admission = &server.admission;
     admission.has(Reasons::UNWRITTEN) || (admission.has(Reasons::UNSAVED) && stops_writes(server))

@@ -31,7 +31,8 @@ pub fn line(style: Style, level: LogLevel, now: SystemTime, message: &str) -> Ve
         LogFormat::Json => {
             let message = json_string(message);
             format!(
-                "{{\"pid\":{pid},\"role\":\"{role}\",\"timestamp\":\"{time}\",\"level\":\"{name}\",\"message\":{message}}}\n"
+                "{{\"pid\":{pid},\"role\":\"{role}\",\"timestamp\":\"{time}\",\"level\":\"{name}\",\
+                 \"message\":{message}}}\n"
             )
         }
     }

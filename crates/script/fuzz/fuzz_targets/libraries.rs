@@ -13,8 +13,8 @@ const SCRIPTS: [&str; 4] = [
      if not ok then return 1 end
      local ok, text = pcall(cjson.encode, value)
      return (not ok or #cjson.encode(cjson.decode(text)) == #text) and 1 or 2",
-    // What is nested too deeply becomes nil, which is no key and no value of a map, and has an array become one. That takes
-    // other room once, and stays what it is.
+    // What is nested too deeply becomes nil, which is no key and no value of a map, and has an array become one. That
+    // takes other room once, and stays what it is.
     "local read = {pcall(cmsgpack.unpack, ARGV[1])}
      if not read[1] or read[2] == nil then return 1 end
      local packed = cmsgpack.pack(read[2])

@@ -48,8 +48,8 @@ impl Heap {
 /// condition.
 ///
 /// # Safety
-/// Only Lua may call it. `shared` is the heap that the state was made with, and `block` is null or a block of `old` bytes
-/// that this function returned.
+/// Only Lua may call it. `shared` is the heap that the state was made with, and `block` is null or a block of `old`
+/// bytes that this function returned.
 pub(super) unsafe extern "C" fn allocate(
     shared: *mut c_void,
     block: *mut c_void,
