@@ -72,8 +72,8 @@ const WAKE: usize = usize::MAX;
 /// Listeners have the tokens from here up.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
 
-/// Connects the layers below to the engine: it executes a primary's commands and those of an append-only file, and answers
-/// clients that wait when the server becomes a replica.
+/// Connects the layers below to the engine, which executes a primary's commands and those of an append-only file, and
+/// answers clients that wait when the server becomes a replica.
 pub fn attach(services: &'static Services) {
     services.set_applier(move |participant| Box::new(apply::Applier::new(services, participant)));
     services.set_unblock(blocking::unblock_all);
