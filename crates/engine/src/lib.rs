@@ -4,6 +4,7 @@
 //! and the engine.
 
 pub mod defrag;
+pub mod handlers;
 pub mod scripts;
 pub mod services;
 pub mod session;

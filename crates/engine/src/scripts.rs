@@ -1,8 +1,8 @@
 //! EVAL, EVALSHA and FCALL with their read-only variants: what is known of them. The engine runs them itself, since
 //! they call other commands (see [`crate::worker::script_call`]).
 
-use crate::worker::script_call::{ScriptCall, Source};
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_scripting::script_call::{ScriptCall, Source};
 
 /// The family.
 pub static COMMANDS: &[Command<ScriptCall>] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FCALL, FCALL_RO];

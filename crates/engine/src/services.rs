@@ -2,12 +2,8 @@
 //! engine reaches the process around it.
 
 use crate::defrag::Defrag;
+use crate::handlers::Handler;
 use crate::session::Client;
-use crate::worker::apply::Applier;
-use crate::worker::blocking::unblock_all;
-use crate::worker::handlers::Handler;
-use crate::worker::output;
-use crate::worker::replay::Player;
 use kvick_acl::Acl;
 use kvick_commands::context::Error;
 use kvick_commands::table::{CommandInfo, CommandTable};
@@ -23,6 +19,9 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
+
+/// Bytes that a worker writes to a connection at once.
+pub const WRITTEN_AT_ONCE: usize = 1024 * 1024;
 
 /// The process around the engine.
 pub trait Process: Send + Sync {
@@ -47,7 +46,7 @@ pub struct Services {
     pub connections: Handover<(Socket, Arc<ClientInfo>)>,
     /// Active defragmentation.
     pub defrag: Defrag,
-    /// Bytes that a worker writes to a connection at once; none when replies are to be [listed](output::list_replies).
+    /// Bytes that a worker writes to a connection at once; none when replies are to be listed.
     pub written_at_once: AtomicUsize,
     process: OnceLock<&'static dyn Process>,
 }
@@ -71,12 +70,9 @@ impl Services {
             acl: Acl::default(),
             connections: Handover::new(core.workers()),
             defrag: Defrag::default(),
-            written_at_once: AtomicUsize::new(output::WRITE),
+            written_at_once: AtomicUsize::new(WRITTEN_AT_ONCE),
             process: OnceLock::new(),
         }));
-        replicated.set_applier(move |participant| Box::new(Applier::new(services, participant)));
-        replicated.set_unblock(unblock_all);
-        durable.set_replayer(move |participant| Box::new(Player::new(services, participant)));
         services
     }
 

@@ -1,13 +1,13 @@
 //! The engine without a process: several clients on one and on two executors, in a chosen order, over a keyspace in
 //! memory, with the write log that comes of it.
 
+use crate::handlers::Handler;
 use crate::scripts;
 use crate::services::Services;
 use crate::session::Client;
 use crate::transactions;
 use crate::worker::batch::ResolvedCommand;
 use crate::worker::engine::{Engine, Outcome};
-use crate::worker::handlers::Handler;
 use kvick_acl::identity::Identity;
 use kvick_commands::table::{Class, CommandTable};
 use kvick_config::tables::{memory, network};

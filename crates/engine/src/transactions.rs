@@ -1,8 +1,22 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH: what is known of them. The engine does them itself, since they decide which
 //! locks are taken (see [`crate::worker::transaction`]).
 
-use crate::worker::transaction::Control;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+
+/// The commands about transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// MULTI
+    Multi,
+    /// EXEC
+    Exec,
+    /// DISCARD
+    Discard,
+    /// WATCH
+    Watch,
+    /// UNWATCH
+    Unwatch,
+}
 
 /// The family.
 pub static COMMANDS: &[Command<Control>] = &[MULTI, EXEC, DISCARD, WATCH, UNWATCH];

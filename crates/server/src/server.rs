@@ -7,9 +7,9 @@ use kvick_config::Values;
 use kvick_core::Core;
 use kvick_core::message::Message;
 use kvick_durability::{aof, persistence};
+use kvick_engine::handlers::Handler;
 use kvick_engine::services::{Process, Services};
 use kvick_engine::session::Session;
-use kvick_engine::worker::handlers::Handler;
 use kvick_net::listen::{Listeners, Transport};
 use kvick_replication::history;
 use parking_lot::RwLock;
@@ -100,6 +100,7 @@ impl Server {
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
         }));
+        kvick_engine::worker::attach(server.services);
         server.services.set_process(server);
         server
     }

@@ -3,11 +3,11 @@
 //! Here and in the [lane](super::fast_path) alone handlers are called and locks are taken for them.
 
 use super::engine::{Call, Called, Engine, Keys, LONG_US};
-use super::handlers::Handler;
 use super::permission::{Admitted, wrong_arity};
 use super::script_call::Yield;
-use super::transaction::Control;
+use crate::handlers::Handler;
 use crate::session::{Client, Session, SessionHandler};
+use crate::transactions::Control;
 use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_commands::table::CommandInfo;

@@ -4,9 +4,9 @@
 use super::batch::ResolvedCommand;
 use super::cross_protocol;
 use super::evicting::Evicting;
-use super::handlers::Handler;
 use super::permission::{Admitted, MUST_LOG_IN, unknown_command, unknown_subcommand};
 use super::script_call::{Scratch, Yield};
+use crate::handlers::Handler;
 use crate::services::Services;
 use crate::session::{Client, Fate, ReplyMode};
 use crate::worker::rejection;

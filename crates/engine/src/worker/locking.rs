@@ -18,10 +18,10 @@
 //! If it differs, the engine releases the locks, and the request is checked again from the start.
 
 use super::engine::{Engine, Keys};
-use super::handlers::Handler;
 use super::permission::Admitted;
+use crate::handlers::Handler;
 use crate::session::Client;
-use crate::worker::transaction::Control;
+use crate::transactions::Control;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};

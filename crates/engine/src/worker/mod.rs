@@ -21,7 +21,6 @@ pub mod engine;
 pub mod evicting;
 mod fast_path;
 pub mod feeding;
-pub mod handlers;
 mod handshake;
 mod input;
 mod locking;
@@ -72,6 +71,14 @@ const HELD_BACK: Duration = Duration::from_millis(1);
 const WAKE: usize = usize::MAX;
 /// Listeners have the tokens from here up.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
+
+/// Connects the layers below to the engine, which executes a primary's commands and those of an append-only file, and
+/// answers clients that wait when the server becomes a replica.
+pub fn attach(services: &'static Services) {
+    services.set_applier(move |participant| Box::new(apply::Applier::new(services, participant)));
+    services.set_unblock(blocking::unblock_all);
+    services.set_replayer(move |participant| Box::new(replay::Player::new(services, participant)));
+}
 
 /// See the module's documentation.
 pub struct Worker {

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::connection::Connection;
-use crate::services::Services;
+use crate::services::{Services, WRITTEN_AT_ONCE};
 use crate::session::Fate;
 use kvick_config::tables::replication::REPL_BACKLOG_SIZE;
 use kvick_core::clients::ClientFlags;
@@ -21,9 +21,6 @@ pub struct Run {
     pub end: usize,
 }
 
-/// Bytes written to one connection at once, and of waiting output in a turn: who reads as fast as is written to it must
-/// not keep the worker to itself.
-pub const WRITE: usize = 1024 * 1024;
 /// Bytes that may wait for a connection that has never logged in, and would have to.
 const STRANGERS_OUTPUT: u64 = 1024;
 /// Runs of one connection that are written with one call.
@@ -38,7 +35,7 @@ const REPLIES_KEPT: usize = 512 * 1024;
 /// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the lists of blocks that otherwise take what
 /// sockets do not.
 pub fn list_replies(server: &Services, on: bool) {
-    server.written_at_once.store(if on { 0 } else { WRITE }, Ordering::Relaxed);
+    server.written_at_once.store(if on { 0 } else { WRITTEN_AT_ONCE }, Ordering::Relaxed);
 }
 
 fn lists_replies(server: &Services) -> bool {
@@ -205,14 +202,14 @@ impl Worker {
             }
             let Some(connection) = self.connections.get_mut(token) else { return };
             let Connection { output, socket, client, .. } = connection;
-            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITE)) else {
+            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITTEN_AT_ONCE)) else {
                 return self.close(token);
             };
             self.engine.stats.writes.add(1);
             self.engine.stats.bytes_out.add(written as u64);
             client.info.bytes_out.add(written as u64);
             connection.publish_output();
-            if !connection.output.is_empty() && written >= WRITE {
+            if !connection.output.is_empty() && written >= WRITTEN_AT_ONCE {
                 connection.unwritten = true;
                 self.queue(token);
             }

@@ -11,8 +11,8 @@
 use super::connection::Connection;
 use super::debugging::Seat;
 use super::engine::{Engine, Keys};
-use super::handlers::Handler;
 use super::permission::{OUT_OF_MEMORY, wrong_arity};
+use crate::handlers::Handler;
 use crate::session::Client;
 use crate::worker::rejection;
 use kvick_acl::log::Context as AclContext;

@@ -5,11 +5,12 @@
 //! these locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
 
 use super::engine::Engine;
-use super::handlers::Handler;
 use super::locking::Scripts;
 use super::permission::Admitted;
 use super::script_call::Yield;
+use crate::handlers::Handler;
 use crate::session::{Client, Fate};
+use crate::transactions::Control;
 use kvick_acl::log::Context as AclContext;
 use kvick_acl::{Denied, Reason};
 use kvick_commands::context::Error;
@@ -22,21 +23,6 @@ use kvick_script::ScriptFlags;
 use kvick_store::{Address, Key, Locked, Watcher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The commands about transactions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Control {
-    /// MULTI
-    Multi,
-    /// EXEC
-    Exec,
-    /// DISCARD
-    Discard,
-    /// WATCH
-    Watch,
-    /// UNWATCH
-    Unwatch,
-}
 
 /// A transaction that has begun.
 pub struct Transaction {

@@ -26,8 +26,8 @@ pub mod time;
 
 use kvick_commands::spec::Command;
 use kvick_commands::table::{Class, CommandTable};
+use kvick_engine::handlers::Handler;
 use kvick_engine::session::SessionHandler;
-use kvick_engine::worker::handlers::Handler;
 
 /// The table of all commands.
 pub fn table() -> CommandTable<Handler> {

@@ -1,9 +1,9 @@
 //! What runs a command, and the table of all of them.
 
-use super::script_call::ScriptCall;
-use super::transaction::Control;
 use crate::session::SessionHandler;
+use crate::transactions::Control;
 use kvick_commands::context::Handler as DataHandler;
+use kvick_scripting::script_call::ScriptCall;
 
 /// The code of a command.
 #[derive(Clone, Copy)]
