@@ -4,7 +4,9 @@
 //! and the engine.
 
 pub mod defrag;
+pub mod feed;
 pub mod handlers;
+pub mod queued;
 pub mod scripts;
 pub mod services;
 pub mod session;

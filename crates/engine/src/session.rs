@@ -1,9 +1,9 @@
 //! What a session command works with: the connection it came from, the server, and the keyspace under the locks that
 //! the command's rule asked for.
 
+use crate::feed::Feed;
+use crate::queued::{Transaction, Watching};
 use crate::services::Services;
-use crate::worker::feeding::Feed;
-use crate::worker::transaction::{Transaction, Watching};
 use kvick_acl::identity::Identity;
 use kvick_commands::context::{Error, Settings};
 use kvick_core::Core;

@@ -40,7 +40,7 @@ fn threads_run_where_the_lists_of_processors_say() {
     for worker in ["worker-0", "worker-1", "replication"] {
         assert_eq!(places[worker], first, "{worker}");
     }
-    for other in ["log", "janitor", "aof", "migrator", "signals"] {
+    for other in ["log", "lazy-free", "aof", "migrator", "signals"] {
         assert_eq!(places[other], last, "{other}");
     }
     // No setting is about it.

@@ -90,7 +90,7 @@ impl LazyFree {
             }
         };
         // If the thread cannot be started, its end of the queue is dropped, and `dispose` detects that.
-        let _ = std::thread::Builder::new().name("janitor".into()).spawn(work);
+        let _ = std::thread::Builder::new().name("lazy-free".into()).spawn(work);
         LazyFree { queue, counts }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 
 fn parse_text(text: &str) -> Result<Vec<String>, String> {
     let table = crate::testing::catalogue();
-    let users = parse(text.as_bytes(), "f", Reader { table: &table, all_channels: false })?;
+    let users = parse(text.as_bytes(), "f", Reader { table, all_channels: false })?;
     Ok(users.values().map(|user| String::from_utf8(user.line()).unwrap()).collect())
 }
 
@@ -45,7 +45,7 @@ fn a_saved_file_reads_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users.acl");
     let table = crate::testing::catalogue();
-    let reader = Reader { table: &table, all_channels: false };
+    let reader = Reader { table, all_channels: false };
     let lines = "user default on nopass ~* &* +@all\nuser eve on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe\
                  97bf527a25b %R~k resetchannels &c db=1,2 -@all +get +select|1 (~* &* +@all)\n";
     let users = parse(lines.as_bytes(), "f", reader).unwrap();
@@ -59,7 +59,7 @@ fn a_saved_file_reads_back() {
 #[test]
 fn a_configuration_names_each_user_once_and_shows_no_password() {
     let table = crate::testing::catalogue();
-    let reader = Reader { table: &table, all_channels: false };
+    let reader = Reader { table, all_channels: false };
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     let mut lines = vec![UserLine::read(&words("bob on >x +nosuch"), &[], reader).unwrap()];
     let refused = |line: &str, lines: &[UserLine]| UserLine::read(&words(line), lines, reader).unwrap_err().to_string();

@@ -23,7 +23,7 @@ const KEYS_PER_LOOK: u32 = 16;
 const ARGUMENTS_MIN: usize = 4096;
 /// Bytes for the replies of a batch that each worker begins with; more do not count as memory in use.
 pub(super) const SCRATCH_MIN: usize = 16 * 1024;
-/// Longest sleep while the janitor frees what there is to free.
+/// Longest sleep while lazy freeing has something to free.
 const NAP: Duration = Duration::from_millis(1);
 
 /// A worker's part in eviction.

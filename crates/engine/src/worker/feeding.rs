@@ -7,6 +7,7 @@
 
 use super::Worker;
 use super::connection::Connection;
+use crate::feed::{Dump, Feed, FeedSource};
 use crate::services::Services;
 use crate::session::Client;
 use kvick_commands::spec::Flags;
@@ -14,17 +15,12 @@ use kvick_commands::table::CommandInfo;
 use kvick_core::clients::ClientFlags;
 use kvick_core::stats::WorkerStats;
 use kvick_net::supervise;
-use kvick_replication::replicas::{Replica, Stage};
 use kvick_replication::synchronise::{self, PendingFullSync};
-use kvick_replication::transfer::{Ended, Next, Reader};
 use kvick_runtime::clock::{self, Ticks};
 use kvick_runtime::logging;
-use kvick_store::log::{Follower, Piece};
 use std::io;
-use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes written to a replica in a turn.
 const TURN_BYTES: usize = 4 * 1024 * 1024;
@@ -32,54 +28,6 @@ const TURN_BYTES: usize = 4 * 1024 * 1024;
 const FEED_EVERY_US: u64 = 250;
 /// How long replicas wait at most for what a worker has for them when it has nothing else to do.
 pub(super) const OWED_AT_MOST: Duration = Duration::from_millis(1);
-
-/// What a replica is fed with.
-pub struct Feed {
-    /// The replica.
-    pub replica: Arc<Replica>,
-    food: FeedSource,
-    /// When it was last told that it is to wait.
-    told: Instant,
-    /// What is being written, and how much of it is.
-    plate: Option<(PendingChunk, usize)>,
-}
-
-enum FeedSource {
-    /// Nothing until a snapshot begins.
-    Nothing,
-    /// A dump, and the log behind it.
-    Dump(Box<Dump>),
-    /// The log, once the replica says that it has loaded the dump; nothing more if it wants the dump only.
-    Loading(Option<Follower>),
-    /// The log.
-    Log(Follower),
-}
-
-struct Dump {
-    reader: Reader,
-    /// Nothing for one that wants the dump only.
-    follower: Option<Follower>,
-    /// Whether the replica says when it has loaded it.
-    is_streamed: bool,
-    /// Whether any of it has come.
-    has_begun: bool,
-}
-
-enum PendingChunk {
-    Chunk(Arc<[u8]>),
-    Piece(Piece),
-}
-
-impl Deref for PendingChunk {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            PendingChunk::Chunk(chunk) => chunk,
-            PendingChunk::Piece(piece) => piece,
-        }
-    }
-}
 
 /// What became of an attempt to feed.
 enum Fed {
@@ -89,125 +37,6 @@ enum Fed {
     More,
     /// The connection cannot go on.
     Broken,
-}
-
-impl Feed {
-    /// A replica that waits for a snapshot.
-    pub fn waiting(replica: Arc<Replica>) -> Self {
-        Feed { replica, food: FeedSource::Nothing, told: Instant::now(), plate: None }
-    }
-
-    /// A replica that goes on where it was.
-    pub fn of_log(replica: Arc<Replica>, follower: Follower) -> Self {
-        Feed { replica, food: FeedSource::Log(follower), told: Instant::now(), plate: None }
-    }
-
-    /// Bytes of the log that it has not been sent.
-    pub fn lag(&self) -> u64 {
-        let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
-        match &self.food {
-            FeedSource::Nothing => 0,
-            FeedSource::Dump(dump) => self.lag_behind(dump.follower.as_ref()),
-            FeedSource::Loading(follower) => self.lag_behind(follower.as_ref()),
-            FeedSource::Log(follower) => follower.lag() + unwritten,
-        }
-    }
-
-    /// Bytes of the log that wait for the dump to be loaded.
-    fn lag_behind(&self, follower: Option<&Follower>) -> u64 {
-        match follower {
-            Some(follower) => follower.lag(),
-            None => self.replica.pin.lock().as_ref().map_or(0, Follower::lag),
-        }
-    }
-
-    /// The replica says how far it is: a dump that was sent to it is loaded.
-    pub fn heard(&mut self, server: &Services) {
-        self.go_online(server);
-    }
-
-    fn go_online(&mut self, server: &Services) {
-        self.food = match std::mem::replace(&mut self.food, FeedSource::Nothing) {
-            FeedSource::Loading(Some(follower)) => {
-                self.put_online(server);
-                FeedSource::Log(follower)
-            }
-            FeedSource::Log(follower) => {
-                if self.replica.stage() == Stage::Keeping {
-                    self.put_online(server);
-                }
-                FeedSource::Log(follower)
-            }
-            food => food,
-        }
-    }
-
-    fn put_online(&self, server: &Services) {
-        self.replica.set_stage(Stage::Online);
-        self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
-        server.require_replicas(&server.config.values());
-        logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
-    }
-
-    /// Whether the dump has been sent as a whole, and is to be followed by nothing.
-    fn is_dump_channel_done(&self) -> bool {
-        matches!(self.food, FeedSource::Loading(None))
-    }
-
-    /// Whether a replica that waits for its dump is to be told that this server is there: from time to time.
-    fn is_to_be_told(&mut self) -> bool {
-        const TELL_EVERY: Duration = Duration::from_secs(1);
-        let waits = match &self.food {
-            FeedSource::Nothing => true,
-            FeedSource::Dump(dump) => !dump.has_begun,
-            FeedSource::Loading(_) | FeedSource::Log(_) => false,
-        };
-        let is_due = waits && self.told.elapsed() >= TELL_EVERY;
-        if is_due {
-            self.told = Instant::now();
-        }
-        is_due
-    }
-
-    /// Takes the next helping; false when there is none yet, `None` when there will be none.
-    fn help_itself(&mut self, server: &Services) -> Option<bool> {
-        let plate = match &mut self.food {
-            FeedSource::Nothing | FeedSource::Loading(_) => return Some(false),
-            FeedSource::Log(follower) => match follower.next(u64::MAX) {
-                Ok(Some(piece)) => PendingChunk::Piece(piece),
-                Ok(None) => return Some(false),
-                Err(_) => return None,
-            },
-            FeedSource::Dump(dump) => match dump.reader.take() {
-                Next::Chunk(chunk) => {
-                    dump.has_begun = true;
-                    PendingChunk::Chunk(chunk)
-                }
-                Next::Later => return Some(false),
-                Next::Ended(Ended::Failed) => return None,
-                Next::Ended(Ended::Complete) => {
-                    if let FeedSource::Dump(dump) = std::mem::replace(&mut self.food, FeedSource::Nothing) {
-                        if dump.follower.is_none() {
-                            logging::notice(format_args!(
-                                "RDB transfer completed, rdb only replica ({}) should be disconnected asap",
-                                self.replica.name()
-                            ));
-                        }
-                        self.food = FeedSource::Loading(dump.follower);
-                        if dump.is_streamed {
-                            self.replica.set_stage(Stage::Receiving);
-                        } else {
-                            // It knows by itself where the dump ends.
-                            self.go_online(server);
-                        }
-                    }
-                    return Some(!matches!(self.food, FeedSource::Loading(_)) && self.help_itself(server)?);
-                }
-            },
-        };
-        self.plate = Some((plate, 0));
-        Some(true)
-    }
 }
 
 /// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The

@@ -9,6 +9,7 @@ use super::locking::Scripts;
 use super::permission::Admitted;
 use super::script_call::Yield;
 use crate::handlers::Handler;
+use crate::queued::{Transaction, WatchedKey, Watching};
 use crate::session::{Client, Fate};
 use crate::transactions::Control;
 use kvick_acl::log::Context as AclContext;
@@ -20,116 +21,8 @@ use kvick_core::clients::ClientFlags;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply};
 use kvick_script::ScriptFlags;
-use kvick_store::{Address, Key, Locked, Watcher};
-use std::sync::Arc;
+use kvick_store::{Address, Key, Locked};
 use std::sync::atomic::Ordering;
-
-/// A transaction that has begun.
-pub struct Transaction {
-    queue: Vec<(&'static CommandInfo, OwnedArgs)>,
-    /// The flags of its commands together: what allows something, only if all allow it.
-    flags: Flags,
-    /// Bytes that the queue takes.
-    bytes: usize,
-    /// Whether a command was refused, so that EXEC runs none.
-    aborted: bool,
-    /// The database that will be selected when the next command runs.
-    db: usize,
-}
-
-impl Transaction {
-    /// One that begins in database `db`.
-    fn new(db: usize) -> Self {
-        Transaction { queue: Vec::new(), flags: ALLOWING, bytes: 0, aborted: false, db }
-    }
-
-    /// The database that will be selected when the next command runs.
-    pub fn db(&self) -> usize {
-        self.db
-    }
-
-    /// Commands queued.
-    pub fn len(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// True when nothing is queued.
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
-    /// The flags of its commands together with those of one more.
-    fn flags_with(&self, flags: Flags) -> Flags {
-        (self.flags & flags & ALLOWING) | ((self.flags | flags) - ALLOWING)
-    }
-
-    /// Bytes that its commands take.
-    pub fn memory(&self) -> usize {
-        self.bytes + self.queue.capacity() * size_of::<(&CommandInfo, OwnedArgs)>()
-    }
-
-    /// Whether one of its commands runs a script or function.
-    pub(super) fn may_run_script(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.class == Class::Script)
-    }
-
-    /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
-    /// databases the others work on.
-    fn may_be_refused_database(&self, client: &Client) -> bool {
-        let has = |flag| self.queue.iter().any(|(command, _)| command.spec.flags.contains(flag));
-        has(Flags::SELECTS) && (!client.is_unrestricted() || has(Flags::LOGS_IN))
-    }
-
-    /// A command was refused.
-    pub fn abort(&mut self) {
-        *self = Transaction { aborted: true, ..Transaction::new(self.db) };
-    }
-}
-
-/// The flags that allow something; others forbid or demand.
-const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
-
-/// Bytes that a watched key takes where those who watch are looked up, but for its name: some words and pointers.
-const LISTED: usize = size_of::<[usize; 8]>();
-
-/// The keys that a client watches.
-#[derive(Default)]
-pub struct Watching {
-    watcher: Arc<Watcher>,
-    keys: Vec<WatchedKey>,
-    /// Bytes of their names.
-    key_bytes: usize,
-}
-
-struct WatchedKey {
-    db: usize,
-    key: Box<[u8]>,
-}
-
-impl Watching {
-    /// Number of keys.
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// True when there are none.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    fn addresses(&self, engine: &Engine) -> Vec<Address> {
-        self.hashed(engine).map(|(watched, key)| engine.server.keyspace.address(watched.db, key)).collect()
-    }
-
-    /// Bytes that they take, here and where they are looked up.
-    fn memory(&self) -> usize {
-        self.key_bytes + self.keys.capacity() * size_of::<WatchedKey>() + self.keys.len() * LISTED
-    }
-
-    fn hashed<'a>(&'a self, engine: &'a Engine) -> impl Iterator<Item = (&'a WatchedKey, Key<'a>)> {
-        self.keys.iter().map(|watched| (watched, engine.server.keyspace.key(&watched.key)))
-    }
-}
 
 /// The database that a command selects, if it is SELECT.
 fn selected_by(command: &CommandInfo, args: Args<'_>, databases: usize) -> Option<usize> {
@@ -285,13 +178,15 @@ impl Engine {
     pub(super) fn unwatch(&mut self, client: &mut Client) {
         let Some(watching) = client.watching.take() else { return };
         self.within_batch(|engine| {
-            let mut locked = engine.lock_patiently(|engine| watching.addresses(engine));
+            let mut locked = engine.lock_patiently(|engine| watching.addresses(engine.server.keyspace));
             engine.unwatch_locked(&watching, &mut locked);
         });
     }
 
     fn unwatch_locked(&self, watching: &Watching, locked: &mut Locked) {
-        watching.hashed(self).for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
+        watching
+            .hashed(self.server.keyspace)
+            .for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
     }
 
     /// Runs EXEC. What is executed is shown to monitors together, and EXEC last, so that they see the transaction end.
@@ -317,7 +212,7 @@ impl Engine {
         let global = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS)
                 || self.needs_global_lock(command, request.args())
-        }) || transaction.may_be_refused_database(client);
+        }) || transaction.may_be_refused_database(client.is_unrestricted());
         let scripts =
             if transaction.may_run_script() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
         let locked = match &scripts {
@@ -335,7 +230,7 @@ impl Engine {
         let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
             locked.became_overdue(watched.db, key, &watching.watcher, self.now_ms)
         };
-        let touched = watching.watcher.is_touched() || watching.hashed(self).any(overdue);
+        let touched = watching.watcher.is_touched() || watching.hashed(self.server.keyspace).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
         self.shown.begin_group();
         if touched {
@@ -357,7 +252,7 @@ impl Engine {
     /// Where all keys are that the commands name, each in the database that is selected by then, and the watched ones.
     fn transaction_addresses(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Vec<Address> {
         let keyspace = self.server.keyspace;
-        let mut addresses = watching.addresses(self);
+        let mut addresses = watching.addresses(self.server.keyspace);
         let mut selected = db;
         for (command, request) in &transaction.queue {
             let args = request.args();
