@@ -8,8 +8,8 @@
 
 use kvick_acl::User;
 use kvick_acl::rules::{Reader, join_selectors};
-use kvick_core::clients::default_user_name;
 use kvick_commands::table::CommandTable;
+use kvick_core::clients::default_user_name;
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 

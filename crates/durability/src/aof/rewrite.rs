@@ -268,7 +268,7 @@ impl Destination for Base {
 }
 
 impl Writer {
-    /// Begins to write at the start of the core: to the last increment, or a new one behind a first base.
+    /// Begins to write at the start of the server: to the last increment, or a new one behind a first base.
     pub fn open(&mut self) -> Result<(), Told> {
         self.aof_dir.make()?;
         let mut manifest = self.aof_dir.manifest.clone();
