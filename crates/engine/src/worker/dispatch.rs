@@ -124,7 +124,7 @@ impl Engine {
         Called::Done
     }
 
-    /// The copy of a large argument that the logs need when the command keeps the original.
+    /// The part of a large argument that the logs need when the command keeps the argument.
     #[inline]
     fn remember_owned(&self, command: &CommandInfo, owned_arg: Option<&[u8]>) -> Option<OwnedArgument> {
         Some(OwnedArgument::new(command.spec.takes?, owned_arg?))

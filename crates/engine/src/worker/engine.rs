@@ -310,7 +310,7 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             if client.tracking.is_some() && self.effects.concern_others() && !self.is_busy() {
-                // Propagate evictions first: the command will not find the evicted keys.
+                // Deliver invalidations of evicted keys first: the command will not read those keys.
                 self.settle_consequences();
                 client.last_command = previous;
                 return Outcome::Again;

@@ -97,7 +97,7 @@ impl Worker {
                 connection.queued = true;
                 return self.handshakes.push(token);
             }
-            // No reply is expected from it.
+            // The peer has closed, so a reply would have no recipient.
             return if connection.read_closed {
                 self.close(token)
             };

@@ -130,7 +130,7 @@ pub struct Worker {
     awaiting_fsync: awaiting_fsync::AwaitingFsync,
     /// End offset of the write log when last checked.
     log_seen: u64,
-    /// Whether this worker reads no requests until its output drains.
+    /// Whether no requests are read until the append-only file catches up.
     rests: bool,
     timers: timers::Timers,
     /// Migrated keys returned by the migrator, not yet settled.
@@ -294,7 +294,8 @@ impl Worker {
     }
 
     /// Syncs this worker with the write log at the start of a turn: passes the time to the files, sends replies whose
-    /// fsync has completed, and stops reading requests when too many replies await fsync.
+    /// fsync has completed, and stops reading requests when too many replies await fsync or the append-only file falls
+    /// too far behind.
     fn keep_up_with_log(&mut self) {
         let log = &self.server.keyspace.log;
         if !log.has_readers() {
@@ -453,7 +454,7 @@ impl Worker {
                 connection.stopped = false;
                 connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, false);
                 if !connection.queued {
-                    // Ahead of messages that arrived later.
+                    // Ahead of connections that became ready later.
                     connection.queued = true;
                     self.ready.push_front(token);
                 }
