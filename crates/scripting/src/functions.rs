@@ -36,7 +36,7 @@ impl Function {
 pub struct Library {
     /// Its name.
     pub name: String,
-    /// Its code with the first line.
+    /// Its code, including the first line.
     pub code: Arc<[u8]>,
     /// Its functions.
     pub functions: Vec<Arc<Function>>,

@@ -9,7 +9,7 @@
 //!
 //! **Invariant**: one script or function runs at a time, across all workers. A thread takes the [turn](Turn) before it
 //! runs one, and before any lock of the keyspace. There are two interpreters, one for scripts and one for functions. Only
-//! the thread that holds the turn or the global lock accesses them; the two exclude each other, because the turn is held
+//! the thread that holds the turn or the global lock accesses them. The two exclude each other, because the turn is held
 //! only within a batch or with the global lock. The registries are locked briefly, and last of all locks.
 
 pub mod debugging;
