@@ -23,7 +23,7 @@ pub struct Feed {
 }
 
 pub(crate) enum FeedSource {
-    /// Nothing until a snapshot begins.
+    /// Nothing until the snapshot begins.
     Nothing,
     /// A snapshot, followed by the log.
     Dump(Box<Dump>),
@@ -39,7 +39,7 @@ pub(crate) struct Dump {
     pub(crate) follower: Option<Follower>,
     /// Whether the replica reports when it has loaded the snapshot.
     pub(crate) is_streamed: bool,
-    /// Whether any chunk has been received from the snapshot.
+    /// Whether any chunk of the snapshot was available.
     pub(crate) has_begun: bool,
 }
 

@@ -8,9 +8,9 @@
 //! `kvick-engine` executes scripts and the commands that they call.
 //!
 //! **Invariant**: one script or function runs at a time, across all workers. A thread takes the [turn](Turn) before it
-//! runs one, and before any lock of the keyspace. There are two interpreters, one for scripts and one for functions. Only
-//! the thread that holds the turn or the global lock accesses them. The two exclude each other, because the turn is held
-//! only within a batch or with the global lock. The registries are locked briefly, and last of all locks.
+//! runs one, and before any lock of the keyspace. There are two interpreters, one for scripts and one for functions.
+//! Only the thread that holds the turn or the global lock accesses them. The two exclude each other, because the turn
+//! is held only within a batch or with the global lock. The registries are locked briefly, and last of all locks.
 
 pub mod debugging;
 pub mod functions;
@@ -76,7 +76,7 @@ pub struct Interpreters {
 }
 
 impl Interpreters {
-    /// The interpreter of a kind.
+    /// The interpreter for a kind of code, created on first use.
     pub fn get(&mut self, core: &Core, kind: Kind) -> Result<&mut Vm, Error> {
         let slot = &mut self.vms[kind as usize];
         match slot {

@@ -107,7 +107,7 @@ impl Blocked {
     }
 }
 
-/// Answers clients that wait for keys when the server becomes a replica; the caller holds the global lock.
+/// Answers blocked clients when the server becomes a replica; the caller holds the global lock.
 pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerStats) {
     for client in core.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
@@ -267,7 +267,7 @@ impl Engine {
         }
         let name = blocked.client.names.lock().user.clone();
         let (command, args) = (blocked.command, blocked.request.args());
-        // A client whose user was deleted is disconnected.
+        // The user was deleted, and the client is being disconnected.
         let user = self.server.acl.find(&name)?;
         let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
         let denied = user.check(&request).err()?;

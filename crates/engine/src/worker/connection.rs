@@ -66,7 +66,7 @@ pub struct Connection {
 pub enum Deferred {
     /// Its arguments.
     Request(OwnedArgs),
-    /// It breaks the protocol.
+    /// It violates the protocol.
     Broken(ProtocolError),
 }
 

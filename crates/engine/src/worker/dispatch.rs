@@ -299,7 +299,7 @@ impl Engine {
             return WhenExpired::ImportSource;
         }
         if self.server.replication.upstream.is_replica() {
-            // The primary says when keys go.
+            // The primary decides when keys expire.
             return WhenExpired::Import;
         }
         if self.runtime_config.import_mode {
@@ -309,7 +309,7 @@ impl Engine {
         if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
-    /// Statistics, and the logs of slow commands.
+    /// Updates statistics, and adds the command to the slow log if needed.
     #[inline]
     pub(super) fn account(
         &mut self,
@@ -322,7 +322,7 @@ impl Engine {
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
-    /// Looks whether a command that was executed is one that the logs are for.
+    /// Checks whether an executed command belongs in the slow log or a large command log.
     #[inline]
     pub(super) fn offer_to_logs(
         &mut self,
@@ -341,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    /// Counts a command that started at `began` and has just ended. Returns its duration in ticks.
     #[inline]
     pub(super) fn count(&mut self, command: &CommandInfo, began: Ticks, result: &Result<(), Error>) -> u64 {
         let now = Ticks::now();

@@ -42,13 +42,13 @@ const DATE_US: u64 = 100;
 
 /// A worker's execution state.
 pub struct Engine {
-    /// The server.
+    /// The engine's dependencies.
     pub server: &'static Services,
-    /// All commands.
+    /// The command table.
     pub table: &'static CommandTable<Handler>,
     /// The executor that this engine belongs to.
     pub executor: Executor,
-    /// Its counters.
+    /// Statistics of the worker.
     pub stats: Arc<WorkerStats>,
     /// Its flag in the global lock.
     pub participant: Participant,
@@ -102,7 +102,7 @@ pub struct Engine {
     /// State of memory limits and eviction.
     pub(super) evicting: Evicting,
     pub(super) last: Ticks,
-    /// When `now_ms` was read.
+    /// The time at which `now_ms` was read.
     dated: Ticks,
     /// [`DATE_US`] and [`LONG_US`] in ticks.
     date_ticks: u64,
@@ -465,7 +465,7 @@ impl Engine {
         None
     }
 
-    /// Applies CLIENT REPLY to what was written since `start`.
+    /// Applies CLIENT REPLY to the reply written since `start`.
     #[inline]
     pub(super) fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
         // Pushes are not replies and are sent even when replies are off.

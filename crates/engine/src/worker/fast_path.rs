@@ -26,7 +26,7 @@ use kvick_store::{Db, Env, Key};
 enum End<'a> {
     /// It was the last request, or the next one does not qualify.
     Nothing,
-    /// It failed.
+    /// The request failed.
     Failed(&'static CommandInfo, Error),
     /// It may belong in the slow log or the large command log: its duration in ticks, and the bytes of its reply.
     Remarkable(&'static CommandInfo, Args<'a>, u64, usize),

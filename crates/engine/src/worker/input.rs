@@ -236,7 +236,7 @@ impl Worker {
                 Read::Drained(n) => (n, false),
             };
             total += n;
-            // SAFETY: the socket wrote n bytes to what `spare` returned.
+            // SAFETY: the socket wrote n bytes to the buffer that `spare` returned.
             let missing = unsafe { connection.parser.filled(n) };
             if missing == 0 || !more || total >= BIG_READ {
                 break (missing, more);

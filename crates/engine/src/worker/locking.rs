@@ -59,7 +59,7 @@ pub(super) enum Scripts {
 pub(super) struct Ground(u64);
 
 impl Ground {
-    /// The reasons that are part of it.
+    /// The admission word's reasons that are part of the ground.
     const REASONS: u64 =
         Reasons::LOADING.union(Reasons::LOADING_BESIDE).union(Reasons::REPLICA).union(Reasons::ENDING).word();
     /// Commands are paused. No reason uses this bit.
@@ -283,7 +283,7 @@ impl Engine {
         Some(Scripts::Any)
     }
 
-    /// Takes the right to run a script; `None` when another has been running for a while.
+    /// Takes the right to run a script; `None` when another script has been running for a while.
     pub(super) fn take_turn(&mut self) -> Option<Turn<'static>> {
         let mut looks = 0;
         if !self.let_held_go_first() {

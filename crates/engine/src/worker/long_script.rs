@@ -25,7 +25,7 @@ use std::time::Duration;
 /// The part of a batch behind the current request.
 #[derive(Clone, Copy)]
 pub(super) struct Rest<'b> {
-    /// The requests.
+    /// The remaining requests.
     pub requests: &'b [Request],
     /// The batch that they belong to.
     pub batch: &'b Batch,
@@ -43,7 +43,7 @@ pub(super) struct Ran {
     pub put_off: bool,
 }
 
-/// A worker while a request of one of its connections is executed apart from it.
+/// A worker that serves other clients while one of its requests is executed apart from it.
 struct YieldingWorker<'w, 'b> {
     worker: &'w mut Worker,
     /// The connection that sent the request.

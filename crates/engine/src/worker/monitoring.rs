@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Shows a command that was executed in a database, whatever its flags.
+    /// Shows a command executed in a database, regardless of the command's flags.
     #[cold]
     fn show_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {
         if self.server.admission.has(Reasons::LOADING) {

@@ -15,9 +15,9 @@ use std::time::Instant;
 pub struct Run {
     /// The connection.
     pub token: usize,
-    /// Where its replies begin.
+    /// Offset at which its replies begin.
     pub start: usize,
-    /// Their end.
+    /// Offset at which they end.
     pub end: usize,
 }
 

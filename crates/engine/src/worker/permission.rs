@@ -198,7 +198,7 @@ impl Engine {
     }
 }
 
-/// Memory is short.
+/// Memory is above its limit.
 pub(super) const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
 
 pub(super) const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");

@@ -29,7 +29,7 @@ pub fn redirects(server: &Services, client: &ClientInfo, flags: Flags) -> bool {
 
 /// Why a request may not run.
 pub enum Rejection {
-    /// Its client has to authenticate first.
+    /// Its client must authenticate first.
     NotAuthenticated,
     /// It has the wrong number of arguments.
     WrongArity(&'static CommandInfo),
@@ -164,7 +164,7 @@ pub fn is_stale(server: &Services) -> bool {
         && !server.config.read(REPLICA_SERVE_STALE_DATA)
 }
 
-/// Whether a failed save is a reason to refuse writes.
+/// Whether writes are refused because the last save failed.
 fn stops_writes(server: &Services) -> bool {
     let values = server.config.values();
     values.read(STOP_WRITES_ON_BGSAVE_ERROR) && !values.read(SAVE).points().is_empty()

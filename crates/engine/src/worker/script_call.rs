@@ -340,7 +340,7 @@ impl Engine {
         result
     }
 
-    /// Reads the clock for a script.
+    /// Reads the clock and freezes the time for a script.
     fn stop_clock(&mut self) {
         let now_us = clock::unix_us();
         self.script_us = Some(now_us);
@@ -363,9 +363,9 @@ struct Caller<'r> {
     read_only: bool,
     /// Whether it may use more memory while memory is above its limit.
     allow_oom: bool,
-    /// Whether a command that writes has been called.
+    /// Whether it has called a command that writes.
     wrote: bool,
-    /// How many commands were called.
+    /// Number of commands called.
     calls: u32,
     /// Whether other threads see it as running.
     is_shown: bool,
@@ -373,7 +373,7 @@ struct Caller<'r> {
     is_busy: bool,
 }
 
-/// Scripts run one by one.
+/// A script may not run another script.
 pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
 /// After this many commands a script counts as running for a while, even if it executes little Lua between them.
 const CALLS_LOOKED_AFTER: u32 = 256;
