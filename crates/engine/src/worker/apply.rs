@@ -66,7 +66,7 @@ impl Applier {
     fn run_entered<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
         let upstream = &self.engine.server.replication.upstream;
         loop {
-            // A command may release the global lock and take it again, and the upstream may have changed meanwhile.
+            // A command may leave the batch and enter it again, and the upstream may have changed meanwhile.
             if upstream.number() != self.number {
                 return Err(Superseded);
             }
@@ -140,7 +140,7 @@ impl Applier {
         }
     }
 
-    /// Releases the global lock for a moment.
+    /// Leaves the batch for a moment, so that other threads can take the global lock.
     fn pause(&mut self) {
         self.engine.leave();
         std::thread::sleep(PAUSE);
@@ -152,7 +152,7 @@ impl Applier {
     #[cold]
     fn wait_for_script(&mut self) -> Result<(), Superseded> {
         self.pause();
-        // The global lock may have been released, and other data may be loading now.
+        // The batch may have been left meanwhile, and other data may be loading now.
         while self.engine.server.admission.has(Reasons::LOADING) {
             self.pause();
         }

@@ -84,7 +84,7 @@ pub struct Engine {
     pub(super) script_us: Option<i64>,
     /// Number of this worker's requests blocked by a script.
     pub(super) held: usize,
-    /// Whether a script that was visible to others has just ended, so that requests may wait for its locks again.
+    /// Whether a script that was visible to others has just ended, so that the requests it blocked must be retried.
     pub(super) ended_long_script: bool,
     /// Whether the error of the current command was already counted for a command that its script called.
     pub(super) error_is_counted: bool,

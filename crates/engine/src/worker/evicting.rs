@@ -192,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Publishes the size of the reply buffer if it is large.
+    /// Publishes how far the reply buffer has grown beyond its initial size.
     #[inline]
     pub(super) fn publish_scratch(&mut self, capacity: usize) {
         let much = capacity.saturating_sub(SCRATCH_MIN);
@@ -324,7 +324,7 @@ impl Worker {
         }
     }
 
-    /// Publishes the size of the reply buffer if it is large.
+    /// Publishes the memory of the worker's reply buffer.
     #[inline]
     pub(super) fn publish_scratch(&mut self) {
         self.engine.publish_scratch(self.replies.capacity());
