@@ -91,7 +91,7 @@ pub struct Worker {
     ready: VecDeque<usize>,
     /// TLS connections with a handshake in progress.
     handshakes: handshake::Handshakes,
-    /// Connections stopped until CLIENT PAUSE ends.
+    /// Connections stopped until CLIENT PAUSE or the script that blocks them ends.
     paused: Vec<usize>,
     /// Pending deliveries to this worker's connections.
     deliveries: delivery::Deliveries,
@@ -320,8 +320,8 @@ impl Worker {
         self.server.log_moved(Some(self.number))
     }
 
-    /// Handles the peer closing its sending side. Returns whether the connection can be closed at once because no
-    /// request is pending.
+    /// Handles the peer closing its sending side. Returns whether the connection can be closed at once: it is stopped,
+    /// and the replies to its requests would have no recipient.
     fn note_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
