@@ -1,12 +1,11 @@
-//! Active defragmentation: when it runs, and how much of the processor it may take.
+//! Active defragmentation: decides when it runs and how much CPU time it may use.
 //!
-//! A worker looks now and then how much of the allocator's small pages is free ([`Defrag::tick`]). When that is more
-//! than the settings allow, a round begins: every worker walks through its share of the keyspace
-//! ([`kvick_store::defrag`]), for `active-defrag-cycle-us` at a time and as often as the percentage of the processor
-//! says, which lies between `active-defrag-cycle-min` and `-max` as the waste lies between the thresholds. When all
-//! have come to the end, it is looked again, and the next round begins unless the waste is well below the settings by
-//! then. A round in which hardly anything could be moved is followed by a rest: what is wasted then is not the
-//! keyspace's.
+//! A worker periodically measures how much memory in the allocator's slabs is free ([`Defrag::tick`]). When it exceeds
+//! the configured thresholds, a round begins: every worker walks its share of the keyspace ([`kvick_store::defrag`]) in
+//! slices of `active-defrag-cycle-us`. The CPU percentage is interpolated between `active-defrag-cycle-min` and `-max`
+//! as the waste lies between the thresholds. When all workers have finished, the waste is measured again, and the next
+//! round begins unless it is well below the thresholds. A round that moved almost nothing is followed by a pause,
+//! because the remaining waste is not the keyspace's.
 
 use crate::services::Services;
 use kvick_config::tables::memory as settings;
@@ -17,64 +16,64 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long nothing is moved after a round in which hardly anything could be.
+/// Length of the pause after a round that moved almost nothing.
 const REST: Duration = Duration::from_secs(10);
-/// A round was in vain when it moved less than this share of what it looked at, as a divisor.
+/// A round is futile if it moved less than one part in this many of what it examined.
 const IN_VAIN_SHARE: u64 = 1000;
-/// Texts of scripts looked at under their lock.
+/// Script texts examined per lock acquisition.
 const SCRIPTS_PER_LOCK: usize = 256;
-/// Shortest time at a stretch.
+/// Minimum length of a slice in microseconds.
 const CYCLE_US_MIN: u64 = 50;
-/// A worker that comes late makes up for it with so many stretches at most.
+/// A delayed worker extends its slice to at most this multiple.
 const STRETCHES_MAX: u64 = 4;
 
-/// See the module's documentation.
+/// Shared state of active defragmentation; see the module's documentation.
 #[derive(Default)]
 pub struct Defrag {
-    /// Percentage of each worker's time; 0 while no round is under way.
+    /// CPU percentage per worker; 0 while no round is in progress.
     percent: AtomicU32,
-    /// The number of the round.
+    /// Number of the current round.
     round: AtomicU64,
-    /// Workers that have come to the end of their share in it.
+    /// Workers that have finished their share of the round.
     finished: AtomicUsize,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Since when it runs.
+    /// When the current run started.
     since: Option<Instant>,
-    /// How long it ran before.
+    /// Duration of earlier runs.
     total: Duration,
-    /// Until when it rests.
+    /// End of the pause.
     rests_until: Option<Instant>,
-    /// What the percentages were when it last looked.
+    /// The configured percentages at the last tick.
     bounds: (u32, u32),
-    /// What had been moved and kept when the round began.
+    /// Moved and kept totals when the round began.
     at_begin: (u64, u64),
 }
 
 impl Defrag {
-    /// Percentage of each worker's time; 0 while it does not run.
+    /// CPU percentage per worker; 0 while defragmentation is not running.
     pub fn percent(&self) -> u32 {
         self.percent.load(Ordering::Relaxed)
     }
 
-    /// How long it has been running this time, and in all.
+    /// Duration of the current run, and of all runs.
     pub fn times(&self) -> (Duration, Duration) {
         let state = self.state.lock();
         let now = state.since.map_or(Duration::ZERO, |since| since.elapsed());
         (now, state.total + now)
     }
 
-    /// Begins to count anew.
+    /// Resets the statistics.
     pub fn reset(&self) {
         let mut state = self.state.lock();
         state.total = Duration::ZERO;
         state.since = state.since.map(|_| Instant::now());
     }
 
-    /// Looks whether it should run, and how much. One thread calls it some times a second.
+    /// Decides whether defragmentation runs, and at which percentage. One thread calls it several times per second.
     pub fn tick(&self, server: &'static Services) {
         let values = server.config.values();
         if !values.read(settings::ACTIVEDEFRAG) {
@@ -98,7 +97,7 @@ impl Defrag {
         }
         let waste = Waste::measure();
         let lower = values.read(settings::ACTIVE_DEFRAG_THRESHOLD_LOWER);
-        // Once it runs it goes on until it has some way to go before it would begin again.
+        // Hysteresis: a run continues until the waste is well below the level at which it would start.
         let margin = if runs { 0.75 } else { 1.0 };
         let is_wasteful = waste.percent >= f64::from(lower) * margin
             && waste.bytes as f64 >= values.read(settings::ACTIVE_DEFRAG_IGNORE_BYTES) as f64 * margin;
@@ -127,41 +126,41 @@ impl Defrag {
     }
 }
 
-/// What all workers have moved and kept.
+/// Moved and kept totals of all workers.
 fn progress(server: &Services) -> (u64, u64) {
     server.stats.iter().fold((0, 0), |sum, stats| (sum.0 + stats.defrag_moved.get(), sum.1 + stats.defrag_kept.get()))
 }
 
-/// The percentage of time for so much waste: between the bounds as it is between the thresholds.
+/// The CPU percentage for a given waste, interpolated between the thresholds.
 fn percentage(waste: f64, (lower, upper): (u32, u32), (min, max): (u32, u32)) -> u32 {
     let share = (waste - f64::from(lower)) / f64::from(upper.saturating_sub(lower).max(1));
     let wanted = f64::from(min) + (f64::from(max) - f64::from(min)) * share.clamp(0.0, 1.0);
-    // Bounds may be the wrong way round; both are from 1 to 99.
+    // The bounds may be reversed; both are from 1 to 99.
     wanted.clamp(f64::from(min.min(max)), f64::from(max.max(min))) as u32
 }
 
-/// What one worker has of it.
+/// One worker's state of defragmentation.
 #[derive(Default)]
 pub struct Worker {
-    /// The round that it is in, and whether it has come to its end.
+    /// The worker's round, and whether it has finished its share.
     round: u64,
     is_done: bool,
-    /// Its way through its share.
+    /// The position in its share.
     pub walk: Walk,
-    /// Where the first worker goes on with the texts of scripts, behind its share; `None` when it is through.
+    /// The first worker's position in the script texts, which follow its share; `None` when it has finished them.
     pub scripts_from: Option<usize>,
-    /// The allocator, as it was when it was last looked at.
+    /// The allocator's slabs as of the last measurement.
     pub slabs: Slabs,
     looked_at: Option<Instant>,
-    /// When it is to go on.
+    /// When the next slice begins.
     next: Option<Instant>,
 }
 
 impl Worker {
-    /// How often a worker looks how much slabs are used.
+    /// Interval at which a worker measures slab usage.
     const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-    /// How long until it goes on; `None` while there is nothing to do.
+    /// Time until the next slice; `None` while there is nothing to do.
     pub fn wait(&self, defrag: &Defrag) -> Option<Duration> {
         if defrag.percent() == 0 || self.round == defrag.round.load(Ordering::Acquire) && self.is_done {
             return None;
@@ -169,7 +168,7 @@ impl Worker {
         Some(self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now())))
     }
 
-    /// Until when to work now; `None` when it is not time.
+    /// Deadline of the slice that begins now; `None` if none is due.
     pub fn begin(&mut self, defrag: &Defrag, cycle_us: u64) -> Option<Instant> {
         if !self.wait(defrag)?.is_zero() {
             return None;
@@ -190,7 +189,7 @@ impl Worker {
         Some(now + Duration::from_micros((cycle_us + owed_us).min(STRETCHES_MAX * cycle_us)))
     }
 
-    /// Goes on with the texts of scripts until the deadline; whether it is through.
+    /// Continues with the script texts until the deadline. Returns whether all are done.
     pub fn go_through_scripts(&mut self, scripting: &Scripting, deadline: Instant, work: &mut Work) -> bool {
         while let Some(from) = self.scripts_from {
             let mut mover = Mover::new(&mut self.slabs, SCRIPTS_PER_LOCK, 0);
@@ -204,7 +203,7 @@ impl Worker {
         self.scripts_from.is_none()
     }
 
-    /// Takes note of a stretch of work since `began`, and whether it came to the end of the worker's share.
+    /// Records a slice that started at `began`, and whether it finished the worker's share.
     pub fn end(&mut self, defrag: &Defrag, began: Instant, is_done: bool) {
         let percent = defrag.percent().clamp(1, 99);
         let took = began.elapsed();

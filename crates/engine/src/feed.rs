@@ -1,4 +1,4 @@
-//! What a replica's connection is sent: a dump, and the write log behind it.
+//! The data sent to a replica: a full sync's snapshot, and the write log behind it.
 
 use kvick_replication::ReplicatedCore;
 use kvick_replication::replicas::{Replica, Stage};
@@ -11,23 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a replica is fed with.
+/// The feed of one replica.
 pub struct Feed {
     /// The replica.
     pub replica: Arc<Replica>,
     pub(crate) food: FeedSource,
-    /// When it was last told that it is to wait.
+    /// When the replica last received a keepalive while waiting.
     pub(crate) told: Instant,
-    /// What is being written, and how much of it is.
+    /// The pending chunk, and the bytes of it already written.
     pub(crate) plate: Option<(PendingChunk, usize)>,
 }
 
 pub(crate) enum FeedSource {
-    /// Nothing until a snapshot begins.
+    /// Nothing until the snapshot begins.
     Nothing,
-    /// A dump, and the log behind it.
+    /// A snapshot, followed by the log.
     Dump(Box<Dump>),
-    /// The log, once the replica says that it has loaded the dump; nothing more if it wants the dump only.
+    /// The log, once the replica reports that it has loaded the snapshot; `None` if it wants the snapshot only.
     Loading(Option<Follower>),
     /// The log.
     Log(Follower),
@@ -35,11 +35,11 @@ pub(crate) enum FeedSource {
 
 pub(crate) struct Dump {
     pub(crate) reader: Reader,
-    /// Nothing for one that wants the dump only.
+    /// Position in the log; `None` if the replica wants the snapshot only.
     pub(crate) follower: Option<Follower>,
-    /// Whether the replica says when it has loaded it.
+    /// Whether the replica reports when it has loaded the snapshot.
     pub(crate) is_streamed: bool,
-    /// Whether any of it has come.
+    /// Whether any chunk of the snapshot was available.
     pub(crate) has_begun: bool,
 }
 
@@ -60,17 +60,17 @@ impl Deref for PendingChunk {
 }
 
 impl Feed {
-    /// A replica that waits for a snapshot.
+    /// A feed that waits for a snapshot.
     pub fn waiting(replica: Arc<Replica>) -> Self {
         Feed { replica, food: FeedSource::Nothing, told: Instant::now(), plate: None }
     }
 
-    /// A replica that goes on where it was.
+    /// A feed that continues from a position in the log (partial sync).
     pub fn of_log(replica: Arc<Replica>, follower: Follower) -> Self {
         Feed { replica, food: FeedSource::Log(follower), told: Instant::now(), plate: None }
     }
 
-    /// Bytes of the log that it has not been sent.
+    /// Bytes of the log not yet sent.
     pub fn lag(&self) -> u64 {
         let unwritten = self.plate.as_ref().map_or(0, |(plate, written)| plate.len() - written) as u64;
         match &self.food {
@@ -81,7 +81,7 @@ impl Feed {
         }
     }
 
-    /// Bytes of the log that wait for the dump to be loaded.
+    /// Bytes of the log that wait until the snapshot is loaded.
     pub(crate) fn lag_behind(&self, follower: Option<&Follower>) -> u64 {
         match follower {
             Some(follower) => follower.lag(),
@@ -89,7 +89,7 @@ impl Feed {
         }
     }
 
-    /// The replica says how far it is: a dump that was sent to it is loaded.
+    /// Handles an acknowledgment by the replica: a snapshot sent to it is loaded.
     pub fn heard(&mut self, core: &ReplicatedCore) {
         self.go_online(core);
     }
@@ -117,12 +117,12 @@ impl Feed {
         logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
     }
 
-    /// Whether the dump has been sent as a whole, and is to be followed by nothing.
+    /// Whether a replica that wants only the snapshot has received all of it.
     pub(crate) fn is_dump_channel_done(&self) -> bool {
         matches!(self.food, FeedSource::Loading(None))
     }
 
-    /// Whether a replica that waits for its dump is to be told that this server is there: from time to time.
+    /// Whether a keepalive is due for a replica that waits for its snapshot.
     pub(crate) fn is_to_be_told(&mut self) -> bool {
         const TELL_EVERY: Duration = Duration::from_secs(1);
         let waits = match &self.food {
@@ -137,7 +137,7 @@ impl Feed {
         is_due
     }
 
-    /// Takes the next helping; false when there is none yet, `None` when there will be none.
+    /// Takes the next chunk; false if none is available yet, `None` if the feed has failed.
     pub(crate) fn help_itself(&mut self, core: &ReplicatedCore) -> Option<bool> {
         let plate = match &mut self.food {
             FeedSource::Nothing | FeedSource::Loading(_) => return Some(false),
@@ -165,7 +165,7 @@ impl Feed {
                         if dump.is_streamed {
                             self.replica.set_stage(Stage::Receiving);
                         } else {
-                            // It knows by itself where the dump ends.
+                            // The replica detects the end of the snapshot by itself.
                             self.go_online(core);
                         }
                     }

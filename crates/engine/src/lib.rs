@@ -1,7 +1,7 @@
-//! Executes commands: the way of a request from its connection to its reply, on workers that each have an event loop.
+//! Executes commands: takes a request from its connection to its reply, on workers that each run an event loop.
 //!
-//! [`services`] is what they work with, [`session`] a connection's state as commands see it, [`worker`] the event loop
-//! and the engine.
+//! [`services`] holds what the engine depends on, [`session`] the connection state that commands access, and [`worker`]
+//! the event loop and the engine.
 
 pub mod defrag;
 pub mod feed;

@@ -1,4 +1,4 @@
-//! What a client's transaction holds until EXEC: the queued commands, and the keys that the client watches.
+//! The contents of a client's transaction until EXEC: the queued commands and the watched keys.
 
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
@@ -6,21 +6,21 @@ use kvick_resp::OwnedArgs;
 use kvick_store::{Address, Key, Keyspace, Watcher};
 use std::sync::Arc;
 
-/// A transaction that has begun.
+/// An open transaction.
 pub struct Transaction {
     pub(crate) queue: Vec<(&'static CommandInfo, OwnedArgs)>,
-    /// The flags of its commands together: what allows something, only if all allow it.
+    /// The combined flags of its commands; a permissive flag is set only if all commands have it.
     pub(crate) flags: Flags,
-    /// Bytes that the queue takes.
+    /// Memory used by the queue, in bytes.
     pub(crate) bytes: usize,
-    /// Whether a command was refused, so that EXEC runs none.
+    /// Whether a command was refused, so that EXEC fails.
     pub(crate) aborted: bool,
     /// The database that will be selected when the next command runs.
     pub(crate) db: usize,
 }
 
 impl Transaction {
-    /// One that begins in database `db`.
+    /// Creates a transaction that begins in database `db`.
     pub(crate) fn new(db: usize) -> Self {
         Transaction { queue: Vec::new(), flags: ALLOWING, bytes: 0, aborted: false, db }
     }
@@ -30,22 +30,22 @@ impl Transaction {
         self.db
     }
 
-    /// Commands queued.
+    /// Number of queued commands.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// True when nothing is queued.
+    /// True when no command is queued.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// The flags of its commands together with those of one more.
+    /// The combined flags of its commands and one more command.
     pub(crate) fn flags_with(&self, flags: Flags) -> Flags {
         (self.flags & flags & ALLOWING) | ((self.flags | flags) - ALLOWING)
     }
 
-    /// Bytes that its commands take.
+    /// Memory used by its commands, in bytes.
     pub fn memory(&self) -> usize {
         self.bytes + self.queue.capacity() * size_of::<(&CommandInfo, OwnedArgs)>()
     }
@@ -55,23 +55,23 @@ impl Transaction {
         self.queue.iter().any(|(command, _)| command.class == Class::Script)
     }
 
-    /// Whether a SELECT among its commands may turn out to be forbidden, so that it cannot be told beforehand which
-    /// databases the others work on.
+    /// Whether one of its SELECT commands may be refused at execution, so that the databases of later commands are
+    /// unknown.
     pub(crate) fn may_be_refused_database(&self, is_unrestricted: bool) -> bool {
         let has = |flag| self.queue.iter().any(|(command, _)| command.spec.flags.contains(flag));
         has(Flags::SELECTS) && (!is_unrestricted || has(Flags::LOGS_IN))
     }
 
-    /// A command was refused.
+    /// Marks the transaction as failed after a command was refused.
     pub fn abort(&mut self) {
         *self = Transaction { aborted: true, ..Transaction::new(self.db) };
     }
 }
 
-/// The flags that allow something; others forbid or demand.
+/// Flags that permit; all others forbid or require.
 const ALLOWING: Flags = Flags::LOADING.union(Flags::STALE);
 
-/// Bytes that a watched key takes where those who watch are looked up, but for its name: some words and pointers.
+/// Memory that a watched key uses in the lookup table of watchers in addition to its name, in bytes (estimate).
 const LISTED: usize = size_of::<[usize; 8]>();
 
 /// The keys that a client watches.
@@ -79,7 +79,7 @@ const LISTED: usize = size_of::<[usize; 8]>();
 pub struct Watching {
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) keys: Vec<WatchedKey>,
-    /// Bytes of their names.
+    /// Total length of their names in bytes.
     pub(crate) key_bytes: usize,
 }
 
@@ -94,7 +94,7 @@ impl Watching {
         self.keys.len()
     }
 
-    /// True when there are none.
+    /// True when no key is watched.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -103,7 +103,7 @@ impl Watching {
         self.hashed(keyspace).map(|(watched, key)| keyspace.address(watched.db, key)).collect()
     }
 
-    /// Bytes that they take, here and where they are looked up.
+    /// Memory used here and in the lookup table, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.key_bytes + self.keys.capacity() * size_of::<WatchedKey>() + self.keys.len() * LISTED
     }

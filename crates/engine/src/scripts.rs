@@ -1,10 +1,10 @@
-//! EVAL, EVALSHA and FCALL with their read-only variants: what is known of them. The engine runs them itself, since
+//! Command definitions of EVAL, EVALSHA, FCALL and their read-only variants. The engine executes them itself, since
 //! they call other commands (see [`crate::worker::script_call`]).
 
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_scripting::script_call::{ScriptCall, Source};
 
-/// The family.
+/// All commands of this family.
 pub static COMMANDS: &[Command<ScriptCall>] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FCALL, FCALL_RO];
 
 const COMPLEXITY: &str = "Depends on the script that is executed.";

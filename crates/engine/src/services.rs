@@ -1,5 +1,5 @@
-//! What the engine and the workers need: the core with durability and replication, users, all commands, and how the
-//! engine reaches the process around it.
+//! The dependencies of the engine and the workers: the core with durability and replication, users, the command table,
+//! and the interface to the process.
 
 use crate::defrag::Defrag;
 use crate::handlers::Handler;
@@ -20,33 +20,34 @@ use std::ops::Deref;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes that a worker writes to a connection at once.
+/// Maximum bytes that a worker passes to one write on a connection.
 pub const WRITTEN_AT_ONCE: usize = 1024 * 1024;
 
-/// The process around the engine.
+/// The process that runs the engine.
 pub trait Process: Send + Sync {
-    /// Does the periodic work of the whole server. The first worker calls it several times a second.
+    /// Does the periodic work of the whole server. The first worker calls it several times per second.
     fn tick(&'static self);
 
-    /// Ends the server.
+    /// Shuts the server down.
     fn end(&self);
 
-    /// What session commands of the process work with.
+    /// The process as its own type, for its session commands.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// See the module's documentation. There is one, which lives as long as the process.
+/// The dependencies of the engine; see the module's documentation. There is one instance, which lives as long as the
+/// process.
 pub struct Services {
     replicated: &'static ReplicatedCore,
     /// All commands.
     pub table: &'static CommandTable<Handler>,
-    /// Users and their rights.
+    /// Users and their permissions.
     pub acl: Acl,
-    /// Connections on their way to the workers that are to have them.
+    /// New connections on their way to their workers.
     pub connections: Handover<(Socket, Arc<ClientInfo>)>,
     /// Active defragmentation.
     pub defrag: Defrag,
-    /// Bytes that a worker writes to a connection at once; none when replies are to be listed.
+    /// Maximum bytes passed to one write on a connection; 0 when replies go through the block lists.
     pub written_at_once: AtomicUsize,
     process: OnceLock<&'static dyn Process>,
 }
@@ -60,7 +61,7 @@ impl Deref for Services {
 }
 
 impl Services {
-    /// On a core, with these commands.
+    /// Creates services on a core, with the given commands.
     pub fn leak(core: &'static Core, table: &'static CommandTable<Handler>) -> &'static Services {
         let durable: &'static DurableCore = Box::leak(Box::new(DurableCore::new(core)));
         let replicated = ReplicatedCore::leak(durable);
@@ -76,13 +77,13 @@ impl Services {
         services
     }
 
-    /// Sets the process around the engine, once; without one there is no periodic work.
+    /// Sets the process, once. Without one there is no periodic work.
     pub fn set_process(&self, process: &'static dyn Process) {
-        // A second call would be a mistake of the process's start alone; the first stays.
+        // A second call would be a bug in process startup; the first value stays.
         let _ = self.process.set(process);
     }
 
-    /// The process around the engine, if there is one.
+    /// The process, if set.
     pub fn process(&self) -> Option<&'static dyn Process> {
         self.process.get().copied()
     }
@@ -94,7 +95,7 @@ impl Services {
         }
     }
 
-    /// Ends the server, or the workers if there is no process around them.
+    /// Shuts the server down, or the workers if no process is set.
     pub fn end(&self) {
         match self.process() {
             Some(process) => process.end(),
@@ -102,7 +103,7 @@ impl Services {
         }
     }
 
-    /// Why a protected command may not run for this client.
+    /// The error if a protected command is forbidden for this client.
     pub fn protected_refusal(&self, client: &Client, command: &CommandInfo) -> Option<Error> {
         let (setting, directive) = match command.full_name.split('|').next() {
             Some("debug") => (self.config.read(security::ENABLE_DEBUG_COMMAND), "enable-debug-command"),

@@ -1,5 +1,5 @@
-//! What a session command works with: the connection it came from, the server, and the keyspace under the locks that
-//! the command's rule asked for.
+//! The context of a session command: its connection, the server, and the keyspace under the locks that the command's
+//! lock rule requires.
 
 use crate::feed::Feed;
 use crate::queued::{Transaction, Watching};
@@ -21,43 +21,43 @@ use kvick_store::{Access, Db, Effects, Env, Locked, Waiter, WhenExpired};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A session command. As with data commands, on an error it must have written no reply.
+/// A handler of a session command. Like a data command, it must not have written a reply if it returns an error.
 pub type SessionHandler = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
 
-/// Everything a session command works with.
+/// The context of a session command.
 pub struct Session<'a> {
     /// The server.
     pub server: &'static Services,
     /// The connection.
     pub client: &'a mut Client,
-    /// Where the reply goes.
+    /// Receives the reply.
     pub reply: Reply<'a>,
-    /// The locks.
+    /// The locks held for the command.
     pub locked: &'a mut Locked,
-    /// What the command did to the keyspace.
+    /// Effects of the command on the keyspace.
     pub effects: &'a mut Effects,
-    /// Present Unix time in milliseconds.
+    /// Current Unix time in milliseconds.
     pub now_ms: i64,
-    /// How access is recorded.
+    /// How key accesses are recorded.
     pub access: &'a Access,
-    /// What becomes of keys whose time has come.
+    /// How expired keys are treated.
     pub when_expired: WhenExpired,
-    /// Settings that commands go by.
+    /// Settings used by commands.
     pub settings: &'a Settings,
-    /// Whether it is part of a transaction that is being executed, or of a script.
+    /// Whether the command belongs to a transaction being executed, or to a script.
     pub in_transaction: bool,
-    /// Unix time in microseconds as of which a script calls it, if one does.
+    /// The script's Unix time in microseconds, if a script calls the command.
     pub script_us: Option<i64>,
-    /// Who executes it.
+    /// The executor that runs the command.
     pub executor: Executor,
     /// The worker's statistics.
     pub stats: &'a WorkerStats,
-    /// Set by a command that will be answered later, and has written no reply: what its client waits for.
+    /// Set by a command that has written no reply and will be answered later: the waiter on which its client blocks.
     pub waits: &'a mut Option<Arc<Waiter>>,
 }
 
 impl Session<'_> {
-    /// A database under the command's locks.
+    /// A database, under the command's locks.
     pub fn db(&mut self, number: usize) -> Db<'_> {
         let env = Env {
             now_ms: self.now_ms,
@@ -73,43 +73,43 @@ impl Session<'_> {
     }
 }
 
-/// The state of a connection that commands see and change. Its worker alone has it.
+/// Connection state that commands read and change. Only the connection's worker accesses it.
 pub struct Client {
-    /// What others may see.
+    /// The part visible to other threads.
     pub info: Arc<ClientInfo>,
     /// Selected database.
     pub db: usize,
-    /// Protocol of replies.
+    /// Protocol version of replies.
     pub version: Version,
-    /// Who it is.
+    /// Its user and authentication state.
     pub identity: Identity,
     /// CLIENT REPLY.
     pub reply_mode: ReplyMode,
-    /// What becomes of the connection after the present command.
+    /// Whether the connection stays open after the current command.
     pub fate: Fate,
-    /// What it is subscribed to, if it is to anything.
+    /// Its subscriptions, if any.
     pub subscriptions: Option<Box<Subscriptions>>,
-    /// Set by a command that is answered by pushes instead of a reply.
+    /// Set by a command that is answered with pushes instead of a reply.
     pub answered_by_pushes: bool,
-    /// The place in the command table of the command that came last; `u32::MAX` before the first.
+    /// Index in the command table of the last command; `u32::MAX` before the first.
     pub last_command: u32,
-    /// Commands executed.
+    /// Number of commands executed.
     pub commands: u64,
-    /// The transaction that has begun, if any.
+    /// The open transaction, if any.
     pub transaction: Option<Box<Transaction>>,
-    /// Whether RESET was executed just now: what it ends is left to the engine, as far as it needs locks.
+    /// Whether RESET was just executed: the engine completes the part that needs locks.
     pub is_reset: bool,
-    /// The keys that it watches.
+    /// The keys it watches.
     pub watching: Option<Box<Watching>>,
     /// CLIENT TRACKING, while it is on.
     pub tracking: Option<Box<OwnTracking>>,
-    /// Arguments of the present command that no log may show, as bits.
+    /// Bit mask of the current command's arguments that logs must not show.
     pub redacted: u32,
-    /// What it said of itself as a replica, if it did.
+    /// Its state as a replica, if it is one.
     pub replica: Option<Arc<Replica>>,
-    /// What it is sent as a replica.
+    /// Its feed as a replica.
     pub feed: Option<Box<Feed>>,
-    /// Where the write log ended when it last wrote, at the latest.
+    /// An upper bound of the log offset at the end of its last write.
     pub write_offset: u64,
     /// SCRIPT DEBUG, while it is on.
     pub debugging: Option<Mode>,
@@ -120,34 +120,34 @@ pub struct Client {
 pub enum ReplyMode {
     /// Replies are sent.
     On,
-    /// None is.
+    /// Replies are not sent.
     Off,
-    /// The present command's is not; set when it began with `SkipNext`.
+    /// The current command's reply is not sent; set from `SkipNext` when the command began.
     Skip,
-    /// The next command's will not be.
+    /// The next command's reply will not be sent.
     SkipNext,
 }
 
-/// What becomes of a connection.
+/// Whether a connection stays open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It goes on.
+    /// It stays open.
     Open,
-    /// It is closed when its replies are written.
+    /// It is closed after its replies are written.
     CloseAfterReply,
     /// It is closed at once.
     Close,
 }
 
 impl Client {
-    /// A new connection's state.
+    /// State of a new connection.
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
         info.names.lock().user = identity.user.name.clone();
         Client::stand_in(info, identity)
     }
 
-    /// What stands in a connection's place while its client is elsewhere.
+    /// A placeholder for a client that is moved out of its connection.
     pub fn stand_in(info: Arc<ClientInfo>, identity: Identity) -> Self {
         Client {
             info,
@@ -172,21 +172,21 @@ impl Client {
         }
     }
 
-    /// Has the logs show argument `index` of the present command as "(redacted)". They show no argument beyond the
-    /// thirty-second in any case.
+    /// Redacts argument `index` of the current command in logs, which show "(redacted)" instead. Logs never show
+    /// arguments beyond the thirty-second.
     pub fn redact(&mut self, index: usize) {
         if let Some(bit) = u32::try_from(index).ok().and_then(|index| 1u32.checked_shl(index)) {
             self.redacted |= bit;
         }
     }
 
-    /// The state of a connection that is none, for benches and tests of what runs commands.
+    /// State without a connection, for benchmarks and tests.
     pub fn detached() -> Self {
         let address = |port: u16| format!("127.0.0.1:{port}");
         Client::new(Arc::new(ClientInfo::new(1, 0, -1, address(1), address(2), true, 0)), Identity::superuser())
     }
 
-    /// Shows others what has changed since the last time.
+    /// Publishes changed state to other threads.
     pub fn publish(&self) {
         self.info.command.store(self.last_command, Ordering::Relaxed);
         self.info.commands.store(self.commands, Ordering::Relaxed);
@@ -198,20 +198,20 @@ impl Client {
         self.info.db.store(db, Ordering::Relaxed);
     }
 
-    /// Changes the protocol of replies from the next one on.
+    /// Changes the protocol version, starting with the next reply.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
         let number = if version == Version::Resp3 { 3 } else { 2 };
         self.info.protocol.store(number, Ordering::Relaxed);
     }
 
-    /// Whether all that it may do is to listen: it is subscribed to something, and its protocol has no pushes.
+    /// Whether it may run only subscription commands: it is subscribed, and its protocol has no pushes.
     #[inline]
     pub fn only_listens(&self) -> bool {
         self.subscriptions.is_some() & (self.version == Version::Resp2)
     }
 
-    /// Takes note of what it is subscribed to, and shows it to others.
+    /// Replaces its subscriptions and publishes them.
     pub fn set_subscriptions(&mut self, subscriptions: Box<Subscriptions>) {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             self.info.subscriptions[kind as usize].store(subscriptions.count(kind), Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Client {
         self.subscriptions = (!subscriptions.is_empty()).then_some(subscriptions);
     }
 
-    /// Ends all its subscriptions.
+    /// Ends all subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
             pubsub.unsubscribe_all(self.place(), &mut subscriptions);
@@ -229,41 +229,41 @@ impl Client {
         }
     }
 
-    /// Begins to tell it what changes: see [`Tracking::start`](kvick_core::tracking::Tracking::start).
+    /// Starts tracking: see [`Tracking::start`](kvick_core::tracking::Tracking::start).
     pub fn start_tracking(&mut self, core: &Core, mode: &TrackingMode, prefixes: &[&[u8]]) {
         core.tracking.start(core, &self.info, &mut self.tracking, mode, prefixes);
     }
 
-    /// Ends that.
+    /// Stops tracking.
     pub fn stop_tracking(&mut self, core: &Core) {
         core.tracking.stop(core, &self.info, &mut self.tracking);
     }
 
-    /// A command that it sent just now, for the logs.
+    /// A command that it just sent, as logs record it.
     #[inline]
     pub fn executed<'a>(&'a self, args: Args<'a>, owned_arg: Option<&'a OwnedArgument>) -> Executed<'a> {
         Executed { args, owned_arg, client: &self.info, redacted: self.redacted }
     }
 
-    /// Whether a primary speaks through it.
+    /// Whether it represents a primary.
     #[inline]
     pub fn is_primary(&self) -> bool {
         self.info.flags().contains(ClientFlags::PRIMARY)
     }
 
-    /// Whether it is shown every command.
+    /// Whether it is a monitor.
     #[inline]
     pub fn is_monitor(&self) -> bool {
         self.info.flags().contains(ClientFlags::MONITOR)
     }
 
-    /// Has it shown every command from now on.
+    /// Makes it a monitor.
     pub fn begin_monitor(&self, server: &Services) {
         self.info.set_flags(ClientFlags::MONITOR, true);
         server.pubsub.begin_monitor(self.place(), &server.admission);
     }
 
-    /// Has it shown none any more, if it was.
+    /// Stops monitoring, if it is a monitor.
     pub fn end_monitor(&self, server: &Services) {
         if self.is_monitor() {
             self.info.set_flags(ClientFlags::MONITOR, false);
@@ -271,17 +271,17 @@ impl Client {
         }
     }
 
-    /// Its worker, and where that keeps it.
+    /// Its worker, and its token there.
     fn place(&self) -> (usize, usize) {
         (self.info.worker, self.info.token.load(Ordering::Relaxed))
     }
 
-    /// Whether it comes from this machine.
+    /// Whether it connects from this machine.
     pub fn is_local(&self) -> bool {
         self.info.loopback
     }
 
-    /// Whether looking at a key touches its access clock.
+    /// Whether reading a key updates the key's access clock.
     #[inline]
     pub fn touches(&self) -> bool {
         self.info.touches()

@@ -1,5 +1,5 @@
-//! The engine without a process: several clients on one and on two executors, in a chosen order, over a keyspace in
-//! memory, with the write log that comes of it.
+//! Tests of the engine without a process: several clients on one or two executors, in a chosen order, over an in-memory
+//! keyspace, with the resulting write log.
 
 use crate::handlers::Handler;
 use crate::scripts;
@@ -27,10 +27,10 @@ use std::sync::atomic::Ordering;
 #[global_allocator]
 static ALLOCATOR: kvick_runtime::allocator::Allocator = kvick_runtime::allocator::Allocator;
 
-/// What is replied to a client whose request waits.
+/// Stands for the reply to a blocked client.
 const WAITS: &str = "(waits)";
 
-/// Engines over one keyspace, clients, and a reader of the write log. Executors and clients are named by their numbers.
+/// Engines over one keyspace, clients, and a reader of the write log. Executors and clients are identified by number.
 struct Harness {
     services: &'static Services,
     executors: Vec<Engine>,
@@ -67,7 +67,7 @@ impl Harness {
         Harness { services, executors, clients: clients.collect(), log }
     }
 
-    /// Runs a client's request on an executor, as its worker would: in a batch of its own.
+    /// Runs a client's request on an executor as its worker would: in a separate batch.
     fn run(&mut self, executor: usize, client: usize, line: &str) -> String {
         self.run_at(executor, client, line, 0)
     }
@@ -103,7 +103,7 @@ impl Harness {
         String::from_utf8(out).expect("text")
     }
 
-    /// What has been put into the inbox of worker 0, which has all clients: the client's number and what it gets.
+    /// The deliveries in the inbox of worker 0, which owns all clients: the client's number and the message.
     fn delivered(&mut self) -> Vec<(usize, String)> {
         let inbox = self.services.inboxes.of(0);
         let text = |delivery| match delivery {
@@ -131,7 +131,7 @@ impl Harness {
         lines.collect::<String>().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Forgets the SELECT that the log begins with.
+    /// Skips the SELECT at the start of the log.
     fn after_select(mut self) -> Self {
         self.run(0, 0, "SET first 1");
         assert_eq!(self.logged(), "SELECT 0; SET first 1");

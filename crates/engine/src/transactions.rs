@@ -1,9 +1,9 @@
-//! MULTI, EXEC, DISCARD, WATCH, UNWATCH: what is known of them. The engine does them itself, since they decide which
-//! locks are taken (see [`crate::worker::transaction`]).
+//! Command definitions of MULTI, EXEC, DISCARD, WATCH and UNWATCH. The engine executes them itself, since they decide
+//! which locks are taken (see [`crate::worker::transaction`]).
 
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// The commands about transactions.
+/// The transaction commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
     /// MULTI
@@ -18,7 +18,7 @@ pub enum Control {
     Unwatch,
 }
 
-/// The family.
+/// All commands of this family.
 pub static COMMANDS: &[Command<Control>] = &[MULTI, EXEC, DISCARD, WATCH, UNWATCH];
 
 /// MULTI

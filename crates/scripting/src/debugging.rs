@@ -1,15 +1,15 @@
-//! Sessions of the debugger that run beside the server, each in a process of its own.
+//! Debugger sessions in forked processes.
 //!
-//! Somebody who debugs a script takes his time, and what the script writes meanwhile is nobody else's business (SCRIPT
-//! DEBUG YES). So the process is copied: the copy has the data set as it was at that moment, and the one connection;
-//! the server lets go of that, and goes on. How the copy goes about it is in `kvick-engine`.
+//! Debugging a script takes long, and with SCRIPT DEBUG YES its writes must not reach the server's data set. So the
+//! process is forked: the child has the data set as of that moment, and the debugging client's connection, which the
+//! server drops. `kvick-engine` runs the session in the child.
 //!
-//! **What a copy may do.** It has one thread, and whatever the other threads held at that moment is held in it forever.
-//! So the world is held while the process is copied: no other thread is within a batch, and none has a lock that
-//! commands take. What is left are locks outside of batches, for a moment each (the list of clients, a channel's, a
-//! worker's inbox), of which few commands of scripts ask for one. A copy that met one, or hangs for any other reason,
-//! is ended by an [alarm]. It closes all files and sockets but its connection, logs nothing, appends nothing to the
-//! write log, and ends with the server.
+//! **Restrictions in the child.** It has one thread, and locks held by other threads at the moment of the fork stay
+//! held forever. So the process forks under the global lock: no other thread is within a batch or holds a lock that
+//! commands take. What remains are locks taken briefly outside of batches (the list of clients, a channel's, a worker's
+//! inbox), which few commands of scripts use. A child that hangs, on such a lock or for any other reason, is ended by
+//! an [alarm]. It closes all files and sockets but its connection, logs nothing, appends nothing to the write log, and
+//! ends with the server.
 
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::logging;
@@ -19,55 +19,55 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How EVAL of a client goes that has said SCRIPT DEBUG.
+/// How a client's EVAL runs after SCRIPT DEBUG.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// In a copy of the process; what it writes is lost with that.
+    /// In a forked process; its writes are lost when the process ends.
     Beside,
-    /// In the server, whose other clients wait for the script as for any that takes long.
+    /// In the server; other clients wait as for any long script.
     Sync,
 }
 
-/// Sessions that there may be at a time.
+/// Maximum number of concurrent sessions.
 const SESSIONS_MAX: usize = 64;
 
-/// Seconds after which a copy ends if [`alarm`] is not called again.
+/// Seconds after which a child ends unless it calls [`alarm`] again.
 const ALARM_S: libc::c_uint = 60;
 
-/// See the module's documentation.
+/// The sessions in forked processes.
 #[derive(Default)]
 pub struct Sessions {
-    /// The processes that have not ended.
+    /// Children that have not ended.
     processes: Mutex<Vec<libc::pid_t>>,
     begun: AtomicU64,
-    /// How long it took to copy the process the last time.
+    /// Duration of the last fork.
     copying_us: AtomicU64,
 }
 
-/// Which of the two processes this is.
+/// The process in which a fork returned.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Copied {
     /// The server.
     Server,
-    /// The session's.
+    /// The debugger session's child process.
     Session,
 }
 
 impl Sessions {
-    /// Copies the process. To be called with the world held, by the worker that has the connection.
+    /// Forks the process. The caller is the worker that owns the connection and holds the global lock.
     ///
     /// # Errors
     ///
-    /// If there are too many sessions, or the system refuses.
+    /// If there are too many sessions, or the fork fails.
     pub fn copy(&'static self) -> io::Result<Copied> {
         let mut processes = self.processes.lock();
         if processes.len() == SESSIONS_MAX {
             return Err(io::Error::other("there are too many debugging sessions"));
         }
         let began = Instant::now();
-        // SAFETY: always defined.
+        // SAFETY: the call has no preconditions.
         let server = unsafe { libc::getpid() };
-        // SAFETY: the copy keeps to what the module's documentation says of it.
+        // SAFETY: the child obeys the restrictions in the module's documentation.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -87,7 +87,7 @@ impl Sessions {
         }
     }
 
-    /// Has a thread wait for the end of a session.
+    /// Starts a thread that waits for the end of a session.
     fn watch(&'static self, process: libc::pid_t) -> io::Result<()> {
         let watch = move || {
             kvick_runtime::memory::register_thread();
@@ -104,19 +104,20 @@ impl Sessions {
 
     /// Waits until a session has ended.
     fn await_end(&self, process: libc::pid_t) {
-        // SAFETY: all-zero bytes are a valid value, for the call to fill.
+        // SAFETY: all-zero bytes are a valid value for the call to overwrite.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let (id, options) = (process.unsigned_abs(), libc::WEXITED | libc::WNOWAIT);
-        // SAFETY: `info` lives through the call.
+        // SAFETY: `info` outlives the call.
         while unsafe { libc::waitid(libc::P_PID, id, &mut info, options) } != 0 {
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 break;
             }
         }
-        // Its number is not given away before it is no longer among ours, so that nobody else's process is ended.
+        // The process is reaped under this lock, after it is removed from the list, so its id cannot be reused while
+        // listed.
         let mut processes = self.processes.lock();
         processes.retain(|known| *known != process);
-        // SAFETY: it has ended, and how is not asked for.
+        // SAFETY: the child has ended, and its status is not requested.
         unsafe { libc::waitpid(process, std::ptr::null_mut(), 0) };
     }
 
@@ -128,20 +129,20 @@ impl Sessions {
         }
     }
 
-    /// Sessions that have begun, and how long it took to copy the process for the last one, in microseconds.
+    /// Number of sessions so far, and the duration of the last fork in microseconds.
     pub fn totals(&self) -> (u64, u64) {
         (self.begun.load(Ordering::Relaxed), self.copying_us.load(Ordering::Relaxed))
     }
 }
 
 fn end(process: libc::pid_t) {
-    // SAFETY: it is a child that nobody has waited for.
+    // SAFETY: it is a child that has not been reaped.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }
 
-/// Has this process, a copy, end when that one does.
+/// Makes this child process end when the server ends.
 fn end_with(server: libc::pid_t) {
-    // SAFETY: no memory is involved.
+    // SAFETY: the calls access no memory.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != server {
@@ -150,18 +151,18 @@ fn end_with(server: libc::pid_t) {
     }
 }
 
-/// Prepares a copy of the process: it keeps this file, and has the alarm end it.
+/// Prepares the child: keeps only this file descriptor open, and starts the alarm.
 pub fn settle_in(connection: RawFd) {
     logging::silence();
     let fd = connection.unsigned_abs();
-    // SAFETY: nothing here uses another file any more.
+    // SAFETY: nothing in the child uses another file any more.
     unsafe {
         if fd > 0 {
             libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
         }
         libc::syscall(libc::SYS_close_range, fd + 1, u32::MAX, 0);
     }
-    // SAFETY: the set is initialised by `sigemptyset`, and all pointers are to values of ours.
+    // SAFETY: `sigemptyset` initialises the set, and all pointers refer to local values.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -172,13 +173,13 @@ pub fn settle_in(connection: RawFd) {
     alarm();
 }
 
-/// Puts the end of a copy off: it does not hang.
+/// Restarts the alarm: the child is making progress.
 pub fn alarm() {
     // SAFETY: the signal has its default effect, which ends the process.
     unsafe { libc::alarm(ALARM_S) };
 }
 
-/// Ends a copy, without running anything of what the server does at its end.
+/// Exits the child without running the server's exit handlers.
 pub fn leave() -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(0) }

@@ -1,14 +1,14 @@
 //! Functions, and the libraries that define them.
 //!
-//! A library is a piece of code whose first line says which engine it is for and what it is called. It is run once,
-//! when it is loaded, and registers its functions then.
+//! A library is code whose first line names its engine and the library. It is executed once, when it is loaded, and
+//! registers its functions.
 
 use kvick_script::{Failure, FunctionHandle, FunctionSpec, ScriptFlags, Shebang, Vm};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the code of a library that a client sends may run.
+/// Maximum run time of a library's code when a client loads it.
 pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// A function.
@@ -16,16 +16,16 @@ pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 pub struct Function {
     /// Its name.
     pub name: String,
-    /// What its library says about it.
+    /// Its description, as registered by its library.
     pub description: Option<Vec<u8>>,
-    /// How it may run.
+    /// Its declared flags.
     pub flags: ScriptFlags,
-    /// By what the interpreter knows it.
+    /// Its handle in the interpreter.
     pub handle: FunctionHandle,
 }
 
 impl Function {
-    /// By what it is found, in whatever case its name is written.
+    /// Its lookup key, independent of the name's case.
     pub fn key(&self) -> String {
         self.name.to_ascii_lowercase()
     }
@@ -36,15 +36,15 @@ impl Function {
 pub struct Library {
     /// Its name.
     pub name: String,
-    /// Its code with the first line.
+    /// Its code, including the first line.
     pub code: Arc<[u8]>,
     /// Its functions.
     pub functions: Vec<Arc<Function>>,
 }
 
 impl Library {
-    /// Runs the code of a library; an error leaves no function in the interpreter. `admit` may refuse the library by
-    /// its name before.
+    /// Runs the code of a library. On an error no function stays in the interpreter. `admit` may refuse the library by
+    /// its name before its code runs.
     pub fn load(
         vm: &mut Vm,
         code: &[u8],
@@ -67,14 +67,14 @@ impl Library {
         }
     }
 
-    /// Has the interpreter forget its functions. None of them runs, so nobody else has one.
+    /// Removes its functions from the interpreter. None of them runs, so no other reference to them exists.
     pub fn drop_from(self, vm: &mut Vm) {
         for function in self.functions.into_iter().filter_map(Arc::into_inner) {
             vm.drop_function(function.handle);
         }
     }
 
-    /// What is wrong with its functions.
+    /// Checks its functions. Returns the error, if any.
     fn flaw(&self) -> Option<&'static str> {
         let names: Vec<_> = self.functions.iter().map(|function| function.name.as_str()).collect();
         if names.iter().any(|name| !is_name(name)) {
@@ -94,7 +94,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The name of a library, by its first line, and where the code is.
+/// Parses the first line of a library: its name, and the range of the code.
 fn read_head(code: &[u8]) -> Result<(String, Range<usize>), Failure> {
     let head = Shebang::of_library(code)?;
     let name = String::from_utf8_lossy(&head.name).into_owned();

@@ -1,16 +1,16 @@
-//! Scripts and functions: what the server knows of them, and the interpreters that run them.
+//! Scripts and functions: their registries, and the interpreters that run them.
 //!
-//! - [`scripts`]: the scripts that came with EVAL and SCRIPT LOAD, by their sums.
+//! - [`scripts`]: the scripts of EVAL and SCRIPT LOAD, by SHA1 sum.
 //! - [`functions`], [`libraries`]: functions, and the libraries that define them.
-//! - [`running`]: the one that runs, as others see it.
-//! - [`debugging`]: processes in which scripts are debugged.
+//! - [`running`]: the running script, as other threads see it.
+//! - [`debugging`]: forked processes in which scripts are debugged.
 //!
-//! How they run, and call commands, is in `kvick-engine`.
+//! `kvick-engine` executes scripts and the commands that they call.
 //!
-//! **What always holds**: one script or function runs at a time, whichever worker it is on: whoever begins one has the
-//! [turn](Turn), and takes it before any lock of the keyspace. There are two interpreters, one for scripts and one for
-//! functions, which are only touched by who has the turn, or by who has the world (then nobody has the turn: it is held
-//! within a batch or with the world). The registries are locked for a moment only, last of all locks.
+//! **Invariant**: one script or function runs at a time, across all workers. A thread takes the [turn](Turn) before it
+//! runs one, and before any lock of the keyspace. There are two interpreters, one for scripts and one for functions.
+//! Only the thread that holds the turn or the global lock accesses them. The two exclude each other, because the turn
+//! is held only within a batch or with the global lock. The registries are locked briefly, and last of all locks.
 
 pub mod debugging;
 pub mod functions;
@@ -37,46 +37,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often who waits for its turn looks whether it still wants to.
+/// Interval at which a thread waiting for the turn checks whether to give up.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// See the module's documentation.
+/// Scripting state; see the module's documentation.
 pub struct Scripting {
     keyspace: &'static Keyspace,
     turn: RwLock<()>,
     interpreters: Mutex<Interpreters>,
-    /// The scripts that are known.
+    /// The registered scripts.
     pub scripts: Mutex<Scripts>,
-    /// The libraries.
+    /// The registered libraries.
     pub libraries: RwLock<Libraries>,
-    /// The one that runs.
+    /// The running script.
     pub running: Running,
-    /// Sessions of the debugger beside the server.
+    /// Debugger sessions in forked processes.
     pub sessions: Sessions,
-    /// Requests that wait for a script to end, on all workers.
+    /// Requests blocked by a script, on all workers.
     pub held: AtomicUsize,
-    /// DEBUG SET-DISABLE-DENY-SCRIPTS: whether scripts may call what they may not.
+    /// DEBUG SET-DISABLE-DENY-SCRIPTS: whether scripts may call commands that are denied to scripts.
     pub may_call_all: AtomicBool,
-    /// Bytes that the interpreters take, as of their last use: for scripts, for functions.
+    /// Memory of the interpreters in bytes as of their last use: for scripts, for functions.
     memory: [AtomicUsize; 2],
 }
 
-/// The right to run a script. Whoever has it may wait for locks of the keyspace while holding others.
+/// The right to run a script. The thread that holds it may wait for keyspace locks while it holds others.
 pub struct Turn<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
 
-/// Keeps scripts from beginning, for a command that waits for locks within its batch.
+/// Prevents scripts from starting, for a command that waits for locks within its batch.
 pub struct NoScripts<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
-/// The interpreters, made when they are first needed.
+/// The interpreters, created on first use.
 #[derive(Default)]
 pub struct Interpreters {
     vms: [Option<Vm>; 2],
-    /// Whether they have what `lua-enable-insecure-api` allows.
+    /// Whether they provide the APIs enabled by `lua-enable-insecure-api`.
     insecure: bool,
 }
 
 impl Interpreters {
-    /// The interpreter of a kind.
+    /// The interpreter for a kind of code, created on first use.
     pub fn get(&mut self, core: &Core, kind: Kind) -> Result<&mut Vm, Error> {
         let slot = &mut self.vms[kind as usize];
         match slot {
@@ -90,7 +90,7 @@ impl Interpreters {
 }
 
 impl Scripting {
-    /// Without scripts and functions.
+    /// Creates state without scripts and functions.
     pub fn new(keyspace: &'static Keyspace) -> Self {
         Scripting {
             keyspace,
@@ -106,7 +106,7 @@ impl Scripting {
         }
     }
 
-    /// Takes the turn, unless `patient`, which is asked now and then, says otherwise while another script has it.
+    /// Takes the turn. While another script holds it, polls `patient` and gives up when it returns false.
     #[inline]
     pub fn take_turn(&self, patient: impl Fn() -> bool) -> Option<Turn<'_>> {
         loop {
@@ -119,7 +119,7 @@ impl Scripting {
         }
     }
 
-    /// Keeps scripts from beginning, unless `patient` says otherwise while one runs.
+    /// Prevents scripts from starting. While a script runs, polls `patient` and gives up when it returns false.
     pub fn without_scripts(&self, patient: impl Fn() -> bool) -> Option<NoScripts<'_>> {
         loop {
             if let Some(held) = self.turn.try_read_for(LOOK_EVERY) {
@@ -131,7 +131,8 @@ impl Scripting {
         }
     }
 
-    /// The interpreters, for who has the turn or the world. `None` for a script that calls a command which needs them.
+    /// The interpreters. The caller holds the turn or the global lock. `None` if a running script called a command that
+    /// needs them.
     pub fn interpreters(&self) -> Option<MutexGuard<'_, Interpreters>> {
         self.interpreters.try_lock()
     }
@@ -140,24 +141,24 @@ impl Scripting {
         self.interpreters().ok_or(Error::text("ERR A script cannot change what scripts run with"))
     }
 
-    /// Takes note of what an interpreter takes of memory.
+    /// Records the memory of an interpreter.
     pub fn note_memory(&self, kind: Kind, interpreters: &Interpreters) {
         let bytes = interpreters.vms[kind as usize].as_ref().map_or(0, Vm::memory);
         self.memory[kind as usize].store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that the interpreter of a kind takes.
+    /// Memory of the interpreter of a kind, in bytes.
     pub fn interpreter_memory(&self, kind: Kind) -> usize {
         self.memory[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Bytes that the texts of scripts take, and those of libraries, about.
+    /// Approximate memory of the texts of scripts, and of libraries, in bytes.
     pub fn text_memory(&self) -> [usize; 2] {
         [self.scripts.lock().memory(), self.libraries.read().memory()]
     }
 
-    /// What the script or function that a request is for says of itself, if it does and is known or can be read.
-    /// `sum` finds a script's.
+    /// The flags declared by the script or function of a request, if it is registered or its text can be parsed. `sum`
+    /// computes a script's SHA1 sum.
     pub fn flags_of(&self, source: Source, args: Args<'_>, sum: impl FnOnce(&[u8]) -> Sum) -> Option<ScriptFlags> {
         let code = args.get(1)?;
         let known = |sum: &Sum| self.scripts.lock().get(sum);
@@ -171,7 +172,7 @@ impl Scripting {
         }
     }
 
-    /// Makes an interpreter as it was in the beginning.
+    /// Replaces an interpreter with a new one.
     fn reset(&self, interpreters: &mut Interpreters, kind: Kind, lazy: bool) {
         let old = interpreters.vms[kind as usize].take();
         match old {
@@ -181,7 +182,7 @@ impl Scripting {
         self.memory[kind as usize].store(0, Ordering::Relaxed);
     }
 
-    /// Heeds what `lua-enable-insecure-api` says: when that changes all begins anew. For who has the turn.
+    /// Applies `lua-enable-insecure-api`: a change recreates the interpreters. The caller holds the turn.
     #[inline]
     pub fn heed_settings(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
         if insecure != interpreters.insecure {
@@ -199,14 +200,14 @@ impl Scripting {
         self.reset(interpreters, Kind::Functions, false);
         let Ok(vm) = interpreters.get(core, Kind::Functions) else { return };
         for source in sources {
-            // It could be loaded before. Should it depend on what is gone, then so is it.
+            // It loaded before. If it depends on an API that is gone, drop it.
             if let Ok(library) = Library::load(vm, &source, None, |_| Ok(())) {
                 let _ = self.libraries.write().join(vec![library], Join::Append);
             }
         }
     }
 
-    /// SCRIPT FLUSH. With the world.
+    /// SCRIPT FLUSH. Requires the global lock.
     pub fn forget_scripts(&self, lazy: bool) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
         let scripts = self.scripts.lock().clear();
@@ -217,7 +218,7 @@ impl Scripting {
         Ok(())
     }
 
-    /// SCRIPT LOAD. With the world.
+    /// SCRIPT LOAD. Requires the global lock.
     pub fn load_script(&self, core: &Core, sum: &Sum, text: &[u8]) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
         if !self.scripts.lock().keep(sum) {
@@ -227,7 +228,7 @@ impl Scripting {
         Ok(())
     }
 
-    /// Compiles a script that is not known, and takes note of it.
+    /// Compiles a new script and registers it.
     pub fn compile(&self, vm: &mut Vm, sum: &Sum, text: &[u8], stays: bool) -> Result<Arc<Script>, Error> {
         let shebang = Shebang::of_script(text).map_err(error_of)?;
         if !shebang.engine.eq_ignore_ascii_case(b"lua") {
@@ -242,7 +243,7 @@ impl Scripting {
         Ok(script)
     }
 
-    /// Changes libraries, with the world.
+    /// Changes libraries. Requires the global lock.
     fn with_functions<T>(&self, core: &Core, change: impl FnOnce(&mut Vm) -> Result<T, Error>) -> Result<T, Error> {
         let mut interpreters = self.idle_interpreters()?;
         let result = change(interpreters.get(core, Kind::Functions)?);
@@ -250,7 +251,7 @@ impl Scripting {
         result
     }
 
-    /// FUNCTION LOAD; the library's name. With the world.
+    /// FUNCTION LOAD. Returns the library's name. Requires the global lock.
     pub fn load_library(
         &self,
         core: &Core,
@@ -271,7 +272,7 @@ impl Scripting {
         })
     }
 
-    /// FUNCTION RESTORE: loads libraries, all or none. With the world.
+    /// FUNCTION RESTORE: loads all libraries or none. Requires the global lock.
     pub fn join_libraries(&self, core: &Core, sources: &[impl AsRef<[u8]>], join: Join) -> Result<(), Error> {
         self.with_functions(core, |vm| {
             let mut loaded: Vec<Library> = Vec::new();
@@ -302,7 +303,7 @@ impl Scripting {
         result
     }
 
-    /// FUNCTION DELETE. With the world.
+    /// FUNCTION DELETE. Requires the global lock.
     pub fn delete_library(&self, core: &Core, name: &[u8]) -> Result<(), Error> {
         self.with_functions(core, |vm| {
             let removed = std::str::from_utf8(name).ok().and_then(|name| self.libraries.write().remove(name));
@@ -311,7 +312,7 @@ impl Scripting {
         })
     }
 
-    /// FUNCTION FLUSH. With the world.
+    /// FUNCTION FLUSH. Requires the global lock.
     pub fn forget_libraries(&self, lazy: bool) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
         let libraries = std::mem::take(&mut *self.libraries.write());
@@ -322,18 +323,18 @@ impl Scripting {
         Ok(())
     }
 
-    /// The libraries' code, for dumps.
+    /// The libraries' code, for snapshots.
     pub fn library_sources(&self) -> Vec<Arc<[u8]>> {
         self.libraries.read().all().map(|library| library.code.clone()).collect()
     }
 
-    /// Begins to count anew.
+    /// Resets the statistics.
     pub fn reset_stats(&self) {
         self.scripts.lock().evicted = 0;
     }
 }
 
-/// Whom scripts are told that they run on.
+/// The server identity that scripts see.
 fn identity(core: &Core) -> Identity {
     let compatible = core.config.read(kvick_config::tables::process::EXTENDED_REDIS_COMPATIBILITY);
     Identity {

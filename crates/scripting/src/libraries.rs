@@ -1,21 +1,21 @@
-//! The function libraries that the server has, and how others are joined to them.
+//! The registry of function libraries, and how restored libraries are merged into it.
 
 use super::functions::{Function, Library};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What becomes of the libraries that there are when others are restored.
+/// How FUNCTION RESTORE treats existing libraries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Join {
-    /// They stay, and no restored one may have the name of one of them.
+    /// They stay; a restored library with an existing name is an error.
     Append,
-    /// Those of the same name are replaced.
+    /// Libraries with the same name are replaced.
     Replace,
-    /// They go.
+    /// They are removed.
     Flush,
 }
 
-/// See the module's documentation. Names of libraries are told apart by case, names of functions are not.
+/// The registry of libraries. Library names are case-sensitive, function names are not.
 #[derive(Default)]
 pub struct Libraries {
     by_name: BTreeMap<String, Library>,
@@ -23,32 +23,32 @@ pub struct Libraries {
 }
 
 impl Libraries {
-    /// All of them, by name.
+    /// All libraries, by name.
     pub fn all(&self) -> impl Iterator<Item = &Library> {
         self.by_name.values()
     }
 
-    /// How many they are.
+    /// Number of libraries.
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// True when there are none.
+    /// True when there are no libraries.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// How many functions they have.
+    /// Number of functions in all libraries.
     pub fn functions(&self) -> usize {
         self.functions.len()
     }
 
-    /// Whether there is one of this name.
+    /// Whether a library of this name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// Bytes that they take beside what the interpreter has, about.
+    /// Approximate memory in bytes, without the interpreter's.
     pub fn memory(&self) -> usize {
         let of_function = |function: &Arc<Function>| size_of::<Function>() + 2 * function.name.len();
         let of_library = |library: &Library| {
@@ -58,14 +58,14 @@ impl Libraries {
         self.all().map(of_library).sum()
     }
 
-    /// A function by its name, in whatever case.
+    /// Finds a function by its case-insensitive name.
     pub fn function(&self, name: &[u8]) -> Option<Arc<Function>> {
         let name = std::str::from_utf8(name).ok()?;
         self.functions.get(name).or_else(|| self.functions.get(&name.to_ascii_lowercase())).cloned()
     }
 
-    /// Adds libraries, all or none; those that are gone for it. On an error, which it tells without code word, nothing
-    /// has changed and the new ones are given back.
+    /// Adds all libraries or none. Returns the libraries removed to make room for them. On an error, whose text has no
+    /// code word, nothing has changed and the new libraries are returned.
     pub fn join(&mut self, fresh: Vec<Library>, join: Join) -> Result<Vec<Library>, (String, Vec<Library>)> {
         let gone = |library: &Library| match join {
             Join::Append => false,
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use kvick_script::{Identity, Kind, Settings, Vm};
 
-    /// Libraries with these functions, out of a real interpreter.
+    /// Creates a library with these functions, using a real interpreter.
     fn library(name: &str, functions: &[&str]) -> Library {
         let text = || "1.0.0".to_string();
         let identity = Identity { server_name: text(), version: text(), redis_version: text() };

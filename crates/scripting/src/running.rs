@@ -1,8 +1,8 @@
-//! The script or function that is running, as others see it, and the ways to end it.
+//! The running script or function as other threads see it, and how to kill it.
 //!
-//! Others learn of a script only when it has been running for a while: short ones pay for nothing of this but one word
-//! that says whether it has written. That word also settles who comes first when somebody ends a script while it is
-//! about to write: a script that has written is not ended, and one that is to be ended writes nothing more.
+//! A script becomes visible only after it has been running for a while: short scripts pay only for one word that
+//! records whether they have written. That word also resolves the race between a kill and the first write: a script
+//! that has written is not killed, and a killed script writes nothing.
 
 use kvick_commands::context::Error;
 use kvick_config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 
-/// It has written: it can only be ended with the server.
+/// The script has written: only a server shutdown can end it.
 const WROTE: u8 = 1;
-/// It is to end.
+/// The script is to end.
 const KILLED: u8 = 2;
 
-/// What runs.
+/// The kind of code that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A script, of EVAL or EVALSHA.
+    /// A script (EVAL, EVALSHA).
     Script,
-    /// A function, of FCALL.
+    /// A function (FCALL).
     Function,
 }
 
 impl Kind {
-    /// The command that ends it.
+    /// The command that kills it.
     pub fn kill_command(self) -> &'static str {
         match self {
             Kind::Script => "SCRIPT KILL",
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// What those are told whose commands have to wait for it.
+    /// The error for commands that it blocks.
     pub fn busy(self, core: &Core) -> Error {
         let name = if core.config.read(EXTENDED_REDIS_COMPATIBILITY) { "Redis" } else { "Valkey" };
         let kill = self.kill_command();
@@ -44,47 +44,47 @@ impl Kind {
     }
 }
 
-/// The one that runs, if it has been running for a while.
+/// The running script, once it is visible.
 pub struct Current {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Its sum, or the function's name.
+    /// Its SHA1 sum, or the function's name.
     pub name: String,
     /// The command that runs it.
     pub command: OwnedArgs,
-    /// When it began.
+    /// When it started.
     pub began: Instant,
 }
 
-/// See the module's documentation.
+/// State of the running script; see the module's documentation.
 #[derive(Default)]
 pub struct Running {
-    /// What has been running for a while.
+    /// The running script, if visible.
     current: Mutex<Option<Arc<Current>>>,
-    /// Whether there is something in `current`.
+    /// Whether `current` is set.
     is_shown: AtomicBool,
-    /// What the running one has done and is to do: bits.
+    /// Bits: whether the script has written, and whether it is to end.
     state: AtomicU8,
 }
 
 impl Running {
-    /// One begins to run.
+    /// Marks the start of a script.
     pub fn begin(&self) {
         self.state.store(0, Ordering::Relaxed);
     }
 
-    /// It is about to write; false when it is to end instead.
+    /// Called before the script writes. Returns false if it must end instead.
     pub fn begin_to_write(&self) -> bool {
         self.state.fetch_or(WROTE, Ordering::SeqCst) & KILLED == 0
     }
 
-    /// It has been running for a while.
+    /// Makes the script visible to other threads.
     pub fn show(&self, current: Current) {
         *self.current.lock() = Some(Arc::new(current));
         self.is_shown.store(true, Ordering::SeqCst);
     }
 
-    /// It has ended; whether others knew of it.
+    /// Marks the end of the script. Returns whether it was visible.
     pub fn end(&self) -> bool {
         if !self.is_shown() {
             return false;
@@ -94,23 +94,23 @@ impl Running {
         true
     }
 
-    /// Whether one has been running for a while.
+    /// Whether a visible script is running.
     #[inline]
     pub fn is_shown(&self) -> bool {
         self.is_shown.load(Ordering::SeqCst)
     }
 
-    /// The one that has been running for a while.
+    /// The visible running script.
     pub fn current(&self) -> Option<Arc<Current>> {
         self.current.lock().clone()
     }
 
-    /// Whether the one that runs is to end.
+    /// Whether the running script is to end.
     pub fn is_killed(&self) -> bool {
         self.state.load(Ordering::SeqCst) & KILLED != 0
     }
 
-    /// Has it end, if it is of this kind and has written nothing.
+    /// Ends the running script if it is of this kind and has not written.
     pub fn kill(&self, kind: Kind, core: &Core) -> Result<(), Error> {
         let current = self.current.lock();
         let Some(current) = &*current else {

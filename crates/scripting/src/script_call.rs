@@ -1,26 +1,26 @@
-//! The commands that run scripts and functions: where their code comes from.
+//! Describes the commands that run scripts and functions: the source of their code.
 
 use kvick_commands::context::Error;
 
-/// There is no script by that sum.
+/// No script has that SHA1 sum.
 pub const UNKNOWN: Error = Error::text("NOSCRIPT No matching script.");
 
-/// What runs a script or a function.
+/// Describes a command that runs a script or a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScriptCall {
-    /// Where its code comes from.
+    /// The source of its code.
     pub source: Source,
-    /// Whether it may not write.
+    /// Whether it is a read-only variant.
     pub read_only: bool,
 }
 
-/// Where the code comes from.
+/// The source of the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// It is an argument.
+    /// The script text is an argument.
     Script,
-    /// It is known by the sum that is an argument.
+    /// The script's SHA1 sum is an argument.
     Sum,
-    /// It is a function of a library.
+    /// A library's function, named by an argument.
     Function,
 }

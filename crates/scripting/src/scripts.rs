@@ -1,7 +1,6 @@
-//! The scripts that the server knows, by their SHA1 sums.
+//! The registry of scripts, by SHA1 sum.
 //!
-//! A script that came with EVAL may be forgotten when there are too many of these: the one that was used longest ago
-//! goes first. One that came with SCRIPT LOAD stays until SCRIPT FLUSH.
+//! Scripts of EVAL are evicted in LRU order when there are too many. Scripts of SCRIPT LOAD stay until SCRIPT FLUSH.
 
 use kvick_script::ScriptFlags;
 use kvick_store::defrag::Mover;
@@ -11,9 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Scripts of EVAL that are kept.
+/// Maximum number of EVAL scripts kept.
 const KEPT_MAX: usize = 500;
-/// Counts as the last use of a script that is not forgotten.
+/// Last use of a script that is never evicted.
 const ALWAYS: u64 = u64::MAX;
 
 /// A script's SHA1 sum, as forty lower-case hexadecimal digits.
@@ -21,7 +20,7 @@ const ALWAYS: u64 = u64::MAX;
 pub struct Sum([u8; 40]);
 
 impl Sum {
-    /// The sum of a script.
+    /// Computes the sum of a script.
     pub fn of(script: &[u8]) -> Sum {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 40];
@@ -31,26 +30,26 @@ impl Sum {
         Sum(text)
     }
 
-    /// A sum that a client has written, in whatever case; `None` if it is none by its length.
+    /// Parses a client's sum, in upper or lower case; `None` if its length is wrong. The digits are not validated.
     pub fn read(word: &[u8]) -> Option<Sum> {
         <[u8; 40]>::try_from(word).ok().map(|text| Sum(text.map(|byte| byte.to_ascii_lowercase())))
     }
 
-    /// Its digits; what a client wrote may be no digits.
+    /// Its digits; a client's sum may contain other characters.
     pub fn digits(&self) -> &[u8; 40] {
         &self.0
     }
 }
 
-/// The script of EVAL that came last and its sum: clients tend to send the same one again.
+/// The most recent EVAL script and its sum: clients tend to repeat a script.
 #[derive(Default)]
 pub struct RecentSum(Option<(Box<[u8]>, Sum)>);
 
 impl RecentSum {
-    /// Bytes of a script that is remembered, at most.
+    /// Maximum length of a remembered script in bytes.
     const LEN_MAX: usize = 4096;
 
-    /// The sum of a script.
+    /// Computes the sum of a script.
     pub fn of(&mut self, script: &[u8]) -> Sum {
         if let Some((known, sum)) = &self.0
             && known.as_ref() == script
@@ -71,28 +70,28 @@ impl fmt::Display for Sum {
     }
 }
 
-/// A script that is known.
+/// A registered script.
 pub struct Script {
     /// Its sum.
     pub sum: Sum,
     /// Its text.
     pub text: Box<[u8]>,
-    /// What it said about itself in its first line, if it did.
+    /// The flags declared in its first line, if any.
     pub flags: Option<ScriptFlags>,
     used: AtomicU64,
 }
 
-/// See the module's documentation.
+/// The registry of scripts; see the module's documentation.
 #[derive(Default)]
 pub struct Scripts {
     by_sum: HashMap<Sum, Arc<Script>>,
-    /// Those that may be forgotten.
+    /// Number of scripts that may be evicted.
     forgettable: usize,
-    /// Uses so far.
+    /// Counter of uses, as an LRU clock.
     uses: u64,
-    /// Bytes of their texts.
+    /// Total length of their texts in bytes.
     bytes: usize,
-    /// How many were forgotten for lack of room since statistics were reset.
+    /// Scripts evicted since statistics were reset.
     pub evicted: u64,
 }
 
@@ -102,22 +101,22 @@ impl Scripts {
         self.by_sum.len()
     }
 
-    /// True when there are none.
+    /// True when there are no scripts.
     pub fn is_empty(&self) -> bool {
         self.by_sum.is_empty()
     }
 
-    /// Bytes that they take, about.
+    /// Approximate memory in bytes.
     pub fn memory(&self) -> usize {
         self.bytes + self.len() * (size_of::<Script>() + size_of::<Sum>() + 2 * size_of::<usize>())
     }
 
-    /// One of them.
+    /// Finds a script.
     pub fn get(&self, sum: &Sum) -> Option<Arc<Script>> {
         self.by_sum.get(sum).cloned()
     }
 
-    /// One that is about to run.
+    /// Finds a script that is about to run, and updates its last use.
     pub fn to_run(&mut self, sum: &Sum) -> Option<Arc<Script>> {
         let script = self.by_sum.get(sum)?;
         self.uses += 1;
@@ -127,7 +126,7 @@ impl Scripts {
         Some(script.clone())
     }
 
-    /// Has a script stay, if it is known.
+    /// Exempts a script from eviction. Returns false if it is not registered.
     pub fn keep(&mut self, sum: &Sum) -> bool {
         let Some(script) = self.by_sum.get(sum) else { return false };
         if script.used.swap(ALWAYS, Ordering::Relaxed) != ALWAYS {
@@ -136,7 +135,7 @@ impl Scripts {
         true
     }
 
-    /// Takes note of a script that is not known; with it the one that is forgotten to make room for it.
+    /// Registers a new script. Returns it with the script evicted to make room.
     pub fn add(
         &mut self,
         sum: Sum,
@@ -165,8 +164,8 @@ impl Scripts {
         Some(script)
     }
 
-    /// Offers the texts to a mover, from number `from` in the table on, until that is due; the number to go on with
-    /// then. Scripts that run are passed over, and some may be when others came meanwhile.
+    /// Offers the texts, from table index `from` on, to a mover until its limit is reached. Returns the index at which
+    /// to continue. Skips running scripts; scripts may also be missed if others are added meanwhile.
     pub fn relocate(&mut self, from: usize, mover: &mut Mover<'_>) -> Option<usize> {
         for (number, script) in self.by_sum.values_mut().enumerate().skip(from) {
             if mover.is_due() {
@@ -179,7 +178,7 @@ impl Scripts {
         None
     }
 
-    /// Forgets all; what they were.
+    /// Removes and returns all scripts.
     pub fn clear(&mut self) -> Vec<Arc<Script>> {
         (self.forgettable, self.bytes) = (0, 0);
         self.by_sum.drain().map(|(_, script)| script).collect()
@@ -193,13 +192,14 @@ mod tests {
     use std::alloc::{Layout, alloc, dealloc};
     use std::ptr::NonNull;
 
-    /// Moves everything.
+    /// A heap that moves every allocation.
     struct Restless;
 
-    // SAFETY: what is moved is copied to a new allocation of the same layout.
+    // SAFETY: allocations are copied to a new allocation of the same layout.
     unsafe impl Heap for Restless {
         unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8> {
-            // SAFETY: the layout is not empty; the old allocation has it, as the caller promises, and is given up.
+            // SAFETY: the layout is not empty; the old allocation has this layout, as the caller promises, and is
+            // freed.
             unsafe {
                 let Some(now) = NonNull::new(alloc(layout)) else { return allocation };
                 now.copy_from_nonoverlapping(allocation, layout.size());

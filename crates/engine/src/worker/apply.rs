@@ -1,8 +1,8 @@
-//! Executing what a primary sends.
+//! Executes the commands that a primary sends.
 //!
-//! It goes through an engine like any client's requests, as a client who may do everything, to whom nothing is
-//! answered. What is written to the log is the primary's own bytes, under the locks of what they change: so the log's
-//! end is always the offset of exactly these data. A transaction's bytes are appended when all of it is executed.
+//! They run through an engine like any client's requests, with an unrestricted client that gets no replies. The
+//! primary's own bytes are appended to the write log under the locks of the keys they change, so the end of the log is
+//! always the offset of exactly this data. The bytes of a transaction are appended once all of it is executed.
 
 use crate::services::Services;
 use crate::session::{Client, Fate};
@@ -27,29 +27,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Room for a reply that nobody reads, kept between requests.
+/// Capacity of the discarded reply kept between requests.
 const REPLY_KEPT: usize = 64 * 1024;
 
-/// Bytes of an error that the log is told.
+/// Maximum bytes of an error that are logged.
 const ERROR_SHOWN_MAX: usize = 4096;
-/// How often the log is told that what the primary sends cannot be kept.
+/// Interval of log messages about replicated data that cannot be persisted.
 const DISK_TOLD_EVERY: Duration = Duration::from_secs(10);
-/// How often to look whether a script has ended, or the append-only file has been replayed.
+/// Interval of checks whether a script has ended or the append-only file has been replayed.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// See the module's documentation.
+/// Executes a primary's commands; see the module's documentation.
 pub struct Applier {
     engine: Engine,
     client: Client,
     reply: Vec<u8>,
-    /// When the log was last told that what the primary sends cannot be kept.
+    /// When the last log message about unpersisted data was written.
     told_of_disk: Option<Instant>,
-    /// The number of the wish that the primary is followed by.
+    /// The replication generation in which the primary is followed.
     number: u64,
 }
 
 impl Applier {
-    /// For the thread with this place in the world lock.
+    /// Creates an applier for the thread with this participant of the global lock.
     pub fn new(server: &'static Services, participant: Participant) -> Self {
         let worker = server.workers();
         let mut engine = Engine::new(server, Executor::Replication, server.stats[worker].clone(), participant);
@@ -66,12 +66,12 @@ impl Applier {
     fn run_entered<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded> {
         let upstream = &self.engine.server.replication.upstream;
         loop {
-            // A command may let go of the world and take it again, and anything may have happened meanwhile.
+            // A command may leave the batch and enter it again, and the upstream may have changed meanwhile.
             if upstream.number() != self.number {
                 return Err(Superseded);
             }
             if self.engine.server.admission.has(Reasons::LOADING) {
-                // DEBUG LOADAOF: the files are replayed first, and without what comes behind them.
+                // DEBUG LOADAOF: the files are replayed before further commands are applied.
                 self.pause();
                 continue;
             }
@@ -90,8 +90,8 @@ impl Applier {
             self.wait_for_script()?;
         }
         if self.client.fate == Fate::Close {
-            // Somebody wants the link closed, and the request was not executed: it is not repeated either, and comes
-            // again.
+            // The link is about to be closed and the request was not executed: it is not appended to the log and will
+            // be sent again.
             self.engine.effects().repeat_others();
             return Err(Superseded);
         }
@@ -102,14 +102,13 @@ impl Applier {
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
         if self.client.transaction.is_none() {
-            // What no handler committed: requests that do nothing, or that this server does not know.
+            // Requests that no handler committed: they do nothing or are unknown to this server.
             self.engine.commit_verbatim();
         }
         Ok(())
     }
 
-    /// What the primary wrote may be lost here with the server: the server ends unless the settings say that it goes
-    /// on.
+    /// Persisting the primary's writes fails: the server exits unless the settings allow it to continue.
     #[cold]
     fn mind_disk(&mut self, args: Args<'_>) {
         let server = self.engine.server;
@@ -133,7 +132,7 @@ impl Applier {
         }
         let Applier { engine, client, reply, .. } = self;
         match engine.execute(client, args, ResolvedCommand::Unresolved, &mut None, reply) {
-            // Scripts are sent by old servers alone.
+            // Only old servers replicate scripts.
             Outcome::ScriptCall(command, previous) => {
                 engine.execute_script_call(client, (command, previous), args, &mut (), reply)
             }
@@ -141,31 +140,31 @@ impl Applier {
         }
     }
 
-    /// Has the world free for others for a moment.
+    /// Leaves the batch for a moment, so that other threads can take the global lock.
     fn pause(&mut self) {
         self.engine.leave();
         std::thread::sleep(PAUSE);
         self.engine.enter();
     }
 
-    /// A script of a client here has what a request needs, for however long: the primary's is not answered that the
-    /// server is busy, as others are.
+    /// A local client's script holds locks that a request needs: waits as long as necessary, since a primary is never
+    /// answered with BUSY.
     #[cold]
     fn wait_for_script(&mut self) -> Result<(), Superseded> {
         self.pause();
-        // It may have had to let go of the world, and somebody loads something now.
+        // The batch may have been left meanwhile, and other data may be loading now.
         while self.engine.server.admission.has(Reasons::LOADING) {
             self.pause();
         }
         if self.engine.server.replication.upstream.number() != self.number {
-            // What was not executed is not repeated either.
+            // A request that was not executed is not appended to the log either.
             self.engine.effects().repeat_others();
             return Err(Superseded);
         }
         Ok(())
     }
 
-    /// What a primary sends went well there, so the data are not the same.
+    /// The command succeeded on the primary, so the data sets differ.
     #[cold]
     fn tell_of_error(&self) {
         let server = self.engine.server;
@@ -224,7 +223,7 @@ impl Apply for Applier {
     }
 }
 
-/// The client that a primary speaks through.
+/// The client that represents the primary.
 fn primary(id: u64, worker: usize, ends: &Ends) -> Client {
     let (peer, local) = (ends.peer.clone(), ends.local.clone());
     let info = ClientInfo::new(id, worker, ends.fd, peer, local, false, clock::unix_ms());

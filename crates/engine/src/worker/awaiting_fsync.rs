@@ -1,25 +1,25 @@
-//! Replies that wait for the append-only file: `appendfsync always` promises that nobody hears of a change that may yet
-//! be lost.
+//! Replies awaiting fsync: `appendfsync always` guarantees that no client learns of a change that may still be lost.
 //!
-//! With it, a turn that ends while the log holds what the disk does not keeps its replies, all of them: also one that
-//! only read may have seen what another worker's turn has just written. The next turns are executed meanwhile, and
-//! theirs wait behind, so that each connection gets its replies in order. When the thread that writes the file has come
-//! far enough, it wakes the worker. How much may wait is bounded: then the worker reads no more requests.
+//! Under this policy, a turn that ends while the write log is ahead of the disk retains all its replies, including
+//! those of reads, which may have seen a write of another worker's turn. The next turns are executed meanwhile, and
+//! their replies queue behind, so that each connection gets its replies in order. The thread that writes the file wakes
+//! the worker once it has synced far enough. The amount of retained replies is bounded: at the limit, the worker stops
+//! reading requests.
 //!
-//! Without it, replies wait in the same way for a thread that was idle until it has written, which takes no longer than
-//! being woken does.
+//! Under other policies, replies wait in the same way for an idle writer thread to write, which takes no longer than
+//! waking it.
 
 use super::Worker;
 use super::output::Run;
 use std::collections::VecDeque;
 
-/// Bytes of replies that may wait.
+/// Maximum bytes of replies awaiting fsync.
 const HELD_MAX: usize = 64 * 1024 * 1024;
-/// Emptied buffers that are kept, and the bytes that each may have.
+/// Maximum number of empty buffers kept, and the maximum capacity of each in bytes.
 const SPARE_MAX: usize = 16;
 const SPARE_BYTES: usize = 256 * 1024;
 
-/// See the module's documentation.
+/// Replies awaiting fsync; see the module's documentation.
 #[derive(Default)]
 pub struct AwaitingFsync {
     turns: VecDeque<Turn>,
@@ -28,27 +28,27 @@ pub struct AwaitingFsync {
 }
 
 struct Turn {
-    /// The offset of the log up to which the disk must have it.
+    /// Log offset that must be on disk before they are sent.
     until: u64,
     runs: Vec<Run>,
     replies: Vec<u8>,
 }
 
 impl AwaitingFsync {
-    /// Whether so much waits that no more is to be made.
+    /// Whether the limit is reached, so that no more replies may be produced.
     pub fn is_full(&self) -> bool {
         self.bytes > HELD_MAX
     }
 }
 
 impl Worker {
-    /// Whether there are replies that wait.
+    /// Whether replies are waiting.
     #[inline]
     pub(super) fn holds(&self) -> bool {
         !self.awaiting_fsync.turns.is_empty()
     }
 
-    /// Keeps the batch's replies if they have to wait; whether they do.
+    /// Retains the batch's replies if they must await fsync. Returns whether they must.
     pub(super) fn hold_replies(&mut self) -> bool {
         let offset = self.server.keyspace.log.offset();
         if self.awaiting_fsync.turns.is_empty() && self.server.aof.is_released(offset) {
@@ -71,12 +71,12 @@ impl Worker {
         self.writes += 1;
         self.reached = 0;
         self.server.aof.hold_for(self.number);
-        // The disk may have come far enough before it was known that somebody waits.
+        // The disk may have reached the offset before this worker was registered as waiting.
         self.release_synced();
         true
     }
 
-    /// Writes the replies that need not wait any longer.
+    /// Writes the replies whose offset is on disk.
     pub(super) fn release_synced(&mut self) {
         while self.awaiting_fsync.turns.front().is_some_and(|turn| self.server.aof.is_released(turn.until))
             && let Some(turn) = self.awaiting_fsync.turns.pop_front()
@@ -89,7 +89,7 @@ impl Worker {
                     connection.awaiting_fsync = connection.awaiting_fsync.saturating_sub(1);
                 }
             }
-            // Runs of one connection may stand apart.
+            // Runs of one connection may be separated by others.
             self.reached += 1;
             self.write_out();
             let (mut runs, mut replies) =
@@ -105,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// Forgets what waits for a connection that ends: its token may be another's soon.
+    /// Drops the waiting replies of a closing connection, because its token may be reused soon.
     pub(super) fn forget_awaiting(&mut self, token: usize) {
         for turn in &mut self.awaiting_fsync.turns {
             turn.runs.retain(|run| run.token != token);

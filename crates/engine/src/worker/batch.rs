@@ -1,8 +1,8 @@
 //! The requests of one turn, parsed but not yet executed.
 //!
-//! Parsing runs ahead of execution so that the memory each request will touch can be asked for while others are still
-//! being parsed or executed: the bucket of its key, or of the first keys that a script declares, when it is parsed, the
-//! entry when all are.
+//! Parsing runs ahead of execution, so that the memory of each request can be prefetched while others are still being
+//! parsed or executed: the bucket of its key, or of the first keys that a script declares, when the request is parsed;
+//! the entry when all requests are parsed.
 
 use kvick_commands::table::CommandInfo;
 use kvick_resp::{Args, ProtocolError, Span};
@@ -10,27 +10,27 @@ use kvick_store::Keyspace;
 use kvick_store::global_lock::Exclusive;
 use std::ops::Range;
 
-/// Room for spans that is kept between batches; a request with a million arguments must not leave room for as many.
+/// Capacity for spans kept between batches, so that a request with a million arguments does not hold its memory.
 const SPANS_KEPT: usize = 8 * 1024;
 
-/// Where a request's input lies.
+/// Location of a request's input.
 #[derive(Clone, Copy)]
 pub enum Source {
-    /// In the worker's input buffer, from here to there.
+    /// In the worker's input buffer, from the first offset to the second.
     Shared(usize, usize),
-    /// In this one of the batch's held inputs.
+    /// In the batch's held input with this index.
     Held(usize),
 }
 
-/// What is known of a request before it is executed.
+/// The result of resolving a request before it is executed.
 #[derive(Clone, Copy)]
 pub enum ResolvedCommand {
-    /// For a command, told from its first word alone; with the hash of its key if it has exactly one and takes as many
-    /// arguments.
+    /// A command resolved from its first word alone, with the hash of its key if it has exactly one key and a valid
+    /// argument count.
     For(&'static CommandInfo, Option<u64>),
-    /// For something that is looked up when its turn comes: a subcommand, or nothing known.
+    /// To be resolved when it is executed: a subcommand, or an unknown command.
     Unresolved,
-    /// Nothing: it breaks the protocol.
+    /// A protocol error.
     Broken(ProtocolError),
 }
 
@@ -42,39 +42,39 @@ pub struct Request {
     pub source: Source,
     /// Its arguments.
     pub spans: Range<usize>,
-    /// What it asks for.
+    /// The command it resolves to.
     pub resolved: ResolvedCommand,
     /// The database it was parsed for.
     pub db: usize,
 }
 
 impl Request {
-    /// Whether it may take the [lane](super::fast_path), if nobody has to be kept from that.
+    /// Whether it qualifies for the [fast path](super::fast_path), provided that the client does too.
     #[inline]
     pub fn is_for_fast_path(&self) -> bool {
         matches!(self.resolved, ResolvedCommand::For(command, _) if command.fast_path.is_some())
     }
 }
 
-/// See the module's documentation.
+/// The requests of one turn; see the module's documentation.
 #[derive(Default)]
 pub struct Batch {
-    /// The requests, those of one connection side by side.
+    /// The requests; those of one connection are adjacent.
     pub requests: Vec<Request>,
     /// Spans of all requests.
     pub spans: Vec<Span>,
     /// Large arguments of all requests.
     pub big: Vec<Vec<u8>>,
-    /// Hashes of the keys that are asked for together.
+    /// Hashes of the keys that are prefetched together.
     hashes: Vec<u64>,
-    /// The database and the hash of keys that scripts declare, and that are asked for with those.
+    /// The database and hash of keys that scripts declare, which are prefetched with those.
     pub declared: Vec<(usize, u64)>,
-    /// Inputs taken out of connections, with the connection and how much of it was parsed.
+    /// Inputs moved out of connections, each with its connection and the number of bytes parsed.
     pub held: Vec<(usize, Vec<u8>, usize)>,
 }
 
 impl Batch {
-    /// True when there is nothing to execute.
+    /// True when no request is to be executed.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
@@ -89,7 +89,7 @@ impl Batch {
         Args::new(input, &self.spans[request.spans.clone()], &self.big)
     }
 
-    /// Asks the processor for the memory that the requests will touch; for how many keys.
+    /// Prefetches the memory that the requests will touch. Returns the number of keys.
     #[inline]
     pub fn prefetch(&mut self, keyspace: &'static Keyspace, exclusive: Option<&Exclusive>) -> usize {
         let mut keys = 0;
@@ -112,15 +112,15 @@ impl Batch {
         keys
     }
 
-    /// The buffer of the large argument that the request's command would keep, moved out. Until it is put back the
-    /// argument reads as empty.
+    /// Moves out the buffer of the large argument that the request's command keeps. Until it is put back, the argument
+    /// reads as empty.
     pub fn take_large(&mut self, request: &Request, shared: &[u8]) -> Option<(usize, Vec<u8>)> {
         let ResolvedCommand::For(command, _) = request.resolved else { return None };
         let place = self.args(request, shared).big_index(command.spec.takes?)?;
         self.big.get_mut(place).map(|buffer| (place, std::mem::take(buffer)))
     }
 
-    /// Forgets the requests; the caller has put the held inputs back.
+    /// Removes the requests; the caller has put the held inputs back.
     pub fn clear(&mut self) {
         self.requests.clear();
         self.declared.clear();

@@ -1,12 +1,13 @@
-//! Commands that wait for a key, and how they are served.
+//! Commands that block on keys, and how they are served.
 //!
-//! A command that finds nothing asks to wait ([`Block`]). Its request is kept in a [`Waiter`] that joins the queues of
-//! its keys while their locks are still held, and its connection is stopped. Whoever changes such a key serves those
-//! who wait, after its own command: it takes the locks of the waiter's command and runs that again. When it replies,
-//! the waiter leaves its queues under the same locks, and the reply goes to the worker that has the connection.
+//! A command that finds nothing requests a wait ([`Block`]). Its request is stored in a [`Waiter`], which joins the
+//! queues of its keys while their locks are still held, and its connection is stopped. A thread that changes such a key
+//! serves the waiters after its own command: it takes the locks of the waiter's command and runs that command again.
+//! When the command replies, the waiter leaves its queues under the same locks, and the reply goes to the worker that
+//! owns the connection.
 //!
-//! What else can end a wait (its time, CLIENT UNBLOCK, a connection that closes) has to take the waiter out of its
-//! queues under the locks as well. Only who succeeds with that answers, so a waiter is answered once.
+//! A wait can also end by timeout, CLIENT UNBLOCK or disconnection. Each of these must likewise remove the waiter from
+//! its queues under the locks. Only the thread that removes it answers, so a waiter is answered exactly once.
 
 use super::Worker;
 use super::engine::{Call, Engine};
@@ -32,24 +33,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What a blocked client waits to have done.
+/// The request for which a client blocks.
 pub struct Blocked {
     /// The client.
     pub client: Arc<ClientInfo>,
     command: &'static CommandInfo,
     request: OwnedArgs,
-    /// The arguments that are the keys it waits for.
+    /// Indexes of the arguments that are the keys it waits for.
     keys: Vec<usize>,
     /// The database of the keys.
     pub db: usize,
     version: Version,
     until_ms: Option<i64>,
-    /// The gate's rights epoch in which the request was allowed.
+    /// The rights epoch of the admission word in which the request was allowed.
     rights: u32,
 }
 
 impl Blocked {
-    /// The purpose of a waiter that a worker made.
+    /// The blocked request of a waiter that a worker created.
     pub fn of(waiter: &Waiter) -> Option<&Blocked> {
         waiter.purpose.downcast_ref()
     }
@@ -60,12 +61,12 @@ impl Blocked {
         self.keys.iter().filter_map(move |index| args.get(*index))
     }
 
-    /// Bytes that its request takes.
+    /// Memory used by its request, in bytes.
     pub fn memory(&self) -> usize {
         self.request.memory()
     }
 
-    /// Whether its time is limited.
+    /// Whether it has a timeout.
     pub fn is_limited(&self) -> bool {
         self.until_ms.is_some()
     }
@@ -74,19 +75,20 @@ impl Blocked {
         self.key_names().map(|bytes| keyspace.key(bytes))
     }
 
-    /// Takes the waiter out of its queues, whose locks (or the world) are held; false when it was served already.
+    /// Removes the waiter from its queues, whose locks (or the global lock) the caller holds. Returns false if it was
+    /// already served.
     pub fn leave(&self, waiter: &Waiter, locked: &mut Locked) -> bool {
         let keyspace = locked.keyspace();
         locked.leave_queues(self.db, self.keys(keyspace), waiter)
     }
 
-    /// Whether its command may change something.
+    /// Whether its command may write.
     pub fn writes(&self) -> bool {
         self.command.spec.flags.contains(Flags::WRITE)
     }
 
-    /// Counts the command of a waiter that has left its queues unserved, and answers: with an error that is not the
-    /// command's own, or that its time was up.
+    /// Counts the command of a waiter that left its queues unserved, and creates its answer: an error from outside the
+    /// command, or a timeout.
     pub fn end(&self, waiter: &Waiter, error: Option<&str>, stats: &WorkerStats) -> Served {
         let command = &stats.commands[self.command.id as usize];
         command.calls.add(1);
@@ -105,17 +107,17 @@ impl Blocked {
     }
 }
 
-/// Answers clients that wait for keys when the server becomes a replica; the caller holds the global lock.
+/// Answers blocked clients when the server becomes a replica; the caller holds the global lock.
 pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerStats) {
     for client in core.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
         let flags = client.flags();
         if let Some(blocked) = Blocked::of(&waiter)
-            // Who takes what a replica has may as well wait for it there.
+            // Reads that a replica may serve can keep waiting on it.
             && (blocked.writes() || !flags.contains(ClientFlags::READONLY))
             && blocked.leave(&waiter, global)
         {
-            // One that follows redirections is told where to.
+            // A client that follows redirections gets the target.
             let primary = core.replication.upstream.target();
             let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
             let text = primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
@@ -126,29 +128,29 @@ pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerSta
     }
 }
 
-/// Whose time is up when.
+/// Deadlines of blocked clients.
 #[derive(Default)]
 pub struct Deadlines(BTreeMap<(i64, u64), Arc<Waiter>>);
 
 impl Deadlines {
-    /// Takes note of a waiter, if its time is limited.
+    /// Adds a waiter if it has a timeout.
     pub fn add(&mut self, waiter: &Arc<Waiter>) {
         if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
             self.0.insert((until_ms, waiter.ticket()), waiter.clone());
         }
     }
 
-    /// Forgets one that does not wait any more.
+    /// Removes a waiter that no longer waits.
     pub fn remove(&mut self, waiter: &Waiter) {
         if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
             self.0.remove(&(until_ms, waiter.ticket()));
         }
     }
 
-    /// How long until the next one's time is up.
+    /// Time until the next deadline.
     pub fn wait(&self, now_ms: i64) -> Option<Duration> {
         let ((until_ms, _), _) = self.0.first_key_value()?;
-        // One that is due within this millisecond is waited for a whole one, not polled for.
+        // A deadline within the current millisecond is waited for one full millisecond instead of being polled.
         Some(Duration::from_millis(until_ms.saturating_sub(now_ms).max(1) as u64))
     }
 
@@ -159,7 +161,7 @@ impl Deadlines {
 }
 
 impl Engine {
-    /// Has a request wait, under the locks of its keys.
+    /// Blocks a request, under the locks of its keys.
     pub(super) fn begin_waiting(&mut self, call: &Call<'_>, block: Block, locked: &mut Locked) -> Arc<Waiter> {
         let request = block.rewritten.unwrap_or_else(|| OwnedArgs::from(call.args));
         let (kind, heeds_loss, rivals) = (block.kind, block.heeds_loss, block.rivals);
@@ -181,8 +183,8 @@ impl Engine {
         waiter
     }
 
-    /// Serves those who wait for keys that commands have changed. Their own commands may change some that others wait
-    /// for. Called within a batch and without locks.
+    /// Serves clients blocked on keys that commands have changed. Their commands may change further awaited keys.
+    /// Called within a batch and without locks.
     pub(super) fn serve_awaited(&mut self) {
         for (db, key) in self.effects.take_awaited() {
             self.serve_key(db, &key);
@@ -199,14 +201,14 @@ impl Engine {
             let Some(waiter) = locked.next_waiter(db, key, after, kind, &fruitless) else { return };
             drop(locked);
             after = waiter.ticket();
-            // One that found nothing here speaks for all that look for the same.
+            // If one waiter found nothing, others that look for the same need not be tried.
             if !self.serve(&waiter) && waiter.rivals != 0 {
                 fruitless.push(waiter.rivals);
             }
         }
     }
 
-    /// Runs a waiter's command again; false when it goes on waiting.
+    /// Runs a waiter's command again. Returns false when it keeps waiting.
     fn serve(&mut self, waiter: &Waiter) -> bool {
         let Some(blocked) = Blocked::of(waiter) else { return true };
         let (keyspace, args) = (self.server.keyspace, blocked.request.args());
@@ -216,11 +218,11 @@ impl Engine {
             return true;
         }
         if self.server.admission.has(Reasons::LOADING) {
-            // What is there now is not what the key will be.
+            // The current value is not yet final.
             return false;
         }
         if blocked.client.is_doomed() {
-            // What it would be given would be lost.
+            // A value popped for it would be lost.
             blocked.leave(waiter, &mut locked);
             return true;
         }
@@ -258,14 +260,14 @@ impl Engine {
         true
     }
 
-    /// Why a request that waited may not run any more, if rights have changed since and this is among what they forbid.
+    /// Why a blocked request may no longer run, if rights have changed since and now forbid it.
     fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
         if self.server.admission.rights() == blocked.rights {
             return None;
         }
         let name = blocked.client.names.lock().user.clone();
         let (command, args) = (blocked.command, blocked.request.args());
-        // Whose user is gone is gone himself.
+        // The user was deleted, and the client is being disconnected.
         let user = self.server.acl.find(&name)?;
         let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
         let denied = user.check(&request).err()?;
@@ -273,12 +275,12 @@ impl Engine {
         Some(denied.error(&user, command))
     }
 
-    /// Has the worker that has the client answer it.
+    /// Sends the answer to the worker that owns the client.
     pub(super) fn answer_waiter(&mut self, served: Served) {
         self.server.deliver(self.executor, served.client.worker, Delivery::Served(served));
     }
 
-    /// Takes a waiter out of its queues; false when somebody has served it.
+    /// Removes a waiter from its queues. Returns false if it was already served.
     fn withdraw(&mut self, waiter: &Waiter) -> bool {
         let Some(blocked) = Blocked::of(waiter) else { return false };
         self.within_batch(|engine| {
@@ -289,7 +291,7 @@ impl Engine {
 }
 
 impl Worker {
-    /// Stops a connection whose request waits.
+    /// Stops a connection whose request blocks.
     pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let info = &connection.client.info;
@@ -300,7 +302,7 @@ impl Worker {
         self.stop(token, ClientFlags::BLOCKED);
     }
 
-    /// Takes a connection's request, if one waits, out of its queues: the connection is about to be closed.
+    /// Removes a connection's blocked request, if any, from its queues: the connection is about to be closed.
     pub(super) fn stop_waiting(&mut self, waiter: Option<Arc<Waiter>>) {
         if let Some(waiter) = waiter {
             self.timers.deadlines.remove(&waiter);
@@ -308,7 +310,7 @@ impl Worker {
         }
     }
 
-    /// Answers those whose time is up.
+    /// Answers blocked clients whose timeout has expired.
     pub(super) fn end_waits(&mut self) {
         let now_ms = self.engine.now_ms;
         while let Some(waiter) = self.timers.deadlines.pop_due(now_ms) {
@@ -321,11 +323,11 @@ impl Worker {
         }
     }
 
-    /// Gives a client its answer, and has its connection go on.
+    /// Delivers a client's answer and resumes its connection.
     pub(super) fn deliver(&mut self, served: Served) {
         let token = served.client.token.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
-        // The token may belong to another connection by now.
+        // The token may have been reused for another connection.
         let Some(waiter) = connection.waiter.take_if(|waiter| waiter.ticket() == served.ticket) else { return };
         self.timers.deadlines.remove(&waiter);
         let client = &mut connection.client;

@@ -1,4 +1,4 @@
-//! Whose a certificate is: the user that a client is logged in as by what it has shown.
+//! Maps a TLS client certificate to the user as which its client is logged in.
 
 use crate::services::Services;
 use crate::session::Client;
@@ -12,26 +12,26 @@ use kvick_net::tls::certificate::{common_name, uris};
 use kvick_runtime::logging;
 use std::sync::Arc;
 
-/// See the module's documentation.
+/// The owner of a certificate; see the module's documentation.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Owner<U = Arc<User>> {
-    /// A user, as of this epoch of rights.
+    /// A user, as of this rights epoch.
     User(U, u32),
-    /// Nobody whom the server lets in, though the certificate says this name.
+    /// The certificate contains this name, but no enabled user has it.
     Stranger(Vec<u8>),
-    /// It is not said, or does not matter.
+    /// The certificate contains no name, or the mapping is disabled.
     Unknown,
 }
 
 impl Owner {
-    /// Whose a verified certificate is, as the settings are now.
+    /// The owner of a verified certificate under the current settings.
     pub fn of(der: &[u8], server: &Services) -> Self {
         let epoch = server.admission.rights();
         let find = |name: &[u8]| Some((server.acl.find(name).filter(|user| user.enabled)?, epoch));
         Owner::find(names(der, server.config.read(TLS_AUTH_CLIENTS_USER)), find)
     }
 
-    /// Logs a client in as the user that its certificate names. A name that is no user's is told to ACL LOG.
+    /// Logs a client in as the user that its certificate names. A name without a user is recorded in ACL LOG.
     pub fn log_in(self, server: &Services, client: &mut Client, now_ms: i64) {
         let hide = server.config.read(HIDE_USER_DATA_FROM_LOG);
         let shown = |name: &[u8]| if hide { "*redacted*".into() } else { format!("\"{}\"", name.escape_ascii()) };
@@ -51,7 +51,7 @@ impl Owner {
 }
 
 impl<U> Owner<U> {
-    /// The first of several names that is a user's; otherwise the last is a stranger's.
+    /// Finds the first of several names that has a user; otherwise the last name counts as a stranger's.
     fn find(mut names: Vec<Vec<u8>>, find: impl Fn(&[u8]) -> Option<(U, u32)>) -> Self {
         match names.iter().find_map(|name| find(name)) {
             Some((user, epoch)) => Owner::User(user, epoch),

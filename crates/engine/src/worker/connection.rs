@@ -1,7 +1,7 @@
-//! One connection: its socket, the input that is not yet executed, and the output that is not yet written.
+//! One connection: its socket, input not yet executed, and output not yet written.
 //!
-//! While nothing is under way a connection holds no buffers: input is read into the worker's, and replies are written
-//! from the worker's. Only what cannot be finished in a turn is kept here.
+//! An idle connection holds no buffers: input is read into the worker's buffer, and replies are written from the
+//! worker's buffer. Only data that cannot be finished in a turn is stored here.
 
 use crate::session::Client;
 use kvick_config::shapes::OutputLimit;
@@ -15,63 +15,63 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Output is kept in blocks of this size, or larger ones for larger replies.
+/// Size of an output block in bytes; larger replies take larger blocks.
 const BLOCK: usize = 16 * 1024;
-/// Blocks handed to the kernel at once.
+/// Maximum number of blocks per write.
 const BLOCKS_PER_WRITE: usize = 64;
-/// A buffer of more bytes than these is not kept when the input in it is done with.
+/// Input buffers larger than this are freed once their input is consumed.
 const INPUT_KEPT_MAX: usize = 64 * 1024;
 
 /// A connection of a worker.
 pub struct Connection {
     /// Its socket.
     pub socket: Socket,
-    /// What commands see and change.
+    /// State that commands read and change.
     pub client: Client,
-    /// Finds its requests.
+    /// Parses its requests.
     pub parser: Parser,
-    /// Input from the beginning of an incomplete request on, or that may not be executed yet.
+    /// Input from the start of an incomplete request on, or input that may not be executed yet.
     pub pending: Vec<u8>,
-    /// Requests that were parsed but have to wait: the connection was stopped, or had its share of the turn.
+    /// Parsed requests that wait because the connection was stopped or used its share of the turn.
     pub deferred: VecDeque<Deferred>,
-    /// Output that the socket did not take yet.
+    /// Output not yet taken by the socket.
     pub output: Output,
-    /// Since when the output has been above the soft limit.
+    /// When the output exceeded the soft limit.
     pub above_soft_since: Option<Instant>,
-    /// The worker's count of writes when it last got a message.
+    /// The worker's count of writes when this connection last received a message.
     pub reached_in: u64,
-    /// The place of the run that it got then among all runs.
+    /// Index of the run that it then received.
     pub last_run: usize,
-    /// Messages with lower numbers that are for it, it has got.
+    /// Number up to which it has received messages.
     pub heard_to: u64,
-    /// True while its client or its input is elsewhere: it is neither read nor closed.
+    /// True while its client or its input is moved out: it is neither read nor closed.
     pub away: bool,
-    /// True while it waits its turn to be read.
+    /// True while it is in the queue of connections to read.
     pub queued: bool,
-    /// Its request that waits for a key, if any.
+    /// Its blocked request, if any.
     pub waiter: Option<Arc<Waiter>>,
-    /// True while its requests may not be executed: it waits for something, is paused, or has yet to shake hands.
+    /// True while its requests may not be executed: it is blocked, paused, or in the TLS handshake.
     pub stopped: bool,
-    /// True while `pending` holds requests that are whole.
+    /// True while `pending` holds complete requests.
     pub unparsed: bool,
-    /// True when the poll told that the other end sends no more, which is not told again.
+    /// True after the poll reported that the peer sends no more, which it reports only once.
     pub read_closed: bool,
-    /// True when the socket may take more than was written.
+    /// True when the socket may take more output than was written.
     pub unwritten: bool,
-    /// Stretches of replies that wait for the disk.
+    /// Number of reply runs awaiting fsync.
     pub awaiting_fsync: usize,
 }
 
-/// A request that waits.
+/// A deferred request.
 pub enum Deferred {
     /// Its arguments.
     Request(OwnedArgs),
-    /// It breaks the protocol.
+    /// It violates the protocol.
     Broken(ProtocolError),
 }
 
 impl Deferred {
-    /// Bytes that it takes.
+    /// Memory that it uses, in bytes.
     fn memory(&self) -> usize {
         match self {
             Deferred::Request(args) => args.memory(),
@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// How much output may wait for it.
+    /// The limit on its pending output.
     pub fn output_limit(&self, runtime_config: &RuntimeConfig) -> OutputLimit {
         let limits = &runtime_config.output_limits;
         match self.client.subscriptions.is_some() {
@@ -116,12 +116,12 @@ impl Connection {
         }
     }
 
-    /// Bytes that wait to be sent to it.
+    /// Bytes of pending output.
     pub fn waiting(&self) -> u64 {
         self.output.len() as u64 + self.client.feed.as_ref().map_or(0, |feed| feed.lag())
     }
 
-    /// Whether idleness is a reason to close it. Subscribers, monitors and those who wait are silent by nature.
+    /// Whether it may be closed for being idle. Subscribers, monitors and blocked clients are exempt.
     pub fn may_time_out(&self) -> bool {
         (!self.stopped || self.socket.is_handshaking())
             && self.client.subscriptions.is_none()
@@ -129,14 +129,14 @@ impl Connection {
             && !self.client.is_monitor()
     }
 
-    /// Makes room for input behind what is held: half of `size` bytes at least, in a buffer of at least `size` bytes.
+    /// Makes room for input behind the held bytes: at least half of `size` bytes, in a buffer of at least `size` bytes.
     pub fn reserve_input(held: &mut Vec<u8>, size: usize) {
         if held.capacity() - held.len() < size / 2 {
             held.reserve(size.saturating_sub(held.len()).max(size / 2));
         }
     }
 
-    /// Keeps a buffer that input was held in for the next time that some must be, unless it is large.
+    /// Keeps an input buffer for reuse unless it is large.
     pub fn keep_input(&mut self, mut held: Vec<u8>, parsed: usize) {
         held.drain(..parsed);
         if !held.is_empty() || held.capacity() <= INPUT_KEPT_MAX {
@@ -145,7 +145,7 @@ impl Connection {
         self.publish_input();
     }
 
-    /// Gives back the memory that no input is held in.
+    /// Frees input buffer memory that holds no input.
     pub fn shrink_input(&mut self) {
         if self.pending.capacity() > self.pending.len() {
             self.pending.shrink_to_fit();
@@ -153,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// Lets others know how much input is held, and in how much memory.
+    /// Publishes the length and memory of buffered input.
     pub fn publish_input(&self) {
         let info = &self.client.info;
         let deferred = self.deferred_memory();
@@ -161,7 +161,7 @@ impl Connection {
         info.input_memory.store(self.pending.capacity() + self.parser.buffered() + deferred, Ordering::Relaxed);
     }
 
-    /// Lets others know how much output waits, and in how much memory.
+    /// Publishes the length and memory of pending output.
     pub fn publish_output(&self) {
         let (info, held) = (&self.client.info, self.socket.held_output());
         info.output.store(self.output.len() + held, Ordering::Relaxed);
@@ -169,12 +169,12 @@ impl Connection {
         info.output_memory.store(self.output.memory() + held, Ordering::Relaxed);
     }
 
-    /// True when all that was written has left.
+    /// True when all output has been written.
     pub fn has_written_all(&self) -> bool {
         self.output.is_empty() && self.awaiting_fsync == 0 && self.socket.held_output() == 0
     }
 
-    /// Bytes that input which is not executed takes, spare room excluded.
+    /// Bytes of input not yet executed, without spare capacity.
     pub fn buffered_input(&self) -> usize {
         self.pending.len() + self.parser.buffered() + self.deferred_memory()
     }
@@ -184,30 +184,30 @@ impl Connection {
     }
 }
 
-/// Output waiting to be written.
+/// Pending output.
 #[derive(Default)]
 pub struct Output {
     blocks: VecDeque<Vec<u8>>,
-    /// Bytes of the first block that are written already.
+    /// Bytes of the first block that are already written.
     written: usize,
-    /// Bytes waiting.
+    /// Pending bytes.
     len: usize,
     /// Bytes allocated for blocks.
     allocated: usize,
 }
 
 impl Output {
-    /// Bytes waiting.
+    /// Pending bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when nothing waits.
+    /// True when no output is pending.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Blocks waiting.
+    /// Number of pending blocks.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -217,7 +217,7 @@ impl Output {
         self.allocated + self.blocks.capacity() * size_of::<Vec<u8>>()
     }
 
-    /// Adds output behind what waits.
+    /// Appends output.
     pub fn push(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
         if bytes.is_empty() {
@@ -234,7 +234,7 @@ impl Output {
         self.blocks.push_back(block);
     }
 
-    /// Makes output of a block whose first `written` bytes are no output; nothing may be waiting.
+    /// Takes a block whose first `written` bytes are already sent; no output may be pending.
     pub fn adopt(&mut self, block: Vec<u8>, written: usize) {
         debug_assert!(self.is_empty() && written < block.len());
         self.len = block.len() - written;
@@ -243,7 +243,7 @@ impl Output {
         self.blocks.push_back(block);
     }
 
-    /// Writes as much as the socket takes, but no more than `max` bytes; the bytes written.
+    /// Writes as much as the socket takes, up to `max` bytes. Returns the bytes written.
     pub fn flush(&mut self, socket: &mut Socket, max: usize) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() && total < max {

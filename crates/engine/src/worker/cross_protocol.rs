@@ -1,19 +1,19 @@
-//! Requests of web browsers: a page may have them sent to any port of its reader's machine, and what a form posts could
-//! be read as commands, line by line. Such a connection is closed at the first line that only HTTP has.
+//! Protects against cross-protocol requests. A web page can send requests to any port of the visitor's machine, and the
+//! lines of a posted form could be parsed as commands. A connection is closed at its first HTTP-specific line.
 
 use crate::session::Client;
 use kvick_resp::Args;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The log tells of it no more often than this.
+/// Minimum interval between log messages, in milliseconds.
 const LOG_INTERVAL_MS: i64 = 60_000;
 
-/// Whether a request that is no command is the beginning of an HTTP POST or a header that each HTTP request has.
+/// Whether an unknown command is the beginning of an HTTP POST or a header that every HTTP request has.
 pub fn is_http(args: Args<'_>) -> bool {
     args.get(0).is_some_and(|word| word.eq_ignore_ascii_case(b"post") || word.eq_ignore_ascii_case(b"host:"))
 }
 
-/// Tells the log, unless it was told a short while ago.
+/// Logs the request, at most once per interval.
 #[cold]
 pub fn warn(client: &Client, now_ms: i64) {
     static LOGGED_MS: AtomicI64 = AtomicI64::new(0);

@@ -1,13 +1,13 @@
-//! EVAL in the debugger: who debugs speaks over the connection itself, while its script runs.
+//! EVAL in the Lua debugger: the debugging client talks over its own connection while its script runs.
 //!
-//! In both [modes](Mode) the script runs as any other, on its worker and in the server's interpreter; the debugger asks
-//! a [`Console`] what to do, which reads and writes the connection until the session is over. Then the connection is
-//! closed, which tells the client so.
+//! In both [modes](Mode) the script runs like any other, on its worker and in the server's interpreter. The debugger
+//! reads its commands from a [`Console`], which uses the connection until the session ends. Then the connection is
+//! closed, which tells the client that the session has ended.
 //!
-//! - [`Mode::Sync`]: the script is one that takes long. After `busy-reply-threshold` others are told so, and it can be
-//!   ended.
-//! - [`Mode::Beside`]: the process is [copied](kvick_scripting::debugging), and the copy runs the script, has nobody
-//!   hear of it and ends. In the server the connection is just forgotten.
+//! - [`Mode::Sync`]: the script counts as a long script. After `busy-reply-threshold` other clients get BUSY errors,
+//!   and the script can be killed.
+//! - [`Mode::Beside`]: the process is [forked](kvick_scripting::debugging). The child runs the script without
+//!   propagating its effects, and exits. The server drops the connection without closing the session.
 
 use super::connection::Connection;
 use super::engine::Engine;
@@ -28,30 +28,31 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ: usize = 4096;
-/// How long a client may take none of what it is sent.
+/// Maximum time for which a client may take none of its output.
 const UNREAD_AT_MOST: Duration = Duration::from_secs(5);
-/// How long is waited for input before it is looked whether the session is to go on.
+/// Maximum wait for input before checking whether the session is to continue.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Whoever sits at the other end of a connection whose EVAL is being executed.
+/// The client whose EVAL is being executed, as the debugger's console.
 pub(super) struct Seat<'a>(pub(super) &'a mut dyn Yield);
 
 impl Console for Seat<'_> {
     fn send(&mut self, bytes: &[u8]) {
-        // Who does not read what it is sent is gone, as reading from it will show.
+        // A write fails if the client does not read or is gone; the next read detects that.
         let _ = self.0.connection().map(|connection| say(connection, bytes));
     }
 
-    /// Nobody is asked any more when the script has ended.
+    /// No input is read after the script has ended.
     fn receive(&mut self, _: &mut Vec<u8>) -> Heard {
         Heard::Nobody
     }
 }
 
 impl Seat<'_> {
-    /// Waits a moment for input and appends what came; the bytes, or `None` if none can come any more.
+    /// Waits a moment for input and appends it to `into`. Returns the number of bytes, or `None` if the input has
+    /// ended.
     pub(super) fn listen(&mut self, into: &mut Vec<u8>) -> Option<usize> {
         let connection = self.0.connection()?;
         let start = into.len();
@@ -69,7 +70,7 @@ impl Seat<'_> {
         read
     }
 
-    /// Whether the other end has closed the connection.
+    /// Whether the peer has closed the connection.
     pub(super) fn is_deserted(&mut self) -> bool {
         self.0.connection().is_none_or(|connection| wait(&connection.socket, libc::POLLRDHUP, Duration::ZERO))
     }
@@ -79,15 +80,15 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Waits for a socket to be ready; whether it is, or has an error to tell of.
+/// Waits until a socket is ready. Returns whether it is ready or has failed.
 fn wait(socket: &Socket, for_what: libc::c_short, at_most: Duration) -> bool {
     let mut poll = libc::pollfd { fd: socket.fd(), events: for_what, revents: 0 };
     let ms = libc::c_int::try_from(at_most.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: there is one entry, which lives through the call.
+    // SAFETY: the array has one entry, which outlives the call.
     unsafe { libc::poll(&mut poll, 1, ms) > 0 }
 }
 
-/// Writes all of this, after what waits to be written.
+/// Writes all of `bytes`, after pending output.
 fn say(connection: &mut Connection, bytes: &[u8]) -> io::Result<()> {
     let Connection { socket, output, .. } = connection;
     let mut rest = bytes;
@@ -114,7 +115,7 @@ fn say(connection: &mut Connection, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl Engine {
-    /// Runs the script of an EVAL in the debugger. The caller has taken the turn.
+    /// Runs the script of an EVAL in the debugger. The caller holds the turn.
     pub(super) fn debug_script_call(
         &mut self,
         client: &mut Client,
@@ -161,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// Settings under which a copy of the process keeps to itself what it does.
+    /// Settings under which a forked process leaves no trace of its commands.
     fn mute_tunables(&self) -> RuntimeConfig {
         let mut runtime_config = RuntimeConfig::read(&self.server.config.values(), self.runtime_config.generation);
         runtime_config.keyspace_events = KeyspaceEvents::empty();
@@ -172,7 +173,7 @@ impl Engine {
         runtime_config
     }
 
-    /// Runs the script in this process, a copy, and ends it.
+    /// Runs the script in this forked process and exits.
     fn debug_in_copy(
         &mut self,
         client: &mut Client,
@@ -198,8 +199,7 @@ impl Engine {
         debugging::leave()
     }
 
-    /// Runs the script, from the beginning of its session to the end. An error that is not the script's has not been
-    /// answered.
+    /// Runs the script for a whole debugger session. An error from outside the script has not been answered.
     fn debug_here(
         &mut self,
         client: &mut Client,
@@ -224,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// The error that a script ended with, which counts as one if no command's was it.
+    /// The error that a script ended with. It is counted here unless it was counted for a command.
     fn note_failure(&mut self, failure: &Failure) -> Error {
         self.error_is_counted = failure.is_counted();
         Error::new(failure.to_string())

@@ -1,19 +1,18 @@
-//! Writing what is in the worker's [inbox](kvick_core::inbox) to its connections: published messages to those that are
-//! subscribed, invalidations to those that cache keys, and answers to those that waited.
+//! Delivers the worker's [inbox](kvick_core::inbox) to its connections: published messages to subscribers,
+//! invalidations to clients that cache keys, and answers to blocked clients.
 //!
-//! A message is encoded once for each audience and protocol into the batch's replies, and every connection that hears
-//! it gets a [`Run`] that points there. So a push stands between replies of its connection, behind those of commands
-//! that were executed before.
+//! A message is encoded into the batch's replies once per audience and protocol; each recipient gets a [`Run`] that
+//! points there. So a push is placed between the replies of its connection, behind those of commands executed before.
 //!
-//! What takes long is not to make runs but to write to the connections. So messages and invalidations are delivered in
-//! waves, each of all that wait in the worker's inbox, and a wave goes through the connections slice by slice, in the
-//! order of their tokens: those of a slice get all messages of the wave, which are then written with one call each.
-//! Only so many connections are reached between two writes of replies; the next slice waits for the next turn, and the
-//! next wave for the end of this. So nobody has to wait long because a message is for very many, and what is published
-//! meanwhile goes to each of them with one call.
+//! The cost of a delivery is in the writes, not in creating runs. So messages and invalidations are delivered in waves.
+//! A wave consists of all messages pending in the worker's inbox, and visits the connections slice by slice, in the
+//! order of their tokens: each connection of a slice gets all messages of the wave, written with one call. The number
+//! of connections reached between two writes of replies is bounded; the next slice waits for the next turn, and the
+//! next wave for the end of the current one. So a message to very many clients delays other clients only briefly, and
+//! each connection gets messages published meanwhile with one call.
 //!
-//! Messages have numbers, and every connection knows up to which number it has got those that are for it. One whose
-//! requests are about to be executed while a wave is under way gets the rest of its messages before.
+//! Messages are numbered, and each connection records the number up to which it has received its messages. Before a
+//! connection's requests are executed during a wave, it receives the remaining messages of the wave.
 
 use super::Worker;
 use super::output::Run;
@@ -30,14 +29,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Connections that messages reach between two writes of replies, and tokens in a slice.
+/// Maximum number of connections reached between two writes of replies, and tokens in a slice.
 const REACHED_MAX: usize = 128;
-/// Messages in a wave.
+/// Maximum number of messages in a wave.
 const WAVE_MAX: usize = 64;
-/// Bytes of messages after which no more are added to a wave.
+/// Size in bytes from which no more messages are added to a wave.
 const WAVE_BYTES: usize = 1024 * 1024;
 
-/// What is told to many.
+/// A message to several connections.
 enum Pending {
     Message(Arc<Publication>),
     Invalidation(Invalidation),
@@ -51,7 +50,7 @@ impl Pending {
         }
     }
 
-    /// How many connections get it.
+    /// Number of recipients.
     fn hearers(&self, subscribers: &Subscribers) -> usize {
         match self {
             Pending::Message(message) => message.audiences().map(|audience| subscribers.count(audience)).sum(),
@@ -60,27 +59,27 @@ impl Pending {
     }
 }
 
-/// What is being delivered.
+/// Deliveries in progress.
 #[derive(Default)]
 pub(super) struct Deliveries {
     queue: VecDeque<Pending>,
-    /// The number of the first of them.
+    /// The number of the first message in the queue.
     first: u64,
-    /// How many messages of the queue, from its front, are in the present wave; 0 between waves.
+    /// Number of messages, from the front of the queue, in the current wave; 0 between waves.
     wave: usize,
-    /// Where the wave's next slice begins.
+    /// First token of the wave's next slice.
     next_token: usize,
     /// Tokens in a slice of the wave.
     width: usize,
 }
 
 impl Deliveries {
-    /// Whether there is nothing to deliver but what may be in the inbox.
+    /// Whether nothing is pending, apart from messages that may be in the inbox.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Begins a wave with the messages that are there.
+    /// Begins a wave with the pending messages.
     fn begin_wave(&mut self, subscribers: &Subscribers) {
         let (mut bytes, mut hearers) = (0, 0);
         self.wave = 0;
@@ -102,7 +101,7 @@ impl Deliveries {
         std::mem::replace(&mut self.next_token, end)..end
     }
 
-    /// Ends a wave; how many messages were in it.
+    /// Ends a wave. Returns the number of its messages.
     fn end_wave(&mut self) -> usize {
         let wave = std::mem::take(&mut self.wave);
         self.queue.drain(..wave);
@@ -112,11 +111,11 @@ impl Deliveries {
 }
 
 impl Worker {
-    /// Makes deliveries to as many connections as a turn allows.
+    /// Delivers messages to as many connections as a turn allows.
     pub(super) fn make_deliveries(&mut self) {
         self.open_inbox();
         if self.standby_engine.is_none() {
-            // A script takes too long, whose own client is elsewhere: messages wait for its end.
+            // A long script runs, and its client is moved out: messages wait for its end.
             return;
         }
         let mut deliveries = std::mem::take(&mut self.deliveries);
@@ -129,7 +128,7 @@ impl Worker {
             let slice = deliveries.next_slice();
             for (number, pending) in (deliveries.first..).zip(deliveries.queue.range(..deliveries.wave)) {
                 self.make_delivery(number, pending, &subscribers, &slice);
-                // Others may evict meanwhile, and what is on its way is no reason to.
+                // Other threads may evict meanwhile, and messages in transit must not cause eviction.
                 self.publish_scratch();
             }
             if slice.end >= self.connections.capacity() {
@@ -139,7 +138,8 @@ impl Worker {
         self.deliveries = deliveries;
     }
 
-    /// Makes those deliveries to a connection that others have got before it, or will get together with it.
+    /// Delivers to a connection the messages that other connections have received before it or will receive together
+    /// with it.
     #[inline]
     pub(super) fn catch_up(&mut self, token: usize) {
         if !self.deliveries.is_empty()
@@ -156,7 +156,7 @@ impl Worker {
         let deliveries = std::mem::take(&mut self.deliveries);
         let subscribers = self.server.pubsub.subscribers(self.number);
         let known = usize::try_from(heard_to.saturating_sub(deliveries.first)).unwrap_or(usize::MAX);
-        // The slices of the present wave have got as far as `next_token`.
+        // The current wave has passed all tokens below `next_token`.
         let passed = if token < deliveries.next_token { deliveries.wave } else { 0 };
         let known = known.max(passed);
         for (number, pending) in (deliveries.first..).zip(&deliveries.queue).skip(known) {
@@ -168,7 +168,7 @@ impl Worker {
         self.deliveries = deliveries;
     }
 
-    /// Delivers the message with a number to connections with tokens in a range.
+    /// Delivers the message with this number to connections with tokens in a range.
     fn make_delivery(&mut self, number: u64, pending: &Pending, subscribers: &Subscribers, tokens: &Range<usize>) {
         match pending {
             Pending::Message(message) => {
@@ -180,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// Takes what is in the inbox: what is for one connection alone is delivered at once.
+    /// Takes messages from the inbox. Messages to a single connection are delivered at once.
     fn open_inbox(&mut self) {
         for delivery in self.engine.inbox().take() {
             match delivery {
@@ -200,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Delivers a message to those of an audience that had subscribed when it was published.
+    /// Delivers a message to the clients of an audience that had subscribed when it was published.
     fn deliver_to(
         &mut self,
         (number, message): (u64, &Publication),
@@ -225,8 +225,8 @@ impl Worker {
         }
     }
 
-    /// Gives a connection, which is there, what others may have got already: `written` is where that stands for either
-    /// protocol, once it was written.
+    /// Delivers a message to an existing connection. `written` holds the position of the encoded message per protocol,
+    /// once it is encoded.
     pub(super) fn push(
         &mut self,
         token: usize,
@@ -246,7 +246,7 @@ impl Worker {
         } else if let Some(last) = self.runs.get_mut(connection.last_run)
             && (last.token, last.end) == (token, start)
         {
-            // Messages of a wave that go to the same connections stand side by side.
+            // Messages of a wave to the same connections are adjacent.
             last.end = end;
             return;
         }
@@ -254,8 +254,8 @@ impl Worker {
         self.runs.push(Run { token, start, end });
     }
 
-    /// Whether a connection has to wait because it causes more than can be delivered; then it is told to go on when
-    /// that has changed.
+    /// Whether a connection must wait because it publishes more than can be delivered; it is resumed once deliveries
+    /// have caught up.
     #[inline]
     pub(super) fn holds_back(&mut self, token: usize) -> bool {
         self.server.inboxes.is_congested() && self.hold_back(token)
@@ -272,7 +272,7 @@ impl Worker {
         publishes
     }
 
-    /// Lets go on who was held back, once there is no reason any more.
+    /// Resumes throttled connections once deliveries have caught up.
     pub(super) fn release_held_back(&mut self) {
         if !self.held_back.is_empty() && !self.server.inboxes.is_congested() {
             for token in std::mem::take(&mut self.held_back) {

@@ -1,6 +1,6 @@
-//! Calls handlers: gets their locks, gives them what they work with, commits what they did, and keeps the books.
+//! Dispatches commands: takes their locks, calls their handlers, commits their effects, and updates statistics.
 //!
-//! Here and in the [lane](super::fast_path) alone handlers are called and locks are taken for them.
+//! Only this module and the [fast path](super::fast_path) call handlers and take locks for them.
 
 use super::engine::{Call, Called, Engine, Keys, LONG_US};
 use super::permission::{Admitted, wrong_arity};
@@ -20,8 +20,8 @@ use kvick_runtime::clock::{self, Ticks};
 use kvick_store::{Db, Env, Key, Locked, WhenExpired};
 
 impl Engine {
-    /// Runs a data command that has exactly one key, under that key's lock: the case worth being fast for. False when a
-    /// script has that, or the request is no longer admitted.
+    /// Runs a data command that has exactly one key, under that key's lock: the common case. Returns false when the
+    /// command is blocked by a script or the request is no longer admitted.
     #[inline]
     pub(super) fn call_keyed(
         &mut self,
@@ -47,7 +47,7 @@ impl Engine {
         true
     }
 
-    /// Takes the locks that the command asks for, and runs it.
+    /// Takes the locks that the command needs, and runs it.
     #[inline(never)]
     pub(super) fn call(
         &mut self,
@@ -89,7 +89,7 @@ impl Engine {
             Some(Handler::ScriptCall(script_call)) => {
                 self.run_script_call(client, script_call, args, &mut locked, yielder, out)
             }
-            // A container that has nothing to do by itself.
+            // A container without behavior of its own.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
         if client.tracking.is_some() {
@@ -124,7 +124,7 @@ impl Engine {
         Called::Done
     }
 
-    /// What the logs need of a large argument that the command may keep.
+    /// The part of a large argument that the logs need when the command keeps the argument.
     #[inline]
     fn remember_owned(&self, command: &CommandInfo, owned_arg: Option<&[u8]>) -> Option<OwnedArgument> {
         Some(OwnedArgument::new(command.spec.takes?, owned_arg?))
@@ -132,7 +132,7 @@ impl Engine {
 
     pub(super) fn needs_global_lock(&self, command: &CommandInfo, args: Args<'_>) -> bool {
         match command.spec.lock {
-            // SHUTDOWN: a script that takes too long may have the world.
+            // SHUTDOWN: a long script may hold the global lock.
             _ if command.spec.flags.contains(Flags::ALLOW_BUSY) && self.is_busy() => false,
             LockRule::Keys => false,
             LockRule::Global => true,
@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// The keys that a command names.
+    /// The keys named by a command.
     pub(super) fn keys_of<'k>(&self, command: &CommandInfo, args: Args<'k>) -> Keys<'k> {
         if command.spec.keys.is_empty() && command.spec.find_keys.is_none() {
             return Keys::new();
@@ -148,7 +148,7 @@ impl Engine {
         if let Some(index) = command.single_key {
             return args.get(index).map(|key| self.server.keyspace.key(key)).into_iter().collect();
         }
-        // Arguments that do not say where the keys are make the handler answer an error before it looks at any.
+        // If the arguments do not determine the key positions, the handler answers an error before it accesses a key.
         let positions = command.spec.key_positions(args).unwrap_or_default();
         let keys = positions.iter().filter_map(|position| args.get(position.index));
         keys.map(|key| self.server.keyspace.key(key)).collect()
@@ -169,8 +169,7 @@ impl Engine {
         self.answer(client, result, out)
     }
 
-    /// Runs a handler for a client with a selected database and a protocol, whether the request came just now or
-    /// waited.
+    /// Runs a handler for a client with a selected database and protocol, immediately or after a wait.
     #[inline]
     pub(super) fn run_handler(
         &mut self,
@@ -259,12 +258,12 @@ impl Engine {
             waits: &mut self.waits,
         };
         let result = handler(&mut session, args);
-        // CONFIG SET holds from itself on.
+        // CONFIG SET takes effect starting with its own command.
         self.update_settings();
         self.answer(client, result, out)
     }
 
-    /// Has dumps know of FLUSHALL.
+    /// Records FLUSHALL for snapshots.
     #[inline]
     pub(super) fn after_flushall(&self, command: &CommandInfo, result: &Result<(), Error>, locked: &mut Locked) {
         if command.spec.flags.contains(Flags::FLUSHES) && result.is_ok() && !self.server.admission.has(Reasons::LOADING)
@@ -273,7 +272,7 @@ impl Engine {
         }
     }
 
-    /// Answers the error, if it is one.
+    /// Answers the error, if any.
     #[inline]
     pub(super) fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
         if let Err(error) = &result {
@@ -282,25 +281,25 @@ impl Engine {
         result
     }
 
-    /// Appends what the present request of a primary's did not commit: see [`Effects::repeat`].
+    /// Appends the part of the primary's current request that no handler committed: see [`Effects::repeat`].
     pub fn commit_verbatim(&mut self) {
         self.effects.commit_verbatim(&self.server.keyspace.log);
     }
 
-    /// Whether what a command of this client does goes to the write log: not if it comes from there.
+    /// Whether effects of this client's commands go to the write log. False for commands that come from the log.
     #[inline]
     pub(super) fn is_logged(&self, client: &ClientInfo) -> bool {
         self.server.keyspace.log.has_readers() && !client.is_from_log()
     }
 
-    /// What becomes of expired keys that a command of this client meets.
+    /// How commands of this client treat expired keys.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
         if client.is_from_log() {
             return WhenExpired::ImportSource;
         }
         if self.server.replication.upstream.is_replica() {
-            // The primary says when keys go.
+            // The primary decides when keys expire.
             return WhenExpired::Import;
         }
         if self.runtime_config.import_mode {
@@ -310,7 +309,7 @@ impl Engine {
         if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
-    /// Statistics, and the logs of slow commands.
+    /// Updates statistics, and adds the command to the slow log if needed.
     #[inline]
     pub(super) fn account(
         &mut self,
@@ -323,7 +322,7 @@ impl Engine {
         self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 
-    /// Looks whether a command that was executed is one that the logs are for.
+    /// Checks whether an executed command belongs in the slow log or a large command log.
     #[inline]
     pub(super) fn offer_to_logs(
         &mut self,
@@ -342,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// Counts a command that began to run then and has ended now; how many ticks it took.
+    /// Counts a command that started at `began` and has just ended. Returns its duration in ticks.
     #[inline]
     pub(super) fn count(&mut self, command: &CommandInfo, began: Ticks, result: &Result<(), Error>) -> u64 {
         let now = Ticks::now();

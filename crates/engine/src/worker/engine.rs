@@ -1,5 +1,5 @@
-//! What a worker executes with, and the way of one request through it: may it run (`permission`), its locks
-//! (`locking`), its handler, the write log and statistics (`calling`), and its reply.
+//! A worker's execution state, and the path of one request through it: permission checks (`permission`), locks
+//! (`locking`), the handler, the write log and statistics (`dispatch`), and the reply.
 
 use super::batch::ResolvedCommand;
 use super::cross_protocol;
@@ -32,76 +32,77 @@ use std::sync::Arc;
 /// The keys of one command.
 pub(super) type Keys<'k> = SmallVec<[Key<'k>; 4]>;
 
-/// Arguments of a command that others may wait for.
+/// Maximum argument count of a command for which other threads may busy-wait.
 const BRIEF: usize = 64;
 
-/// A command that takes longer than this makes the worker read the clock again.
+/// The worker reads the clock again after a command that takes longer than this.
 pub(super) const LONG_US: u64 = 500;
-/// Turns within this time share what they know of the date.
+/// Turns within this time share one reading of the date.
 const DATE_US: u64 = 100;
 
-/// What a worker executes with.
+/// A worker's execution state.
 pub struct Engine {
-    /// The server.
+    /// The engine's dependencies.
     pub server: &'static Services,
-    /// All commands.
+    /// The command table.
     pub table: &'static CommandTable<Handler>,
-    /// Whose it is.
+    /// The executor that this engine belongs to.
     pub executor: Executor,
-    /// Its counters.
+    /// Statistics of the worker.
     pub stats: Arc<WorkerStats>,
-    /// Its flag in the world lock.
+    /// Its flag in the global lock.
     pub participant: Participant,
-    /// What it knows of visitors, if it is the only worker.
+    /// Bias owner state, if this is the only worker.
     pub(super) bias_owner: Option<BiasOwner>,
-    /// Whether nobody else is in a batch.
+    /// Set while no other thread is in a batch.
     pub(super) exclusive: Option<Exclusive>,
     /// Its copy of the settings.
     pub runtime_config: Arc<RuntimeConfig>,
-    /// Unix time in ms, as of the turn's beginning or the last long command.
+    /// Unix time in ms, read at the beginning of the turn or after the last long command.
     pub now_ms: i64,
     /// How access to keys is recorded.
     pub access: Access,
     pub(super) effects: Effects,
-    /// A request was not executed because its [admission](Admitted) was outdated when its keys were locked.
+    /// Whether a request was not executed because its [admission](Admitted) was outdated once its keys were locked.
     pub(super) outdated: bool,
     /// Publishes keyspace events.
     events: Arc<Publisher>,
-    /// What the present command waits for, if it asked to.
+    /// The wait that the current command requested, if any.
     pub(super) block: Option<Block>,
-    /// What the client of the present session command waits for, if it does.
+    /// The waiter on which the client of the current session command blocks, if any.
     pub(super) waits: Option<Arc<Waiter>>,
-    /// The keys that commands have changed, for clients that are told of prefixes.
+    /// Keys changed by commands, for clients that track prefixes.
     pub(super) changed: Changed,
-    /// Most keys of which it was forgotten in the last turn who has read them, as there were too many.
+    /// Maximum number of keys evicted from the tracking table during the last turn.
     pub(super) forgotten_in_turn: usize,
-    /// Lines for monitors that are not ready to be shown.
+    /// Monitor lines not yet published.
     pub(super) shown: Lines,
-    /// Whether a transaction or a script is being executed, in which no command may wait.
+    /// Whether a transaction or a script is being executed. Commands in it never block.
     pub(super) in_transaction: bool,
-    /// What TIME tells the script that is being executed, as Unix time in microseconds: when it began, and later when
-    /// others were last attended to.
+    /// The value of TIME in the running script, as Unix time in microseconds: its start, or the last time the script
+    /// yielded.
     pub(super) script_us: Option<i64>,
-    /// Requests of this worker that wait for a script to end.
+    /// Number of this worker's requests blocked by a script.
     pub(super) held: usize,
-    /// Whether a script has ended just now that others knew of: what it held may be waited for.
+    /// Whether a script that was visible to others has just ended, so that the requests it blocked must be retried.
     pub(super) ended_long_script: bool,
-    /// Whether the error of the present command was counted already, as that of one that its script called.
+    /// Whether the error of the current command was already counted for a command that its script called.
     pub(super) error_is_counted: bool,
-    /// The script of EVAL that came last, with its sum.
+    /// The most recent EVAL script, with its SHA1 sum.
     pub(super) recent_sum: RecentSum,
-    /// Buffers for the commands that scripts call.
+    /// Buffers for commands called by scripts.
     pub(super) scratch: Scratch,
-    /// Whether the present command may read keys that it does not name; of no meaning for those that read no others.
+    /// Whether the current command may read keys that it does not name; meaningless for commands that read only named
+    /// keys.
     pub(super) reads_every_key: bool,
-    /// Whether this process is a copy of the server in which a script is debugged.
+    /// Whether this process is a forked copy of the server in which a script is debugged.
     pub(super) is_copy: bool,
-    /// Whether the worker is within a batch, and so nobody has the world.
+    /// Whether the worker is within a batch, which excludes holders of the global lock.
     pub(super) in_batch: bool,
-    /// What it does about limits of memory.
+    /// State of memory limits and eviction.
     pub(super) evicting: Evicting,
     pub(super) last: Ticks,
-    /// When `now_ms` was read.
+    /// The time at which `now_ms` was read.
     dated: Ticks,
     /// [`DATE_US`] and [`LONG_US`] in ticks.
     date_ticks: u64,
@@ -115,35 +116,35 @@ pub(super) struct Call<'a> {
     pub(super) args: Args<'a>,
 }
 
-/// Whether a request was executed.
+/// Result of executing a request.
 pub enum Outcome {
-    /// It was, or answered an error.
+    /// It was executed or answered with an error.
     Done,
-    /// It is to be executed once more, after what is in the worker's inbox is delivered.
+    /// It must be executed again after the worker's inbox is delivered.
     Again,
-    /// It has to wait for the end of CLIENT PAUSE.
+    /// It waits for the end of CLIENT PAUSE.
     Paused,
-    /// It has to wait for a script that holds what it needs.
+    /// It is blocked by a script that holds locks it needs.
     BlockedByScript,
-    /// This request, which came after that command, may run a script: it has to be
+    /// This request, preceded by the given command, may run a script and must be
     /// [executed](Engine::execute_script_call) apart from the worker.
     ScriptCall(Admitted, u32),
-    /// It waits for a key, and will be answered later.
+    /// It waits for a key and is answered later.
     Waits(Arc<Waiter>),
 }
 
-/// What became of a command.
+/// Result of calling a command.
 pub(super) enum Called {
     /// It ran.
     Done,
-    /// A script holds what it needs; nothing has happened.
+    /// It is blocked by a script; nothing was executed.
     BlockedByScript,
     /// It waits for a key.
     Waits(Arc<Waiter>),
 }
 
 impl Engine {
-    /// A worker's engine.
+    /// Creates a worker's engine.
     pub fn new(
         server: &'static Services,
         executor: Executor,
@@ -191,13 +192,13 @@ impl Engine {
         engine
     }
 
-    /// A command's handler; `None` for a container that does nothing by itself.
+    /// A command's handler; `None` for a container that has no behavior of its own.
     #[inline]
     pub(super) fn handler(&self, command: &CommandInfo) -> Option<Handler> {
         command.data.map(Handler::Data).or_else(|| self.table.handler(command))
     }
 
-    /// Reads the clock, and the settings if they changed; the present point in time.
+    /// Reads the clock, and the settings if they changed. Returns the current time.
     pub fn update_clock(&mut self) -> Ticks {
         self.last = Ticks::now();
         if self.last.since(self.dated) >= self.date_ticks {
@@ -207,15 +208,15 @@ impl Engine {
         self.last
     }
 
-    /// Reads what time it is for keys that expire.
+    /// Reads the current date, used to expire keys.
     pub(super) fn update_date(&mut self) {
         self.dated = Ticks::now();
         self.now_ms = clock::unix_ms();
         self.access.set_now(self.now_ms);
     }
 
-    /// Begins a batch: what was read took time that is no command's, and settings that changed before the requests were
-    /// sent hold for them.
+    /// Begins a batch: excludes the time spent reading from command timings, and applies settings that changed before
+    /// the requests were sent.
     pub fn begin_batch(&mut self) {
         let now = Ticks::now();
         if now.since(self.last) >= self.long_ticks {
@@ -242,13 +243,13 @@ impl Engine {
         self.renew_eviction();
     }
 
-    /// The classes of keyspace events that somebody may hear of, and whether all changes are noted.
+    /// The classes of keyspace events that have subscribers, and whether all changes are recorded.
     #[inline]
     pub(super) fn heard(&self) -> EventClass {
         self.server.heard(self.runtime_config.heard_events)
     }
 
-    /// What the worker has yet to deliver.
+    /// Pending deliveries of this worker.
     #[inline]
     pub(super) fn inbox(&self) -> &'static Inbox {
         self.server.inboxes.of(self.executor.slot(self.server.workers()))
@@ -259,7 +260,7 @@ impl Engine {
         &mut self.effects
     }
 
-    /// Runs a request and appends its reply to `out`. `taken` is the large argument that the command keeps.
+    /// Executes a request and appends its reply to `out`. `taken` is the large argument whose buffer the command keeps.
     #[inline]
     pub fn execute(
         &mut self,
@@ -272,7 +273,7 @@ impl Engine {
         let start = out.len();
         let is_brief = args.len() <= BRIEF && matches!(resolved, ResolvedCommand::For(command, _) if command.brief);
         if !is_brief {
-            // It may take long.
+            // The command may take long.
             self.yield_bias();
         }
         let (command, hash) = match resolved {
@@ -290,11 +291,11 @@ impl Engine {
         } else {
             self.yield_bias();
             if self.server.admission.has(Reasons::ENDING) {
-                // What it did would be in no dump.
+                // Its effects would be missing from every snapshot.
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            // When a script has had the world for too long, what needs nothing of that goes on without a batch.
+            // While a long script holds the global lock, commands that need none of its data run without a batch.
             let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
             if self.is_held_by_script(client, command) {
                 return Outcome::BlockedByScript;
@@ -309,7 +310,7 @@ impl Engine {
                 return self.finish(client, start, out);
             }
             if client.tracking.is_some() && self.effects.concern_others() && !self.is_busy() {
-                // What was evicted just now is not what the command will read, and has to be told before.
+                // Deliver invalidations of evicted keys first: the command will not read those keys.
                 self.settle_consequences();
                 client.last_command = previous;
                 return Outcome::Again;
@@ -317,7 +318,7 @@ impl Engine {
             if self.server.is_handing_over()
                 && rejection::redirects(self.server, &client.info, self.flags_asked(client, command, args))
             {
-                // Where to is known when the replica has taken over.
+                // The redirection target is known once the replica has taken over.
                 return Outcome::Paused;
             }
             if client.feed.is_some() && super::feeding::is_out_of_place(client, command) {
@@ -337,7 +338,7 @@ impl Engine {
             }
         };
         if !plain && client.is_primary() {
-            // What the primary did is done.
+            // The primary has already executed its requests.
         } else if self.server.pause.is_there() && self.is_paused(client, command, args) {
             return Outcome::Paused;
         }
@@ -359,7 +360,7 @@ impl Engine {
         self.conclude(client, (command, args), called, start, out)
     }
 
-    /// Executes a request that may run a script. `yielder` serves others while a script takes long.
+    /// Executes a request that may run a script. `yielder` serves other connections while a script takes long.
     pub fn execute_script_call(
         &mut self,
         client: &mut Client,
@@ -395,7 +396,7 @@ impl Engine {
         }
     }
 
-    /// What is to be done after a command.
+    /// Performs the follow-up work of a command.
     #[inline]
     fn conclude(
         &mut self,
@@ -408,7 +409,7 @@ impl Engine {
         match called {
             Called::Done if self.ended_long_script => self.end_long_script(),
             Called::Done => {}
-            // What it was allowed on has changed while it waited.
+            // The state on which its admission was based changed while it waited.
             Called::BlockedByScript if std::mem::take(&mut self.outdated) => return Outcome::Again,
             Called::BlockedByScript => match self.busy_error() {
                 Some(error)
@@ -428,14 +429,14 @@ impl Engine {
         self.finish(client, start, out)
     }
 
-    /// Has the workers go on with the requests that had to wait for a script. Called without its locks.
+    /// Makes all workers retry the requests blocked by a script. The caller holds none of the script's locks.
     #[cold]
     fn end_long_script(&mut self) {
         self.ended_long_script = false;
         self.server.send_all(|| kvick_core::message::Message::Resume);
     }
 
-    /// Finds out what a request asks for that could not be told from its first word, or answers that it is nothing.
+    /// Resolves a request that its first word does not identify, or answers that the command is unknown.
     #[inline(never)]
     fn resolve(
         &mut self,
@@ -455,7 +456,7 @@ impl Engine {
                 client.fate = Fate::Close;
                 return None;
             }
-            // Who has not logged in learns nothing about commands.
+            // Unauthenticated clients learn nothing about commands.
             _ if client.must_log_in(self.server) => MUST_LOG_IN,
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
@@ -464,10 +465,10 @@ impl Engine {
         None
     }
 
-    /// Applies CLIENT REPLY to what was written since `start`.
+    /// Applies CLIENT REPLY to the reply written since `start`.
     #[inline]
     pub(super) fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
-        // Pushes are no replies, and are sent even if those are not.
+        // Pushes are not replies and are sent even when replies are off.
         let pushed = std::mem::take(&mut client.answered_by_pushes);
         let silenced = if pushed { out.len() } else { start };
         match client.reply_mode {

@@ -1,9 +1,9 @@
-//! Making room before commands, while there is a limit of memory: see [`kvick_core::eviction`].
+//! Evicts keys before commands while a memory limit is set: see [`kvick_core::eviction`].
 //!
-//! Adding up what all threads have allocated costs too much for every command. So when a worker finds memory below its
-//! limit, it may allocate its share of what is left before it adds up again, and looks only at its own thread's balance
-//! until then. All shares together are no more than what was left, so the limit is exceeded by no more than what the
-//! command in hand takes, on each worker. Each batch begins with a new share.
+//! Summing the allocations of all threads costs too much to do for every command. When a worker finds memory below its
+//! limit, it may allocate its share of the remainder before it sums again; until then it checks only its own thread's
+//! balance. All shares together do not exceed the remainder, so the limit is exceeded at most by what the current
+//! command allocates on each worker. Each batch begins with a new share.
 
 use super::Worker;
 use super::engine::Engine;
@@ -17,29 +17,29 @@ use kvick_store::eviction::{Evictor, Pass};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Keys that go between two looks at the clock.
+/// Keys evicted between two readings of the clock.
 const KEYS_PER_LOOK: u32 = 16;
-/// Bytes of arguments from which on they are counted.
+/// Arguments of at least this many bytes are accounted for.
 const ARGUMENTS_MIN: usize = 4096;
-/// Bytes for the replies of a batch that each worker begins with; more do not count as memory in use.
+/// Initial size in bytes of each worker's reply buffer; only growth beyond this counts as memory in use.
 pub(super) const SCRATCH_MIN: usize = 16 * 1024;
-/// Longest sleep while lazy freeing has something to free.
+/// Maximum sleep while lazy freeing has memory to free.
 const NAP: Duration = Duration::from_millis(1);
 
-/// A worker's part in eviction.
+/// A worker's eviction state.
 pub(super) struct Evicting {
     evictor: Evictor,
-    /// The thread's balance up to which it may allocate before all is added up again.
+    /// The thread's balance up to which it may allocate before memory is summed again.
     allowed: i64,
-    /// Whether memory was above its limit before the present command, and no key may go.
+    /// Whether memory was above its limit before the current command and no key could be evicted.
     is_out_of_memory: bool,
-    /// Whether keys have to go that have not gone yet, for lack of time.
+    /// Whether eviction was interrupted for lack of time.
     is_unfinished: bool,
-    /// Bytes of the names of keys that have gone and of which nobody has been told, as far as others know.
+    /// Bytes of evicted keys' names for which notifications are pending, as last published.
     untold: usize,
-    /// Bytes that the worker has for the replies of a batch, above what is usual, as far as others know.
+    /// Bytes of the reply buffer beyond its initial size, as last published.
     scratch: usize,
-    /// Whether the connections have to be looked at all: their limit may be new.
+    /// Whether all connections must be measured because their limit may have changed.
     clients_are_unseen: bool,
 }
 
@@ -56,26 +56,26 @@ impl Evicting {
         }
     }
 
-    /// What was found out so far may have changed.
+    /// Discards results that may be outdated.
     #[inline]
     pub(super) fn begin_batch(&mut self) {
         self.allowed = i64::MIN;
     }
 }
 
-/// What came of an attempt to make room.
+/// Result of an attempt to make room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     /// Memory is below its limit.
     Enough,
-    /// It is not yet, but keys have gone and more can go.
+    /// Memory is still above its limit, but keys were evicted and more can be.
     Unfinished,
-    /// No key may go.
+    /// No key can be evicted.
     Nothing,
 }
 
 impl Engine {
-    /// Takes note that settings may have changed.
+    /// Notes that settings may have changed.
     pub(super) fn renew_eviction(&mut self) {
         let limits = &self.runtime_config.eviction;
         self.evicting.begin_batch();
@@ -88,27 +88,28 @@ impl Engine {
         }
     }
 
-    /// Whether memory was above its limit when the present command, transaction or script began, and no key may go:
-    /// then commands that would need more of it are refused.
+    /// Whether memory was above its limit when the current command, transaction or script began and no key could be
+    /// evicted: commands that would need more memory are refused.
     #[inline]
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.evicting.is_out_of_memory
     }
 
-    /// The thread's balance up to which commands may go on without minding the limit of memory, if they may at all.
+    /// The thread's balance up to which commands may run without checking the memory limit; `None` if they must check
+    /// it.
     pub(super) fn balance_without_care(&self) -> Option<i64> {
         let is_cared_for = self.accounts_clients() | self.evicting.is_out_of_memory | self.evicting.is_unfinished;
         (!is_cared_for).then_some(self.evicting.allowed)
     }
 
-    /// Whether what connections take is accounted for.
+    /// Whether the memory of connections is accounted for.
     #[inline]
     pub(super) fn accounts_clients(&self) -> bool {
         self.runtime_config.eviction.clients_bytes > 0
     }
 
-    /// Before a command, and without locks: closes connections and evicts keys if need be. False when the command's own
-    /// connection is closed. `scratch` is the capacity of the buffer for replies.
+    /// Before a command, and without locks: closes connections and evicts keys if memory is above its limit. Returns
+    /// false when the command's own connection is closed. `scratch` is the capacity of the reply buffer.
     #[inline(never)]
     pub(super) fn mind_memory(
         &mut self,
@@ -135,7 +136,8 @@ impl Engine {
         true
     }
 
-    /// Has large arguments counted while connections are looked at: what was received of a request is theirs no more.
+    /// Accounts for large arguments while connections are measured: a parsed request's input no longer counts for its
+    /// connection.
     fn account_arguments(&self, client: &ClientInfo, bytes: usize) {
         if bytes > ARGUMENTS_MIN {
             client.argument_memory.store(bytes, Ordering::Relaxed);
@@ -143,7 +145,8 @@ impl Engine {
         }
     }
 
-    /// Evicts keys until memory is below its limit, as long as a command may be held up. In a batch, without locks.
+    /// Evicts keys until memory is below its limit or the maximum delay of a command is reached. Within a batch,
+    /// without locks.
     fn make_room(&mut self) {
         self.evicting.is_unfinished = false;
         if !self.may_evict() {
@@ -160,17 +163,18 @@ impl Engine {
         self.server.eviction.note(room != Room::Enough);
     }
 
-    /// Bytes by which memory is above its limit after connections were closed that exceed their own limit: they are
-    /// closed before keys are evicted. Also returns the bytes of all keys evicted before memory was measured.
+    /// Closes connections that exceed the limit on client memory, which takes precedence over evicting keys. Returns
+    /// the bytes by which memory is above its limit afterwards, and the bytes of all keys evicted before memory was
+    /// measured.
     fn excess_without_connections(&mut self) -> (i64, i64) {
         let (server, limit) = (self.server, self.runtime_config.eviction.clients_bytes);
         loop {
-            // Keys that other workers evict after memory was measured count for this worker too.
+            // Keys evicted by other workers after the measurement count for this worker too.
             let (closed, freed_before) = (server.eviction.clients.evicted(), server.eviction.freed());
             let excess = self.excess();
             if excess > 0 && limit > 0 {
-                // Workers account for a connection before they settle what they allocated for it. So what was measured
-                // for connections is accounted for now, or another worker has just closed some: then measure again.
+                // A worker accounts for a connection before it settles the allocation. So the memory measured for
+                // connections is accounted for by now, or another worker has just closed some: then measure again.
                 clients::enforce(server, limit, self.now_ms);
                 if server.eviction.clients.evicted() != closed {
                     continue;
@@ -180,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// Settles the worker's balance while there is a limit of memory. Call it between two commands.
+    /// Settles the worker's balance while a memory limit is set. Call it between two commands.
     #[inline]
     pub(super) fn settle_memory(&self) {
         if self.runtime_config.eviction.bytes > 0 {
@@ -188,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Lets others know how much memory the replies of a batch take, if it is much.
+    /// Publishes how far the reply buffer has grown beyond its initial size.
     #[inline]
     pub(super) fn publish_scratch(&mut self, capacity: usize) {
         let much = capacity.saturating_sub(SCRATCH_MIN);
@@ -198,13 +202,13 @@ impl Engine {
         }
     }
 
-    /// Whether this is a time at which keys may go.
+    /// Whether keys may currently be evicted.
     fn may_evict(&self) -> bool {
         let is_the_primarys = self.runtime_config.replica_keeps_all && self.server.replication.upstream.is_replica();
         !self.server.pause.keeps_data(self.now_ms) && !self.server.admission.has(Reasons::LOADING) && !is_the_primarys
     }
 
-    /// Bytes by which memory is above its limit. If it is not, what is left is shared out.
+    /// Bytes by which memory is above its limit. If it is below, distributes the remainder among the workers.
     fn excess(&mut self) -> i64 {
         self.settle_memory();
         let excess = eviction::excess(self.server, self.runtime_config.eviction.bytes);
@@ -214,9 +218,8 @@ impl Engine {
         excess
     }
 
-    /// Evicts keys until memory is no more above its limit, or as much is freed as it was above. Telling of keys that
-    /// go takes memory in its turn, for messages that will soon be sent: were more keys to go for that, all of them
-    /// might.
+    /// Evicts keys until memory is below its limit or the excess has been freed. Notifications of evicted keys take
+    /// memory themselves, but only until they are sent: evicting keys to make up for them could evict all keys.
     #[cold]
     fn evict(&mut self, excess: i64, freed_before: i64) -> Room {
         let Some(policy) = self.runtime_config.eviction.policy.filter(|_| !self.runtime_config.import_mode) else {
@@ -226,7 +229,7 @@ impl Engine {
         let patience = self.runtime_config.eviction.patience;
         let mut evicted = 0;
         let room = loop {
-            // All workers may find at once that memory is above its limit.
+            // All workers may detect at once that memory is above its limit.
             if self.server.eviction.freed() - freed_before >= excess {
                 break Room::Enough;
             }
@@ -259,7 +262,7 @@ impl Engine {
         room
     }
 
-    /// Lets others know how much memory is taken by what clients are about to be told.
+    /// Publishes the memory taken by pending notifications.
     pub(super) fn publish_untold(&mut self) {
         let bytes = self.effects.lost_bytes();
         if bytes != self.evicting.untold {
@@ -268,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// No key is left that may go: perhaps it is enough to wait until those are freed that have gone.
+    /// No evictable key is left: waits for lazy freeing, which may free enough.
     fn await_lazy_free(&mut self, began: Ticks, patience: Duration) -> Room {
         let nap_began = Ticks::now();
         let mut room = Room::Nothing;
@@ -296,12 +299,13 @@ fn elapsed(began: Ticks) -> Duration {
 }
 
 impl Worker {
-    /// Whether keys have to go before anything is waited for.
+    /// Whether keys must be evicted before the worker waits for anything.
     pub(super) fn is_evicting(&self) -> bool {
         self.engine.evicting.is_unfinished
     }
 
-    /// Goes on where commands would have been held up for too long, and closes connections if all take too much.
+    /// Continues an eviction that would have delayed commands for too long, and closes connections if all of them
+    /// together exceed their limit.
     pub(super) fn go_on_evicting(&mut self) {
         if self.engine.evicting.is_unfinished {
             self.engine.within_batch(|engine| {
@@ -320,13 +324,13 @@ impl Worker {
         }
     }
 
-    /// Lets others know how much memory the replies of a batch take, if it is much.
+    /// Publishes the memory of the worker's reply buffer.
     #[inline]
     pub(super) fn publish_scratch(&mut self) {
         self.engine.publish_scratch(self.replies.capacity());
     }
 
-    /// Takes note of what a connection takes.
+    /// Accounts for a connection's memory.
     #[inline]
     pub(super) fn account_client(&self, token: usize) {
         if self.engine.accounts_clients()

@@ -1,14 +1,14 @@
-//! The lane: requests of one connection, one behind the other, that each work on one key, or on nothing, and ask
-//! nothing else of the server.
+//! The fast path: consecutive requests of one connection that each access one key or none and need nothing else of the
+//! server.
 //!
-//! Nearly all requests are of this kind, and come many at a time. What they have in common is looked at and set up once
-//! for all of them: who sends them and what he may do, where replies go, how expired keys are seen. For each that is
-//! left is its key's lock, its handler and its share of the statistics, and a look at the few words by which others
-//! would say that something is different from now on.
+//! Most requests are of this kind and arrive in pipelines. The work they share is done once for all of them: checking
+//! the client's identity and rights, choosing the reply buffer, and deciding how expired keys are treated. Each request
+//! then costs only its key's lock, its handler, its statistics, and a check of the few words through which other
+//! threads announce changes.
 //!
-//! **What always holds**: a request that takes the lane has the same effect and the same reply as one that
-//! [`Engine::execute`] is given. What is unusual is left to that: the lane ends in front of it. Anything that ends the
-//! lane for good is seen before the next request takes a lock.
+//! **Invariant**: a request on the fast path has the same effect and the same reply as one passed to
+//! [`Engine::execute`]. The fast path stops before any request that needs more, and leaves it to that function. Any
+//! condition that ends the fast path is detected before the next request takes a lock.
 
 use super::batch::{Batch, Request, ResolvedCommand};
 use super::engine::Engine;
@@ -22,26 +22,27 @@ use kvick_resp::{Args, Reply};
 use kvick_runtime::clock::Ticks;
 use kvick_store::{Db, Env, Key};
 
-/// Why the lane ended behind a request that took it.
+/// Why the fast path ended after a request that it executed.
 enum End<'a> {
-    /// It was the last, or the next one is not for the lane.
+    /// It was the last request, or the next one does not qualify.
     Nothing,
-    /// It failed.
+    /// The request failed.
     Failed(&'static CommandInfo, Error),
-    /// It is one that the logs of slow and large commands may be for: its ticks, and the bytes of its reply.
+    /// It may belong in the slow log or the large command log: its duration in ticks, and the bytes of its reply.
     Remarkable(&'static CommandInfo, Args<'a>, u64, usize),
-    /// What it did concerns other clients.
+    /// Its effects concern other clients.
     ConcernsOthers,
 }
 
 impl Engine {
-    /// The gate's word and the balance of memory under which a client's requests may take the lane, if they may now.
+    /// The admission word and the memory balance under which a client's requests may take the fast path, if they
+    /// currently may.
     #[inline]
     fn fast_path_for(&self, client: &Client) -> Option<(u64, i64)> {
         let word = self.server.admission.word();
         let balance_max = match word ^ client.free_word() {
             0 => i64::MAX,
-            // There is a limit of memory, and nothing has to be done for that yet.
+            // A memory limit is set, but no eviction is needed yet.
             bits if bits == Reasons::LIMITED.word() => self.balance_without_care()?,
             _ => return None,
         };
@@ -50,8 +51,8 @@ impl Engine {
         (plain && !unusual).then_some((word, balance_max))
     }
 
-    /// Executes requests from the first on, as long as they are for the lane and their replies end before
-    /// `replies_max`; how many.
+    /// Executes requests from the first on while they qualify for the fast path and their replies end before
+    /// `replies_max`. Returns their number.
     #[inline(never)]
     pub(super) fn take_fast_path(
         &mut self,
@@ -158,7 +159,7 @@ impl Engine {
         done
     }
 
-    /// Does what is left to do after the last request that took the lane.
+    /// Performs the follow-up work of the last request on the fast path.
     #[inline]
     fn leave_fast_path(&mut self, client: &Client, end: End<'_>) {
         match end {

@@ -1,9 +1,9 @@
-//! Sending replicas what they are to have: the dump that they begin with, and the log.
+//! Feeds replicas: sends the full sync's snapshot and then the write log.
 //!
-//! A replica's connection reads and answers like any other. Beside that it is fed, when no answer waits to be written:
-//! first with the chunks of a dump, if it begins anew, then with the bytes of the log as they stand there. Nothing is
-//! copied; what the socket does not take stays where it is, and how much that may be is what
-//! `client-output-buffer-limit` says of replicas.
+//! A replica's connection reads requests and writes replies like any other. When no reply is pending, it is also fed:
+//! during a full sync with the chunks of a snapshot, then with the bytes of the log, directly from where they are
+//! stored. Nothing is copied; bytes that the socket does not take stay where they are. The replica class of
+//! `client-output-buffer-limit` bounds their number.
 
 use super::Worker;
 use super::connection::Connection;
@@ -22,25 +22,25 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Bytes written to a replica in a turn.
+/// Maximum bytes written to a replica per turn.
 const TURN_BYTES: usize = 4 * 1024 * 1024;
-/// A busy worker feeds its replicas no more often than this: each time costs a system call, however little there is.
+/// Minimum interval between feeds by a busy worker, since each feed costs a system call.
 const FEED_EVERY_US: u64 = 250;
-/// How long replicas wait at most for what a worker has for them when it has nothing else to do.
+/// Maximum delay before an otherwise idle worker feeds its replicas.
 pub(super) const OWED_AT_MOST: Duration = Duration::from_millis(1);
 
-/// What became of an attempt to feed.
+/// Result of an attempt to feed.
 enum Fed {
-    /// There is nothing more for now, or the socket takes no more.
+    /// Nothing more is available, or the socket takes no more.
     Enough,
-    /// There is more, and a turn's share was written.
+    /// A turn's share was written, and more is available.
     More,
-    /// The connection cannot go on.
+    /// The connection is broken.
     Broken,
 }
 
-/// Whether a replica asks for something on the connection by which it is fed, where there is no room for an answer. The
-/// log is told.
+/// Whether a replica sends a command on the connection that feeds it, where no reply can be written. Logs a message if
+/// so.
 #[cold]
 pub(super) fn is_out_of_place(client: &Client, command: &CommandInfo) -> bool {
     if command.spec.flags.contains(Flags::FROM_REPLICA) {
@@ -62,7 +62,7 @@ pub(super) fn is_out_of_place(client: &Client, command: &CommandInfo) -> bool {
 }
 
 impl Connection {
-    /// Writes to a replica what is there for it.
+    /// Writes available data to a replica.
     fn feed(&mut self, server: &Services, stats: &WorkerStats) -> Fed {
         let Some(feed) = &mut self.client.feed else { return Fed::Enough };
         let mut left = TURN_BYTES;
@@ -90,7 +90,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let now_ms = clock::unix_ms();
-                    // Since when it is known already, unless it is not.
+                    // The time since which it is stuck, if already set.
                     let stuck = &feed.replica.stuck_since_ms;
                     let _ = stuck.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
                     return Fed::Enough;
@@ -103,7 +103,7 @@ impl Connection {
 }
 
 impl Worker {
-    /// Takes note of a connection that has become a replica's.
+    /// Registers a connection that has become a replica's.
     pub(super) fn begin_feeding(&mut self, token: usize) {
         if !self.feeds.contains(&token) {
             self.feeds.push(token);
@@ -111,13 +111,13 @@ impl Worker {
         }
     }
 
-    /// A replica's connection is closed.
+    /// Cleans up after a replica's connection is closed.
     pub(super) fn stop_feeding(&mut self, token: usize, feed: Box<Feed>) {
         self.feeds.retain(|fed| *fed != token);
         self.server.replication.set_feeds(self.number, self.feeds.len());
         let (replica, is_done) = (feed.replica.clone(), feed.is_dump_channel_done());
         drop(feed);
-        // What was prepared for it would never be read, and its dump would wait for it.
+        // Otherwise its pending full sync would never be read, and the snapshot would wait for it.
         drop(self.server.replication.pending_full_syncs.take(replica.client.id));
         if self.server.replication.replicas.detach(&replica) {
             self.server.require_replicas(&self.server.config.values());
@@ -138,8 +138,8 @@ impl Worker {
         synchronise::note_lost(self.server);
     }
 
-    /// Feeds this worker's replicas after a turn, in which it may have been `busy`. Then what comes within a moment
-    /// goes together, unless somebody waits for that.
+    /// Feeds this worker's replicas after a turn. After a `busy` turn, data is collected for a moment before it is
+    /// sent, unless a client waits for it.
     pub(super) fn feed_in_time(&mut self, busy: bool) {
         if self.feeds.is_empty() {
             return;
@@ -167,7 +167,7 @@ impl Worker {
         let pauses = self.server.replication.pauses_after_fork.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
         if Self::is_doomed(connection) {
-            // Whoever wants it closed counts on its getting nothing more.
+            // The request to close it assumes that it receives nothing more.
             return self.close(token);
         }
         if let Some(Feed { food: food @ FeedSource::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
@@ -193,7 +193,7 @@ impl Worker {
             connection.output.push(b"\n");
             return self.write_waiting(token);
         }
-        // Replies that wait for the disk come first as well.
+        // Replies awaiting fsync also come first.
         if !connection.output.is_empty() || connection.awaiting_fsync > 0 {
             return;
         }
@@ -221,7 +221,7 @@ impl Worker {
         self.enforce_output_limit(token);
     }
 
-    /// Has a connection show that it is a replica's.
+    /// Publishes that a connection belongs to a replica.
     pub(super) fn note_new_feed(&mut self, token: usize) {
         let Some(connection) = self.connections.get(token) else { return };
         if let Some(feed) = &connection.client.feed

@@ -1,8 +1,8 @@
-//! Handshakes of connections with TLS.
+//! TLS handshakes.
 //!
-//! A connection is stopped until its handshake is done: then it is known who its client is, and whether it may be let
-//! in. A handshake costs as much as thousands of requests, most of it for the signature. So a turn goes on with few of
-//! them, after the requests of everybody else; `max-new-tls-connections-per-cycle` says with how many.
+//! A connection is stopped until its handshake completes, which determines the client's identity and whether it is
+//! accepted. A handshake costs as much as thousands of requests, mostly for the signature. So each turn continues only
+//! a few handshakes, after all requests: at most `max-new-tls-connections-per-cycle`.
 
 use super::Worker;
 use super::certificate_owner::Owner;
@@ -15,10 +15,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// A handshake that takes longer is given up.
+/// Timeout of a handshake in milliseconds.
 pub(super) const HANDSHAKE_MAX_MS: i64 = 30_000;
 
-/// Connections that may go on with their handshakes, in the order in which they heard from their clients.
+/// Connections whose handshakes can continue, in the order in which their input arrived.
 #[derive(Default)]
 pub(super) struct Handshakes(VecDeque<usize>);
 
@@ -27,7 +27,7 @@ impl Handshakes {
         self.0.is_empty()
     }
 
-    /// Adds a connection, which counts as queued until its turn comes.
+    /// Adds a connection, which counts as queued until its handshake continues.
     pub fn push(&mut self, token: usize) {
         self.0.push_back(token);
     }
@@ -38,7 +38,7 @@ impl Handshakes {
 }
 
 impl Worker {
-    /// Goes on with as many handshakes as a turn may.
+    /// Continues as many handshakes as a turn allows.
     pub(super) fn shake_hands(&mut self) {
         if self.handshakes.is_empty() {
             return;
@@ -49,8 +49,8 @@ impl Worker {
             connection.queued = false;
             let Socket::Tls(stream) = &mut connection.socket else { continue };
             match stream.handshake() {
-                // The end came while it waited for its turn, and the poll tells of that once: it is found by reading
-                // on.
+                // The peer closed while the connection was queued. The poll reports that only once, so reading on
+                // detects it.
                 Ok(Handshake::Waiting) if connection.read_closed => {
                     connection.queued = true;
                     self.handshakes.push(token);
@@ -62,7 +62,7 @@ impl Worker {
         }
     }
 
-    /// The handshake of a connection is done.
+    /// Starts serving a connection whose handshake has completed.
     fn let_in(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         connection.stopped = false;
@@ -95,7 +95,7 @@ impl Worker {
     }
 }
 
-/// Why a handshake failed, in words for the log.
+/// The reason for a failed handshake, as logged.
 fn reason(error: &io::Error) -> String {
     if is_plain_text(error) {
         return "this port takes TLS, and the client does not speak it".into();

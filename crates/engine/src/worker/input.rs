@@ -1,4 +1,4 @@
-//! Reading and parsing: from sockets into a batch.
+//! Reads from sockets and parses requests into a batch.
 
 use super::Worker;
 use super::batch::{Batch, Request, ResolvedCommand, Source};
@@ -22,39 +22,39 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Bytes read from one connection in a turn.
+/// Maximum bytes read from one connection per turn.
 const READ: usize = 32 * 1024;
-/// The input buffer that connections share, in bytes: as much as a batch reads.
+/// Size in bytes of the input buffer shared by connections: the input of one batch.
 pub const SHARED: usize = 8 * READ;
-/// Requests in a batch; one more connection may take it beyond.
+/// Requests after which a batch takes no further connection; the last connection may exceed it.
 const REQUESTS: usize = 64;
-/// Bytes of replies to one connection after which its further requests wait for the next turn.
+/// Bytes of replies to one connection after which its remaining requests wait for the next turn.
 const REPLIES_MAX: usize = 1024 * 1024;
-/// Bytes of replies after which they are written before the batch goes on with another connection.
+/// Bytes of replies after which they are written before the batch continues with another connection.
 const REPLIES_WRITTEN: usize = 256 * 1024;
-/// Bytes read straight into a large argument in a turn.
+/// Maximum bytes per turn read directly into a large argument.
 const BIG_READ: usize = 1024 * 1024;
-/// Keys of a script that are asked for before it runs.
+/// Maximum number of declared script keys that are prefetched.
 const DECLARED_MAX: usize = 4;
 
-/// What became of an attempt to read.
+/// Result of a read.
 enum Read {
-    /// This much came, and there may be more.
+    /// This many bytes arrived, and there may be more.
     More(usize),
-    /// This much came, and the socket is empty now.
+    /// This many bytes arrived, and the socket is now empty.
     Drained(usize),
-    /// The other end has closed, or the connection broke.
+    /// The peer closed the connection, or it broke.
     Ended,
 }
 
 impl Worker {
-    /// Serves the connections that were ready when the turn began, batch by batch.
+    /// Serves the connections that were ready at the start of the turn, batch by batch.
     pub(super) fn serve_ready(&mut self) {
         let mut left = self.ready.len();
         if left == 0 {
             return;
         }
-        // Where a script has had the world for too long, requests are answered without a batch.
+        // While a long script holds the global lock, requests are answered without a batch.
         self.engine.enter();
         while left > 0 {
             left -= 1;
@@ -64,24 +64,24 @@ impl Worker {
             if full && left > 0 {
                 self.execute_batch();
                 if !self.server.aof.holds_all() {
-                    // Whoever is answered now can go on while others are served.
+                    // Clients answered now can continue while other connections are served.
                     self.engine.leave();
                     self.write_replies();
                     self.engine.enter();
                 }
             }
         }
-        // Fewer may have been ready than there were: one that is closed meanwhile is no more.
+        // The list may have shrunk: connections closed meanwhile were removed.
         self.execute_batch();
         self.engine.leave();
         self.write_replies();
     }
 
-    /// Reads once from a connection and parses what came.
+    /// Reads once from a connection and parses its input.
     fn read_connection(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         if connection.away {
-            // It is queued again when it comes back.
+            // It is queued again when it returns.
             return;
         }
         connection.queued = false;
@@ -97,7 +97,7 @@ impl Worker {
                 connection.queued = true;
                 return self.handshakes.push(token);
             }
-            // Nobody waits for what it would be told.
+            // The peer has closed, so a reply would have no recipient.
             return if connection.read_closed {
                 self.close(token)
             };
@@ -125,10 +125,10 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let (n, more) = match read {
             Read::More(n) => (n, true),
-            // Only a read that finds nothing tells that nothing is left, not even the end.
+            // Only an empty read shows that nothing is left, not even the end of the stream.
             Read::Drained(n) => (n, connection.read_closed && n > 0),
             Read::Ended if connection.awaiting_fsync > 0 && connection.client.fate != Fate::Close => {
-                // What it asked for was done, and its replies are on their way.
+                // Its requests were executed, and their replies are pending.
                 connection.client.fate = Fate::CloseAfterReply;
                 return;
             }
@@ -157,8 +157,8 @@ impl Worker {
         self.account_client(token);
     }
 
-    /// Reads into the shared buffer: the usual case. What a connection held is copied there first; what it has to hold
-    /// afterwards takes no more memory than it needs.
+    /// Reads into the shared buffer: the common case. Buffered input of the connection is copied there first; unparsed
+    /// input is kept in an allocation of its exact size.
     fn read_shared(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let (start, behind) = (self.shared_used, self.shared_used + connection.pending.len());
@@ -189,7 +189,7 @@ impl Worker {
         if parsed.more { Read::More(n) } else { read }
     }
 
-    /// Reads behind the beginning of a request that came earlier and is long.
+    /// Appends to the buffered beginning of a long request.
     fn read_held(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let mut held = std::mem::take(&mut connection.pending);
@@ -222,7 +222,7 @@ impl Worker {
         }
     }
 
-    /// Reads straight into a large argument's own buffer.
+    /// Reads directly into the buffer of a large argument.
     fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let mut total = 0;
@@ -236,13 +236,13 @@ impl Worker {
                 Read::Drained(n) => (n, false),
             };
             total += n;
-            // SAFETY: the socket wrote n bytes to what `spare` returned.
+            // SAFETY: the socket wrote n bytes to the buffer that `spare` returned.
             let missing = unsafe { connection.parser.filled(n) };
             if missing == 0 || !more || total >= BIG_READ {
                 break (missing, more);
             }
         };
-        // A request that has become too large is left unparsed: `after_read` sees it and closes the connection.
+        // A request that exceeds the limit stays unparsed: `after_read` detects it and closes the connection.
         if missing == 0 && !limits.query_buffer_exceeded(connection.buffered_input()) {
             let exclusive = self.engine.exclusive.as_ref();
             let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
@@ -252,7 +252,7 @@ impl Worker {
         if more { Read::More(total) } else { Read::Drained(total) }
     }
 
-    /// Executes the batch and puts the inputs it held back.
+    /// Executes the batch and returns its held inputs to their connections.
     fn execute_batch(&mut self) {
         if self.batch.requests.len() == 1 && self.execute_only() {
             return;
@@ -260,9 +260,8 @@ impl Worker {
         self.execute_whole_batch();
     }
 
-    /// Executes the batch's only request if it takes the [lane](super::fast_path) and needs no care otherwise, as is
-    /// usual where clients wait for each reply: what serves to tell many apart, and to ask for memory in advance, is
-    /// left out. Whether it did.
+    /// Executes the batch's only request on the [fast path](super::fast_path) if it qualifies, which is common when
+    /// clients wait for each reply. It skips grouping and prefetching. Returns whether it did.
     #[inline]
     fn execute_only(&mut self) -> bool {
         let Worker { engine, batch, connections, replies, shared, server, .. } = self;
@@ -295,7 +294,7 @@ impl Worker {
     #[inline(never)]
     fn execute_whole_batch(&mut self) {
         self.engine.begin_batch();
-        // What was published or changed before these requests were sent is heard of before they are answered.
+        // Messages published and keys changed before these requests were sent are delivered before their replies.
         if self.engine.inbox().has_deliveries() {
             self.make_deliveries();
         }
@@ -330,8 +329,8 @@ impl Worker {
         self.shared_used = 0;
     }
 
-    /// Executes the requests of one connection, the first `count`; whether all that are behind the present one were put
-    /// off.
+    /// Executes the first `count` requests, all of one connection. Returns whether all requests behind the current one
+    /// were deferred.
     fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
         if self.holds_back(token) {
@@ -439,15 +438,15 @@ impl Worker {
         put_off
     }
 
-    /// Puts deliveries behind the replies that were made for a connection from `start` on, the last of which may be
-    /// that of the command that caused them; where the next replies begin.
+    /// Inserts deliveries behind the replies made for a connection from `start` on, the last of which may belong to the
+    /// command that caused them. Returns where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.make_deliveries();
         self.replies.len()
     }
 
-    /// Writes the batch's replies if they are many.
+    /// Writes the batch's replies if they exceed the threshold.
     fn write_many_replies(&mut self) {
         self.publish_scratch();
         if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
@@ -455,19 +454,19 @@ impl Worker {
         }
     }
 
-    /// Executes what was read in this turn, and then a connection's requests that had to wait: among these may be a
-    /// script, beside which the worker reads anew.
+    /// Executes the input read in this turn, then a connection's deferred requests: one of them may run a script,
+    /// during which the worker reads again.
     fn serve_deferred_behind_batch(&mut self, token: usize) {
         if !self.batch.is_empty() {
             self.execute_batch();
         }
-        // Others may have closed or stopped it; whoever has it go on has it served.
+        // It may have been closed or stopped meanwhile; if it is resumed, it will be served then.
         if self.connections.get(token).is_some_and(|connection| !connection.away && !connection.stopped) {
             self.serve_deferred(token);
         }
     }
 
-    /// Executes requests that had to wait, as many as a turn allows.
+    /// Executes deferred requests, up to a turn's limit.
     fn serve_deferred(&mut self, token: usize) {
         if self.holds_back(token) {
             return;
@@ -547,7 +546,7 @@ impl Worker {
         }
     }
 
-    /// Stops a connection until a pause ends.
+    /// Stops a connection until CLIENT PAUSE ends.
     fn pause(&mut self, token: usize) {
         self.paused.push(token);
         if self.server.admission.has(Reasons::LOADING) {
@@ -556,19 +555,19 @@ impl Worker {
         self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
     }
 
-    /// Stops a connection, which shows in its client's flags: its requests wait.
+    /// Stops a connection and sets `flags` on its client: its requests wait.
     pub(super) fn stop(&mut self, token: usize, flags: ClientFlags) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         connection.stopped = true;
         connection.client.info.set_flags(flags, true);
         if connection.read_closed {
-            // It is closed when the replies to what it sent before are written.
+            // It is closed after the replies to its earlier requests are written.
             self.queue(token);
         }
     }
 }
 
-/// Keeps requests for later.
+/// Defers requests of a connection.
 pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &Batch, shared: &[u8]) {
     connection.deferred.extend(requests.iter().map(|request| match request.resolved {
         ResolvedCommand::Broken(error) => Deferred::Broken(error),
@@ -576,7 +575,7 @@ pub(super) fn defer(connection: &mut Connection, requests: &[Request], batch: &B
     }));
 }
 
-/// What the last request began with, of whichever connection, whose first argument is its key, and that has no other.
+/// The start of the preceding request of any connection, if its first argument is its only key.
 #[derive(Default)]
 pub(super) struct RequestTemplate {
     repeat: Repeat,
@@ -584,11 +583,11 @@ pub(super) struct RequestTemplate {
     command: Option<&'static CommandInfo>,
 }
 
-/// Parsing what one connection sent.
+/// Parses the input of one connection.
 struct Parse<'a> {
     server: &'static Services,
     template: &'a mut RequestTemplate,
-    /// Proof that nobody else touches the keyspace meanwhile, if that is so.
+    /// Proof that no other thread accesses the keyspace meanwhile, if that holds.
     exclusive: Option<&'a Exclusive>,
     batch: &'a mut Batch,
     connection: &'a mut Connection,
@@ -596,25 +595,26 @@ struct Parse<'a> {
     limits: &'a Limits,
 }
 
-/// The request before.
+/// The preceding request.
 #[derive(Default)]
 struct Last<'a> {
-    /// Its command, and the name it was called by.
+    /// Its command, and the name used in the request.
     command: Option<(&'a [u8], &'static CommandInfo)>,
 }
 
-/// What parsing found.
+/// Result of parsing.
 struct Found {
-    /// Bytes that are done with.
+    /// Bytes consumed.
     bytes: usize,
     /// Whether requests were added to the batch.
     requests: bool,
-    /// Whether there is more to parse in the input, which has to wait for what was found.
+    /// Whether unparsed input must wait until the parsed requests are executed.
     more: bool,
 }
 
 impl Parse<'_> {
-    /// Parses all requests in `input`; but before authentication only one, because what may follow depends on it.
+    /// Parses all requests in `input`. Before authentication it parses only one, because parsing of the next depends on
+    /// its result.
     #[inline]
     fn all(&mut self, source: Source, input: &[u8]) -> Found {
         if input.first() == Some(&violation::TLS_HANDSHAKE) && violation::is_tls(input) && self.is_new() {
@@ -623,7 +623,7 @@ impl Parse<'_> {
         let (mut pos, before) = (0, self.batch.requests.len());
         let mut last = Last::default();
         let mut more = false;
-        // Before authentication what comes is looked at more closely.
+        // Before authentication input is checked more strictly.
         let mut may_repeat = self.limits.authenticated && !self.connection.parser.is_partial();
         loop {
             let (first_span, start) = (self.batch.spans.len(), pos);
@@ -673,7 +673,7 @@ impl Parse<'_> {
         self.connection.client.commands == 0
     }
 
-    /// Has the connection closed in the next turn, after a word to the client.
+    /// Sends an error to the client and closes the connection in the next turn.
     #[cold]
     fn turn_away(&mut self, bytes: usize) -> Found {
         violation::log_tls(&self.connection.client.info);
@@ -683,7 +683,7 @@ impl Parse<'_> {
         Found { bytes, requests: false, more: true }
     }
 
-    /// Adds a request; its command if its first argument is its key, and it has no other.
+    /// Adds a request. Returns its command if its first argument is its only key.
     #[inline]
     fn add<'i>(
         &mut self,
@@ -694,7 +694,7 @@ impl Parse<'_> {
     ) -> Option<&'static CommandInfo> {
         let args = Args::new(input, &self.batch.spans[first_span..], &self.batch.big);
         let span = self.batch.spans[first_span];
-        // A pipeline mostly repeats the command before, and comparing is quicker than looking up.
+        // Pipelines mostly repeat the preceding command, and comparing is faster than a lookup.
         let command = match (input.get(span.start..span.start + span.len), last.command) {
             (Some(name), Some((known, command))) if known == name => Some(command),
             (Some(name), _) => {
@@ -702,7 +702,7 @@ impl Parse<'_> {
                 last.command = command.map(|command| (name, command));
                 command
             }
-            // The name of an inline request lies in a buffer of its own.
+            // The name of an inline request lies in a separate buffer.
             (None, _) => args.get(0).and_then(|name| self.server.catalogue.find(name)),
         };
         let mut keyed = None;
@@ -724,8 +724,7 @@ impl Parse<'_> {
         keyed
     }
 
-    /// The database and the hashes of the first keys that a script declares, which are on their way from memory from
-    /// now on.
+    /// The database and the hashes of the first keys that a script declares. Starts prefetching them.
     #[inline(never)]
     fn declared(&self, args: Args<'_>) -> SmallVec<[(usize, u64); DECLARED_MAX]> {
         let count = args.get(script_call::KEYS_COUNT).and_then(parse_i64);
@@ -734,7 +733,7 @@ impl Parse<'_> {
         keys.map(|key| (self.connection.client.db, self.hash(key))).collect()
     }
 
-    /// Adds a request that has as many arguments as the one before, for the same command.
+    /// Adds a request that has the same command and argument count as the preceding one.
     #[inline]
     fn add_keyed(&mut self, source: Source, input: &[u8], first_span: usize, command: &'static CommandInfo) {
         let key = self.batch.spans[first_span + 1];
@@ -743,8 +742,7 @@ impl Parse<'_> {
         self.push(source, first_span, ResolvedCommand::For(command, Some(hash)));
     }
 
-    /// The hash of a key. What stands first on the way to it is on its own way from memory until the request is
-    /// executed.
+    /// Hashes a key and starts prefetching its bucket, which arrives before the request is executed.
     #[inline]
     fn hash(&self, key: &[u8]) -> u64 {
         let hash = self.server.keyspace.key(key).hash;

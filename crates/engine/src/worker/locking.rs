@@ -1,20 +1,20 @@
-//! How the engine gets the locks that commands run under, and what it does when a script has them.
+//! Acquires the locks under which commands run, and handles locks held by a script.
 //!
-//! Most locks are free, or are had by somebody who lets go of them within microseconds. A script may have them for
-//! long. So who waits looks around now and then:
+//! Most locks are free, or are released within microseconds. A script may hold them for long. So a waiting thread
+//! periodically does the following:
 //!
-//! - It leaves its batch for a moment when the world is wanted: the script may be the one who wants it.
-//! - When a script has been running for a while, it gives up: the request is held until the script has ended, and the
-//!   worker goes on with others.
-//! - When that has been too long, by `busy-reply-threshold`, held requests are answered that the server is busy, and so
-//!   are those that come meanwhile and concern more than keys that are free.
+//! - It leaves its batch for a moment when a thread wants the global lock: that thread may be the script's.
+//! - When a script has been running for a while, it stops waiting: the request is blocked by the script, and the
+//!   worker continues with others.
+//! - When the script exceeds `busy-reply-threshold`, blocked requests are answered with a BUSY error, and so are new
+//!   requests that concern more than free keys.
 //!
-//! **What always holds**: the engine waits with nothing locked, but for a script's own thread, which may wait for more
-//! locks.
+//! **Invariant**: the engine never waits while it holds a lock, except on the script's own thread, which may wait for
+//! further locks.
 //!
 //! To lock keys for a request, the engine needs the request's [`Admitted`]. While the worker is outside of its batch,
-//! other threads may take the world and change users, pause writes, load other data or make the server a replica. So
-//! the engine compares the [`Ground`] of the admission again once it holds the locks; from there on it cannot change.
+//! other threads may take the global lock and change users, pause writes, load other data or make the server a replica.
+//! So the engine compares the [`Ground`] of the admission again once it holds the locks; from then on it cannot change.
 //! If it differs, the engine releases the locks, and the request is checked again from the start.
 
 use super::engine::{Engine, Keys};
@@ -34,41 +34,41 @@ use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Keys of one command that the processor is asked for in advance.
+/// Maximum number of keys of one command that are prefetched.
 const PREFETCHED_MAX: usize = 64;
-/// How often it is looked whether a lock has become free, 200 us apart, before a script that has been running for a
-/// while is taken to have it.
+/// Number of attempts to take a lock, 200 us apart, after which a script that has been running for a while is assumed
+/// to hold it.
 const LOOKS_MAX: u32 = 5;
 
-/// How long a script waits at most for those to go first that had to wait for another.
+/// Maximum time for which a script waits for requests that an earlier script blocked.
 const PRECEDENCE_MAX: Duration = Duration::from_millis(20);
 
-/// What a command has settled about scripts before it takes locks.
+/// How a command relates to scripts, decided before it takes locks.
 pub(super) enum Scripts {
-    /// They may run beside it.
+    /// Scripts may run concurrently.
     Any,
-    /// It is one.
+    /// The command runs a script.
     Own(#[expect(dead_code, reason = "held")] Turn<'static>),
-    /// None may run: it waits for locks within its batch.
+    /// No script may run: the command waits for locks within its batch.
     None(#[expect(dead_code, reason = "held")] NoScripts<'static>),
 }
 
-/// The state on which a request is admitted, of that which changes only under the global lock: the rights epoch, some
+/// The state on which a request is admitted, limited to what changes only under the global lock: the rights epoch, some
 /// reasons of the admission word, and whether commands are paused.
 #[derive(Clone, Copy)]
 pub(super) struct Ground(u64);
 
 impl Ground {
-    /// The reasons that are part of it.
+    /// The admission word's reasons that are part of the ground.
     const REASONS: u64 =
         Reasons::LOADING.union(Reasons::LOADING_BESIDE).union(Reasons::REPLICA).union(Reasons::ENDING).word();
-    /// Commands are paused. No reason has this bit.
+    /// Commands are paused. No reason uses this bit.
     const PAUSED: u64 = 1 << 31;
 }
 
 impl Engine {
-    /// Enters a batch: until it is left, nobody has the world. False when a script has that, and has had it for too
-    /// long.
+    /// Enters a batch: until the worker leaves it, no thread can take the global lock. Returns false when a script
+    /// holds the global lock and has exceeded its time.
     pub fn enter(&mut self) -> bool {
         let admission = &self.server.admission;
         let global = &self.server.keyspace.global_lock;
@@ -88,7 +88,7 @@ impl Engine {
         self.in_batch
     }
 
-    /// Lets others touch partitions beside the present batch.
+    /// Gives up exclusive access, so that other threads may access partitions during the current batch.
     #[inline]
     pub(super) fn yield_bias(&mut self) {
         if let Some(exclusive) = self.exclusive.take() {
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Leaves it.
+    /// Leaves the batch.
     pub fn leave(&mut self) {
         if self.in_batch {
             (self.in_batch, self.exclusive) = (false, None);
@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// Runs `work`, which takes locks, within the present batch or one of its own.
+    /// Runs `work`, which takes locks, within the current batch or a separate one.
     pub(super) fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         if self.in_batch {
             return work(self);
@@ -115,7 +115,7 @@ impl Engine {
         result
     }
 
-    /// Locks the one key with this hash for a request; `None` when a script has it, or the request is no longer
+    /// Locks the one key with this hash for a request; `None` when a script holds its lock, or the request is no longer
     /// admitted.
     #[inline]
     pub(super) fn lock_hash(&mut self, admission: Admitted, db: usize, hash: u64) -> Option<Locked> {
@@ -145,8 +145,8 @@ impl Engine {
         }
     }
 
-    /// Locks keys for a request, and asks the processor for what several of them will touch; `None` when a script has
-    /// one of them, or the request is no longer admitted.
+    /// Locks keys for a request and prefetches the memory of several; `None` when a script holds one of the locks, or
+    /// the request is no longer admitted.
     pub(super) fn lock_hashed(&mut self, admission: Admitted, db: usize, keys: &[Key<'_>]) -> Option<Locked> {
         let locked = self.try_hashed(db, keys)?;
         self.is_still_admitted(admission).then_some(locked)
@@ -169,8 +169,8 @@ impl Engine {
         }
     }
 
-    /// Locks partitions for a request, which `addresses` names anew whenever they may be others; `None` when a script
-    /// has one of them, or the request is no longer admitted.
+    /// Locks partitions for a request. `addresses` computes them again whenever they may have changed. `None` when a
+    /// script holds one of the locks, or the request is no longer admitted.
     pub(super) fn lock_several(
         &mut self,
         admission: Admitted,
@@ -192,8 +192,8 @@ impl Engine {
         }
     }
 
-    /// Locks partitions, however long that takes. Not for a request: the worker may leave its batch, and the caller
-    /// checks under the locks what it needs to.
+    /// Locks partitions, however long that takes. Not for requests: the worker may leave its batch meanwhile, so the
+    /// caller must check its preconditions under the locks.
     pub(super) fn lock_patiently(&mut self, addresses: impl Fn(&Self) -> Vec<Address>) -> Locked {
         loop {
             if let Some(locked) = self.try_several(&addresses) {
@@ -203,7 +203,8 @@ impl Engine {
         }
     }
 
-    /// Locks the keys that a request names; `None` when a script has one of them, or the request is no longer admitted.
+    /// Locks the keys that a request names; `None` when a script holds one of the locks, or the request is no longer
+    /// admitted.
     pub(super) fn lock_keys(&mut self, admission: Admitted, db: usize, args: Args<'_>) -> Option<Locked> {
         let keys: Keys<'_> = self.keys_of(admission.command(), args);
         self.lock_hashed(admission, db, &keys)
@@ -220,8 +221,8 @@ impl Engine {
         }
     }
 
-    /// Leaves the batch and takes the world for a request; `None`, within the batch again, when a script keeps it from
-    /// that, or when the request is no longer admitted.
+    /// Leaves the batch and takes the global lock for a request; `None`, within the batch again, when a script prevents
+    /// it or the request is no longer admitted.
     pub(super) fn lock_global(&mut self, admission: Admitted) -> Option<Locked> {
         self.leave();
         let running = &self.server.scripting.running;
@@ -233,7 +234,7 @@ impl Engine {
         locked
     }
 
-    /// The present state, for a client whose rights are those of this epoch.
+    /// The current state, for a client whose rights are those of this epoch.
     #[inline]
     pub(super) fn ground(&self, rights: u32) -> Ground {
         let reasons = self.server.admission.word() & Ground::REASONS;
@@ -241,20 +242,20 @@ impl Engine {
         Ground(kvick_core::admission::Admission::open_word(rights) | reasons | paused)
     }
 
-    /// Whether the data change by somebody else's will alone: they are being loaded, or a primary's.
+    /// Whether the data are changed only by another source: they are being loaded or come from a primary.
     pub(super) fn is_others_data(&self) -> bool {
         self.server.admission.has(Reasons::LOADING | Reasons::REPLICA)
     }
 
-    /// Whether a request may still run, now that its keys are locked.
+    /// Whether a request may still run now that its keys are locked.
     #[inline]
     fn is_still_admitted(&mut self, admission: Admitted) -> bool {
         let changed = self.ground(self.server.admission.rights()).0 ^ admission.ground().0;
         changed == 0 || !self.is_outdated(changed)
     }
 
-    /// Whether a request has to be checked again because these bits of its ground changed. Requests of a primary run in
-    /// any case, except while other data is being loaded.
+    /// Whether a request must be checked again because these bits of its ground changed. A primary's requests always
+    /// run, except while other data are being loaded.
     #[cold]
     fn is_outdated(&mut self, changed: u64) -> bool {
         let heeded = if self.executor.is_worker() { u64::MAX } else { Reasons::LOADING.word() };
@@ -262,7 +263,7 @@ impl Engine {
         self.outdated
     }
 
-    /// Settles, before a command takes locks, how it stands to scripts; `None` when one keeps it from running.
+    /// Decides how a command relates to scripts before it takes locks; `None` when a script prevents it from running.
     #[inline]
     pub(super) fn settle_scripts(&mut self, command: &CommandInfo, global: bool) -> Option<Scripts> {
         if command.class == Class::Script {
@@ -282,7 +283,7 @@ impl Engine {
         Some(Scripts::Any)
     }
 
-    /// Takes the right to run a script; `None` when another has been running for a while.
+    /// Takes the right to run a script; `None` when another script has been running for a while.
     pub(super) fn take_turn(&mut self) -> Option<Turn<'static>> {
         let mut looks = 0;
         if !self.let_held_go_first() {
@@ -298,8 +299,8 @@ impl Engine {
         }
     }
 
-    /// Waits a moment for the other workers to try again what had to wait for the script before: else script after
-    /// script could keep them from it. False when the batch was left meanwhile and cannot be entered again.
+    /// Waits a moment for other workers to retry requests that the previous script blocked; otherwise consecutive
+    /// scripts could starve them. Returns false when the worker left its batch meanwhile and cannot enter it again.
     #[inline]
     fn let_held_go_first(&mut self) -> bool {
         let others = |engine: &Self| engine.server.scripting.held.load(Ordering::Relaxed) > engine.held;
@@ -315,8 +316,8 @@ impl Engine {
         true
     }
 
-    /// Whether to go on waiting for a lock. Leaves the batch for a moment when another thread wants the world, so the
-    /// caller's admission may be outdated afterwards.
+    /// Whether to continue waiting for a lock. Leaves the batch for a moment when another thread wants the global lock,
+    /// so the caller's admission may be outdated afterwards.
     fn goes_on_waiting(&mut self, looks: &mut u32) -> bool {
         if self.server.scripting.running.is_shown() {
             *looks += 1;
@@ -331,14 +332,14 @@ impl Engine {
         true
     }
 
-    /// Whether a command has to wait for the end of a pause.
+    /// Whether a command must wait for the end of a pause.
     #[cold]
     pub(super) fn is_paused(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
-        // Monitors, which may not use keys, go on.
+        // Monitors, which may not access keys, are not paused.
         match self.server.pause.state_or_forget(self.now_ms) {
             _ if client.is_monitor() => false,
             None => false,
-            // As in the reference, a pause of all commands holds CLIENT UNPAUSE too.
+            // As in the reference, a pause of all commands also blocks CLIENT UNPAUSE.
             Some((_, true)) => true,
             Some((_, false)) => {
                 self.flags_asked(client, command, args).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
@@ -346,13 +347,13 @@ impl Engine {
         }
     }
 
-    /// Whether a script has been running for longer than it should.
+    /// Whether a script has exceeded `busy-reply-threshold`.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
         self.server.admission.has(Reasons::BUSY)
     }
 
-    /// What those are told whose requests cannot wait for a script any longer.
+    /// The error for requests that cannot wait for a script any longer.
     pub(super) fn busy_error(&self) -> Option<Error> {
         if !self.is_busy() {
             return None;
@@ -360,8 +361,8 @@ impl Engine {
         self.server.scripting.running.current().map(|current| current.kind.busy(self.server))
     }
 
-    /// Whether a command, while a script takes too long, concerns more than keys that may be free. A transaction does:
-    /// its client should not have to wonder which of its parts came before the script's end.
+    /// Whether, while a long script runs, a command concerns more than keys that may be free. A transaction does, so
+    /// that all of it runs either before or after the script's end.
     pub(super) fn concerns_script(&self, client: &Client, command: &CommandInfo) -> bool {
         let has_keys = !command.spec.keys.is_empty() || command.spec.find_keys.is_some();
         let is_data = command.data.is_some();
@@ -369,8 +370,8 @@ impl Engine {
         self.is_busy() && !command.spec.flags.contains(Flags::ALLOW_BUSY) && !may_be_free
     }
 
-    /// Whether a command that comes while a script takes too long has to be held, since to execute or to refuse it
-    /// takes the locks of keys that are watched.
+    /// Whether a command that arrives while a long script runs is blocked, because executing or refusing it requires
+    /// the locks of watched keys.
     pub(super) fn is_held_by_script(&self, client: &Client, command: &CommandInfo) -> bool {
         let about_watched = match self.table.handler(command) {
             Some(Handler::Control(Control::Watch)) => true,
@@ -381,7 +382,7 @@ impl Engine {
 }
 
 impl super::Worker {
-    /// Holds a connection until the script has ended that has what its next request needs.
+    /// Stops a connection until the script that blocks its next request has ended.
     pub(super) fn hold_for_script(&mut self, token: usize) {
         self.engine.held += 1;
         self.server.scripting.held.fetch_add(1, Ordering::SeqCst);
@@ -389,7 +390,7 @@ impl super::Worker {
         self.stop(token, ClientFlags::BLOCKED);
     }
 
-    /// Those that were held and have been tried again do not keep scripts from beginning any more.
+    /// Stops counting retried requests as blocked, so that they no longer delay new scripts.
     pub(super) fn forget_resumed(&mut self) {
         let tried = std::mem::take(&mut self.resumed);
         if tried > 0 {

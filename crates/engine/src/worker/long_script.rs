@@ -1,13 +1,13 @@
-//! Running what may run a script, and attending to others while that takes too long.
+//! Runs requests that may run a script, and serves other clients while the script takes long.
 //!
-//! A script occupies its worker. When it has taken longer than `busy-reply-threshold`, the worker does a turn of its
-//! loop now and then, from within the script: it reads, answers that the server is busy or what is allowed meanwhile,
-//! and writes. For that the request is executed apart from the worker: its client and its engine are taken out of their
-//! places, and an understudy stands in for the engine, which takes no lock that it would have to wait for.
+//! A script occupies its worker. Once it exceeds `busy-reply-threshold`, the worker periodically runs a turn of its
+//! event loop from within the script: it reads requests, executes those that are allowed meanwhile, answers the others
+//! with BUSY, and writes replies. To make this possible, the request is executed apart from the worker: its client and
+//! its engine are moved out of their places, and a standby engine, which never waits for a lock, replaces the engine.
 //!
-//! **What always holds**: the connection whose request runs, and those whose input the batch holds, are away meanwhile:
-//! they are neither read nor closed. The batch's other requests are put off before the first such turn, and its replies
-//! are written, so that every connection is answered in order.
+//! **Invariant**: the connection whose request runs, and those whose input the batch holds, are away meanwhile: they
+//! are neither read nor closed. Before the first such turn, the batch's other requests are deferred and its replies are
+//! written, so that every connection is answered in order.
 
 use super::Worker;
 use super::batch::{Batch, Request};
@@ -22,10 +22,10 @@ use crate::session::Client;
 use kvick_resp::Args;
 use std::time::Duration;
 
-/// What a batch has left to execute behind the present request.
+/// The part of a batch behind the current request.
 #[derive(Clone, Copy)]
 pub(super) struct Rest<'b> {
-    /// The requests.
+    /// The remaining requests.
     pub requests: &'b [Request],
     /// The batch that they belong to.
     pub batch: &'b Batch,
@@ -33,27 +33,27 @@ pub(super) struct Rest<'b> {
     pub shared: &'b [u8],
 }
 
-/// What became of a request that may have run a script.
+/// Result of a request that may have run a script.
 pub(super) struct Ran {
-    /// The outcome.
+    /// Its outcome.
     pub outcome: Outcome,
     /// Bytes of its reply.
     pub reply_bytes: usize,
-    /// Whether the rest of the batch was put off.
+    /// Whether the rest of the batch was deferred.
     pub put_off: bool,
 }
 
-/// A worker while a request of one of its connections is executed apart from it.
+/// A worker that serves other clients while one of its requests is executed apart from it.
 struct YieldingWorker<'w, 'b> {
     worker: &'w mut Worker,
-    /// The connection whose request it is.
+    /// The connection that sent the request.
     token: usize,
-    /// What is to be put off before others are attended to; `None` once it was.
+    /// The requests to defer before other clients are served; `None` once they are.
     rest: Option<Rest<'b>>,
     events: Option<Events>,
 }
 
-/// Events taken from the poll in a turn within a script.
+/// Maximum number of events per poll during a script.
 const EVENTS: usize = 128;
 
 impl Yield for YieldingWorker<'_, '_> {
@@ -80,7 +80,7 @@ impl YieldingWorker<'_, '_> {
 }
 
 impl Worker {
-    /// Executes a request that may run a script, whose reply stands at the end of the worker's replies afterwards.
+    /// Executes a request that may run a script. Its reply is appended to the worker's replies.
     pub(super) fn run_apart(
         &mut self,
         token: usize,
@@ -93,7 +93,7 @@ impl Worker {
         let mut client = std::mem::replace(&mut connection.client, stand_in);
         connection.away = true;
         let mut engine = std::mem::replace(&mut self.engine, self.standby_engine.take()?);
-        // The understudy is a visitor, who could not wait for this engine to be alone no more.
+        // The standby engine is a bias revoker and could not wait for this engine to give up exclusive access.
         engine.yield_bias();
         let bias_owner = engine.bias_owner.take();
         let mut out = std::mem::take(&mut self.replies_apart);
@@ -117,7 +117,7 @@ impl Worker {
         Some(Ran { outcome, reply_bytes, put_off })
     }
 
-    /// Puts off the rest of a batch, and sends the replies that there are, so that others can be attended to.
+    /// Defers the rest of a batch and sends the existing replies, so that other clients can be served.
     fn put_off(&mut self, rest: Rest<'_>) {
         for (token, _, _) in &rest.batch.held {
             if let Some(connection) = self.connections.get_mut(*token) {
@@ -136,7 +136,7 @@ impl Worker {
         self.write_replies();
     }
 
-    /// Has connections that were away come back, and does what had to wait until locks could be taken again.
+    /// Returns connections that were away, and does the work that was postponed until locks could be taken again.
     fn come_back(&mut self, token: usize, batch: &Batch) {
         self.write_replies();
         for token in batch.held.iter().map(|(token, _, _)| *token).chain([token]) {
@@ -150,17 +150,17 @@ impl Worker {
         self.close_postponed();
     }
 
-    /// Deals with what the understudy's commands did to others, for which it could take no locks.
+    /// Settles the effects that the standby engine's commands had on other clients, for which it could take no locks.
     fn settle_for_standby(&mut self) {
         let Some(standby_engine) = &mut self.standby_engine else { return };
-        // Who wants the world must not wait for the one while the other waits for that.
+        // A waiter for the global lock must not wait for one engine while the other waits for that waiter.
         self.engine.leave();
         standby_engine.within_batch(Engine::settle_consequences);
         while !self.engine.enter() {}
     }
 
-    /// Whether a connection cannot be closed now, since that takes locks that a script may have, or since its request
-    /// is being executed. It is closed later.
+    /// Whether closing a connection must be postponed, because closing takes locks that a script may hold or because
+    /// its request is being executed.
     pub(super) fn postpones_closing(&mut self, token: usize) -> bool {
         let Some(connection) = self.connections.get_mut(token) else { return false };
         let takes_locks = connection.waiter.is_some() || connection.client.watching.is_some();
@@ -181,7 +181,7 @@ impl Worker {
         }
     }
 
-    /// The run of a connection's replies from `start` on, if there are any.
+    /// Adds a run of a connection's replies from `start` on, if there are any.
     pub(super) fn push_run(&mut self, token: usize, start: usize) {
         let end = self.replies.len();
         if start < end {
@@ -189,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// An engine that stands in while the worker's own runs a script.
+    /// Creates the engine that replaces the worker's own while that runs a script.
     pub(super) fn standby_engine(engine: &Engine) -> std::io::Result<Box<Engine>> {
         let participant = engine.server.keyspace.global_lock.join();
         let participant = participant.ok_or_else(|| std::io::Error::other("too many workers"))?;

@@ -1,4 +1,4 @@
-//! Keys that come back from the migrator: see [`kvick_replication::migration`].
+//! Settles keys that the migrator returns: see [`kvick_replication::migration`].
 
 use super::Worker;
 use super::engine::Engine;
@@ -10,18 +10,18 @@ use kvick_runtime::clock::Ticks;
 use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
 
-/// What became of keys that came back.
+/// Result of settling returned keys.
 enum Settled {
-    /// The client is to be answered.
+    /// The client gets its answer.
     Done(Served),
-    /// Some are under way once more.
+    /// Some keys were sent again.
     Sent,
-    /// The data are being loaded.
+    /// The data set is being loaded: try again later.
     Later(MigrationJob),
 }
 
 impl Worker {
-    /// Deals with the keys that came back, unless writes have to wait.
+    /// Settles the returned keys, unless writes are paused.
     pub(super) fn settle_returned(&mut self) {
         if self.returned.is_empty() || self.server.pause.keeps_data(self.engine.now_ms) {
             return;
@@ -37,7 +37,7 @@ impl Worker {
 }
 
 impl Engine {
-    /// Deletes the keys that have arrived, and answers the client or sends those that changed once more.
+    /// Deletes the keys that arrived at their target, then answers the client or sends changed keys again.
     fn settle(&mut self, mut job: MigrationJob) -> Settled {
         let (keyspace, db) = (self.server.keyspace, job.db);
         let names: Vec<Box<[u8]>> = job.packed_keys.iter().map(|packed_key| packed_key.key.clone()).collect();
@@ -45,7 +45,7 @@ impl Engine {
         let addresses = |_: &Engine| keys.iter().map(|key| keyspace.address(db, *key)).collect();
         let mut locked = self.lock_patiently(addresses);
         if self.server.admission.has(Reasons::LOADING) {
-            // Keys that are not there yet are not gone.
+            // Keys not yet loaded do not count as deleted.
             return Settled::Later(job);
         }
         let when_expired = self.when_expired(&job.client.info);
@@ -69,7 +69,7 @@ impl Engine {
         for packed_key in &job.packed_keys {
             locked.watch(db, keyspace.key(&packed_key.key), &job.watcher, self.now_ms);
         }
-        // What is propagated was said above.
+        // The command to propagate was set above.
         self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
         drop(locked);
         if self.effects.concern_others() {

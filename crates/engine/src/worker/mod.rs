@@ -1,11 +1,11 @@
-//! A worker: a thread with an event loop of its own that reads, parses, executes and replies.
+//! A worker: a thread with its own event loop that reads, parses and executes requests and writes replies.
 //!
-//! One turn: wait for events; read and parse what is readable into a [`batch`]; ask for the memory it will touch;
-//! execute it on the [`engine`]; write each connection's replies once. What one connection may have read in a turn is
-//! bounded, so a deep pipeline waits its turn like everybody else.
+//! Each turn waits for events, reads and parses available input into a [`batch`], prefetches the memory that the batch
+//! touches, executes it on the [`engine`], and writes each connection's replies with one call. The input read from one
+//! connection per turn is bounded, so a deep pipeline cannot starve other connections.
 //!
-//! Poll events are edge-triggered: a connection from which less was read than there was room for is known to be empty;
-//! any other is put on the `ready` list and read again in the next turn.
+//! Poll events are edge-triggered. A short read means that the socket is empty; any other connection goes on the
+//! `ready` list and is read again in the next turn.
 
 pub mod apply;
 mod awaiting_fsync;
@@ -64,23 +64,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Events taken from the poll at once.
+/// Maximum number of events per poll.
 const EVENTS: usize = 1024;
-/// How long connections that were held back wait until it is looked whether they may go on.
+/// Interval at which throttled publishers are checked.
 const HELD_BACK: Duration = Duration::from_millis(1);
 const WAKE: usize = usize::MAX;
-/// Listeners have the tokens from here up.
+/// Tokens from this value up belong to listeners.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
 
-/// Connects the layers below to the engine, which executes a primary's commands and those of an append-only file, and
-/// answers clients that wait when the server becomes a replica.
+/// Connects the lower layers to the engine, which executes the commands of a primary and of an append-only file, and
+/// answers blocked clients when the server becomes a replica.
 pub fn attach(services: &'static Services) {
     services.set_applier(move |participant| Box::new(apply::Applier::new(services, participant)));
     services.set_unblock(blocking::unblock_all);
     services.set_replayer(move |participant| Box::new(replay::Player::new(services, participant)));
 }
 
-/// See the module's documentation.
+/// A worker thread; see the module's documentation.
 pub struct Worker {
     server: &'static Services,
     number: usize,
@@ -89,61 +89,61 @@ pub struct Worker {
     connections: Slab<Connection>,
     /// Connections that may have input.
     ready: VecDeque<usize>,
-    /// Connections with TLS that may go on with their handshake.
+    /// TLS connections with a handshake in progress.
     handshakes: handshake::Handshakes,
-    /// Connections whose requests wait for the end of CLIENT PAUSE.
+    /// Connections stopped until CLIENT PAUSE or the script that blocks them ends.
     paused: Vec<usize>,
-    /// What is on its way to this worker's connections.
+    /// Pending deliveries to this worker's connections.
     deliveries: delivery::Deliveries,
-    /// Connections that publish faster than can be delivered, and have to wait.
+    /// Publishing connections throttled because delivery lags behind.
     held_back: Vec<usize>,
     listeners: Listeners,
-    /// Listeners on which more connections may wait than were accepted in the last turn.
+    /// Listeners that may still have pending connections after the last turn's share was accepted.
     unfinished: Vec<usize>,
-    /// Listeners from which nothing could be accepted for lack of something.
+    /// Listeners on which accepting failed because a resource was exhausted.
     unaccepted: Vec<usize>,
-    /// Boxed, so that another can take its place without being moved.
+    /// Boxed, so that the standby engine can be swapped in without moving either.
     engine: Box<Engine>,
-    /// Stands in for the engine while that runs a script.
+    /// Replaces the engine while the engine runs a script.
     standby_engine: Option<Box<Engine>>,
     batch: Batch,
     template: input::RequestTemplate,
-    /// Input of the present batch.
+    /// Input of the current batch.
     shared: Vec<u8>,
     shared_used: usize,
-    /// Replies of the present batch, and whose they are.
+    /// Replies of the current batch, and the runs that assign them to connections.
     replies: Vec<u8>,
-    /// The reply of a request that runs a script.
+    /// Reply buffer of a request that runs a script.
     replies_apart: Vec<u8>,
-    /// Requests that were held for a script and are tried again in this turn.
+    /// Requests that were blocked by a script and are retried in this turn.
     resumed: usize,
-    /// Connections that are to be closed when a script lets go of its locks.
+    /// Connections to close when a script releases its locks.
     postponed: Vec<usize>,
     runs: Vec<output::Run>,
-    /// Whether a connection has been closed for too much output since replies were written last.
+    /// Whether a connection exceeded its output limit and was closed since replies were last written.
     cut_off_any: bool,
-    /// Connections that have got messages since replies were written last.
+    /// Connections that received messages since replies were last written.
     reached: usize,
-    /// Times that replies were written.
+    /// Number of times that replies were written.
     writes: u64,
-    /// Replies that wait for the disk.
+    /// Replies awaiting fsync.
     awaiting_fsync: awaiting_fsync::AwaitingFsync,
-    /// Where the write log ended when it was last looked at.
+    /// End offset of the write log when last checked.
     log_seen: u64,
-    /// Whether no requests are read until others have caught up.
+    /// Whether no requests are read until the append-only file catches up.
     rests: bool,
     timers: timers::Timers,
-    /// Keys that were sent to other servers, and are to be dealt with.
+    /// Migrated keys returned by the migrator, not yet settled.
     returned: Vec<MigrationJob>,
     /// Connections of replicas.
     feeds: Vec<usize>,
-    /// When they were fed last, and whether they are to get something since.
+    /// When replicas were last fed, and whether data is pending since.
     fed_at: Ticks,
     has_pending: bool,
 }
 
 impl Worker {
-    /// A worker that does not run yet.
+    /// Creates a worker; [`run`](Self::run) starts it.
     pub fn new(server: &'static Services, number: usize, listeners: Listeners) -> io::Result<Self> {
         kvick_core::clients::set_connection_memory(size_of::<Connection>());
         let poll = Poll::new()?;
@@ -192,12 +192,12 @@ impl Worker {
         })
     }
 
-    /// Where to send the worker messages.
+    /// The mailbox for messages to this worker.
     pub fn mailbox(&self) -> Arc<Mailbox<Message>> {
         self.mailbox.clone()
     }
 
-    /// Runs until the server ends.
+    /// Runs until the server shuts down.
     pub fn run(mut self) {
         kvick_runtime::memory::register_thread();
         affinity::set(Role::Serving);
@@ -229,13 +229,13 @@ impl Worker {
         self.flush_everything();
     }
 
-    /// Whether a turn is to begin at once, whatever the poll tells.
+    /// Whether the next turn starts at once, without waiting for poll events.
     fn has_more_to_do(&self, delivers: bool) -> bool {
         let has_connections = !self.ready.is_empty() || !self.handshakes.is_empty() || !self.unfinished.is_empty();
         has_connections || delivers || self.is_evicting()
     }
 
-    /// See the module's documentation. When it ended.
+    /// Runs one turn; returns the time at which it ended.
     fn turn(&mut self, events: &Events) -> Ticks {
         let began = self.engine.update_clock();
         self.keep_up_with_log();
@@ -263,7 +263,7 @@ impl Worker {
         if self.engine.inbox().has_deliveries() {
             self.make_deliveries();
         }
-        // What takes locks by itself waits until no script takes too long, which may have them.
+        // Work that takes locks by itself is postponed while a long script runs, which may hold them.
         let is_busy = self.engine.is_busy();
         if !is_busy {
             self.settle_returned();
@@ -293,8 +293,9 @@ impl Worker {
         ended
     }
 
-    /// Begins a turn as far as the write log is concerned: tells files the time, sends what had to wait for the disk,
-    /// and rests when there is too much that does.
+    /// Syncs this worker with the write log at the start of a turn: passes the time to the files, sends replies whose
+    /// fsync has completed, and stops reading requests when too many replies await fsync or the append-only file falls
+    /// too far behind.
     fn keep_up_with_log(&mut self) {
         let log = &self.server.keyspace.log;
         if !log.has_readers() {
@@ -308,7 +309,7 @@ impl Worker {
         self.rests = self.awaiting_fsync.is_full() || self.server.aof.is_behind(log);
     }
 
-    /// Wakes who follows the write log if it has moved; whether the turn's replies are to wait for that.
+    /// Wakes the followers of the write log if its end has moved. Returns whether this turn's replies must await fsync.
     #[inline]
     fn note_log(&mut self) -> bool {
         let end = self.server.keyspace.log.offset();
@@ -319,12 +320,12 @@ impl Worker {
         self.server.log_moved(Some(self.number))
     }
 
-    /// The other end of a connection sends no more; whether the connection can be closed at once, since nobody waits
-    /// for what it sent.
+    /// Handles the peer closing its sending side. Returns whether the connection can be closed at once: it is stopped,
+    /// and the replies to its requests would have no recipient.
     fn note_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
-            // What a client sends right behind its handshake is executed all the same.
+            // Requests sent right behind the TLS handshake are still executed.
             connection.stopped && !connection.socket.is_handshaking()
         })
     }
@@ -372,7 +373,7 @@ impl Worker {
         }
     }
 
-    /// Takes a connection over.
+    /// Takes over a connection.
     fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
         let identity = Identity::newcomer(self.server, &self.server.acl);
         let id = info.id;
@@ -382,7 +383,7 @@ impl Worker {
         let connection = entry.insert(Connection::new(socket, Client::new(info, identity)));
         self.engine.stats.connections.add(1);
         let registered = connection.socket.register(self.poll.registry(), Token(token));
-        // Whoever wanted it closed before it was here could not reach it.
+        // A request to close it before it was registered here could not reach it.
         if registered.is_err() || Self::is_doomed(connection) {
             let info = self.connections.remove(token).client.info;
             self.server.clients.remove(id);
@@ -390,7 +391,7 @@ impl Worker {
         }
     }
 
-    /// Ends a connection.
+    /// Closes a connection.
     fn close(&mut self, token: usize) {
         if self.postpones_closing(token) || self.protects(token) {
             return;
@@ -402,7 +403,7 @@ impl Worker {
         if connection.awaiting_fsync > 0 {
             self.forget_awaiting(token);
         }
-        // A socket that cannot be deregistered is closed all the same.
+        // A socket that cannot be deregistered is closed anyway.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
         connection.client.unsubscribe_all(&self.server.pubsub);
@@ -420,13 +421,13 @@ impl Worker {
             self.stop_feeding(token, feed);
         }
         self.engine.unwatch(&mut connection.client);
-        // Not before its memory is free: until then eviction must know that it will be.
+        // Keep the client registered until its memory is freed: eviction accounts for it until then.
         let info = connection.client.info.clone();
         drop(connection);
         self.server.eviction.clients.forget(&info);
     }
 
-    /// Whether a connection that is to be closed stays, by DEBUG PROTECT-CLIENT: it executes nothing any more.
+    /// Whether DEBUG PROTECT-CLIENT keeps this connection open instead of closing it. It executes no more requests.
     fn protects(&self, token: usize) -> bool {
         let Some(connection) = self.connections.get(token) else { return false };
         let info = &connection.client.info;
@@ -437,10 +438,10 @@ impl Worker {
         protected
     }
 
-    /// Closes the connection of a client that somebody has marked as doomed.
+    /// Closes the connection of a client marked as doomed.
     fn close_doomed(&mut self, info: &ClientInfo) {
         let token = info.token.load(Ordering::Relaxed);
-        // One that is about to be read is closed then, without a search for its place in the queue.
+        // A queued connection is closed when its turn to be read comes, without searching the queue.
         if self.connections.get(token).is_some_and(|c| c.client.info.id == info.id && !c.queued) {
             self.close(token);
         }
@@ -453,19 +454,19 @@ impl Worker {
                 connection.stopped = false;
                 connection.client.info.set_flags(ClientFlags::BLOCKED | ClientFlags::PAUSED, false);
                 if !connection.queued {
-                    // Before those that came later.
+                    // Ahead of connections that became ready later.
                     connection.queued = true;
                     self.ready.push_front(token);
                 }
             }
         }
         if !self.engine.is_busy() {
-            // A script may have ended that kept the worker from this.
+            // The script that prevented closing may have ended.
             self.close_postponed();
         }
     }
 
-    /// Accepts what waits on a listener, or a turn's share of it, and hands the connections to the workers in turn.
+    /// Accepts pending connections of a listener, up to a turn's share, and distributes them round-robin among workers.
     fn accept(&mut self, listener: usize) {
         for _ in 0..self.engine.runtime_config.accepted_per_turn {
             let (socket, peer) = match self.listeners.accept(listener, &self.server.tls) {
@@ -493,7 +494,7 @@ impl Worker {
         }
     }
 
-    /// Accepts what waits on the listeners that had more than a turn's share.
+    /// Accepts from the listeners that had more than a turn's share pending.
     #[cold]
     fn go_on_accepting(&mut self) {
         for listener in std::mem::take(&mut self.unfinished) {
@@ -501,7 +502,7 @@ impl Worker {
         }
     }
 
-    /// Whether a connection is to be closed by somebody's wish.
+    /// Whether a connection was marked to be closed.
     fn is_doomed(connection: &Connection) -> bool {
         connection.client.fate == Fate::Close || connection.client.info.doomed.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! Showing monitors what is executed.
+//! MONITOR: shows executed commands to monitors.
 //!
-//! A line is put into the inboxes while the command's locks are held, so lines about a key come in the order in which
-//! things happened to it; those of a transaction come together. While nobody monitors, nothing of this is reached: the
-//! engine looks at one bit of the gate, which it has to look at anyway.
+//! A line is put into the inboxes while the command's locks are held, so lines about a key arrive in the order of
+//! execution; those of a transaction arrive together. Without monitors this code is never reached: the engine tests one
+//! bit of the admission word, which it reads anyway.
 
 use super::engine::Engine;
 use crate::session::Client;
@@ -14,13 +14,13 @@ use kvick_resp::Args;
 use kvick_runtime::clock;
 
 impl Engine {
-    /// Whether somebody is shown what is executed.
+    /// Whether any monitor is connected.
     #[inline]
     pub(super) fn is_monitored(&self) -> bool {
         self.server.admission.has(Reasons::MONITORED)
     }
 
-    /// Shows a client's command, which was executed just now, to those who want to see it.
+    /// Shows a client's command that was just executed to the monitors.
     #[inline]
     pub(super) fn show(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
         if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Shows a command that was executed in a database, whatever its flags.
+    /// Shows a command executed in a database, regardless of the command's flags.
     #[cold]
     fn show_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {
         if self.server.admission.has(Reasons::LOADING) {
@@ -54,7 +54,7 @@ impl Engine {
         self.show_lines();
     }
 
-    /// Shows what is ready to be shown.
+    /// Sends the lines that are ready.
     pub(super) fn show_lines(&mut self) {
         if let Some(lines) = self.shown.take() {
             self.server.show_monitors(self.executor, &lines);

@@ -1,4 +1,4 @@
-//! Writing replies, and what becomes of connections that do not read them.
+//! Writes replies and enforces output limits.
 
 use super::Worker;
 use super::connection::Connection;
@@ -10,30 +10,30 @@ use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A stretch of the batch's replies that belongs to one connection. Several connections' runs may be the same stretch.
+/// A range of the batch's replies that belongs to one connection. Several connections' runs may share a range.
 #[derive(Clone, Copy)]
 pub struct Run {
     /// The connection.
     pub token: usize,
-    /// Where its replies begin.
+    /// Offset at which its replies begin.
     pub start: usize,
-    /// Where they end.
+    /// Offset at which they end.
     pub end: usize,
 }
 
-/// Bytes that may wait for a connection that has never logged in, and would have to.
+/// Maximum pending output, in bytes, of an unauthenticated client.
 const STRANGERS_OUTPUT: u64 = 1024;
-/// Runs of one connection that are written with one call.
+/// Maximum runs of one connection written with one call.
 const SLICES_PER_WRITE: usize = 128;
-/// Runs after which they are written before the batch goes on.
+/// Number of runs after which they are written before the batch continues.
 pub const RUNS_MAX: usize = 64 * 1024;
-/// Room for runs that is kept between batches.
+/// Capacity for runs that is kept between batches.
 const RUNS_KEPT: usize = 16 * 1024;
-/// A scratch buffer that grew beyond this is given back.
+/// A scratch buffer that grew beyond this is freed.
 const REPLIES_KEPT: usize = 512 * 1024;
 
-/// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the lists of blocks that otherwise take what
-/// sockets do not.
+/// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the block lists that normally take only the bytes a
+/// socket does not accept.
 pub fn list_replies(server: &Services, on: bool) {
     server.written_at_once.store(if on { 0 } else { WRITTEN_AT_ONCE }, Ordering::Relaxed);
 }
@@ -42,7 +42,7 @@ fn lists_replies(server: &Services) -> bool {
     server.written_at_once.load(Ordering::Relaxed) == 0
 }
 
-/// What is left of a connection's runs when `written` bytes of them are written.
+/// The remainder of a connection's runs after `written` bytes of them were written.
 fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
     group.iter().map(move |run| {
         let skipped = written.min(run.end - run.start);
@@ -52,7 +52,7 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 }
 
 impl Worker {
-    /// Sends the batch's replies, unless they have to wait for the disk.
+    /// Sends the batch's replies unless they must await fsync.
     pub(super) fn write_replies(&mut self) {
         kvick_runtime::logging::settle();
         self.tell_before_replies();
@@ -62,13 +62,13 @@ impl Worker {
         }
     }
 
-    /// Whether there is anything for [`Worker::write_out`] to do.
+    /// Whether [`Worker::write_out`] has anything to do.
     #[inline]
     fn owes_replies(&self) -> bool {
         !self.runs.is_empty() || !self.replies.is_empty() || self.cut_off_any
     }
 
-    /// Writes the batch's replies, each connection's with one call where the socket takes them.
+    /// Writes the batch's replies, each connection's with one call if the socket takes them.
     pub(super) fn write_out(&mut self) {
         if !self.owes_replies() {
             return;
@@ -83,8 +83,8 @@ impl Worker {
         let mut replies = std::mem::take(&mut self.replies);
         self.writes += 1;
         if std::mem::take(&mut self.reached) > 0 {
-            // Connections may have several runs, between those of others. A stable sort: each connection's runs stay in
-            // their order.
+            // A connection may have several runs, interleaved with those of others. The sort is stable, so each
+            // connection's runs keep their order.
             runs.sort_by_key(|run| run.token);
         }
         let mut left = runs.len();
@@ -93,7 +93,8 @@ impl Worker {
             let Some(written) = self.write_group(group, &replies) else { continue };
             let output = &mut self.connections[group[0].token].output;
             match group {
-                // A large reply is the last one, as the batch does not go on behind it; what is not kept needs no copy.
+                // A large reply is the last one, because the batch stops behind it; bytes that are not kept need no
+                // copy.
                 [only]
                     if left == 0 && replies.len() > REPLIES_KEPT && only.end == replies.len() && output.is_empty() =>
                 {
@@ -101,7 +102,7 @@ impl Worker {
                 }
                 _ => unwritten(group, &replies, written).for_each(|bytes| output.push(bytes)),
             }
-            // The socket may have made room since: an edge that has passed does not come again.
+            // The socket may have gained space since: a missed edge is not reported again.
             self.write_waiting(group[0].token);
         }
         self.runs = runs;
@@ -110,10 +111,10 @@ impl Worker {
         self.keep_room(replies);
     }
 
-    /// Keeps the buffer of replies that were written, unless it is large.
+    /// Keeps the buffer of written replies unless it is large.
     #[inline]
     fn keep_room(&mut self, replies: Vec<u8>) {
-        // What was made for a client that was cut off was more than is needed as a rule.
+        // The reply of a client closed for its output is larger than normal.
         let is_usual = !std::mem::take(&mut self.cut_off_any);
         if replies.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
@@ -122,7 +123,7 @@ impl Worker {
         self.publish_scratch();
     }
 
-    /// Writes the batch's replies where they are all for one connection.
+    /// Writes the batch's replies when all belong to one connection.
     #[inline]
     fn write_only(&mut self, run: Run) {
         let replies = std::mem::take(&mut self.replies);
@@ -136,8 +137,8 @@ impl Worker {
         self.keep_room(replies);
     }
 
-    /// Writes a connection's part of the replies; how much of it the socket took, if not all and the connection is to
-    /// get the rest.
+    /// Writes a connection's part of the replies. Returns the bytes taken if the socket did not take all and the rest
+    /// must be kept.
     #[inline]
     fn write_group(&mut self, group: &[Run], replies: &[u8]) -> Option<usize> {
         let stats = &self.engine.stats;
@@ -147,7 +148,8 @@ impl Worker {
         let hard_bytes = connection.output_limit(&self.engine.runtime_config).hard_bytes;
         let waiting = (connection.output.len() + total) as u64;
         if hard_bytes > 0 && waiting > hard_bytes {
-            // Too much at once: the client gets nothing of it, however much the socket would take.
+            // The reply exceeds the limit: the client receives none of it, regardless of how much the socket would
+            // take.
             self.cut_off(token, waiting);
             return None;
         }
@@ -186,14 +188,14 @@ impl Worker {
         None
     }
 
-    /// Whether a connection has anything to write. The poll tells of room along with every input.
+    /// Whether a connection has anything to write. The poll reports writability along with input.
     pub(super) fn wants_room(&self, token: usize) -> bool {
         let Some(connection) = self.connections.get(token) else { return false };
         let is_settled = connection.has_written_all() && connection.above_soft_since.is_none();
         !is_settled || connection.client.feed.is_some() || connection.client.fate != Fate::Open
     }
 
-    /// Writes output that is waiting.
+    /// Writes pending output.
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         if !connection.has_written_all() {
@@ -221,7 +223,7 @@ impl Worker {
         }
     }
 
-    /// Closes a connection that is done, or whose output is more than it may be.
+    /// Closes a connection that is finished or exceeds its output limit.
     #[inline]
     fn after_write(&mut self, token: usize) {
         let Some(connection) = self.connections.get(token) else { return };
@@ -240,7 +242,7 @@ impl Worker {
         self.account_client(token);
     }
 
-    /// Closes a connection whose waiting output is above the hard limit, or has been above the soft one for too long.
+    /// Closes a connection whose pending output exceeds the hard limit, or has exceeded the soft limit for too long.
     pub(super) fn enforce_output_limit(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let mut limit = connection.output_limit(&self.engine.runtime_config);
@@ -249,7 +251,7 @@ impl Worker {
             waiting = waiting.max(connection.output.memory() as u64);
         }
         if connection.client.feed.is_some() {
-            // What is kept anyway may wait for it.
+            // Output up to the backlog size is retained anyway.
             let kept = self.server.config.read(REPL_BACKLOG_SIZE);
             for bytes in [&mut limit.hard_bytes, &mut limit.soft_bytes].into_iter().filter(|bytes| **bytes > 0) {
                 *bytes = kept.max(*bytes);
@@ -268,7 +270,7 @@ impl Worker {
         }
     }
 
-    /// Closes a connection for which too much output is waiting.
+    /// Closes a connection whose pending output is too large.
     #[cold]
     fn cut_off(&mut self, token: usize, waiting: u64) {
         let Some(connection) = self.connections.get(token) else { return };
@@ -284,12 +286,12 @@ impl Worker {
         self.close(token);
     }
 
-    /// Tries once more to write everything that waits, before the process ends.
+    /// Tries once more to write all pending output before the process exits.
     pub(super) fn flush_everything(&mut self) {
         self.release_synced();
         for (_, connection) in &mut self.connections {
             let Connection { output, socket, .. } = connection;
-            // The process is ending: what cannot be written now is lost with the connection.
+            // The process is exiting: output that cannot be written now is lost with the connection.
             let _ = socket.flush().and_then(|()| output.flush(socket, usize::MAX));
         }
     }
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn what_is_left_of_several_runs_begins_where_the_socket_ended() {
         let replies = b"abcdefgh";
-        // The second is a message that others get as well, from an earlier place.
+        // The second run is a message that other connections receive too, from an earlier position.
         let group = [(4, 6), (0, 3), (6, 8)].map(|(start, end)| Run { token: 0, start, end });
         let whole = b"efabcgh";
         for written in 0..=whole.len() {

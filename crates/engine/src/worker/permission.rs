@@ -1,5 +1,5 @@
-//! Whether a request may run, and what it is told if not. The order of the checks is Valkey's, since clients see which
-//! error comes first.
+//! Decides whether a request may run, and answers the error if not. The checks are in Valkey's order, because clients
+//! observe which error comes first.
 
 use super::engine::Engine;
 use super::locking::Ground;
@@ -15,11 +15,11 @@ use kvick_commands::table::CommandInfo;
 use kvick_core::clients::ClientInfo;
 use kvick_resp::{Args, ProtocolError, Reply};
 
-/// Proof that a request was admitted, with the state of the server on which that was decided.
+/// Proof that a request was admitted, with the server state on which the decision was based.
 ///
-/// The engine locks keys for a request only if given this (see [`locking`](super::locking)), and once they are locked
-/// it compares that state again. A worker may leave its batch while it waits for a lock, and users change between
-/// batches.
+/// The engine locks keys for a request only if given this proof (see [`locking`](super::locking)), and compares the
+/// state again once they are locked: a worker may leave its batch while it waits for a lock, and users may change
+/// between batches.
 #[derive(Clone, Copy)]
 pub struct Admitted {
     command: &'static CommandInfo,
@@ -27,13 +27,13 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// The command that may run.
+    /// The admitted command.
     #[inline]
     pub(super) fn command(self) -> &'static CommandInfo {
         self.command
     }
 
-    /// The state on which it was decided.
+    /// The state on which the decision was based.
     #[inline]
     pub(super) fn ground(self) -> Ground {
         self.ground
@@ -41,13 +41,13 @@ impl Admitted {
 }
 
 impl Engine {
-    /// Whether nobody has to be shown a client's command, and the client need not be told later of what it reads.
+    /// Whether a client's command needs neither to be shown to monitors nor to be tracked for invalidation.
     #[inline]
     pub(super) fn is_unobserved(&self, client: &Client) -> bool {
         client.tracking.is_none() && !self.is_monitored()
     }
 
-    /// Admits a request by a few comparisons, which suffice for nearly all.
+    /// Admits a request by a few comparisons, which suffice for most requests.
     #[inline]
     pub(super) fn admit_plain(
         &self,
@@ -55,7 +55,7 @@ impl Engine {
         command: &'static CommandInfo,
         args: Args<'_>,
     ) -> Option<Admitted> {
-        // Looked at together, not one after the other.
+        // Evaluated together, without short-circuit branches.
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
         let ready = (client.is_free(&self.server.admission) & self.in_batch) && !unusual;
         let is_plain = command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED);
@@ -70,12 +70,12 @@ impl Engine {
         command: &'static CommandInfo,
         args: Args<'_>,
     ) -> Result<Admitted, Rejection> {
-        // Read first: if it changes while the request is checked, the request is checked again later.
+        // Read first: a change during the check makes the engine check the request again later.
         let ground = self.ground(client.identity.epoch());
         self.rejection(client, command, args).map_or(Ok(Admitted { command, ground }), Err)
     }
 
-    /// Admits a request from the append-only file. It was checked before it was written there.
+    /// Admits a request from the append-only file, which was checked before it was logged.
     pub(super) fn admit_replayed(&self, command: &'static CommandInfo) -> Admitted {
         Admitted { command, ground: self.ground(self.server.admission.rights()) }
     }
@@ -117,14 +117,14 @@ impl Engine {
         confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }
 
-    /// Whether a client's user may run a command now, in the database that is selected. Refusals are for the caller to
-    /// tell and to [note](Self::note_denied).
+    /// Whether a client's user may run a command now, in the selected database. The caller reports refusals and
+    /// [records](Self::note_denied) them.
     #[inline]
     pub fn permits(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Result<(), Denied> {
         client.check(self.server, command, args)
     }
 
-    /// Counts a refused command, and has ACL LOG show it.
+    /// Counts a refused command and adds it to ACL LOG.
     #[cold]
     pub fn note_denied(
         &self,
@@ -136,14 +136,14 @@ impl Engine {
         note_denied(self.server, &self.server.acl, info, user, denied, request, self.now_ms);
     }
 
-    /// Finds out what a command that is about to run may read besides the keys that it names. Has to be called before
-    /// each command that may come across others.
+    /// Determines which keys the next command may read besides those it names. Must be called before each command that
+    /// may access other keys.
     #[inline]
     pub fn confine(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
         self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
     }
 
-    /// A request broke the protocol: tells the client why, and has it closed.
+    /// Answers a protocol error and marks the connection to be closed.
     #[cold]
     pub(super) fn break_off(&mut self, client: &mut Client, error: ProtocolError, out: &mut Vec<u8>) {
         if error != ProtocolError::UnexpectedInline {
@@ -154,7 +154,7 @@ impl Engine {
         client.fate = Fate::CloseAfterReply;
     }
 
-    /// Refuses a request that was rejected; a transaction that it would have executed is over.
+    /// Refuses a rejected request; aborts the transaction that it would have executed.
     pub(super) fn reject(
         &mut self,
         client: &mut Client,
@@ -167,7 +167,7 @@ impl Engine {
         self.refuse(client, Some(request), &error, is_redirected, out);
     }
 
-    /// Refuses a request with an error; `is_redirected`: the error says where to go instead.
+    /// Refuses a request with an error. `is_redirected`: the error contains the redirection target.
     pub(super) fn refuse(
         &mut self,
         client: &mut Client,
@@ -198,13 +198,13 @@ impl Engine {
     }
 }
 
-/// Memory is short.
+/// Memory is above its limit.
 pub(super) const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
 
 pub(super) const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
 
-/// Whether a client may ask for this while it is subscribed to something and speaks RESP2, in which replies and
-/// messages cannot be told apart.
+/// Whether a client may run this command while it is subscribed and speaks RESP2, in which replies and messages are
+/// indistinguishable.
 fn allowed_to_listeners(command: &CommandInfo) -> bool {
     command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT) || command.spec.flags.contains(Flags::SUBSCRIBED)
 }
@@ -221,7 +221,7 @@ pub(super) fn wrong_arity(command: &CommandInfo) -> Error {
     Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name))
 }
 
-/// Valkey's text, which shows the beginning of the arguments within 128 characters.
+/// Valkey's error text, which quotes up to 128 characters of the arguments.
 pub(super) fn unknown_command(args: Args<'_>) -> Error {
     const SHOWN_MAX: usize = 128;
     let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();

@@ -1,8 +1,7 @@
-//! Waiting until sockets are ready.
+//! Waits until sockets are ready.
 //!
-//! The poll is registered with by way of `mio`; it is waited for here, straight by the system call. The C library's
-//! function prepares for the thread being cancelled, which no thread here ever is, and that costs two locked
-//! instructions each time.
+//! Sources are registered through `mio`, but the wait uses the system call directly: the C library's wrapper supports
+//! thread cancellation, which is never used here and costs two locked instructions per call.
 
 use mio::Poll;
 use rustix::buffer::spare_capacity;
@@ -11,10 +10,10 @@ use rustix::event::epoll::{self, EventFlags};
 use std::io;
 use std::time::Duration;
 
-/// What the poll told last.
+/// The events of the last poll.
 pub struct Events(Vec<epoll::Event>);
 
-/// What it told of one source.
+/// An event of one source.
 #[derive(Clone, Copy)]
 pub struct Event {
     /// The token that the source was registered with.
@@ -23,13 +22,13 @@ pub struct Event {
 }
 
 impl Events {
-    /// Room for so many.
+    /// Creates a buffer for `capacity` events.
     pub fn with_capacity(capacity: usize) -> Self {
         Events(Vec::with_capacity(capacity))
     }
 
-    /// Waits until something is ready, but no longer than this, rounded up to milliseconds; and takes what is. Nothing
-    /// is after an error.
+    /// Waits until a source is ready, at most for the given time rounded up to milliseconds, and stores the events.
+    /// Stores none after an error.
     #[inline]
     pub fn wait(&mut self, poll: &Poll, at_most: Duration) -> io::Result<()> {
         self.0.clear();
@@ -39,7 +38,7 @@ impl Events {
         Ok(())
     }
 
-    /// What is ready.
+    /// The stored events.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Event> {
         self.0.iter().map(|event| Event { token: event.data.u64() as usize, flags: event.flags })
@@ -47,25 +46,25 @@ impl Events {
 }
 
 impl Event {
-    /// Whether there is something to read.
+    /// Whether the source is readable.
     #[inline]
     pub fn is_readable(self) -> bool {
         self.flags.intersects(EventFlags::IN | EventFlags::PRI)
     }
 
-    /// Whether there is room to write.
+    /// Whether the source is writable.
     #[inline]
     pub fn is_writable(self) -> bool {
         self.flags.contains(EventFlags::OUT)
     }
 
-    /// Whether the other end sends no more.
+    /// Whether the peer has closed its sending side.
     #[inline]
     pub fn is_read_closed(self) -> bool {
         self.flags.contains(EventFlags::HUP) || self.flags.contains(EventFlags::IN.union(EventFlags::RDHUP))
     }
 
-    /// Whether the connection broke.
+    /// Whether the connection has failed.
     #[inline]
     pub fn is_error(self) -> bool {
         self.flags.contains(EventFlags::ERR)

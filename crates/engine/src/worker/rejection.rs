@@ -1,5 +1,5 @@
-//! Who may run what now: loading, saving, replication and the append-only file may forbid commands. The admission word
-//! says whether any of these checks is needed.
+//! Rejects commands depending on the server's state: loading, failed saves, replication and the append-only file. The
+//! admission word tells whether any of these checks is needed.
 
 use super::permission::{MUST_LOG_IN, OUT_OF_MEMORY, not_while_listening, wrong_arity};
 use crate::services::Services;
@@ -15,11 +15,11 @@ use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_runtime::clock;
 use std::sync::atomic::Ordering;
 
-/// Milliseconds for which commands wait for the data set before LOADING is answered.
+/// Milliseconds for which commands wait for the data set before they are answered with LOADING.
 const BRIEF_MS: i64 = 100;
 
-/// Whether a client is to be sent to the primary with a command instead, with `flags` as below: it follows redirections
-/// (CLIENT CAPA REDIRECT), and has not said that it takes what a replica has.
+/// Whether a client is redirected to the primary for a command, with `flags` as below: it has announced CLIENT CAPA
+/// REDIRECT and has not sent READONLY.
 pub fn redirects(server: &Services, client: &ClientInfo, flags: Flags) -> bool {
     let is = client.flags();
     server.admission.has(Reasons::REPLICA)
@@ -27,44 +27,44 @@ pub fn redirects(server: &Services, client: &ClientInfo, flags: Flags) -> bool {
         && (flags.contains(Flags::WRITE) || (flags.contains(Flags::READONLY) && !is.contains(ClientFlags::READONLY)))
 }
 
-/// Why a request may not run now.
+/// Why a request may not run.
 pub enum Rejection {
-    /// Its client has to authenticate first.
+    /// Its client must authenticate first.
     NotAuthenticated,
-    /// It has too few or too many arguments.
+    /// It has the wrong number of arguments.
     WrongArity(&'static CommandInfo),
-    /// The command is one that `enable-debug-command` or its like forbids.
+    /// The command is forbidden by `enable-debug-command` or a similar setting.
     Protected(Error),
-    /// The command may not be part of a transaction.
+    /// The command may not be queued in a transaction.
     InTransaction(&'static CommandInfo),
-    /// The user has no right to it.
+    /// The user has no permission for it.
     Denied(Error),
-    /// The client is subscribed, and its protocol has no pushes.
+    /// The client is subscribed and its protocol has no pushes.
     Subscribed(&'static CommandInfo),
-    /// Memory is short.
+    /// Memory is above its limit.
     OutOfMemory,
-    /// The client follows redirections: the primary, by host and port.
+    /// Redirects the client to the primary, given by host and port.
     Redirect(String, u16),
     /// The last save failed.
     Unsaved,
-    /// The server is a replica that takes no writes.
+    /// The server is a read-only replica.
     ReadOnly,
     /// The server is a replica that has lost its primary.
     Stale,
-    /// There are fewer good replicas than writes need.
+    /// Fewer good replicas are connected than writes require.
     FewReplicas,
-    /// The append-only file could not be written, by this system error.
+    /// Writing the append-only file failed with this system error.
     Unwritten(i32),
     /// The data set is being loaded.
     Loading,
-    /// A script takes too long.
+    /// A script exceeds `busy-reply-threshold`.
     Busy(Error),
-    /// Monitors use no keys.
+    /// Monitors may not access keys.
     Monitor,
 }
 
 impl Rejection {
-    /// The error that is replied.
+    /// The error reply.
     pub fn error(self, server: &Services) -> Error {
         match self {
             Rejection::NotAuthenticated => MUST_LOG_IN,
@@ -97,8 +97,8 @@ impl Rejection {
         }
     }
 
-    /// Whether the client does better to wait for a moment: a small data set is loaded by then, unless a script that
-    /// takes long is part of it.
+    /// Whether the client should wait for a moment instead: a small data set is loaded by then, unless it includes a
+    /// long script.
     pub fn is_soon_over(&self, server: &Services) -> bool {
         let (admission, loading) = (&server.admission, &server.persistence.loading);
         let since_ms = admission.loading_since_ms();
@@ -110,13 +110,13 @@ impl Rejection {
     }
 }
 
-/// Whether a client is sent to the primary with a command, and where to.
+/// The redirection to the primary, if the client gets one for this command.
 pub fn redirection(server: &Services, client: &ClientInfo, flags: Flags) -> Option<Rejection> {
     let primary = redirects(server, client, flags).then(|| server.replication.upstream.target())??;
     Some(Rejection::Redirect(primary.host.clone(), primary.port))
 }
 
-/// Why a command may not run, with `flags` its own or those of all that it would execute.
+/// Why a command may not run. `flags` are its own flags or those of everything it would execute.
 pub fn rejection(server: &Services, command: &CommandInfo, flags: Flags) -> Option<Rejection> {
     let admission = &server.admission;
     let needs_disk = flags.contains(Flags::WRITE) || command.spec.flags.contains(Flags::HEALTH_CHECK);
@@ -147,25 +147,24 @@ fn as_replica(server: &Services, flags: Flags) -> Option<Rejection> {
     (is_stale(server) && !flags.contains(Flags::STALE)).then_some(Rejection::Stale)
 }
 
-/// Whether what is written now may not outlast the server, as nothing can be saved or the append-only file not be
-/// written, and that is a reason to refuse writes.
+/// Whether writes are refused because they may be lost: saving or writing the append-only file fails.
 pub fn keeps_nothing(server: &Services) -> bool {
     let admission = &server.admission;
     admission.has(Reasons::UNWRITTEN) || (admission.has(Reasons::UNSAVED) && stops_writes(server))
 }
 
-/// Why a replica that has lost its primary refuses what it is asked.
+/// The error of a replica that has lost its primary.
 pub const STALE: Error =
     Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
 
-/// Whether the server is a replica that has lost its primary and is not to show what it has.
+/// Whether the server is a replica that has lost its primary and may not serve stale data.
 pub fn is_stale(server: &Services) -> bool {
     server.admission.has(Reasons::REPLICA)
         && !server.replication.upstream.is_connected()
         && !server.config.read(REPLICA_SERVE_STALE_DATA)
 }
 
-/// Whether a failed save is a reason to refuse writes.
+/// Whether writes are refused because the last save failed.
 fn stops_writes(server: &Services) -> bool {
     let values = server.config.values();
     values.read(STOP_WRITES_ON_BGSAVE_ERROR) && !values.read(SAVE).points().is_empty()

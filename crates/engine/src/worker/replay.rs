@@ -1,6 +1,6 @@
-//! Executing requests that come from a log instead of a connection: an append-only file that is replayed.
+//! Executes requests that come from an append-only file instead of a connection.
 //!
-//! They are executed as those of clients are, but nobody is asked whether they may be, and nobody gets a reply.
+//! They run like those of clients, but without permission checks and without replies.
 
 use super::engine::Engine;
 use super::permission::wrong_arity;
@@ -18,7 +18,7 @@ use kvick_store::global_lock::Participant;
 use kvick_store::{Db, Env, EventClass, WhenExpired};
 use std::sync::Arc;
 
-/// Executes requests one after the other.
+/// Executes requests sequentially.
 pub struct Player {
     engine: Engine,
     client: Client,
@@ -26,7 +26,7 @@ pub struct Player {
 }
 
 impl Player {
-    /// A player for a thread that is no worker. What it does is counted nowhere.
+    /// Creates a player for a thread that is not a worker. Its statistics are discarded.
     pub fn new(server: &'static Services, participant: Participant) -> Player {
         let stats = Arc::new(WorkerStats::new(server.catalogue.all().len()));
         let client = Client::detached();
@@ -63,7 +63,7 @@ impl Replayer for Player {
             engine.queue(client, command, args, None, reply);
             return Ok(Replayed::Done);
         }
-        // Nobody would end a wait.
+        // Nothing would end a wait.
         engine.in_transaction = true;
         let admission = engine.admit_replayed(command);
         engine.call(client, admission, args, &mut None, &mut (), reply);
@@ -86,7 +86,7 @@ impl Replayer for Player {
 }
 
 impl Engine {
-    /// Changes whole databases by nobody's command, with the world held, and then deals with what that means to others.
+    /// Changes whole databases outside of any command, under the global lock, and then settles the effects on clients.
     /// The caller is outside of any batch.
     pub fn change_databases(&mut self, change: impl FnOnce(&mut Db<'_>)) {
         self.update_clock();
@@ -107,7 +107,7 @@ impl Engine {
         self.within_batch(Self::settle_consequences);
     }
 
-    /// Those who wait for keys are served when all is replayed and somebody changes these keys.
+    /// Discards wake-ups of blocked clients: they are served when a later command changes their keys.
     fn forget_awaited(&mut self) {
         if self.effects.has_awaited() {
             self.effects.take_awaited();

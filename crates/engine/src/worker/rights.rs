@@ -1,4 +1,4 @@
-//! What a client may do: its identity, checked against the admission word and the users.
+//! A client's rights: its identity, checked against the admission word and the users.
 
 use crate::services::Services;
 use crate::session::Client;
@@ -13,37 +13,37 @@ use kvick_resp::Args;
 use std::sync::Arc;
 
 impl Client {
-    /// Whether nothing about its requests has to be looked at, neither who it is nor what the gate has against it.
+    /// Whether its requests need no checks, because neither its rights nor the admission word restrict them.
     #[inline]
     pub fn is_free(&self, admission: &Admission) -> bool {
         self.identity.free_word() == admission.word()
     }
 
-    /// The gate's word when [that](Self::is_free) holds.
+    /// The admission word under which [that](Self::is_free) holds.
     #[inline]
     pub fn free_word(&self) -> u64 {
         self.identity.free_word()
     }
 
-    /// Whether its user may do everything, as far as is known.
+    /// Whether its user is unrestricted, as of the last lookup.
     #[inline]
     pub fn is_unrestricted(&self) -> bool {
         self.identity.is_unrestricted()
     }
 
-    /// Makes it somebody.
+    /// Replaces its identity.
     pub fn assume(&mut self, identity: Identity) {
         self.info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
         self.info.names.lock().user = identity.user.name.clone();
         self.identity = self.identity.replaced_by(identity);
     }
 
-    /// It has logged in as `user`, as of the gate's rights `epoch`.
+    /// Logs it in as `user`, as of the admission word's rights `epoch`.
     pub fn log_in(&mut self, user: Arc<User>, epoch: u32) {
         self.assume(Identity::logged_in(user, epoch));
     }
 
-    /// Looks its user up again if rights have changed; false when the user is gone.
+    /// Looks its user up again if rights have changed. Returns false if the user was deleted.
     #[inline]
     pub fn renew_rights(&mut self, server: &Services) -> bool {
         self.identity.epoch() == server.admission.rights() || self.look_up(server)
@@ -58,33 +58,33 @@ impl Client {
         found
     }
 
-    /// Has its requests looked at, whatever its user may do.
+    /// Makes its requests subject to checks even if its user is unrestricted.
     pub fn look_at_requests(&mut self) {
         self.identity.check_every_request();
     }
 
-    /// Whether it has to log in before it may ask for anything.
+    /// Whether it must authenticate before it may run commands.
     pub fn must_log_in(&self, server: &Services) -> bool {
         !self.identity.authenticated && server.acl.requires_auth()
     }
 
-    /// Whether it has to log in, and never has: nobody knows who it is.
+    /// Whether it must authenticate and never has.
     pub fn is_stranger(&self, server: &Services) -> bool {
         !self.identity.is_known() && self.must_log_in(server)
     }
 
-    /// Whether it may run a command now.
+    /// Checks whether it may run a command now.
     #[inline]
     pub fn check(&self, server: &Services, command: &CommandInfo, args: Args<'_>) -> Result<(), Denied> {
         if self.is_unrestricted() { Ok(()) } else { self.identity.user.check(&self.request(server, command, args)) }
     }
 
-    /// Whether a command that comes across keys that it does not name may read whichever they are.
+    /// Whether a command that encounters keys it does not name may read all of them.
     pub fn reads_every_key(&self, server: &Services, command: &CommandInfo, args: Args<'_>) -> bool {
         self.is_unrestricted() || self.identity.user.check_with_every_key(&self.request(server, command, args))
     }
 
-    /// A request for the database that is selected when it runs.
+    /// The request as checked against the currently selected database.
     fn request<'a>(&self, server: &Services, command: &'a CommandInfo, args: Args<'a>) -> Request<'a> {
         let db = self.transaction.as_ref().map_or(self.db, |transaction| transaction.db());
         Request { command, args, db, databases: server.keyspace.databases() }

@@ -1,12 +1,12 @@
-//! Scripts and functions: EVAL, FCALL and their variants run, and the commands that they call.
+//! Scripts and functions: executes EVAL, FCALL and their variants, and the commands that scripts call.
 //!
 //! A script runs under the locks of the keys that its command declares. When it calls a command on another key, it
-//! takes that key's lock as well and keeps it until it ends; when it calls one that concerns everything, it takes the
-//! world. So nobody sees what it has done before it has done all. There is [one at a time](kvick_scripting), so waiting
-//! for more locks while holding some cannot end in a deadlock.
+//! takes that key's lock as well and keeps it until the script ends; when it calls a command that needs the whole
+//! keyspace, it takes the global lock. So no other client sees a partial effect. Only [one script runs at a
+//! time](kvick_scripting), so waiting for further locks while holding some cannot deadlock.
 //!
-//! For each command that a script calls, [`Caller`] does what the engine does for a request. What all of them did goes
-//! to the write log as one transaction.
+//! For each command that a script calls, [`Caller`] does what the engine does for a request. Their effects go to the
+//! write log as one transaction.
 
 use super::connection::Connection;
 use super::debugging::Seat;
@@ -37,24 +37,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Who can attend to others while a script takes too long.
+/// Serves other clients while a long script runs.
 pub trait Yield {
-    /// Does what is possible and returns soon.
+    /// Does the work that is currently possible and returns soon.
     fn yield_now(&mut self);
 
-    /// The connection whose request it is, when what was replied before is written or waits to be. `None` if there is
-    /// none.
+    /// The connection that sent the request, with its earlier replies written or pending. `None` if there is none.
     fn connection(&mut self) -> Option<&mut Connection> {
         None
     }
 }
 
-/// Nobody: for commands that run no script.
+/// Does nothing: for commands that run no script.
 impl Yield for () {
     fn yield_now(&mut self) {}
 }
 
-/// What is to run.
+/// The code to run.
 pub(super) enum Code {
     Script(Arc<Script>),
     Function(Arc<Function>),
@@ -68,7 +67,7 @@ impl Code {
         }
     }
 
-    /// What it said of itself; `None` for a script from before there were flags.
+    /// The flags that it declares; `None` for a script without a shebang line.
     pub(super) fn flags(&self) -> Option<ScriptFlags> {
         match self {
             Code::Script(script) => script.flags,
@@ -84,12 +83,12 @@ impl Code {
     }
 }
 
-/// Where requests that run scripts say how many keys they declare.
+/// Index of the argument that gives the number of declared keys.
 pub(super) const KEYS_COUNT: usize = 2;
-/// Where these keys begin.
+/// Index of the first declared key.
 pub(super) const FIRST_KEY: usize = 3;
 
-/// A request that runs a script: the whole of it, and how many of its words are keys.
+/// A request that runs a script: all its arguments, and the number of keys among them.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     args: Args<'a>,
@@ -116,7 +115,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Buffers for the commands that scripts call.
+/// Buffers for commands called by scripts.
 #[derive(Default)]
 pub(super) struct Scratch {
     input: Vec<u8>,
@@ -124,7 +123,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Bytes that are kept from one script to the next.
+    /// Bytes kept from one script to the next.
     const KEPT: usize = 64 * 1024;
 
     fn hold(&mut self, words: &[&[u8]]) {
@@ -142,7 +141,7 @@ impl Scratch {
 }
 
 impl Engine {
-    /// Runs a script or function. The caller has taken the turn.
+    /// Runs a script or function. The caller holds the turn.
     pub(super) fn run_script_call(
         &mut self,
         client: &mut Client,
@@ -163,7 +162,7 @@ impl Engine {
                 Err(Error::text("ERR Please use EVAL instead of EVALSHA for debugging"))
             }
             _ => match scripting.interpreters() {
-                // Whoever has the turn has the interpreters.
+                // The thread that holds the turn has the interpreters.
                 None => Err(SCRIPT_IN_SCRIPT),
                 Some(mut interpreters) => {
                     self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
@@ -174,7 +173,7 @@ impl Engine {
                 }
             },
         };
-        // Its commands were accounted for one by one.
+        // Its commands were accounted for individually.
         self.effects.begin(false, EventClass::empty(), client.db);
         self.last = began;
         match result {
@@ -188,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// What a request asks to run. A script that is new is compiled.
+    /// The code that a request asks to run. Compiles a new script.
     pub(super) fn find_code<'a>(
         &mut self,
         script_call: ScriptCall,
@@ -226,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// Whether a script may run at all, by what it says of itself.
+    /// Whether a script may run, given the flags it declares.
     pub(super) fn check_flags(
         &self,
         client: &Client,
@@ -234,7 +233,7 @@ impl Engine {
         flags: Option<ScriptFlags>,
     ) -> Result<(), Error> {
         if client.info.is_from_log() {
-            // It was allowed when it came first.
+            // It was allowed when it was first executed.
             return Ok(());
         }
         if rejection::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
@@ -341,7 +340,7 @@ impl Engine {
         result
     }
 
-    /// Reads the clock for a script.
+    /// Reads the clock and freezes the time for a script.
     fn stop_clock(&mut self) {
         let now_us = clock::unix_us();
         self.script_us = Some(now_us);
@@ -350,7 +349,7 @@ impl Engine {
     }
 }
 
-/// Calls commands for a script that is running.
+/// Calls commands for a running script.
 struct Caller<'r> {
     engine: &'r mut Engine,
     client: &'r mut Client,
@@ -362,27 +361,27 @@ struct Caller<'r> {
     code: &'r Code,
     began: Ticks,
     read_only: bool,
-    /// Whether it may use more memory although that is short.
+    /// Whether it may use more memory while memory is above its limit.
     allow_oom: bool,
-    /// Whether a command that writes has been called.
+    /// Whether it has called a command that writes.
     wrote: bool,
-    /// How many commands were called.
+    /// Number of commands called.
     calls: u32,
-    /// Whether others know that it runs.
+    /// Whether other threads see it as running.
     is_shown: bool,
-    /// Whether it has been running for longer than it should.
+    /// Whether it has exceeded `busy-reply-threshold`.
     is_busy: bool,
 }
 
-/// Scripts run one by one.
+/// A script may not run another script.
 pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
-/// After so many commands a script is taken to run for a while, whatever little Lua there is between them.
+/// After this many commands a script counts as running for a while, even if it executes little Lua between them.
 const CALLS_LOOKED_AFTER: u32 = 256;
-/// Scripts that have been running for longer are known to others.
+/// Scripts that run longer than this become visible to other threads.
 const SHOWN_AFTER: Duration = Duration::from_millis(1);
 
 impl Caller<'_> {
-    /// Why a script may not call a command, in the words that it gets to see.
+    /// Why a script may not call a command, as the error that the script receives.
     fn refusal(&self, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
         let flags = command.spec.flags;
         if !command.spec.accepts(args.len()) {
@@ -423,14 +422,14 @@ impl Caller<'_> {
         None
     }
 
-    /// Refuses a command, which is counted.
+    /// Refuses a command and counts the refusal.
     #[cold]
     fn refuse(&self, command: &CommandInfo, error: Error) -> Result<(), Error> {
         self.engine.stats.commands[command.id as usize].rejected.add(1);
         Err(error)
     }
 
-    /// Takes the locks that a command needs beyond those that are held.
+    /// Takes the locks that a command needs in addition to those held.
     fn lock(&mut self, command: &CommandInfo, args: Args<'_>, keys: &[kvick_store::Key<'_>]) {
         if self.locked.is_global() {
             return;
@@ -487,12 +486,12 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// How long the script has been running.
+    /// Running time of the script.
     fn elapsed(&self) -> Duration {
         Duration::from_micros(Ticks::now().us_since(self.began))
     }
 
-    /// Has others know of the script once it has been running for a while.
+    /// Makes the script visible to other threads once it has been running for a while.
     fn show(&mut self) {
         if self.is_shown || self.elapsed() < SHOWN_AFTER {
             return;
@@ -504,7 +503,7 @@ impl Caller<'_> {
         self.engine.server.scripting.running.show(Current { kind, name, command, began });
     }
 
-    /// The script has been running for longer than `busy-reply-threshold`: those who wait for it are told so.
+    /// Marks the script as exceeding `busy-reply-threshold`, so that blocked requests are answered with BUSY.
     fn become_busy(&mut self) {
         self.is_busy = true;
         let (server, kind) = (self.engine.server, self.code.kind());
@@ -608,7 +607,7 @@ impl Host for Caller<'_> {
         }
         if self.is_busy {
             self.yielder.yield_now();
-            // As in the reference, TIME goes on with the event loop; expiries are still seen as when the script began.
+            // As in the reference, TIME advances with the event loop, while expiry still uses the script's start time.
             self.engine.script_us = Some(clock::unix_us());
         }
         let server = self.engine.server;
@@ -621,7 +620,7 @@ impl Host for Caller<'_> {
     }
 }
 
-/// What a script is told that somebody has ended.
+/// The error that a killed script receives.
 fn killed(kind: Kind) -> String {
     format!("ERR Script killed by user with {}.", kind.kill_command())
 }

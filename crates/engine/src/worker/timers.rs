@@ -1,4 +1,4 @@
-//! What a worker does now and then: expire keys, close idle connections, end pauses.
+//! Periodic work of a worker: expires keys, closes idle connections, ends pauses.
 
 use super::Worker;
 use super::blocking::Deadlines;
@@ -11,29 +11,29 @@ use kvick_store::defrag;
 use kvick_store::expire::{Pass, Sweeper};
 use std::time::{Duration, Instant};
 
-/// Connections looked at in one pass are this share of all, so that each is seen about once in a second.
+/// Divisor: each pass checks this share of the connections, so that each is checked about once per second.
 const SHARE_PER_PASS: usize = 10;
 const CONNECTIONS_PER_PASS_MIN: usize = 5;
 
-/// When those who wait for the data set are looked at again.
+/// Interval of checks for clients that wait for the data set to load.
 const LOOK_SOON: Duration = Duration::from_millis(5);
 
-/// Time without input after which a connection's input buffer is cut down to what it holds.
+/// Time without input after which a connection's input buffer is shrunk to its contents.
 const IDLE_INPUT_MS: i64 = 2000;
 
-/// When what is due.
+/// The times at which periodic work is due.
 pub struct Timers {
     next: Ticks,
-    /// When blocked clients are to be let go.
+    /// Timeouts of blocked clients.
     pub(super) deadlines: Deadlines,
     sweeper: Sweeper,
     defrag: crate::defrag::Worker,
-    /// Where the walk over the connections goes on.
+    /// Where the next pass over the connections starts.
     next_connection: usize,
 }
 
 impl Timers {
-    /// Timers that are due at once.
+    /// Creates timers that are due at once.
     pub fn new() -> Self {
         Timers {
             next: Ticks::now(),
@@ -44,17 +44,17 @@ impl Timers {
         }
     }
 
-    /// Has everything be due now.
+    /// Makes all timers due now.
     pub fn hurry(&mut self) {
         self.next = Ticks::now();
     }
 
-    /// Has clients that wait for the data set looked at soon.
+    /// Schedules an early check for clients that wait for the data set to load.
     pub fn look_soon(&mut self) {
         self.next = self.next.min(Ticks::now().after(LOOK_SOON));
     }
 
-    /// How long from `now` on until something is due.
+    /// Time from `now` until the next timer is due.
     #[inline]
     pub fn wait(&self, now: Ticks, now_ms: i64, defrag: &Defrag) -> Duration {
         let left = self.next.left(now);
@@ -64,9 +64,9 @@ impl Timers {
 }
 
 impl Worker {
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub(super) fn run_timers(&mut self) {
-        // The clock was read when the turn began, or since.
+        // The engine read the clock at the beginning of the turn or later.
         if self.engine.last >= self.timers.next {
             self.run_due_timers();
         }
@@ -100,7 +100,7 @@ impl Worker {
         self.engine.stats.timers_us.add(Ticks::now().us_since(now));
     }
 
-    /// Works on active defragmentation for a moment, if that is due.
+    /// Runs a slice of active defragmentation if one is due.
     pub(super) fn defragment(&mut self) {
         if self.server.defrag.percent() > 0 {
             self.defragment_now();
@@ -139,7 +139,7 @@ impl Worker {
         server.latency.record("active-defrag-cycle", began.elapsed().as_millis() as u64, threshold_ms);
     }
 
-    /// Spends a quarter of the period at most, by effort up to 43 percent, on keys whose time has come.
+    /// Expires keys for at most a quarter of the period, or up to 43 percent depending on the effort setting.
     fn expire(&mut self, period: Duration) {
         if self.server.pause.keeps_data(self.engine.now_ms)
             || self.engine.runtime_config.import_mode
@@ -153,14 +153,14 @@ impl Worker {
             }
             return;
         }
-        // Within a batch it stays so: whoever loads, or makes this a replica, begins with the world held.
+        // This cannot change within a batch: loading and becoming a replica begin under the global lock.
         if self.engine.enter() && !self.engine.is_others_data() {
             self.sweep(period);
         }
         self.engine.leave();
     }
 
-    /// See [`Worker::expire`]. Within a batch.
+    /// Expires keys; see [`Worker::expire`]. Called within a batch.
     fn sweep(&mut self, period: Duration) {
         let effort = self.engine.runtime_config.expire_effort.saturating_sub(1);
         let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
@@ -184,7 +184,7 @@ impl Worker {
         }
     }
 
-    /// Closes connections that have been idle or above their soft output limit for too long.
+    /// Closes connections that were idle or above their soft output limit for too long.
     fn look_at_connections(&mut self) {
         let count = (self.connections.len() / SHARE_PER_PASS).max(CONNECTIONS_PER_PASS_MIN);
         let timeout_ms = self.engine.runtime_config.timeout.as_millis() as i64;

@@ -1,4 +1,5 @@
-//! Remembering what clients read that cache keys, and telling them of changes: see [`kvick_core::tracking`].
+//! Client-side caching: records the keys that tracking clients read, and sends them invalidations; see
+//! [`kvick_core::tracking`].
 
 use super::Worker;
 use super::engine::{Called, Engine};
@@ -19,13 +20,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Keys that are forgotten in the first turn in which there are too many.
+/// Keys removed from the tracking table in the first turn in which it exceeds its limit.
 const FORGOTTEN_MIN: usize = 100;
-/// Keys that are forgotten in a turn.
+/// Maximum number of keys removed from the tracking table per turn.
 const FORGOTTEN_MAX: usize = 10_000;
 
 impl Engine {
-    /// Runs a command of a client that tracks; see `Engine::call`. `previous` is the command that it ran before.
+    /// Runs a command of a tracking client; see `Engine::call`. `previous` is the client's preceding command.
     pub(super) fn call_tracked(
         &mut self,
         client: &mut Client,
@@ -35,7 +36,7 @@ impl Engine {
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Called {
-        // CLIENT CACHING is about the next command, or all of the next transaction.
+        // CLIENT CACHING applies to the next command, or to all of the next transaction.
         let is_about_next = self
             .server
             .catalogue
@@ -51,8 +52,7 @@ impl Engine {
         called
     }
 
-    /// Remembers what a command read that a client ran, if the client is to be told of changes. Called under the
-    /// command's locks.
+    /// Records the keys that a client's command read, if the client tracks them. Called under the command's locks.
     pub(super) fn remember_reads(
         &self,
         client: &ClientInfo,
@@ -71,10 +71,10 @@ impl Engine {
         }
     }
 
-    /// Deals with what commands did to clients that wait for keys or have them cached. Called within a batch and
-    /// without locks.
+    /// Settles the effects of commands on clients that block on keys or cache them. Called within a batch and without
+    /// locks.
     ///
-    /// Not while a script takes too long, which may have the locks that are needed: then they wait for its end.
+    /// Postponed while a long script runs, which may hold the locks that are needed.
     #[cold]
     pub(super) fn settle_consequences(&mut self) {
         while !self.is_busy() {
@@ -111,12 +111,12 @@ impl Engine {
 
     fn tell_readers(&self, key: &[u8], readers: &Readers) {
         let clients = readers.iter().filter_map(|reader| self.server.clients.get(*reader));
-        // One that is told of all changes now has read the key before that.
+        // A client that has switched to broadcasting mode read the key before that.
         let clients = clients.filter(|client| !client.flags().contains(ClientFlags::BROADCAST));
         invalidate(self.server, self.executor, &What::keys(std::iter::once(key)), clients);
     }
 
-    /// Tells clients of changed keys by their prefixes.
+    /// Sends clients in broadcasting mode the changed keys with their prefixes.
     #[inline]
     pub fn broadcast_changes(&mut self) {
         if !self.changed.is_empty() {
@@ -124,10 +124,10 @@ impl Engine {
         }
     }
 
-    /// Forgets who has read some keys when these are too many, more in each turn in which they are.
+    /// Removes keys from the tracking table when it exceeds its limit, more in each consecutive turn.
     fn limit_tracked_keys(&mut self) {
         let (keyspace, keys_max) = (self.server.keyspace, self.runtime_config.tracked_keys_max);
-        // Two workers that do so at once would forget more than they have to.
+        // Two workers doing so at once would remove more keys than necessary.
         let Some(_alone) = self.server.tracking.limiting.try_lock() else { return };
         self.forgotten_in_turn = (self.forgotten_in_turn + FORGOTTEN_MIN).min(FORGOTTEN_MAX);
         for _ in 0..self.forgotten_in_turn {
@@ -141,7 +141,7 @@ impl Engine {
 }
 
 impl Worker {
-    /// Deals with what has yet to be dealt with of what commands did to others.
+    /// Settles remaining effects of commands on other clients.
     pub(super) fn settle_turn(&mut self) {
         if self.engine.effects.concern_others() {
             self.engine.within_batch(Engine::settle_consequences);
@@ -149,7 +149,7 @@ impl Worker {
         self.tell_before_replies();
     }
 
-    /// Tells clients that track what they are told of before the replies of who caused it are written.
+    /// Delivers invalidations to tracking clients before the replies of the clients that caused them are written.
     #[inline]
     pub(super) fn tell_before_replies(&mut self) {
         if self.server.keyspace.tracking.keys() > 0 || !self.engine.changed.is_empty() {
@@ -157,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// See [`Worker::tell_before_replies`]: there is somebody who tracks.
+    /// See [`Worker::tell_before_replies`]: at least one client tracks.
     fn tell_who_tracks(&mut self) {
         if self.server.keyspace.tracking.keys() > self.engine.runtime_config.tracked_keys_max {
             self.engine.within_batch(Engine::limit_tracked_keys);
@@ -167,7 +167,7 @@ impl Worker {
         self.engine.broadcast_changes();
     }
 
-    /// Tells clients with tokens in a range that something is stale, as the message with a number.
+    /// Delivers an invalidation, which is the message with this number, to clients with tokens in a range.
     pub(super) fn deliver_invalidation(&mut self, number: u64, invalidation: &Invalidation, tokens: Range<usize>) {
         let mut written = [None, None];
         for target in invalidation.targets(tokens) {
@@ -183,7 +183,7 @@ impl Worker {
             };
             let client = &connection.client;
             let version = client.version;
-            // RESP2 has no pushes, but who is subscribed takes messages.
+            // RESP2 has no pushes, but subscribed clients accept messages.
             let hears = version == Version::Resp3 || (target.origin.is_some() && client.subscriptions.is_some());
             if hears && connection.heard_to <= number {
                 self.push(target.token, version, &mut written, |out| invalidation.write(version, out));
@@ -191,7 +191,7 @@ impl Worker {
         }
     }
 
-    /// Has a client know that it cannot be told any more what is stale, whichever worker it belongs to.
+    /// Notifies a client, on whichever worker, that it will receive no more invalidations.
     fn tell_of_disconnection(&mut self, client: &Arc<ClientInfo>) {
         if client.worker == self.number {
             return self.deliver_disconnection(client);
@@ -203,7 +203,7 @@ impl Worker {
         );
     }
 
-    /// Tells a client of this worker that it cannot be told any more what is stale.
+    /// Notifies a client of this worker that it will receive no more invalidations.
     pub(super) fn deliver_disconnection(&mut self, client: &ClientInfo) {
         let token = client.token.load(Ordering::Relaxed);
         let connection = self.connections.get(token).filter(|connection| connection.client.info.id == client.id);

@@ -1,8 +1,8 @@
-//! Transactions: MULTI queues what follows, and EXEC runs it under the locks of all its keys at once.
+//! Transactions: MULTI queues the commands that follow, and EXEC runs them under the locks of all their keys at once.
 //!
-//! EXEC locks the union of the keys that its commands name and those that the client watches, or the world when one of
-//! the commands needs that, so that nothing comes in between. Whether a watched key was touched is looked at under
-//! these locks. The commands' effects go to the write log together, and those who wait for keys are served afterwards.
+//! EXEC locks the union of the keys that its commands name and the keys that the client watches, or takes the global
+//! lock if one of the commands requires it, so that the transaction is atomic. Watched keys are checked under these
+//! locks. The commands' effects go to the write log together, and blocked clients are served afterwards.
 
 use super::engine::Engine;
 use super::locking::Scripts;
@@ -24,14 +24,14 @@ use kvick_script::ScriptFlags;
 use kvick_store::{Address, Key, Locked};
 use std::sync::atomic::Ordering;
 
-/// The database that a command selects, if it is SELECT.
+/// The database that a command selects, if the command is SELECT.
 fn selected_by(command: &CommandInfo, args: Args<'_>, databases: usize) -> Option<usize> {
     let selects = command.spec.flags.contains(Flags::SELECTS);
     let number = selects.then(|| args.get(1).and_then(parse_i64)).flatten();
     number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
 }
 
-/// The flags of a command that runs a script which says of itself what it does.
+/// The flags of a command that runs a script with flags.
 fn flags_of_script(flags: Flags, said: ScriptFlags) -> Flags {
     let mut flags = flags - (Flags::STALE | Flags::DENYOOM | Flags::WRITE | Flags::MAY_REPLICATE);
     flags.set(Flags::WRITE, !said.no_writes);
@@ -40,16 +40,16 @@ fn flags_of_script(flags: Flags, said: ScriptFlags) -> Flags {
     flags
 }
 
-/// Whether a command ends a transaction by running it.
+/// Whether a command executes a transaction.
 pub(super) fn is_exec(command: &CommandInfo) -> bool {
     command.spec.flags.contains(Flags::EXECUTES)
 }
 
 impl Engine {
-    /// EXEC was refused, for a reason that is told with the error that it answers: the transaction is over.
+    /// EXEC was refused: replies with the reason and ends the transaction.
     pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error, is_redirected: bool) -> Error {
         self.give_up(client);
-        // Where to go is told as it is to any command.
+        // A redirection is answered as for any other command.
         if is_redirected {
             return Error::new(reason.0.to_string());
         }
@@ -57,7 +57,7 @@ impl Engine {
         Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
     }
 
-    /// Makes a request part of the transaction that has begun. `taken` is the large argument that the command takes.
+    /// Queues a request in the open transaction. `taken` is the large argument whose buffer the command keeps.
     pub(super) fn queue(
         &mut self,
         client: &mut Client,
@@ -99,14 +99,14 @@ impl Engine {
         client.publish_transaction();
     }
 
-    /// Ends what RESET began and needs locks for.
+    /// Completes the part of RESET that needs locks.
     pub(super) fn end_reset(&mut self, client: &mut Client) {
         client.is_reset = false;
         self.give_up(client);
     }
 
-    /// The flags of a command that counts as what it executes: of EXEC, also those of the commands of the transaction;
-    /// of one that runs a script, what that says of itself.
+    /// The effective flags of a command: EXEC includes the flags of the transaction's commands, and a script call those
+    /// that the script declares.
     pub(super) fn flags_asked(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Flags {
         match (self.table.handler(command), &client.transaction) {
             (Some(Handler::ScriptCall(script_call)), _) => {
@@ -119,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// Runs one of the commands about transactions; `None` when a script holds what it needs.
+    /// Runs a transaction command; `None` when it is blocked by a script.
     pub(super) fn control(
         &mut self,
         client: &mut Client,
@@ -167,14 +167,14 @@ impl Engine {
         for word in args.iter().skip(1) {
             if locked.watch(db, keyspace.key(word), &watching.watcher, now_ms) {
                 watching.keys.push(WatchedKey { db, key: word.into() });
-                // The name is kept twice: here, and where it is looked up.
+                // The name is stored twice: here and in the lookup table.
                 watching.key_bytes += 2 * word.len();
             }
         }
         Some(())
     }
 
-    /// Has a client watch nothing any more. Called without locks.
+    /// Ends all watches of a client. Called without locks.
     pub(super) fn unwatch(&mut self, client: &mut Client) {
         let Some(watching) = client.watching.take() else { return };
         self.within_batch(|engine| {
@@ -189,7 +189,8 @@ impl Engine {
             .for_each(|(watched, key)| locked.unwatch(watched.db, key, &watching.watcher));
     }
 
-    /// Runs EXEC. What is executed is shown to monitors together, and EXEC last, so that they see the transaction end.
+    /// Runs EXEC. Monitors receive the transaction's commands together and EXEC last, which marks the end of the
+    /// transaction.
     fn exec(
         &mut self,
         client: &mut Client,
@@ -208,7 +209,7 @@ impl Engine {
             return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
         }
         let watching = client.watching.take().unwrap_or_default();
-        // What locks by itself the keys that it comes across (SCAN) may not do so while others are locked.
+        // Commands that lock the keys they encounter by themselves (SCAN) may not do so while others are locked.
         let global = transaction.queue.iter().any(|(command, request)| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS)
                 || self.needs_global_lock(command, request.args())
@@ -249,7 +250,8 @@ impl Engine {
         Some(Ok(()))
     }
 
-    /// Where all keys are that the commands name, each in the database that is selected by then, and the watched ones.
+    /// Addresses of all keys that the commands name, each in the database selected at that point, and of the watched
+    /// keys.
     fn transaction_addresses(&self, db: usize, transaction: &Transaction, watching: &Watching) -> Vec<Address> {
         let keyspace = self.server.keyspace;
         let mut addresses = watching.addresses(self.server.keyspace);
@@ -257,7 +259,7 @@ impl Engine {
         for (command, request) in &transaction.queue {
             let args = request.args();
             selected = selected_by(command, args, keyspace.databases()).unwrap_or(selected);
-            // As for a command by itself: what does not say where its keys are will answer an error.
+            // As for a single command: if the arguments do not determine the keys, the command will answer an error.
             let positions = command.spec.key_positions(args).unwrap_or_default();
             let keys = positions.iter().filter_map(|position| args.get(position.index));
             addresses.extend(keys.map(|key| keyspace.address(selected, keyspace.key(key))));
@@ -289,9 +291,9 @@ impl Engine {
                 Some(Handler::ScriptCall(script_call)) => {
                     self.run_script_call(client, script_call, args, locked, yielder, out)
                 }
-                // UNWATCH, the only one of these that is queued: nothing is watched any more.
+                // UNWATCH is the only one of these that is queued: the watches have already ended.
                 Some(Handler::Control(_)) => {
-                    // What the command before did is done.
+                    // Clear the effects of the preceding command.
                     self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
                     Reply::new(out, client.version).ok();
                     Ok(())
@@ -316,14 +318,14 @@ impl Engine {
         self.in_transaction = false;
     }
 
-    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, by a
-    /// command before it too.
+    /// Whether a queued command is still allowed when it is about to run: rights may have changed meanwhile, also by an
+    /// earlier command of the transaction.
     fn may_still_run(&self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> Result<(), Error> {
         let denied = if client.renew_rights(self.server) {
             let Err(denied) = self.permits(client, command, args) else { return Ok(()) };
             denied
         } else {
-            // The user is gone.
+            // The user was deleted.
             Denied { reason: Reason::Command, at: 0 }
         };
         client.publish();
@@ -331,7 +333,7 @@ impl Engine {
         Err(denied.error_in_exec())
     }
 
-    /// Whether a command may run a script or function, by itself or as the end of a transaction.
+    /// Whether a command may run a script or function, directly or by executing a transaction.
     #[inline]
     pub(super) fn may_run_script(client: &Client, command: &CommandInfo) -> bool {
         match command.class {
@@ -345,12 +347,12 @@ impl Engine {
 }
 
 impl Client {
-    /// Whether a transaction has begun that this command is to be part of.
+    /// Whether this command is to be queued in an open transaction.
     pub(super) fn is_queueing(&self, command: &CommandInfo) -> bool {
         self.transaction.is_some() && !command.spec.flags.contains(Flags::IMMEDIATE)
     }
 
-    /// Shows others how far its transaction is.
+    /// Publishes the state of the transaction for CLIENT LIST.
     pub(super) fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
         self.info.queued.store(queued, Ordering::Relaxed);

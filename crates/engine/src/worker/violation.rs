@@ -1,5 +1,5 @@
-//! Telling the log of a request that breaks the protocol: who sent it, and a sample of what was sent, from where the
-//! parser stopped on. And telling who speaks TLS to a port that does not.
+//! Logs protocol errors, with the client and a sample of its input from the position where the parser stopped. Also
+//! detects TLS handshakes on a port without TLS.
 
 use crate::services::Services;
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
@@ -7,27 +7,27 @@ use kvick_core::clients::{ClientInfo, REDACTED};
 use kvick_resp::ProtocolError;
 use kvick_runtime::logging;
 
-/// Input that is longer is shown as its beginning and its end, each half as long.
+/// Longer input is logged as its beginning and its end, each of half this size.
 const SAMPLE_BYTES: usize = 128;
 
-/// The first byte of a handshake in TLS; no request begins with it.
+/// The first byte of a TLS handshake; no request begins with it.
 pub const TLS_HANDSHAKE: u8 = 0x16;
-/// What a client gets that begins with it. What speaks TLS takes it for a wrong version.
+/// The reply to a TLS handshake. A TLS client interprets it as a wrong version.
 pub const NO_TLS: &[u8] = b"-ERR this port does not take TLS\r\n";
 
-/// Whether input is the beginning of a handshake.
+/// Whether input begins a TLS handshake.
 #[cold]
 pub fn is_tls(input: &[u8]) -> bool {
     matches!(input, [TLS_HANDSHAKE, 3, ..])
 }
 
-/// Logs that a client has begun a handshake.
+/// Logs that a client has begun a TLS handshake.
 #[cold]
 pub fn log_tls(client: &ClientInfo) {
     logging::verbose(format_args!("Closing a client that speaks TLS to a port without it: addr={}", client.peer));
 }
 
-/// Logs it.
+/// Logs a protocol error.
 #[cold]
 pub fn log(server: &Services, client: &ClientInfo, error: ProtocolError, input: &[u8]) {
     let hide = server.config.read(HIDE_USER_DATA_FROM_LOG);
@@ -39,7 +39,7 @@ pub fn log(server: &Services, client: &ClientInfo, error: ProtocolError, input: 
     ));
 }
 
-/// What the log shows of input: on one line, with a point for each byte that does not print.
+/// The sample of input for the log: one line, with a dot for each unprintable byte.
 fn sample(input: &[u8]) -> String {
     let plain = |bytes: &[u8]| -> String {
         let show = |&byte: &u8| if byte == b' ' || byte.is_ascii_graphic() { char::from(byte) } else { '.' };

@@ -1,8 +1,9 @@
-//! Keys that clients of a writable replica gave a time to live: nobody else says when they go.
+//! Expiry of keys that clients wrote to a writable replica: the primary does not know these keys and never expires
+//! them.
 //!
-//! While a replica takes writes, its workers note every key that their clients change, and remember those that have an
-//! expiry. One worker looks through them now and then and drops those whose time has come. A key that the primary sets
-//! meanwhile is taken for one of these until it has no expiry any more.
+//! While a replica accepts writes, its workers record every key that their clients change, and keep those that have an
+//! expiry. One worker periodically checks them and deletes those that have expired. A key that the primary sets
+//! meanwhile is treated as one of these until it has no expiry any more.
 
 use super::engine::Engine;
 use kvick_core::admission::Reasons;
@@ -10,17 +11,17 @@ use kvick_resp::Args;
 use kvick_store::{Db, Env, WhenExpired};
 
 impl Engine {
-    /// Takes note of a key that a command has changed.
+    /// Records a key that a command has changed.
     #[inline]
     pub(super) fn note_writable_replica_key(&self, database: usize, key: &[u8]) {
         let own = &self.server.replication.writable_replica_keys;
-        // What the primary changes is applied by no worker.
+        // Changes of the primary are not applied by a worker.
         if own.are_noted() && self.executor.is_worker() {
             own.add(database, key);
         }
     }
 
-    /// Drops those whose time has come, and forgets those that have no expiry.
+    /// Deletes the recorded keys that have expired, and drops those that have no expiry from the record.
     pub(super) fn expire_writable_replica_keys(&mut self) {
         let own = &self.server.replication.writable_replica_keys;
         let mut keys = own.take();
@@ -29,7 +30,7 @@ impl Engine {
         self.within_batch(Self::settle_consequences);
     }
 
-    /// Whether a key has an expiry; it is dropped if that has come.
+    /// Whether a key still has an expiry; deletes the key if it has expired.
     fn keeps_expiry(&mut self, database: usize, key: &[u8]) -> bool {
         let (keyspace, heard) = (self.server.keyspace, self.heard());
         let hashed = keyspace.key(key);
