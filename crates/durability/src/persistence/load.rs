@@ -586,8 +586,8 @@ impl<'a> Loader<'a> {
 }
 
 impl Place<'_> {
-    /// Enters keys and leaves their names' buffers in `names`; the first that is there already and is not to be
-    /// replaced is returned.
+    /// Inserts keys and moves their names' buffers to `names`. Returns the first key that already exists and must not
+    /// be replaced.
     fn put_all(
         &mut self,
         number: usize,
@@ -613,7 +613,7 @@ impl Place<'_> {
         result
     }
 
-    /// Enters a key; false when it is there already and is not to be replaced.
+    /// Inserts a key. Returns false if it already exists and must not be replaced.
     fn put(&mut self, number: usize, hash: u64, pending: &mut Pending, replace: bool) -> bool {
         let (keyspace, access) = (self.keyspace, &self.access);
         let key = Key { bytes: &pending.key, hash };
@@ -623,7 +623,7 @@ impl Place<'_> {
             touch: false,
             lazy_expire: false,
             lazy_overwrite: false,
-            // Keys whose time came since the load began are as good as others.
+            // Keys that expired since the load began are treated like others.
             when_expired: WhenExpired::ImportSource,
             counters: &self.counters,
             effects: &mut self.effects,
@@ -648,7 +648,7 @@ impl Place<'_> {
         }
     }
 
-    /// Makes room for so many keys of a database.
+    /// Reserves space for this many keys of a database.
     fn reserve(&mut self, number: usize, keys: usize) {
         match &mut self.locking {
             Locking::Global(global) => global.reserve(number, keys),
@@ -660,7 +660,7 @@ impl Place<'_> {
         }
     }
 
-    /// Drops everything. The world is held.
+    /// Drops all data. The caller holds the global lock.
     fn flush(&mut self) {
         if let Locking::Global(global) = &mut self.locking {
             (0..self.keyspace.databases()).for_each(|number| _ = global.flush(number, false));
@@ -668,7 +668,7 @@ impl Place<'_> {
     }
 }
 
-/// The access clock of a key that was used like this, if that is what clocks tell.
+/// The access clock of a key with this usage, if the eviction policy uses clocks.
 fn clock(usage: Usage, access: &Access) -> Option<u32> {
     match usage {
         Usage::IdleSeconds(seconds) if !access.lfu => Some(access.idle_since(seconds)),
@@ -677,7 +677,7 @@ fn clock(usage: Usage, access: &Access) -> Option<u32> {
     }
 }
 
-/// How the settings have dumps read, without fields that expired before this time.
+/// The options for reading dumps under the current settings. Fields that expired before this time are skipped.
 fn read_options(core: &DurableCore, expired_before_ms: Option<i64>) -> ReadOptions {
     let settings = &core.runtime_config().commands;
     ReadOptions {
