@@ -1,11 +1,11 @@
-//! Settings of the machine that stand in a server's way: told at the start and by `--check-system`.
+//! Checks of the machine's settings, at startup and by `--check-system`.
 //!
-//! Snapshots are taken without fork here, so Linux's default overcommit heuristic is no reason to warn; strict
-//! accounting is, since it refuses memory that is there.
+//! Snapshots do not fork, so Linux's default overcommit heuristic causes no warning; strict accounting does, since it
+//! refuses memory that is available.
 //!
-//! Huge pages are turned off: they do not make reads at random measurably faster, and the kernel clears two megabytes
-//! when the first byte of one is used. That takes a tenth of a millisecond at best, and several where a virtual machine
-//! has to get the memory from its host first; the worker that needs the byte waits for it.
+//! Huge pages are disabled: they do not make random reads measurably faster, and the kernel clears two megabytes on the
+//! first access to a page. That takes at least a tenth of a millisecond, and several milliseconds if a virtual machine
+//! must first obtain the memory from its host; the worker waits for it.
 
 use kvick_config::Values;
 use kvick_config::tables::network::TCP_BACKLOG;
