@@ -55,7 +55,7 @@ fn shut_down(server: &Server, signal: libc::c_int) {
         // SAFETY: ends the process without running anything of it.
         unsafe { libc::_exit(1) };
     }
-    // Set before the log line, so that a reader of the log can withdraw it.
+    // Set before the log line: a client that sees the line can withdraw the request.
     server.shutdown.make(signal);
     logging::warning(format_args!("Received {name} scheduling shutdown..."));
 }
