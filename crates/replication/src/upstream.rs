@@ -162,7 +162,7 @@ impl Upstream {
     /// Shuts the connections down.
     pub fn interrupt(&self) {
         for socket in self.sockets.lock().drain(..) {
-            // One that is closed already is as good.
+            // It may already be closed.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }

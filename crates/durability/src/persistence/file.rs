@@ -110,7 +110,7 @@ impl fmt::Display for SaveError {
 pub struct Temporary(Mutex<Vec<PathBuf>>);
 
 impl Temporary {
-    /// Creates a file of this name in a folder.
+    /// Creates a file of this name in a directory.
     pub fn create(&'static self, folder: &Path, name: &str, sync_often: bool) -> Result<DumpFile, SaveError> {
         let path = folder.join(name);
         // Listed first, so that a concurrent removal of all files finds it.

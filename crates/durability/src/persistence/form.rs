@@ -278,7 +278,7 @@ fn inexpressible(
     }
 }
 
-/// A data set as far as it is written.
+/// A data set being written.
 pub(super) enum Output<W: Write> {
     /// As a dump.
     Dump(Writer<W>),

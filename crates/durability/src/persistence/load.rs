@@ -173,7 +173,7 @@ pub struct Reload {
 }
 
 /// Loads the dump at startup, on the snapshot thread; `None` if no file exists. Workers may be running, but must not
-/// access the data meanwhile: see [`LOADING`](super::Reasons::LOADING).
+/// access the data meanwhile: see [`Reasons::LOADING`](kvick_core::admission::Reasons::LOADING).
 pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
     let Some(file) = open(&core.config.values())? else { return Ok(None) };

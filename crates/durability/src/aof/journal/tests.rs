@@ -198,7 +198,7 @@ fn halves_are_filled_in_turn_and_only_when_the_increment_has_what_they_held() {
 fn a_half_is_not_filled_anew_as_long_as_the_increment_lacks_what_it_holds() {
     let mut bench = Bench::new();
     let increment = bench.journal.increment.as_mut().unwrap();
-    // Nobody syncs it.
+    // The increment itself is not synced.
     increment.asked.0 = u64::MAX;
     let bytes = vec![b'.'; FRAME_MAX];
     let mut offset = 0;
